@@ -1,0 +1,1 @@
+"""Where token batches come from."""

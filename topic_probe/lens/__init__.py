@@ -1,0 +1,1 @@
+"""The only code that knows the classes of TransformerLens and Hugging Face."""

@@ -1,0 +1,1 @@
+"""Analyzers: each report stands beside the function that returns it."""

@@ -1,0 +1,1 @@
+"""The one-layer transformer of the paper: theory, model, training."""
