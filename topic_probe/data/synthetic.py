@@ -1,0 +1,279 @@
+"""Documents from a topic model: the two distributions of the paper, sampled in whole batches."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral, Real
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
+
+
+@dataclass(frozen=True)
+class Documents:
+    """A padded batch of documents.
+
+    Attributes:
+        ids: Token ids; words are 1, 2, ..., and positions behind the end of a document hold 0.
+        mask: True where a document has a token. Padding stands on the right.
+        topic_proportions: The proportions each document was drawn with (rows sum to 1), or None when the
+            documents come from elsewhere.
+    """
+
+    ids: Int64[Tensor, "batch position"]
+    mask: Bool[Tensor, "batch position"]
+    topic_proportions: Float64[Tensor, "batch topic"] | None = None
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    @property
+    def lengths(self) -> Int64[Tensor, "batch"]:
+        """Number of tokens of every document."""
+        return self.mask.sum(dim=1)
+
+    def select(self, rows: Int64[Tensor, "chosen"]) -> "Documents":
+        """The documents of the given row numbers, in that order, padded to the longest of them."""
+        mask = self.mask[rows]
+        width = int(mask.sum(dim=1).max()) if len(rows) else 0
+        proportions = None if self.topic_proportions is None else self.topic_proportions[rows]
+        return Documents(self.ids[rows, :width], mask[:, :width], proportions)
+
+
+@dataclass(frozen=True)
+class TopicModel:
+    """A distribution over documents (Sections 3.1 and 6.1 of the paper).
+
+    The vocabulary is 0..n: 0 is ``[MASK]`` and word i of 1..n belongs to topic ``ceil(i / words_per_topic)``.
+    A document has a uniformly drawn length; every word draws a topic from the topic proportions of its
+    document, then a word of that topic.
+
+    Attributes:
+        n_topics: Number of topics T.
+        words_per_topic: Words per topic v, so n = T·v.
+        alpha: LDA. Topic proportions follow a symmetric Dirichlet distribution with this parameter: nearly
+            one topic per document as it goes to 0, equal shares of all topics as it grows.
+        topics_per_document: *Uniform topics*. Every document has this many distinct topics τ, equally
+            likely. Exactly one of the two is given; neither means ``alpha=0.1``, the paper's experiments.
+        min_length: Shortest document, at least 1.
+        max_length: Longest document (inclusive).
+        word_probabilities: P(word | topic) as T rows over the words 1..n (any nested sequence or 2-d tensor,
+            rows are normalised). None means equal probabilities on the v words of the topic, as in the paper.
+            See :func:`zipf_words` and :func:`overlapping_words`.
+    """
+
+    n_topics: int = 10
+    words_per_topic: int = 10
+    alpha: float | None = None
+    topics_per_document: int | None = None
+    min_length: int = 100
+    max_length: int = 150
+    word_probabilities: Sequence[Sequence[float]] | Float[Tensor, "topic word"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_topics", "words_per_topic", "min_length", "max_length"):
+            _check_whole(name, getattr(self, name))
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
+                "swap them, or set both to the same length"
+            )
+        self._check_topic_distribution()
+        if self.word_probabilities is not None:
+            rows = _normalised_rows(self.word_probabilities, self.n_topics, self.n_words)
+            # Nested tuples compare, hash and go into JSON, which tensors do not.
+            object.__setattr__(self, "word_probabilities", rows)
+
+    def _check_topic_distribution(self) -> None:
+        if self.alpha is not None and self.topics_per_document is not None:
+            raise ValueError(
+                f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform "
+                "topics) are two different distributions; give one of them and leave the other None"
+            )
+        if self.topics_per_document is not None:
+            _check_whole("topics_per_document", self.topics_per_document)
+            if self.topics_per_document > self.n_topics:
+                raise ValueError(
+                    f"a document cannot have topics_per_document={self.topics_per_document} distinct topics "
+                    f"out of n_topics={self.n_topics}; lower the first or raise the second"
+                )
+            return
+        if self.alpha is None:
+            object.__setattr__(self, "alpha", 0.1)
+        _check_positive("alpha", self.alpha)
+
+    @property
+    def n_words(self) -> int:
+        """Number of words n = T·v, without ``[MASK]``."""
+        return self.n_topics * self.words_per_topic
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids, n + 1: ``[MASK]`` is id 0."""
+        return self.n_words + 1
+
+    @cached_property
+    def topic_words(self) -> Float64[Tensor, "topic word"]:
+        """P(word | topic); column 0 is word 1, because no topic contains ``[MASK]``."""
+        if self.word_probabilities is None:
+            return block_words(self.n_topics, self.words_per_topic)
+        return torch.tensor(self.word_probabilities, dtype=torch.float64)
+
+    def documents(self, n: int, *, generator: torch.Generator) -> Documents:
+        """A batch of n new documents, padded to the longest of them, on the device of the generator."""
+        _check_whole("n", n)
+        device = generator.device
+        lengths = torch.randint(
+            self.min_length, self.max_length + 1, (n, 1), generator=generator, device=device
+        )
+        width = int(lengths.max())
+        mask = torch.arange(width, device=device) < lengths
+        if self.topics_per_document is None:
+            proportions = self._dirichlet(n, generator)
+            topics = _draw_from_rows(proportions, width, generator)
+        else:
+            proportions, topics = self._uniform_topics(n, width, generator)
+        ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
+        return Documents(ids, mask, proportions)
+
+    def stream(self, batch_size: int, *, generator: torch.Generator) -> Iterator[Documents]:
+        """An endless stream of fresh batches.
+
+        Nothing but the generator carries state: restoring the state the generator had before a batch gives
+        that batch again.
+        """
+        _check_whole("batch_size", batch_size)
+        while True:
+            yield self.documents(batch_size, generator=generator)
+
+    def _dirichlet(self, n: int, generator: torch.Generator) -> Float64[Tensor, "batch topic"]:
+        """Rows from Dirichlet(α), by normalising gamma variables in log space.
+
+        A gamma variable of a small shape is mostly below the smallest float; the identity
+        gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
+        """
+        assert self.alpha is not None
+        shape, device = (n, self.n_topics), generator.device
+        above = torch.full(shape, self.alpha + 1, dtype=torch.float64, device=device)
+        gamma = torch._standard_gamma(above, generator=generator)
+        uniform = 1 - torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        return torch.softmax(gamma.log_() + uniform.log_() / self.alpha, dim=1)
+
+    def _uniform_topics(
+        self, n: int, width: int, generator: torch.Generator
+    ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
+        """τ distinct topics per document in equal shares, and the topic of every position."""
+        assert self.topics_per_document is not None
+        count, device = self.topics_per_document, generator.device
+        order = torch.rand((n, self.n_topics), dtype=torch.float64, generator=generator, device=device)
+        chosen = order.topk(count, dim=1).indices
+        proportions = torch.zeros_like(order).scatter_(1, chosen, 1 / count)
+        slots = torch.randint(count, (n, width), generator=generator, device=device)
+        return proportions, chosen.gather(1, slots)
+
+    def _draw_words(
+        self, topics: Int64[Tensor, "batch position"], generator: torch.Generator
+    ) -> Int64[Tensor, "batch position"]:
+        """A word for every topic."""
+        device = generator.device
+        if self.word_probabilities is None:
+            word = torch.randint(
+                1, self.words_per_topic + 1, topics.shape, generator=generator, device=device
+            )
+            return word.add_(topics, alpha=self.words_per_topic)
+        uniform = torch.rand(topics.shape, dtype=torch.float64, generator=generator, device=device)
+        # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
+        # must not carry a draw into the next topic.
+        ceiling = torch.nextafter(topics + 1.0, topics.to(torch.float64))
+        level = torch.minimum(topics + uniform, ceiling)
+        entry = torch.searchsorted(self._stacked_distribution.to(device), level, right=True)
+        return entry.remainder_(self.n_words).add_(1)
+
+    @cached_property
+    def _stacked_distribution(self) -> Float64[Tensor, "entry"]:
+        steps = self.topic_words.cumsum(dim=1)
+        steps = steps / steps[:, -1:]
+        return (steps + torch.arange(self.n_topics).unsqueeze(1)).flatten()
+
+
+def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:
+    """P(word | topic) of the paper: disjoint topics, all words of a topic equally likely."""
+    share = torch.full((1, words_per_topic), 1 / words_per_topic, dtype=torch.float64)
+    return torch.kron(torch.eye(n_topics, dtype=torch.float64), share)
+
+
+def zipf_words(
+    n_topics: int, words_per_topic: int, *, exponent: float = 1.0
+) -> Float64[Tensor, "topic word"]:
+    """P(word | topic) of disjoint topics whose r-th word has probability proportional to r^−exponent.
+
+    Exponent 0 gives the equal probabilities of the paper.
+    """
+    rank = torch.arange(1, words_per_topic + 1, dtype=torch.float64)
+    share = rank**-exponent
+    return torch.kron(torch.eye(n_topics, dtype=torch.float64), (share / share.sum()).unsqueeze(0))
+
+
+def overlapping_words(
+    n_topics: int, words_per_topic: int, *, overlap: float = 0.5
+) -> Float64[Tensor, "topic word"]:
+    """P(word | topic) of topics that lend words to each other.
+
+    Every topic puts the share ``overlap`` of its probability on the words of the next topic (the last one on
+    those of the first) and the rest on its own. 0 gives disjoint topics; 1 only renames them.
+    """
+    if not 0 <= overlap <= 1:
+        raise ValueError(f"overlap is a share of probability and must lie in [0, 1], got {overlap}")
+    own = block_words(n_topics, words_per_topic)
+    return (1 - overlap) * own + overlap * own.roll(words_per_topic, dims=1)
+
+
+def _draw_from_rows(
+    proportions: Float64[Tensor, "batch topic"], width: int, generator: torch.Generator
+) -> Int64[Tensor, "batch position"]:
+    """Independent draws from every row, by looking uniform numbers up in its distribution function."""
+    steps = proportions.cumsum(dim=1)
+    steps /= steps[:, -1:].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
+    uniform = torch.rand(
+        (len(proportions), width), dtype=torch.float64, generator=generator, device=generator.device
+    )
+    return torch.searchsorted(steps, uniform, right=True)
+
+
+def _normalised_rows(
+    probabilities: Sequence[Sequence[float]] | Float[Tensor, "topic word"], n_topics: int, n_words: int
+) -> tuple[tuple[float, ...], ...]:
+    """The rows as nested tuples that sum to 1."""
+    matrix = torch.as_tensor(probabilities, dtype=torch.float64)
+    if matrix.shape != (n_topics, n_words):
+        raise ValueError(
+            f"word_probabilities must have n_topics={n_topics} rows over the {n_words} words 1..{n_words} "
+            f"(n_topics × words_per_topic), got shape {tuple(matrix.shape)}"
+        )
+    bad = ~(torch.isfinite(matrix) & (matrix >= 0)).all(dim=1) | (matrix.sum(dim=1) <= 0)
+    if bad.any():
+        topic = int(bad.nonzero()[0])
+        raise ValueError(
+            f"every row of word_probabilities must be finite, non-negative and not all zero; "
+            f"row {topic} is not"
+        )
+    rows = (matrix / matrix.sum(dim=1, keepdim=True)).tolist()
+    return tuple(tuple(row) for row in rows)
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (float(value) > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
