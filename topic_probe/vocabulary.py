@@ -1,0 +1,175 @@
+"""Words and the ids that a Hugging Face tokenizer has for them, fast or slow, whatever its algorithm."""
+
+import hashlib
+import json
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+# What a word can turn out to be. Where its variants differ, the earlier one counts.
+ONE_PIECE = "one piece"
+SPLIT = "split words"
+UNKNOWN = "unknown words"
+SPECIAL = "special tokens"
+CONTINUES = "pieces that do not begin a word"
+EMPTY = "empty words"
+INVALID = "invalid Unicode"
+OUTCOMES = (ONE_PIECE, SPLIT, UNKNOWN, SPECIAL, CONTINUES, EMPTY, INVALID)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a word is to a tokenizer.
+
+    Attributes:
+        outcome: One of ``OUTCOMES``.
+        sequences: The different piece sequences of those of its variants that have this outcome.
+    """
+
+    outcome: str
+    sequences: tuple[tuple[int, ...], ...] = ()
+
+
+def look_up(
+    words: Iterable[str], tokenizer: Any, *, case_variants: bool, leading_space: bool
+) -> dict[str, Lookup]:
+    """What every word is to the tokenizer, which comes back as it went in.
+
+    Args:
+        words: The words, in any script; stripped of surrounding space before they are looked up.
+        tokenizer: A Hugging Face tokenizer.
+        case_variants: Look up the word also in lower case, Capitalised and in UPPER CASE.
+        leading_space: Look up the word also behind a space.
+    """
+    variants = {word: _variants(word, case_variants, leading_space) for word in words}
+    pieces = _pieces(tokenizer, {text for texts in variants.values() for text in texts})
+    judge = _Judge.of(tokenizer)
+    return {word: judge.word(word, [pieces[text] for text in texts]) for word, texts in variants.items()}
+
+
+def vocabulary_size(tokenizer: Any) -> int:
+    """One more than the highest id: ids may have gaps, so the number of tokens could be too small."""
+    return max(_vocabulary(tokenizer).values()) + 1
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 over the sorted vocabulary of a Hugging Face tokenizer; its fast and slow form give the same."""
+    items = sorted((index, str(token)) for token, index in _vocabulary(tokenizer).items())
+    return hashlib.sha256(json.dumps(items).encode()).hexdigest()
+
+
+def readable(tokenizer: Any, pieces: Sequence[int]) -> str:
+    """The text of some pieces, without the marks that tokenizers put for a space."""
+    text = str(tokenizer.decode(list(pieces), clean_up_tokenization_spaces=False)).strip("▁ ")
+    if text and "\ufffd" not in text:
+        return text
+    # Half a character, or a control character: the raw tokens say more than what they decode to.
+    return "".join(str(token) for token in tokenizer.convert_ids_to_tokens(list(pieces))).lstrip("Ġ▁")
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What must be known of a tokenizer to say what pieces are."""
+
+    tokens: Mapping[int, str]
+    unknown: frozenset[int]
+    special: frozenset[int]
+    continuation: str
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> "_Judge":
+        ids = _vocabulary(tokenizer)
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = {index for index, token in added.items() if getattr(token, "special", False)}
+        unknown, continuation = {tokenizer.unk_token_id}, "##"
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            # The wrapper may not know the model's unknown token, and byte-level models have ordinary tokens
+            # that start with ##: the model itself is asked, in the one form that all models share.
+            model = json.loads(backend.to_str())["model"]
+            unknown |= {model.get("unk_id"), ids.get(model.get("unk_token"))}
+            continuation = model.get("continuing_subword_prefix") or ""
+        return cls(
+            tokens={index: str(token) for token, index in ids.items()},
+            unknown=frozenset(unknown - {None}),
+            special=frozenset({*special, *tokenizer.all_special_ids} - {None}),
+            continuation=continuation,
+        )
+
+    def word(self, word: str, sequences: Sequence[tuple[int, ...]]) -> Lookup:
+        if not sequences:
+            return Lookup(INVALID)
+        # The name of a special token is no word, although its lower-case variant would pass as a split one.
+        if self.kind(sequences[0]) in (SPECIAL, UNKNOWN) and self.tokens[sequences[0][0]] == word.strip():
+            return Lookup(self.kind(sequences[0]))
+        kinds: dict[str, dict[tuple[int, ...], None]] = {}
+        for pieces in sequences:
+            kinds.setdefault(self.kind(pieces), {})[pieces] = None
+        outcome = min(kinds, key=OUTCOMES.index)
+        return Lookup(outcome, tuple(pieces for pieces in kinds[outcome] if pieces))
+
+    def kind(self, pieces: tuple[int, ...]) -> str:
+        if self.unknown.intersection(pieces):
+            return UNKNOWN
+        if self.special.intersection(pieces):
+            return SPECIAL
+        # A lone space mark is what some tokenizers leave of a NUL byte.
+        if not "".join(self.tokens[piece] for piece in pieces).strip("Ġ▁ "):
+            return EMPTY
+        if len(pieces) > 1:
+            return SPLIT
+        continues = self.continuation and self.tokens[pieces[0]].startswith(self.continuation)
+        return CONTINUES if continues else ONE_PIECE
+
+
+def _vocabulary(tokenizer: Any) -> dict[Any, int]:
+    if not callable(tokenizer) or not hasattr(tokenizer, "get_vocab"):
+        raise TypeError(
+            f"a Hugging Face tokenizer is needed, got {tokenizer!r}; "
+            "transformers.AutoTokenizer.from_pretrained loads one from a name or folder"
+        )
+    vocabulary: dict[Any, int] = tokenizer.get_vocab()
+    return vocabulary
+
+
+def _variants(word: str, case: bool, space: bool) -> list[str]:
+    """The texts under which a word may have an id of its own, itself first; none if it is no valid Unicode."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return []
+    word = word.strip()
+    texts = [word]
+    if case:
+        texts += [word.lower(), word.capitalize(), string.capwords(word), word.upper()]
+    if space:
+        texts += [f" {text}" for text in texts]
+    return list(dict.fromkeys(texts))
+
+
+def _pieces(tokenizer: Any, texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    ordered = sorted(texts)
+    if not ordered:
+        return {}
+    with _settings_restored(tokenizer):
+        batch = tokenizer(ordered, add_special_tokens=False, padding=False, truncation=False)["input_ids"]
+    return {text: tuple(ids) for text, ids in zip(ordered, batch, strict=True)}
+
+
+@contextmanager
+def _settings_restored(tokenizer: Any) -> Iterator[None]:
+    """Put truncation and padding back: calling a fast tokenizer overwrites those that it was loaded with."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        yield
+        return
+    truncation, padding = backend.truncation, backend.padding
+    try:
+        yield
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
