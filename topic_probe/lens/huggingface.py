@@ -53,6 +53,14 @@ class Inputs:
     target_ids: Int64[Tensor, "batch target"] | None = None
     target_mask: Bool[Tensor, "batch target"] | None = None
 
+    def side(self, name: str) -> tuple[Tensor, Tensor]:
+        """Ids and mask of the "source" or the "target" side."""
+        if name == "source":
+            return self.ids, self.mask
+        if self.target_ids is None or self.target_mask is None:
+            raise ValueError("these inputs have no target side, which a decoder needs")
+        return self.target_ids, self.target_mask
+
     def to(self, device: torch.device) -> "Inputs":
         """The same inputs on another device."""
         target_ids = None if self.target_ids is None else self.target_ids.to(device)
@@ -200,18 +208,19 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     The configuration is what attention layers and mask functions look at in every forward pass, and encoder and decoder
     may have one each.
     """
-    configs = _configs(model)
-    before = [config._attn_implementation_internal for config in configs]
+    switched = configs(model)
+    before = [config._attn_implementation_internal for config in switched]
     try:
-        for config in configs:
+        for config in switched:
             config._attn_implementation_internal = name
         yield
     finally:
-        for config, implementation in zip(configs, before, strict=True):
+        for config, implementation in zip(switched, before, strict=True):
             config._attn_implementation_internal = implementation
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def configs(model: nn.Module) -> list[Any]:
+    """Every configuration that some part of a Hugging Face model looks at."""
     found: dict[int, Any] = {}
     waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
     while waiting:
@@ -249,18 +258,21 @@ def trunk(model: nn.Module) -> nn.Module:
     return base if isinstance(base, nn.Module) else model
 
 
-def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
-    """One forward pass; the masks are always passed on, because ids alone do not say what is padding."""
+def arguments(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """The arguments of a forward pass; masks are always among them, because ids do not say what is padding."""
     parameters = inspect.signature(model.forward).parameters
-    arguments: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.mask.long(), **options}
-    if "decoder_input_ids" in parameters and inputs.target_ids is not None and inputs.target_mask is not None:
-        arguments |= {
-            "decoder_input_ids": inputs.target_ids,
-            "decoder_attention_mask": inputs.target_mask.long(),
-        }
+    given: dict[str, Any] = {"input_ids": inputs.ids, "attention_mask": inputs.mask.long()}
+    if takes_decoder_ids(model):
+        target_ids, target_mask = inputs.side("target")
+        given |= {"decoder_input_ids": target_ids, "decoder_attention_mask": target_mask.long()}
     if "use_cache" in parameters:
-        arguments["use_cache"] = False
-    return model(**arguments)
+        given["use_cache"] = False
+    return given
+
+
+def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
+    """One forward pass of a Hugging Face model."""
+    return model(**arguments(model, inputs), **options)
 
 
 @dataclass(frozen=True)
@@ -269,6 +281,7 @@ class Probe:
 
     Attributes:
         sites: the attention calls of one forward pass, in order.
+        n_heads: number of heads of each.
         modules: the module behind each call, to notice when a later pass differs.
         through: "calls" where attention is seen as it is computed, "returned" where the model only hands patterns back
             at the end (changes to them then have no effect).
@@ -277,6 +290,7 @@ class Probe:
     """
 
     sites: tuple[Site, ...]
+    n_heads: tuple[int, ...]
     modules: tuple[nn.Module, ...]
     through: str
     beside_sdpa: bool
@@ -287,17 +301,22 @@ class Probe:
 _TRIAL_LENGTH, _TRIAL_SHORTER, _TRIAL_TARGET = 7, 4, 5
 
 
-def trial_inputs(model: nn.Module) -> Inputs:
-    """The tokens of the trial run."""
-    vocabulary = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+def some_tokens(vocabulary: int, device: torch.device) -> Inputs:
+    """Two documents of different length."""
     ids = torch.arange(2 * _TRIAL_LENGTH).reshape(2, -1) % max(vocabulary - 4, 1) + min(3, vocabulary - 1)
     mask = torch.ones(2, _TRIAL_LENGTH, dtype=torch.bool)
     mask[1, _TRIAL_SHORTER:] = False
-    target_ids = target_mask = None
-    if takes_decoder_ids(model):
-        target_ids, target_mask = ids[:, :_TRIAL_TARGET].clone(), mask[:, :_TRIAL_TARGET].clone()
-    device = next(model.parameters()).device
-    return Inputs(ids, mask, target_ids, target_mask).to(device)
+    return Inputs(ids, mask).to(device)
+
+
+def trial_inputs(model: nn.Module) -> Inputs:
+    """The tokens of the trial run."""
+    table = model.get_input_embeddings().weight  # type: ignore[operator]
+    inputs = some_tokens(table.shape[0], table.device)
+    if not takes_decoder_ids(model):
+        return inputs
+    target = slice(0, _TRIAL_TARGET)
+    return Inputs(inputs.ids, inputs.mask, inputs.ids[:, target].clone(), inputs.mask[:, target].clone())
 
 
 class _Recorder:
@@ -339,12 +358,13 @@ def probe(model: nn.Module) -> Probe:
             patterns = [pattern for _, pattern in recorder.calls]
             sites = _name_sites([tuple(pattern.shape[-2:]) for pattern in patterns], inputs)
             modules = tuple(module for module, _ in recorder.calls)
-            return Probe(sites, modules, "calls", _rows_agree(model, inputs, recorder))
+            n_heads = tuple(pattern.shape[1] for pattern in patterns)
+            return Probe(sites, n_heads, modules, "calls", _rows_agree(model, inputs, recorder))
         with attention_implementation(model, "eager"):
             answer = run(base, inputs, output_attentions=True, return_dict=True)
-        shapes = [tuple(pattern.shape[-2:]) for pattern in returned_patterns(base, answer)]
-        sites = _name_sites(shapes, inputs)
-        return Probe(sites, (), "returned", False)
+        patterns = returned_patterns(base, answer)
+        sites = _name_sites([tuple(pattern.shape[-2:]) for pattern in patterns], inputs)
+        return Probe(sites, tuple(pattern.shape[1] for pattern in patterns), (), "returned", False)
 
 
 def _rows_agree(model: nn.Module, inputs: Inputs, eager: _Recorder) -> bool:
@@ -466,12 +486,12 @@ def _host_class() -> type[nn.Module]:
                 options: passed on to the Hugging Face model, such as ``decoder_input_ids``.
             """
             model = self.original_model if head else trunk(self.original_model)
-            arguments = {"input_ids": input_ids, "attention_mask": attention_mask, **options}
+            options |= {"input_ids": input_ids, "attention_mask": attention_mask}
             if self.probe.through == "calls":
                 with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
-                    return model(**arguments)
+                    return model(**options)
             with attention_implementation(self.original_model, "eager"):
-                answer = model(**arguments, output_attentions=True, return_dict=True)
+                answer = model(**options, output_attentions=True, return_dict=True)
             for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
                 self._only_look(point, pattern)
             return answer
@@ -481,7 +501,7 @@ def _host_class() -> type[nn.Module]:
             if not torch.equal(point(pattern), before):
                 raise ValueError(
                     f"a hook changed {point.name}, but {type(self.original_model).__name__} only returns its patterns "
-                    "after the forward pass, so the change would have no effect; only look at the patterns of this model"
+                    "after the forward pass, so the change would have no effect; only look at its patterns"
                 )
 
     return HuggingFaceHost
@@ -537,8 +557,6 @@ class CallCounter:
         return self.number
 
     def finish(self) -> None:
-        """Raises where fewer layers attended than in the trial run."""
+        """Raises ValueError where fewer layers attended than in the trial run."""
         if self.number + 1 != len(self.seen.modules):
-            raise ValueError(
-                f"only {self.number + 1} of {len(self.seen.modules)} attention calls were seen in a forward pass"
-            )
+            raise ValueError(f"only {self.number + 1} of {len(self.seen.modules)} attention calls were seen")

@@ -1,0 +1,222 @@
+"""Opens any transformer as a hooked model, without changing what was given."""
+
+import copy
+import logging
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from topic_probe.lens import capture, huggingface
+
+_log = logging.getLogger(__name__)
+
+Host = Literal["auto", "bridge", "huggingface"]
+
+# Parts that may be fresh in a checkpoint without changing any attention or word embedding.
+_MAY_BE_FRESH = (
+    "pooler",
+    "cls.",
+    "lm_head",
+    "classifier",
+    "qa_outputs",
+    "score",
+    "discriminator_predictions",
+    "head.",
+)
+
+
+def open_model(
+    source: Any,
+    *,
+    tokenizer: Any = None,
+    host: Host = "auto",
+    revision: str | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """A hooked model whose attention, embeddings and weights can be measured.
+
+    What is given is not changed: a hooked model comes back as it is, and a Hugging Face model is wrapped in a way
+    that shares its weights and leaves its modules, mode and configuration alone.
+
+    Args:
+        source: a hooked model (TransformerBridge, HookedTransformer, HookedEncoder), a Hugging Face model, a folder
+            that `save_pretrained` has written, or a name on the Hugging Face hub.
+        tokenizer: the model's tokenizer; loaded beside the model where ``source`` is a folder or a name.
+        host: "bridge" wraps a Hugging Face model in TransformerLens's bridge, "huggingface" in this package's own
+            adapter-free host; "auto" takes the bridge where TransformerLens has an adapter that shows the model's true
+            patterns, and the adapter-free host otherwise.
+        revision: the commit, branch or tag of a model on the hub.
+        device: where a model that is loaded here is put; a given model stays where it is.
+        dtype: the type of the weights of a model that is loaded here; a given model keeps its own.
+
+    Raises:
+        TypeError: where ``source`` is none of these.
+        OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
+        ValueError: where the architecture cannot be hosted, or its checkpoint lacks weights.
+    """
+    if host not in ("auto", "bridge", "huggingface"):
+        raise ValueError(f"host must be 'auto', 'bridge' or 'huggingface', not {host!r}")
+    if capture.is_hooked(source):
+        return source
+    if isinstance(source, str | os.PathLike):
+        source, tokenizer = _load(source, tokenizer, revision, dtype)
+        if device is not None:
+            source = source.to(device)
+    if not isinstance(source, nn.Module) or not hasattr(source, "get_input_embeddings"):
+        raise TypeError(
+            "open_model needs a hooked model, a Hugging Face model, a folder or a name on the hub, "
+            f"not {type(source).__name__}"
+        )
+    if host != "huggingface":
+        bridge = _bridge(source, tokenizer, required=host == "bridge")
+        if bridge is not None:
+            return bridge
+    return huggingface.build_host(source, tokenizer=tokenizer)
+
+
+def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
+    import transformers
+
+    name = os.fspath(source)
+    _check_folder(name)
+    try:
+        config = transformers.AutoConfig.from_pretrained(name, revision=revision)
+        classes = getattr(config, "architectures", None) or ["AutoModel"]
+        model_class = getattr(transformers, classes[0], transformers.AutoModel)
+        model, info = model_class.from_pretrained(
+            name, revision=revision, dtype=dtype, output_loading_info=True
+        )
+    except OSError as error:
+        raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
+    missing = [key for key in info["missing_keys"] if not any(part in key for part in _MAY_BE_FRESH)]
+    if missing:
+        raise ValueError(
+            f"the checkpoint {name!r} lacks {len(missing)} weights of {model_class.__name__} (such as "
+            f"{sorted(missing)[0]!r}); they would be random, so it is not measured. Save the model again with "
+            "save_pretrained, or load it with its own class and pass the object"
+        )
+    if tokenizer is None:
+        tokenizer = _load_tokenizer(name, revision)
+    return model.eval(), tokenizer
+
+
+def _load_tokenizer(name: str, revision: str | None) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, revision=revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.info("%s has no tokenizer that can be loaded: %s", name, _first_line(error))
+        return None
+
+
+_NOT_FOUND = (
+    "cannot load {name!r}: {error}\n"
+    "Give a folder that save_pretrained has written, or a name on the Hugging Face hub. Without a network, fetch "
+    "the files elsewhere (`hf download {name} --local-dir FOLDER`), copy the folder here and open it by its path."
+)
+
+
+def _check_folder(name: str) -> None:
+    path = Path(name).expanduser()
+    looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if looks_local and not path.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {name!r}; give one that save_pretrained has written, or a hub name"
+        )
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"the folder {name!r} holds no config.json; give one that save_pretrained has written"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
+    """TransformerLens's bridge around a Hugging Face model, or None where it has no adapter that shows true patterns.
+
+    Wrapping replaces modules in place, so it is done to a copy of the module tree that shares all weights.
+    """
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    inside = share_weights(model)
+    for config in huggingface.configs(inside):
+        config._attn_implementation_internal = "eager"
+    name = type(model).__name__
+    try:
+        bridge = build_bridge_from_module(
+            inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
+        )
+        _check_bridge(bridge, model)
+    except Exception as error:  # adapters fail in many ways on models they were not written for
+        if required:
+            raise ValueError(
+                f"TransformerLens cannot host {name}: {_first_line(error)}. Use host='auto' or host='huggingface'"
+            ) from error
+        _log.info("no bridge for %s (%s); the adapter-free host is used", name, _first_line(error))
+        return None
+    return bridge.train(model.training)
+
+
+def _check_bridge(bridge: Any, model: nn.Module) -> None:
+    """Refuses a bridge whose patterns are not the model's own: some hooks show other tensors than they say."""
+    seen = capture.view(bridge)
+    inputs = capture.trial_inputs(bridge)
+    theirs = capture.patterns(bridge, inputs)
+    ours = capture.patterns(huggingface.build_host(model), inputs)
+    tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
+    for site in seen.sites:
+        one, other = theirs[site], ours.get(site)
+        real = capture.queries_mask(site, inputs)[:, None, :, None]
+        if other is None or bool(((one - other).abs() * real > tolerance).any()):
+            raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
+
+
+def share_weights(model: nn.Module) -> nn.Module:
+    """A copy of a module tree that uses the very same parameters and buffers."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def random_init(model: Any, *, seed: int = 0) -> Any:
+    """The same architecture with fresh weights, hooked in the same way: the untrained twin of a model.
+
+    The weights are drawn as the architecture initialises them before training, in the dtype and on the device of
+    the model. The model itself and the global random generators stay as they are.
+
+    Args:
+        model: anything that `open_model` takes; names and folders are opened for their configuration.
+        seed: seed of the fresh weights.
+    """
+    model = open_model(model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        return _fresh(model, seed).train(model.training)
+
+
+def _fresh(model: Any, seed: int) -> Any:
+    inside = capture.huggingface_model(model)
+    if inside is not None:
+        parameter = next(inside.parameters())
+        twin = type(inside)(copy.deepcopy(inside.config)).to(device=parameter.device, dtype=parameter.dtype)
+        adapter_free = isinstance(getattr(model, "probe", None), huggingface.Probe)
+        host: Host = "huggingface" if adapter_free else "bridge"
+        return open_model(twin, tokenizer=getattr(model, "tokenizer", None), host=host)
+    if hasattr(model, "toy_config"):
+        from topic_probe.toy.model import build_toy
+
+        return build_toy(model.toy_config, seed=seed)
+    if not hasattr(model, "init_weights"):
+        raise ValueError(
+            f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
+        )
+    twin = copy.deepcopy(model)
+    twin.init_weights()
+    return twin
