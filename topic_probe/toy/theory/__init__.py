@@ -1,0 +1,30 @@
+"""The paper's theory as running code; no model and no data is imported.
+
+* :mod:`~topic_probe.toy.theory.value`: optimal W_V and E under uniform attention (Lemma 1, Theorems 1 and 2), and
+  the loss of any other.
+* :mod:`~topic_probe.toy.theory.attention`: the loss over attention weights (α, β), its optimum, Theorem 3's interval.
+* :mod:`~topic_probe.toy.theory.floors`: the lowest loss of each regime on infinitely long documents.
+* :mod:`~topic_probe.toy.theory.worlds`: what a world and a masking scheme must have, and their moments.
+"""
+
+from topic_probe.toy.theory.attention import AttentionBounds as AttentionBounds
+from topic_probe.toy.theory.attention import AttentionOptimum as AttentionOptimum
+from topic_probe.toy.theory.attention import attention_bounds as attention_bounds
+from topic_probe.toy.theory.attention import attention_landscape as attention_landscape
+from topic_probe.toy.theory.attention import attention_loss as attention_loss
+from topic_probe.toy.theory.attention import best_scale as best_scale
+from topic_probe.toy.theory.attention import optimal_attention as optimal_attention
+from topic_probe.toy.theory.attention import weighted_mean as weighted_mean
+from topic_probe.toy.theory.floors import LossFloor as LossFloor
+from topic_probe.toy.theory.floors import loss_floor as loss_floor
+from topic_probe.toy.theory.value import OptimumCheck as OptimumCheck
+from topic_probe.toy.theory.value import ValueConstants as ValueConstants
+from topic_probe.toy.theory.value import check_lemma1 as check_lemma1
+from topic_probe.toy.theory.value import check_theorem1 as check_theorem1
+from topic_probe.toy.theory.value import embedding_bias as embedding_bias
+from topic_probe.toy.theory.value import optimal_value as optimal_value
+from topic_probe.toy.theory.value import optimal_value_constants as optimal_value_constants
+from topic_probe.toy.theory.value import realisable_embedding as realisable_embedding
+from topic_probe.toy.theory.value import value_loss as value_loss
+from topic_probe.toy.theory.worlds import MaskingScheme as MaskingScheme
+from topic_probe.toy.theory.worlds import World as World

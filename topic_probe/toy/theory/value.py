@@ -1,0 +1,278 @@
+"""Optimal W_V and E = W_Eᵀ W_E under uniform attention: Lemma 1, Theorems 1 and 2, and the loss of any other.
+
+The squared loss under Assumption 1: attention is uniform, so every position of a document gets the same
+prediction ``W x̄ + b`` from the frequencies x̄ of its shown tokens, and the best prediction is p itself.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from topic_probe.toy.theory.worlds import (
+    MaskingScheme,
+    World,
+    documents_vary,
+    genuine_share,
+    mask_share,
+    n_words,
+    original_frequencies,
+    random_share,
+    shown_frequencies,
+    topic_moments,
+)
+
+
+@dataclass(frozen=True)
+class ValueConstants:
+    """The constants of Theorem 2 and the entries of W_V they give.
+
+    Attributes:
+        c1: p_r / ((1 − p_c − p_r) a n).
+        c2: 1 / ((1 − p_c − p_r) p_m) − 1.
+        c3: 1 / a.
+        mask_column: W_i0, what a word gets from ``[MASK]``.
+        different_topic: W_ij of words of different topics.
+        same_topic: W_ij of words of one topic, the diagonal included.
+    """
+
+    c1: float
+    c2: float
+    c3: float
+    mask_column: float
+    different_topic: float
+    same_topic: float
+
+
+def optimal_value_constants(world: World, masking: MaskingScheme) -> ValueConstants:
+    """c1, c2, c3 of Theorem 2 and the three different entries of the optimal W_V.
+
+    Undefined (ValueError) where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for
+    worlds with ``word_probabilities``, whose optimum has no three-valued form.
+    """
+    if world.word_probabilities is not None:
+        raise ValueError(
+            "the constants of Theorem 2 need disjoint topics of equally likely words, and this world has "
+            "word_probabilities; optimal_value gives its optimum as a matrix"
+        )
+    shown, n = mask_share(masking), n_words(world)
+    c3 = 1 / _required_genuine_share(masking)
+    if shown <= 0:
+        raise ValueError(
+            "Theorem 2 divides by the share of [MASK], p_mask · (1 − p_keep − p_random), which is 0 here; "
+            "raise p_mask or lower p_keep or p_random"
+        )
+    c1 = masking.p_mask * masking.p_random / (shown * n) * c3
+    c2 = 1 / shown - 1
+    different = -(c1 * c2 + c3) / (c2**2 + n)
+    return ValueConstants(
+        c1=c1,
+        c2=c2,
+        c3=c3,
+        mask_column=(c2 * c3 - c1 * n) / (c2**2 + n),
+        different_topic=different,
+        same_topic=different + c3 / world.words_per_topic,
+    )
+
+
+def optimal_value(world: World, masking: MaskingScheme) -> Float64[Tensor, "token token"]:
+    """The optimal W_V of the *value* regime as L2 goes to 0, ``[MASK]`` first (Theorem 2).
+
+    This is the minimiser of :func:`value_loss` with the smallest Frobenius norm. For the paper's worlds it is
+    Theorem 2's closed form, which holds for LDA as well; where words are unequally likely, topics overlap, or
+    all documents are alike (one topic, or τ = T), it is computed from the pseudo-inverse.
+    """
+    if world.word_probabilities is None and documents_vary(world) and mask_share(masking) > 0:
+        constants, size = optimal_value_constants(world, masking), world.words_per_topic
+        W = torch.zeros(n_words(world) + 1, n_words(world) + 1, dtype=torch.float64)
+        W[1:, 0] = constants.mask_column
+        W[1:, 1:] = constants.different_topic
+        same = torch.full((size, size), constants.same_topic, dtype=torch.float64)
+        for first in range(1, len(W), size):
+            W[first : first + size, first : first + size] = same
+        return W
+    root = _matrix_root(topic_moments(world))
+    seen, wanted = shown_frequencies(world, masking) @ root, original_frequencies(world) @ root
+    optimum: Tensor = wanted @ torch.linalg.pinv(seen, rtol=1e-12)
+    return optimum
+
+
+def value_loss(
+    W: Float[Tensor, "token token"],
+    world: World,
+    masking: MaskingScheme,
+    *,
+    bias: Float[Tensor, "token"] | None = None,
+) -> Float64[Tensor, ""]:
+    """The squared loss of predicting ``W x̄ + bias`` at masked positions, exact and differentiable.
+
+    Holds under Assumption 1 for every world of both distributions, overlapping topics included. It needs
+    only E[θ θᵀ], so it costs the same for any number of possible documents. The value lies at or above
+    1 − E|p|² (see :func:`~topic_probe.toy.theory.floors.loss_floor`).
+
+    Args:
+        W: W_V in the *value* regime, E = W_Eᵀ W_E in the *embedding* regime; row and column 0 are ``[MASK]``.
+        world: The distribution of documents.
+        masking: The masking scheme.
+        bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
+    """
+    check_over_tokens(W, world)
+    wanted = original_frequencies(world).to(W.device)
+    moments = topic_moments(world).to(W.device)
+    error: Tensor = W.double() @ shown_frequencies(world, masking).to(W.device) - wanted
+    if bias is not None:
+        error = error + bias.double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
+    # E|Wx̄ + b − x|² = E|Wx̄ + b − p|² + 1 − E|p|², because x is drawn from p.
+    return _quadratic(error, moments) + 1 - _quadratic(wanted, moments)
+
+
+def embedding_bias(world: World, masking: MaskingScheme) -> Float64[Tensor, "token"]:
+    """b_pred of Theorem 1, which takes away what random words add: −p_m p_r / (a n) for words, 0 for ``[MASK]``."""
+    share = random_share(world, masking) / _required_genuine_share(masking)
+    bias = torch.full((n_words(world) + 1,), -share, dtype=torch.float64)
+    bias[0] = 0
+    return bias
+
+
+def realisable_embedding(world: World, masking: MaskingScheme) -> Float64[Tensor, "d_model token"]:
+    """A W_E whose E = W_Eᵀ W_E satisfies Theorem 1 with u = 0: one-hot words times 1/√a, and 0 for ``[MASK]``.
+
+    The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
+    for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
+    the square of m/a by that.
+    """
+    scale = torch.full((n_words(world) + 1,), 1 / sqrt(_required_genuine_share(masking)), dtype=torch.float64)
+    scale[0] = 0
+    return torch.diag(scale)
+
+
+@dataclass(frozen=True)
+class OptimumCheck:
+    """How far a matrix is from the optima of Lemma 1 or Theorem 1.
+
+    Every residual is the left side minus the right side of the printed condition, at the fitted u. The
+    optima form an affine family with one free constant u_i per row; the fitted u is that of the *nearest*
+    member in Frobenius norm, which is a least-squares fit over the conditions of the row.
+
+    Attributes:
+        u: The fitted constants u_0, ..., u_n.
+        mask_entry: Condition 1a, W_00.
+        mask_row: Condition 1b, sums of row 0 over the words of every topic.
+        mask_column: Condition 2a, W_i0.
+        same_topic: Condition 3a, sums of W_i over the words of its own topic.
+        different_topic: Condition 3b, sums of W_i over every other topic (in order, own topic left out).
+        nearest: The nearest member of the family.
+        distance: Frobenius distance to it.
+        relative: The distance divided by the norm of the nearest member: 0 for an optimum, 1 for
+            the zero matrix.
+    """
+
+    u: Float64[Tensor, "token"]
+    mask_entry: float
+    mask_row: Float64[Tensor, "topic"]
+    mask_column: Float64[Tensor, "word"]
+    same_topic: Float64[Tensor, "word"]
+    different_topic: Float64[Tensor, "word other_topic"]
+    nearest: Float64[Tensor, "token token"]
+    distance: float
+    relative: float
+
+    @property
+    def worst(self) -> float:
+        """The largest absolute residual of any condition."""
+        parts = (self.mask_row, self.mask_column, self.same_topic, self.different_topic)
+        return max(abs(self.mask_entry), *(float(p.abs().max()) for p in parts if p.numel()))
+
+    def __repr__(self) -> str:
+        return (
+            f"OptimumCheck(relative={self.relative:.3g}, worst={self.worst:.3g}, "
+            f"mean u={float(self.u.mean()):.3g})"
+        )
+
+
+def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: MaskingScheme) -> OptimumCheck:
+    """How far W is from the minimisers of the squared loss under uniform attention (Lemma 1).
+
+    The conditions describe *all* minimisers where documents vary, under uniform topics with τ < T and under
+    LDA alike. Where all documents are alike they are sufficient only.
+    """
+    constants = optimal_value_constants(world, masking)
+    return _check(W, world, constants, mask_target=-constants.c1)
+
+
+def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: MaskingScheme) -> OptimumCheck:
+    """How far E = W_Eᵀ W_E is from the optima of the *embedding* regime (Theorem 1).
+
+    The same conditions as Lemma 1's, except that the bias of that regime already takes away the random words.
+    The nearest member need not be symmetric or positive semi-definite, so the distance is to a family that
+    holds the reachable optima and more.
+    """
+    return _check(E, world, optimal_value_constants(world, masking), mask_target=0.0)
+
+
+def _check(
+    W: Float[Tensor, "token token"], world: World, constants: ValueConstants, *, mask_target: float
+) -> OptimumCheck:
+    check_over_tokens(W, world)
+    W = W.detach().double().cpu()
+    T, v, n = world.n_topics, world.words_per_topic, n_words(world)
+    topic = torch.arange(n) // v
+    own = torch.zeros(n + 1, T, dtype=torch.bool)
+    own[torch.arange(1, n + 1), topic] = True
+    # Residuals at u = 0; u_i moves the first by c2 u_i and every block sum by −v u_i.
+    first = W[:, 0] - torch.cat([torch.zeros(1), torch.full((n,), mask_target)]).double()
+    sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own
+    # Moving a row onto its conditions costs first² + Σ sums² / v, because a block sum is spread over v
+    # entries; this is the u with the smallest cost.
+    u = (sums.sum(dim=1) - constants.c2 * first) / (constants.c2**2 + n)
+    first = first + constants.c2 * u
+    sums = sums - v * u.unsqueeze(1)
+    step = torch.cat([first.unsqueeze(1), (sums / v).repeat_interleave(v, dim=1)], dim=1)
+    nearest, distance = W - step, float(step.norm())
+    return OptimumCheck(
+        u=u,
+        mask_entry=float(first[0]),
+        mask_row=sums[0],
+        mask_column=first[1:],
+        same_topic=sums[own],
+        different_topic=sums[1:][~own[1:]].reshape(n, T - 1),
+        nearest=nearest,
+        distance=distance,
+        relative=distance / float(nearest.norm()),
+    )
+
+
+def _quadratic(
+    columns: Float64[Tensor, "token topic"], moments: Float64[Tensor, "topic topic"]
+) -> Float64[Tensor, ""]:
+    """E|columns θ|²."""
+    return ((columns @ moments) * columns).sum()
+
+
+def _matrix_root(moments: Float64[Tensor, "topic topic"]) -> Float64[Tensor, "topic topic"]:
+    values, vectors = torch.linalg.eigh(moments)
+    values = values.where(values > 1e-13 * values.max(), 0.0)  # exact zeros come back as rounding errors
+    root: Tensor = vectors * values.sqrt()
+    return root
+
+
+def _required_genuine_share(masking: MaskingScheme) -> float:
+    share = genuine_share(masking)
+    if share <= 0:
+        raise ValueError(
+            "no word is ever shown as it is (p_mask = 1 and p_keep = 0), so nothing can be predicted from the "
+            "others; lower p_mask or raise p_keep"
+        )
+    return share
+
+
+def check_over_tokens(W: Float[Tensor, "row column"], world: World) -> None:
+    """Refuse a matrix that is not square over the token ids of the world."""
+    size = n_words(world) + 1
+    if W.shape != (size, size):
+        raise ValueError(
+            f"needed a matrix over the {size} token ids of this world ([MASK] and {size - 1} words), got shape "
+            f"{tuple(W.shape)}; pass W_V in the one-hot regimes and W_Eᵀ W_E in the embedding regime"
+        )
