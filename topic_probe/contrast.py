@@ -1,14 +1,13 @@
 """What same-topic and different-topic mean, and how sure an answer about them is.
 
 The only place that knows the relations between two words, and the only one that turns sums and counts of
-pairs into means, ratios, differences, intervals and p-values. Everything here is float64 on the CPU; an
+pairs into means, ratios, differences and their intervals. Everything here is float64 on the CPU; an
 analyzer brings scores, this module brings the arithmetic.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -16,6 +15,18 @@ from jaxtyping import Float64, Int8, Int64, UInt64
 from torch import Tensor
 
 from topic_probe.topics import Topics
+from topic_probe.uncertainty import (
+    MIN_UNITS,
+    Statistic,
+    compare,
+    divide,
+    effective_units,
+    no_interval_reason,
+    percentile_interval,
+    resample,
+)
+from topic_probe.uncertainty import benjamini_hochberg as benjamini_hochberg
+from topic_probe.uncertainty import permutation_p_value as permutation_p_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,15 +34,10 @@ if TYPE_CHECKING:
 NO_RELATION, SAME_WORD, SAME_TOPIC, DIFFERENT_TOPIC = 0, 1, 2, 3
 RELATIONS = ("same_word", "same_topic", "different_topic")
 
-Statistic = Literal["ratio", "topic_ratio", "difference"]
-Alternative = Literal["two-sided", "greater", "less"]
-
 NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
 _COMPUTED = (NO_SAME_TOPIC, NO_DIFFERENT_TOPIC, NOT_POSITIVE)
-
-MIN_UNITS = 8  # resampling fewer documents or words than this says more about them than about the model
 
 
 def relations(
@@ -74,7 +80,7 @@ class PairSums:
     def contrast(self, **uncertainty: Any) -> "Contrast":
         """The means of the three relations; ``interval``, ``p_value`` … are handed on to the Contrast."""
         counts = np.array(np.broadcast_to(self.counts, self.sums.shape))
-        means = _divide(self.sums, counts)
+        means = divide(self.sums, counts)
         numbers = [np.asarray(part[..., relation]) for part in (means, counts) for relation in range(3)]
         return Contrast(*numbers, **uncertainty)  # type: ignore[arg-type]
 
@@ -90,6 +96,8 @@ class Contrast:
     A ratio is returned whenever its denominator is not 0. For scores that can be negative (dot products,
     weights) it only means something if the different-topic mean is positive; where it is not, ``reason``
     says so and ``difference`` is the number to read.
+
+    ``index`` names the cells along the first axis (``{"layer": (0, 0, 1), "head": (0, 1, 0)}``); tables show it.
     """
 
     same_word: Float64[np.ndarray, "*shape"]
@@ -103,6 +111,7 @@ class Contrast:
     q_value: Float64[np.ndarray, "*shape"] | None = None
     reason: str | None = None
     statistic: Statistic = "ratio"
+    index: Mapping[str, tuple[Any, ...]] | None = None
 
     def __post_init__(self) -> None:
         # What the numbers themselves say comes first; a reason that was handed in (a missing interval) stays.
@@ -120,7 +129,7 @@ class Contrast:
     @property
     def ratio(self) -> Float64[np.ndarray, "*shape"]:
         """Other words of the same topic ÷ words of different topics; 1 where topics make no difference."""
-        return _divide(self.same_topic, self.different_topic)
+        return divide(self.same_topic, self.different_topic)
 
     @property
     def topic_ratio(self) -> Float64[np.ndarray, "*shape"]:
@@ -129,7 +138,7 @@ class Contrast:
         # A mean over no pairs is NaN and must not hide the other one.
         sums = np.where(self.n_same_word > 0, self.same_word * self.n_same_word, 0.0)
         sums = sums + np.where(self.n_same_topic > 0, self.same_topic * self.n_same_topic, 0.0)
-        return _divide(_divide(sums, counts), self.different_topic)
+        return divide(divide(sums, counts), self.different_topic)
 
     @property
     def difference(self) -> Float64[np.ndarray, "*shape"]:
@@ -153,7 +162,21 @@ class Contrast:
         for field in fields(self):
             value = getattr(self, field.name)
             picked[field.name] = np.asarray(value[index]) if isinstance(value, np.ndarray) else value
+        picked["index"] = self._picked_index(index)
         return Contrast(**picked)
+
+    def _picked_index(self, index: Any) -> dict[str, tuple[Any, ...]] | None:
+        first = index[0] if isinstance(index, tuple) else index
+        if self.index is None or np.ndim(np.arange(len(self))[first]) != 1:
+            return None
+        return {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
+
+    def top(self, n: int = 5) -> "Contrast":
+        """The n cells with the highest ratio, highest first; cells without a ratio are never among them."""
+        if len(self.shape) != 1:
+            raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
+        order = np.argsort(-np.nan_to_num(self.ratio, nan=-np.inf), kind="stable")
+        return self[order[: min(n, int(np.isfinite(self.ratio).sum()))]]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Contrast):
@@ -189,11 +212,11 @@ class Contrast:
         """A row per cell, the columns of ``index`` (layer, head, …; as long as there are cells) first."""
         import pandas as pd
 
-        return pd.DataFrame({**(index or {}), **self.columns()})
+        return pd.DataFrame({**(index or self.index or {}), **self.columns()})
 
     def __repr__(self) -> str:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
-        table = self.to_dataframe(axes).to_string(
+        table = self.to_dataframe(self.index or axes).to_string(
             index=False, float_format=lambda number: f"{number:.4g}", max_rows=20
         )
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
@@ -340,130 +363,11 @@ def bootstrap_interval(
 
     def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample item"]:
         return compare(
-            _divide(weights @ top, weights @ n_top), _divide(weights @ bottom, weights @ n_bottom), statistic
+            divide(weights @ top, weights @ n_top), divide(weights @ bottom, weights @ n_bottom), statistic
         )
 
-    values = resample(resampled, len(sums), n_resamples=n_resamples, seed=seed)
+    values = resample(resampled, np.array([len(sums)]), n_resamples=n_resamples, seed=seed)
     return percentile_interval(values, effective, level=level).reshape(*shape, 2)
-
-
-def compare(
-    same: Float64[np.ndarray, "*shape"], different: Float64[np.ndarray, "*shape"], statistic: Statistic
-) -> Float64[np.ndarray, "*shape"]:
-    """The statistic of resampled means; a ratio to a mean that is not positive is NaN.
-
-    A resample in which the denominator changes sign shows that the ratio can be anything.
-    """
-    if statistic == "difference":
-        return np.asarray(same - different)
-    return _divide(same, np.where(different > 0, different, np.nan))
-
-
-def resample(
-    statistic: Callable[[Float64[np.ndarray, "resample unit"]], Float64[np.ndarray, "resample item"]],
-    n_units: int,
-    *,
-    n_resamples: int,
-    seed: int,
-) -> Float64[np.ndarray, "n_resamples item"]:
-    """A statistic of weights (how often a draw with replacement took each unit) over many draws.
-
-    Weights are handed over in blocks of draws, so that they fit in memory for any number of units.
-    """
-    generator = np.random.default_rng(seed)
-    rows = max(1, 2**22 // max(n_units, 1))
-    values = []
-    for start in range(0, n_resamples, rows):
-        n = min(rows, n_resamples - start)
-        drawn = generator.integers(0, n_units, (n, n_units)) + n_units * np.arange(n)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=n * n_units).reshape(n, n_units)
-        values.append(statistic(weights.astype(np.float64)))
-    return np.concatenate(values)
-
-
-def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.ndarray, "*shape"]:
-    """How many equal units weigh as much as these (Kish); 0 where fewer than eight have any weight.
-
-    One long document among many short ones carries most pairs, and then an interval is as uncertain as one
-    from few documents.
-    """
-    enough = (weights > 0).sum(0) >= MIN_UNITS
-    return np.where(enough, _divide(weights.sum(0) ** 2, (weights**2).sum(0)), 0.0)
-
-
-def percentile_interval(
-    values: Float64[np.ndarray, "resample *shape"],
-    effective: Float64[np.ndarray, "*#shape"],
-    *,
-    level: float = 0.95,
-) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval [..., low and high] between two percentiles of resampled values.
-
-    Plain percentiles are too narrow for few units: the bootstrap leaves out the factor n/(n−1) of the
-    variance, and that the spread itself is estimated. Both are put back by moving the percentiles out to
-    where a t interval with ``effective`` units would end. NaN where ``effective`` is 0 or a resampled value
-    is NaN.
-    """
-    if not 0 < level < 1:
-        raise ValueError(
-            f"level is the share of intervals that cover the truth, between 0 and 1, got {level}"
-        )
-    n, shape = len(values), values.shape[1:]
-    ordered = np.sort(values, axis=0)
-    units = np.maximum(np.broadcast_to(effective, shape), 4.0)
-    tail = _normal_cdf(-np.sqrt(units / (units - 1)) * _t_quantile(0.5 + level / 2, units - 1))
-    ends = [_take_quantile(ordered, position * (n - 1)) for position in (tail, 1 - tail)]
-    missing = (np.broadcast_to(effective, shape) == 0) | np.isnan(ordered[-1])
-    return np.where(missing[..., None], np.nan, np.stack(ends, axis=-1))
-
-
-def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, what: str) -> str | None:
-    """Why cells of an interval are NaN, or None if all have one."""
-    if not np.isnan(interval).any():
-        return None
-    if n_units < MIN_UNITS:
-        return f"no interval: {n_units} {what}, at least {MIN_UNITS} are needed"
-    return f"no interval where fewer than {MIN_UNITS} {what} have pairs or the different-topic mean is near 0"
-
-
-def permutation_p_value(
-    observed: Float64[np.ndarray, "*shape"],
-    null: Float64[np.ndarray, "*shape permutation"],
-    *,
-    alternative: Alternative = "two-sided",
-) -> Float64[np.ndarray, "*shape"]:
-    """The share of permutations at least as extreme, (1 + #) / (1 + n), in (0, 1].
-
-    Two-sided is twice the smaller side, at most 1. Undefined permutations are left out of n; NaN where the
-    observed number or every permutation is undefined. Values equal up to rounding count as equal.
-    """
-    if alternative not in get_args(Alternative):
-        raise ValueError(f"alternative must be one of {get_args(Alternative)}, got {alternative!r}")
-    defined = ~np.isnan(null)
-    centre = observed[..., None]
-    slack = 1e-9 * np.abs(centre)
-    n = defined.sum(-1)
-    greater = (1 + (defined & (null >= centre - slack)).sum(-1)) / (1 + n)
-    less = (1 + (defined & (null <= centre + slack)).sum(-1)) / (1 + n)
-    sides = {"greater": greater, "less": less, "two-sided": np.minimum(1, 2 * np.minimum(greater, less))}
-    return np.where(np.isnan(observed) | (n == 0), np.nan, sides[alternative])
-
-
-def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
-    """The q-values of p-values, over all cells at once: the false discovery rate at which each is called.
-
-    Never below its p-value, never above 1, and in the same order; NaN stays NaN and is no test.
-    """
-    tested = ~np.isnan(p)
-    order = np.argsort(p[tested])
-    ordered = p[tested][order]
-    scaled = ordered * len(ordered) / np.arange(1, len(ordered) + 1)
-    smallest = np.minimum.accumulate(scaled[::-1])[::-1]
-    q = np.full(p.shape, np.nan)
-    values = np.empty(len(ordered))
-    values[order] = np.minimum(smallest, 1.0)
-    q[tested] = values
-    return q
 
 
 def _terms(
@@ -478,13 +382,6 @@ def _terms(
     return np.ascontiguousarray(same), np.ascontiguousarray(by_relation[..., 2])
 
 
-def _divide(top: np.ndarray | np.float64, bottom: np.ndarray | np.float64) -> np.ndarray:
-    """The quotient, NaN (without a warning) where the denominator is 0 or either side is NaN."""
-    top, bottom = np.broadcast_arrays(top, bottom)
-    quotient: np.ndarray = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
-    return quotient
-
-
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other, equal_nan=True)
@@ -494,28 +391,3 @@ def _same(one: Any, other: Any) -> bool:
 def _whole(counts: np.ndarray) -> np.ndarray:
     """Counts as integers where all of them are (weighted ones are not)."""
     return counts.astype(np.int64) if np.array_equal(counts, np.round(counts)) else counts
-
-
-def _take_quantile(ordered: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Linear interpolation in sorted values at a fractional row of their own for every cell."""
-    below = np.floor(position).astype(np.int64)
-    above = np.minimum(below + 1, len(ordered) - 1)
-    low = np.take_along_axis(ordered, below[None], axis=0)[0]
-    high = np.take_along_axis(ordered, above[None], axis=0)[0]
-    return np.asarray(low + (position - below) * (high - low))
-
-
-def _t_quantile(p: float, degrees: np.ndarray) -> np.ndarray:
-    """Student's t quantile by its expansion in 1/degrees: from 3 degrees on within 3 % at p = 0.975."""
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return np.asarray(z + sum(term / degrees**power for power, term in enumerate(terms, start=1)))
-
-
-def _normal_cdf(z: np.ndarray) -> np.ndarray:
-    probability: np.ndarray = torch.special.ndtr(torch.as_tensor(z)).numpy()
-    return probability
