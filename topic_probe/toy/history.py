@@ -1,0 +1,294 @@
+"""What a toy training was told to do, and what it recorded."""
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from topic_probe.data.masking import Masking
+from topic_probe.data.synthetic import TopicModel
+from topic_probe.toy.lean import LOSSES
+from topic_probe.toy.model import ToyConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPTIMIZERS = ("sgd", "adam")
+FORWARDS = ("auto", "lean", "hooked")
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train a toy transformer; which tensors are trained is the model's.
+
+    Step t is the state after t updates.
+
+    Attributes:
+        loss: ``cross_entropy``, or ``squared``: squared distance to the one-hot word, summed over the vocabulary.
+        optimizer: ``sgd`` or ``adam`` (0.9, 0.999, 1e-8).
+        learning_rate: Step size.
+        l2: λ of equation 2; λ‖θ‖² over the trained tensors is added to the loss.
+        batch_size: Documents per step.
+        steps: Number of updates.
+        seed: Of documents and masks; the global generators are not touched.
+        world: Documents; None takes the model's.
+        masking: Corruption; None takes the model's.
+        n_documents: None draws fresh documents for every step; a number makes a fixed set of so many, of which
+            every step takes ``batch_size`` at random, or all of them in order if there are no more than that.
+        remask: With a fixed set: mask anew at every step (False masks the set once).
+        record_every: Steps between two rows of the history. The last step has a row in any case.
+        measure_every: Steps between two measurements; None measures at the start and at the end only.
+        measure_steps: Further steps to measure at.
+        forward: ``auto`` computes the loss in the lean form where that can express the model, else through the
+            hooked forward; ``lean`` and ``hooked`` insist.
+    """
+
+    loss: str = "cross_entropy"
+    optimizer: str = "sgd"
+    learning_rate: float = 0.01
+    l2: float = 0.0
+    batch_size: int = 40
+    steps: int = 1000
+    seed: int = 0
+    world: TopicModel | None = None
+    masking: Masking | None = None
+    n_documents: int | None = None
+    remask: bool = True
+    record_every: int = 1
+    measure_every: int | None = None
+    measure_steps: Sequence[int] = ()
+    forward: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))
+        for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("forward", FORWARDS)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1)):
+            _check_whole(name, getattr(self, name), least)
+        for name in ("n_documents", "measure_every"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
+        _check_whole("seed", self.seed, 0)
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
+        if not (math.isfinite(self.l2) and self.l2 >= 0):
+            raise ValueError(f"l2 is the weight of a penalty and must be at least 0, got {self.l2}")
+        late = [step for step in self.measure_steps if not 0 <= step <= self.steps]
+        if late:
+            raise ValueError(f"measure_steps must lie in 0..steps={self.steps}, got {late}")
+
+    def records(self, step: int) -> bool:
+        """Whether the history has a row for a step."""
+        return step % self.record_every == 0 or step == self.steps
+
+    def measures(self, step: int) -> bool:
+        """Whether a step is measured."""
+        regular = self.measure_every is not None and step % self.measure_every == 0
+        return regular or step in (0, self.steps) or step in self.measure_steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
+        """The config that :meth:`to_dict` wrote."""
+        world, masking = values["world"], values["masking"]
+        return cls(
+            **{
+                **values,
+                "world": None if world is None else TopicModel(**world),
+                "masking": None if masking is None else Masking(**masking),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values of one quantity at some steps: [step] for numbers, [step, ...] for arrays."""
+
+    steps: Int64[Tensor, "step"]
+    values: Float64[Tensor, "step ..."]
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """What happened during a training.
+
+    Row t is about the state after t updates: the loss on the batch of that step, and the norms of that state.
+
+    Attributes:
+        toy: The model's config.
+        train: The training's config.
+        steps: Step of every row.
+        table: The numbers of every row, one column for each of ``columns``.
+        columns: ``loss`` (without penalty), ``penalty`` (λ‖θ‖²), ``norm_W_E`` and so on (Frobenius), and
+            ``rotation_W_V``: (1 − cosine)/2 between W_V and W_V ten steps before, in [0, 1] (NaN in the first
+            ten steps or for a W_V of zeros; several layers have a column each).
+        measured: What ``measure`` returned, by name.
+        tensors: The named tensors at the end, in the paper's orientation; after a divergence, those of the last
+            state with a finite loss. The model holds the same.
+        last_step: The step those tensors are of.
+        stopped: Why the training ended: ``finished``, or a sentence about an interruption or divergence.
+        empty_batches: Batches with nothing masked, drawn again.
+        provenance: Versions of what computed this, and the form of the forward pass.
+    """
+
+    toy: ToyConfig
+    train: TrainConfig
+    steps: Int64[Tensor, "row"]
+    table: Float64[Tensor, "row column"]
+    columns: tuple[str, ...]
+    measured: Mapping[str, Series]
+    tensors: Mapping[str, Tensor]
+    last_step: int
+    stopped: str = "finished"
+    empty_batches: int = 0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, column: str) -> Float64[Tensor, "row"]:
+        """One column of the table."""
+        if column not in self.columns:
+            raise KeyError(f"no column {column!r}; there are {', '.join(self.columns)}")
+        return self.table[:, self.columns.index(column)]
+
+    @property
+    def loss(self) -> Float64[Tensor, "row"]:
+        """Loss without penalty, in every row."""
+        return self["loss"]
+
+    @property
+    def norms(self) -> dict[str, Float64[Tensor, "row"]]:
+        """Frobenius norm of every tensor, in every row."""
+        return self._columns("norm_")
+
+    @property
+    def rotations(self) -> dict[str, Float64[Tensor, "row"]]:
+        """(1 − cosine)/2 to ten steps before, of every trained W_V, in every row."""
+        return self._columns("rotation_")
+
+    def _columns(self, prefix: str) -> dict[str, Float64[Tensor, "row"]]:
+        return {c.removeprefix(prefix): self[c] for c in self.columns if c.startswith(prefix)}
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row per recorded or measured step; measured numbers are columns too (arrays are left out)."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.table.numpy(), columns=list(self.columns), index=self.steps.numpy())
+        for name, series in self.measured.items():
+            if series.values.ndim == 1:
+                column = pd.Series(series.values.numpy(), index=series.steps.numpy(), name=name)
+                frame = frame.join(column, how="outer")
+        return frame.rename_axis("step").reset_index()
+
+    def __repr__(self) -> str:
+        lines = [
+            f"History of {self.toy.regime!r} training: {self.train.loss}, {self.train.optimizer} "
+            f"{self.train.learning_rate}, step {self.last_step} of {self.train.steps}; {self.stopped}"
+        ]
+        if len(self):
+            lines.append(f"loss {self.loss[0]:.4f} -> {self.loss[-1]:.4f}")
+            lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]
+        return "\n".join(lines)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder of ``report.json`` and ``tensors.safetensors``, whole or not at all."""
+        from safetensors.torch import save_file
+
+        path = Path(path)
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} exists; choose another folder, or pass overwrite=True")
+        text, tensors = self.pack()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        try:
+            new = workshop / "new"
+            new.mkdir()
+            (new / "report.json").write_text(text, encoding="utf-8")
+            save_file(tensors, str(new / "tensors.safetensors"))
+            if path.exists():
+                path.replace(workshop / "old")
+            new.replace(path)
+        finally:
+            shutil.rmtree(workshop, ignore_errors=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "History":
+        """The history that :meth:`save` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = Path(path)
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is no folder with a saved history")
+        try:
+            text = (path / "report.json").read_text(encoding="utf-8")
+            return cls.unpack(text, load_file(str(path / "tensors.safetensors")))
+        except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
+            raise ValueError(f"{path} holds no complete history ({error}); save it again") from error
+
+    def pack(self) -> tuple[str, dict[str, Tensor]]:
+        """JSON text and tensors that together hold everything; :meth:`unpack` reads them."""
+        about = {
+            "kind": "History",
+            "schema": SCHEMA,
+            "toy": self.toy.to_dict(),
+            "train": self.train.to_dict(),
+            "columns": self.columns,
+            "measured": list(self.measured),
+            "last_step": self.last_step,
+            "stopped": self.stopped,
+            "empty_batches": self.empty_batches,
+            "provenance": dict(self.provenance),
+        }
+        tensors = {"steps": self.steps, "table": self.table}
+        for i, series in enumerate(self.measured.values()):
+            tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
+        tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
+        # safetensors refuses tensors that share memory or are views.
+        return json.dumps(about, indent=1), {name: t.detach().cpu().clone() for name, t in tensors.items()}
+
+    @classmethod
+    def unpack(cls, text: str, tensors: Mapping[str, Tensor]) -> "History":
+        """The history that :meth:`pack` took apart."""
+        about = json.loads(text)
+        if about.get("kind") != "History" or about.get("schema") != SCHEMA:
+            raise ValueError(
+                f"needed a History of schema {SCHEMA}, got {about.get('kind')} of schema {about.get('schema')}; "
+                "read it with the version of topic_probe that wrote it"
+            )
+        measured = {
+            name: Series(tensors[f"measured.{i}.steps"], tensors[f"measured.{i}.values"])
+            for i, name in enumerate(about["measured"])
+        }
+        prefix = "tensor."
+        return cls(
+            toy=ToyConfig.from_dict(about["toy"]),
+            train=TrainConfig.from_dict(about["train"]),
+            steps=tensors["steps"],
+            table=tensors["table"],
+            columns=tuple(about["columns"]),
+            measured=measured,
+            tensors={n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)},
+            last_step=about["last_step"],
+            stopped=about["stopped"],
+            empty_batches=about["empty_batches"],
+            provenance=about["provenance"],
+        )
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

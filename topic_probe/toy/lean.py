@@ -1,0 +1,177 @@
+"""The loss of a toy transformer, computed from its own parameters without computing every position.
+
+Without positions a prediction depends only on the document's word counts and on the token shown at the predicting
+position, so the positions of a batch fall into a few *queries* per document (mostly ``[MASK]``), and attention over
+positions is attention over words weighted by their counts. Keys enter through inner products only,
+(W_Kᵀ (W_Q z + b_Q))·Z, where b_K shifts all scores of a query alike and drops out of the softmax; values enter
+linearly, W_V (Z A) + b_V. Under uniform attention all positions of a document share one prediction.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from topic_probe.data.masking import MaskedBatch
+from topic_probe.toy.model import toy_config, toy_logits, toy_parameters, toy_tensors
+
+LOSSES = ("cross_entropy", "squared")
+
+
+@dataclass(frozen=True)
+class Queries:
+    """A masked batch, reduced to what the loss of a one-layer toy depends on.
+
+    Attributes:
+        counts: How often each document shows each token.
+        document: The document of every query.
+        token: The token every query shows.
+        weights: For each query, the share of every original word in the mean over documents of the mean over M;
+            all of it sums to 1.
+    """
+
+    counts: Float[Tensor, "document word"]
+    document: Int64[Tensor, "query"]
+    token: Int64[Tensor, "query"]
+    weights: Float[Tensor, "query word"]
+
+
+@dataclass(frozen=True)
+class LeanForm:
+    """What the lean loss may leave out for a model, seen in the values of its frozen tensors.
+
+    Attributes:
+        uniform: Attention cannot depend on the key, so it is uniform.
+        identity: Tensors frozen at the identity; products with them are left out.
+        zero: Tensors frozen at zero; sums with them are left out.
+    """
+
+    uniform: bool
+    identity: frozenset[str]
+    zero: frozenset[str]
+
+
+def lean_form(model: nn.Module) -> LeanForm | None:
+    """How to compute the model's loss leanly; None where the lean form cannot express it.
+
+    Several layers or heads, a residual connection and hooks that someone put on the model need the hooked forward.
+    """
+    config = toy_config(model)
+    if config.n_layers > 1 or config.n_heads > 1 or config.residual or _has_hooks(model):
+        return None
+    tensors = toy_tensors(model)
+    frozen = {name: tensors[name] for name, leaf in toy_parameters(model).items() if not leaf.requires_grad}
+    zero = frozenset(name for name, value in frozen.items() if not value.any())
+    square = {name: value for name, value in frozen.items() if value.ndim == 2 and len(set(value.shape)) == 1}
+    identity = frozenset(
+        n for n, value in square.items() if torch.equal(value, torch.eye(len(value)).to(value))
+    )
+    return LeanForm("W_K" in zero or {"W_Q", "b_Q"} <= zero, identity, zero)
+
+
+def queries(batch: MaskedBatch, vocabulary_size: int, *, uniform: bool, dtype: torch.dtype) -> Queries | None:
+    """The queries of a batch; None if nothing is masked in it.
+
+    Args:
+        batch: Masked documents.
+        vocabulary_size: Number of token ids.
+        uniform: Attention is uniform, so one query per document (its token is meaningless) stands for all.
+        dtype: Of the floating-point results.
+    """
+    n, width = len(batch), vocabulary_size
+    rows, positions = batch.chosen.nonzero(as_tuple=True)
+    if len(rows) == 0:
+        return None
+    start = torch.arange(n, device=rows.device) * width
+    cell = (batch.shown + start.unsqueeze(1)).masked_fill_(~batch.mask, n * width)
+    counts = torch.bincount(cell.flatten(), minlength=n * width + 1)[:-1].view(n, width).to(dtype)
+    share = _shares(rows, n)
+    if uniform:
+        query, document, token = rows, torch.arange(n, device=rows.device), torch.zeros_like(start)
+    else:
+        pair, query = torch.unique(start[rows] + batch.shown[rows, positions], return_inverse=True)
+        document, token = pair.div(width, rounding_mode="floor"), pair.remainder(width)
+    entry = query * width + batch.target[rows, positions]
+    weights = torch.bincount(entry, weights=share, minlength=len(document) * width).view(-1, width)
+    return Queries(counts, document, token, weights.to(dtype))
+
+
+def lean_loss(
+    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries, *, loss: str
+) -> Float[Tensor, ""]:
+    """The mean over documents of the mean loss over M, differentiable in the tensors.
+
+    Args:
+        tensors: :func:`topic_probe.toy.model.toy_tensors` of a one-layer, one-head model without residual.
+        form: :func:`lean_form` of that model.
+        batch: What to predict, made with ``uniform=form.uniform``.
+        loss: ``cross_entropy``, or ``squared``: the squared distance of the prediction to the one-hot word.
+    """
+    logits = _lean_logits(tensors, form, batch)
+    if loss == "cross_entropy":
+        return -(batch.weights * logits.log_softmax(dim=1)).sum()
+    # |x − e_y|² = |x|² − 2 x_y + 1, and the weights sum to 1.
+    lengths = logits.square().sum(dim=1)
+    return batch.weights.sum(dim=1) @ lengths - 2 * (batch.weights * logits).sum() + 1
+
+
+def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: str) -> Float[Tensor, ""] | None:
+    """The same loss through the hooked forward, at any depth; None if nothing is masked in the batch."""
+    rows, positions = batch.chosen.nonzero(as_tuple=True)
+    if len(rows) == 0:
+        return None
+    logits = toy_logits(model, batch.shown, batch.mask)[rows, positions]
+    target = batch.target[rows, positions]
+    if loss == "cross_entropy":
+        losses = nn.functional.cross_entropy(logits, target, reduction="none")
+    else:
+        losses = (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
+    return _shares(rows, len(batch)).to(losses.dtype) @ losses
+
+
+def _shares(rows: Int64[Tensor, "masked"], n_documents: int) -> Float[Tensor, "masked"]:
+    """Weight of every masked position: 1 / |M| of its document / number of documents that have any."""
+    sizes = torch.bincount(rows, minlength=n_documents)
+    return 1 / (sizes * (sizes > 0).sum()).to(torch.float64)[rows]
+
+
+def _lean_logits(
+    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries
+) -> Float[Tensor, "query word"]:
+    one_hot = "W_E" in form.identity
+    attention = _attention(tensors, form, batch)
+    context = attention if one_hot else attention @ tensors["W_E"].T
+    out = context if "W_V" in form.identity else context @ tensors["W_V"].T
+    if "b_V" not in form.zero:
+        out = out + tensors["b_V"]
+    logits = out if one_hot else out @ tensors["W_E"]
+    return logits if "b_pred" in form.zero else logits + tensors["b_pred"]
+
+
+def _attention(
+    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries
+) -> Float[Tensor, "query word"]:
+    """Attention of every query to every word, all its occurrences together."""
+    if form.uniform:
+        # A document without tokens has nothing to predict and must not turn into NaN.
+        return batch.counts / batch.counts.sum(dim=1, keepdim=True).clamp(min=1)
+    one_hot = "W_E" in form.identity
+    tokens, query = torch.unique(batch.token, return_inverse=True)
+    shown = tensors["W_Q"] if one_hot else tensors["W_E"]
+    asked = shown[:, tokens].T if one_hot else shown[:, tokens].T @ tensors["W_Q"].T
+    if "b_Q" not in form.zero:
+        asked = asked + tensors["b_Q"]
+    scores = asked @ tensors["W_K"]
+    if not one_hot:
+        scores = scores @ tensors["W_E"]
+    scores = scores / math.sqrt(tensors["W_K"].shape[0])
+    return (scores[query] + batch.counts.log()[batch.document]).softmax(dim=1)
+
+
+def _has_hooks(model: nn.Module) -> bool:
+    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
+    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())

@@ -1,0 +1,660 @@
+"""The paper's one-layer transformer (Section 3.3) as a hooked model of the installed TransformerLens.
+
+    f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d_a
+
+No residual connection, normalisation, MLP, positions or output projection; the decoder is the embedding. Which
+tensors are trained and what the others are frozen at is data (:data:`REGIMES`), and everything that differs
+between TransformerLens 3 and 4 stays in this file.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor, nn
+
+from topic_probe.data.masking import Masking
+from topic_probe.data.synthetic import TopicModel
+from topic_probe.toy import theory
+
+EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
+TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
+INITS = ("usual", "near-zero")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What is trained, and the rule that gives each frozen tensor its value (zero where none is named)."""
+
+    trained: tuple[str, ...]
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    init: str = "usual"
+
+
+REGIMES: Mapping[str, Regime] = {
+    "full": Regime(TENSORS),
+    "embedding": Regime(("W_E",), {"W_V": "identity", "b_pred": "theorem1"}),
+    "value": Regime(("W_V",), {"W_E": "identity"}),
+    # With W_E = I the biases b_V and b_pred are one and the same, so only b_V is trained.
+    "attention": Regime(LAYER_TENSORS, {"W_E": "identity"}),
+    "keys": Regime(("W_K", "W_Q"), {"W_E": "identity", "W_V": "theorem2"}),
+    "two-stage": Regime(("W_K", "W_Q", "W_V"), {"W_E": "identity"}, init="near-zero"),
+}
+
+# Rule for a frozen tensor -> the tensors it is defined for.
+RULES: Mapping[str, tuple[str, ...]] = {
+    "zero": TENSORS,
+    "identity": ("W_E", "W_K", "W_Q", "W_V"),
+    "theorem1": ("b_pred",),
+    "theorem2": ("W_V",),
+    "random": TENSORS,
+}
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """Which toy transformer to build.
+
+    Tensors are named as in the paper: ``W_E W_K W_Q W_V b_K b_Q b_V b_pred``. With several layers, ``W_K`` means
+    that tensor in every layer and ``W_K.1`` the one of layer 1.
+
+    Attributes:
+        regime: ``full``, ``embedding``, ``value``, ``attention``, ``keys`` or ``two-stage`` (:data:`REGIMES`).
+        world: The documents the model is for: gives the vocabulary, and frozen values that depend on it.
+        masking: The corruption the model is for.
+        d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
+        d_attention: Width d_a of keys and queries, at most d; None is d. Scores are divided by √d_a.
+        n_layers: Number of attention layers.
+        n_heads: Heads per layer. There is no output projection, so each has a full W_V and their outputs add up.
+        residual: Add the input of each layer to its output.
+        init: ``usual``: keys, queries, values and their biases uniform in ±1/√d; ``near-zero``: the same tensors
+            normal with standard deviation ``noise``. None takes the regime's. W_E is normal in both.
+        noise: Standard deviation of the near-zero initialisation; 0 starts at zero.
+        embedding_scale: Standard deviation of W_E where it is not frozen.
+        trained: Names of the trained tensors, in place of the regime's.
+        frozen: Rules for frozen tensors, on top of the regime's: ``zero``, ``identity``, ``theorem1`` (b_pred of
+            Theorem 1), ``theorem2`` (the optimal W_V of Theorem 2), ``random`` (stays at its initialisation).
+        dtype: ``float32`` or ``float64``.
+    """
+
+    regime: str = "full"
+    world: TopicModel = field(default_factory=TopicModel)
+    masking: Masking = field(default_factory=Masking)
+    d_model: int | None = None
+    d_attention: int | None = None
+    n_layers: int = 1
+    n_heads: int = 1
+    residual: bool = False
+    init: str | None = None
+    noise: float = 0.01
+    embedding_scale: float = 0.1
+    trained: Sequence[str] | str | None = None
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        _check_choice("regime", self.regime, REGIMES)
+        _check_choice("dtype", self.dtype, DTYPES)
+        if self.d_model is None:
+            object.__setattr__(self, "d_model", self.vocabulary_size)
+        if self.d_attention is None:
+            object.__setattr__(self, "d_attention", self.d_model)
+        if self.init is None:
+            object.__setattr__(self, "init", REGIMES[self.regime].init)
+        if self.trained is not None:
+            names = (self.trained,) if isinstance(self.trained, str) else self.trained
+            object.__setattr__(self, "trained", tuple(names))
+        object.__setattr__(self, "frozen", dict(self.frozen))
+        _check_choice("init", self.init, INITS)
+        self._check_sizes()
+        for name, rule in self.rules.items():
+            self._check_rule(name, rule)
+
+    def _check_sizes(self) -> None:
+        for name in ("d_model", "d_attention", "n_layers", "n_heads"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if self.width_attention > self.width:
+            raise ValueError(
+                f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
+                "raise d_model, or leave d_attention out to make them equal"
+            )
+        if not (math.isfinite(self.noise) and self.noise >= 0):
+            raise ValueError(f"noise is a standard deviation and must be at least 0, got {self.noise}")
+        if not (math.isfinite(self.embedding_scale) and self.embedding_scale > 0):
+            raise ValueError(
+                f"embedding_scale is a standard deviation and must be positive (a W_E of zeros never moves), "
+                f"got {self.embedding_scale}"
+            )
+
+    def _check_rule(self, name: str, rule: str) -> None:
+        kind = _kind(name)
+        _check_choice(f"rule for {name}", rule, RULES)
+        if kind not in RULES[rule]:
+            raise ValueError(f"rule {rule!r} is defined for {', '.join(RULES[rule])}, not for {name}")
+        one_hot = (kind, rule) in (("W_E", "identity"), ("W_V", "theorem2"))
+        if one_hot and self.d_model != self.vocabulary_size:
+            raise ValueError(
+                f"{name} = {rule!r} (regime {self.regime!r}) needs one-hot embeddings, d_model = "
+                f"{self.vocabulary_size} (the words and [MASK]), got d_model={self.d_model}; leave d_model out"
+            )
+        if kind in ("W_K", "W_Q") and rule == "identity" and self.d_attention != self.d_model:
+            raise ValueError(f"{name} cannot be the identity with d_attention={self.d_attention} < d_model")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of token ids, [MASK] included."""
+        return self.world.vocabulary_size
+
+    @property
+    def width(self) -> int:
+        """Width d of the model."""
+        assert self.d_model is not None
+        return self.d_model
+
+    @property
+    def width_attention(self) -> int:
+        """Width d_a of keys and queries."""
+        assert self.d_attention is not None
+        return self.d_attention
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Every tensor of the model; those of a layer end in ``.0``, ``.1``, ... where there are several."""
+        if self.n_layers == 1:
+            return TENSORS
+        layers = (f"{name}.{layer}" for layer in range(self.n_layers) for name in LAYER_TENSORS)
+        return (EMBEDDING, *layers, PREDICTION_BIAS)
+
+    @property
+    def trained_tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that training changes."""
+        given = REGIMES[self.regime].trained if self.trained is None else self.trained
+        chosen = {name for entry in given for name in self._expand(entry)}
+        return tuple(name for name in self.tensor_names if name in chosen)
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """Rule of every frozen tensor."""
+        trained = self.trained_tensors
+        rules = {name: "zero" for name in self.tensor_names if name not in trained}
+        for entry, rule in REGIMES[self.regime].frozen.items():
+            rules.update({name: rule for name in self._expand(entry) if name in rules})
+        for entry, rule in self.frozen.items():
+            both = [name for name in self._expand(entry) if name in trained]
+            if both:
+                raise ValueError(
+                    f"{', '.join(both)} cannot be frozen and trained; name what is trained in trained=..."
+                )
+            rules.update(dict.fromkeys(self._expand(entry), rule))
+        return rules
+
+    def _expand(self, entry: str) -> tuple[str, ...]:
+        """The tensors an entry such as ``W_K`` or ``W_K.1`` stands for."""
+        found = tuple(name for name in self.tensor_names if entry in (name, _kind(name)))
+        if not found:
+            raise ValueError(
+                f"{entry!r} is no tensor of this model; there are {', '.join(self.tensor_names)}"
+            )
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor in the paper's orientation; a head axis comes first where there are several heads."""
+        d, d_a = self.width, self.width_attention
+        kind = _kind(name)
+        if kind == EMBEDDING:
+            return d, self.vocabulary_size
+        if kind == PREDICTION_BIAS:
+            return (self.vocabulary_size,)
+        rows = d if kind.endswith("V") else d_a
+        shape = (rows, d) if kind.startswith("W") else (rows,)
+        return shape if self.n_heads == 1 else (self.n_heads, *shape)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ToyConfig":
+        """The config that :meth:`to_dict` wrote."""
+        world, masking = TopicModel(**values["world"]), Masking(**values["masking"])
+        return cls(**{**values, "world": world, "masking": masking})
+
+
+def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """The toy as a hooked model: a HookedTransformer on TransformerLens 3, a TransformerBridge on 4.
+
+    Args:
+        config: What to build.
+        seed: Of the initialisation. The same seed gives the same tensors on both generations and, up to
+            rounding, in both dtypes; the global generators are neither used nor changed.
+        tensors: Values for tensors by name, trained or frozen, in place of their initialisation or rule, in
+            the paper's orientation (see :func:`toy_tensors`).
+    """
+    model: nn.Module = (
+        _build_hooked_transformer(config) if _has_hooked_transformer() else _build_bridge(config)
+    )
+    model.toy_config = config  # type: ignore[assignment]
+    values = {**_initial_values(config, seed), **_frozen_values(config)}
+    set_toy_tensors(model, {**values, **(tensors or {})})
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    parameters = toy_parameters(model)
+    for name in config.trained_tensors:
+        parameters[name].requires_grad_(True)
+    return model
+
+
+def toy_config(model: nn.Module) -> ToyConfig:
+    """The config a toy was built with; an error for any other model."""
+    config = getattr(model, "toy_config", None)
+    if not isinstance(config, ToyConfig):
+        raise TypeError(
+            f"needed a toy transformer from build_toy, got {type(model).__name__} without its config"
+        )
+    return config
+
+
+def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters themselves by the paper's names, in the layout their TransformerLens keeps them in.
+
+    Frozen ones have ``requires_grad`` False. For a layout that does not depend on TransformerLens use
+    :func:`toy_tensors`.
+    """
+    config = toy_config(model)
+    find = _hooked_transformer_parameter if _is_hooked_transformer(model) else _bridge_parameter
+    return {name: find(model, *_locate(name)) for name in config.tensor_names}
+
+
+def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
+    """The named tensors in the paper's orientation, as differentiable views of the parameters.
+
+    W_E is [d, vocabulary]: column i embeds token i. W_K and W_Q are [d_a, d], W_V is [d, d], each applied from the
+    left (W_V Z), so in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K and
+    b_Q are [d_a], b_V is [d], b_pred [vocabulary]. With several heads an axis ``head`` comes first.
+    """
+    return {name: in_paper_layout(model, name, leaf) for name, leaf in toy_parameters(model).items()}
+
+
+def in_paper_layout(model: nn.Module, name: str, leaf: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """A tensor laid out as the named parameter (the parameter, its gradient), as a view in the paper's orientation."""
+    config, kind = toy_config(model), _kind(name)
+    if kind == EMBEDDING:
+        return leaf.T
+    if kind == PREDICTION_BIAS:
+        return leaf
+    d, heads = config.width, config.n_heads
+    rows = d if kind.endswith("V") else config.width_attention
+    if kind.startswith("b"):
+        view = leaf.view(heads, d)[:, :rows]
+    elif _is_hooked_transformer(model):
+        view = leaf.mT[:, :rows]
+    else:
+        view = leaf.view(heads, d, d)[:, :rows]
+    return view[0] if heads == 1 else view
+
+
+def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Overwrite named tensors, given in the paper's orientation; the others stay as they are."""
+    config = toy_config(model)
+    for name, value in tensors.items():
+        if name not in config.tensor_names:
+            raise ValueError(
+                f"{name!r} is no tensor of this model; there are {', '.join(config.tensor_names)}"
+            )
+        if tuple(value.shape) != config.shape(name):
+            raise ValueError(f"{name} must have shape {config.shape(name)}, got {tuple(value.shape)}")
+    parameters = toy_parameters(model)
+    with torch.no_grad():
+        for name, value in tensors.items():
+            leaf = parameters[name]
+            # Rows behind d_a have to be zero: they exist only because both generations tie d_head to W_V's width.
+            leaf.zero_()
+            in_paper_layout(model, name, leaf).copy_(value)
+
+
+def toy_logits(
+    model: nn.Module, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"] | None = None
+) -> Float[Tensor, "batch position word"]:
+    """Logits through the hooked forward, with padding (``mask`` False) hidden from attention.
+
+    Rows of padded positions are meaningless. Without a mask every position is a token.
+    """
+    keep = torch.ones_like(ids) if mask is None else mask.long()
+    logits: Tensor = model(ids, attention_mask=keep, return_type="logits")
+    return logits
+
+
+def _check_choice(what: str, value: object, choices: Mapping[str, Any] | Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _kind(name: str) -> str:
+    """The name without its layer."""
+    return name.partition(".")[0]
+
+
+def _locate(name: str) -> tuple[str, int]:
+    """Name without layer, and the layer (0 where there is only one)."""
+    kind, _, layer = name.partition(".")
+    return kind, int(layer or 0)
+
+
+def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "..."]]:
+    """Every tensor at its initialisation, drawn whether it is used or not: W_V does not depend on the regime."""
+    generator = torch.Generator().manual_seed(seed)
+    values = {}
+    for name in config.tensor_names:
+        shape = config.shape(name)
+        if name == EMBEDDING:
+            value = config.embedding_scale * torch.randn(shape, dtype=torch.float64, generator=generator)
+        elif name == PREDICTION_BIAS:
+            value = torch.zeros(shape, dtype=torch.float64)
+        elif config.init == "near-zero":
+            value = config.noise * torch.randn(shape, dtype=torch.float64, generator=generator)
+        else:
+            uniform = torch.rand(shape, dtype=torch.float64, generator=generator)
+            value = (2 * uniform - 1) / math.sqrt(config.width)
+        values[name] = value
+    return values
+
+
+def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
+    """The tensors whose rule says more than to stay at the initialisation."""
+    makers: dict[str, Callable[[], Tensor]] = {
+        "zero": lambda: torch.zeros((), dtype=torch.float64),
+        "identity": lambda: torch.eye(config.width, dtype=torch.float64),
+        "theorem1": lambda: theory.embedding_bias(config.world, config.masking),
+        "theorem2": lambda: theory.optimal_value(config.world, config.masking),
+    }
+    kept = {name: rule for name, rule in config.rules.items() if rule != "random"}
+    values = {rule: makers[rule]() for rule in set(kept.values())}
+    return {name: values[rule].expand(config.shape(name)) for name, rule in kept.items()}
+
+
+def _context_length(config: ToyConfig) -> int:
+    """What the model states as its longest input. Without positions there is no limit in fact."""
+    return max(config.world.max_length, 2048)
+
+
+# TransformerLens 3
+
+
+@cache
+def _has_hooked_transformer() -> bool:
+    """Whether the installed TransformerLens still has HookedTransformer (4 raises ImportError even on hasattr)."""
+    try:
+        from transformer_lens import HookedTransformer  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _is_hooked_transformer(model: nn.Module) -> bool:
+    return not hasattr(model, "original_model")  # what a bridge wraps
+
+
+def _hooked_transformer_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
+    if kind == EMBEDDING:
+        found = model.embed.W_E
+    elif kind == PREDICTION_BIAS:
+        found = model.unembed.b_U
+    else:
+        found = getattr(model.blocks[layer].attn, kind)
+    assert isinstance(found, nn.Parameter)
+    return found
+
+
+def _build_hooked_transformer(config: ToyConfig) -> Any:
+    """A HookedTransformer with a tied unembedding, padding hidden from attention, and no skip connection."""
+    from transformer_lens import HookedTransformerConfig
+
+    settings = HookedTransformerConfig(
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        d_model=config.width,
+        d_head=config.width,
+        d_vocab=config.vocabulary_size,
+        n_ctx=_context_length(config),
+        attn_only=True,
+        normalization_type=None,
+        attention_dir="bidirectional",
+        attn_scale=math.sqrt(config.width_attention),
+        init_weights=False,
+        dtype=DTYPES[config.dtype],
+        device="cpu",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = _hooked_transformer_class()(settings, residual=config.residual)
+    identity = torch.eye(config.width)
+    for block in model.blocks:
+        block.attn.W_O.data.copy_(identity)
+    return model
+
+
+@cache
+def _hooked_transformer_class() -> Any:
+    """The classes of the TransformerLens 3 toy, made on first use because their bases are slow to import."""
+    from transformer_lens import HookedTransformer
+    from transformer_lens.components import Attention, TransformerBlock
+    from transformer_lens.hook_points import HookPoint
+
+    class ToyAttention(Attention):  # type: ignore[misc]
+        def forward(self, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+            # Attention itself reads the padding mask only when it builds a causal mask.
+            if attention_mask is not None:
+                hidden = (attention_mask == 0)[:, None, None, :]
+                kwargs["additive_attention_mask"] = torch.zeros(
+                    hidden.shape, dtype=self.W_K.dtype, device=hidden.device
+                ).masked_fill_(hidden, -torch.inf)
+            return super().forward(*args, **kwargs)
+
+    class ToyBlock(TransformerBlock):  # type: ignore[misc]
+        def forward(self, resid_pre: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
+            if self.cfg.use_attn_in or self.cfg.use_split_qkv_input:
+                raise NotImplementedError(
+                    "the toy without residual has no hook_attn_in, hook_q_input, hook_k_input or hook_v_input; "
+                    "leave use_attn_in and use_split_qkv_input False and hook attn.hook_q, hook_k or hook_v"
+                )
+            x = self.hook_resid_pre(resid_pre)
+            out = self.hook_attn_out(self.attn(x, x, x, attention_mask=attention_mask))
+            return self.hook_resid_post(out)
+
+    class ToyUnembed(nn.Module):
+        def __init__(self, embed: nn.Module, d_vocab: int, dtype: torch.dtype):
+            super().__init__()
+            self._tied = (embed,)  # in a tuple, so that it is no second submodule
+            self.b_U = nn.Parameter(torch.zeros(d_vocab, dtype=dtype))
+            self.hook_in, self.hook_out = HookPoint(), HookPoint()
+
+        @property
+        def W_U(self) -> Tensor:
+            W_E = self._tied[0].W_E
+            assert isinstance(W_E, Tensor)
+            return W_E.T
+
+        def forward(self, residual: Tensor) -> Any:
+            return self.hook_out(self.hook_in(residual) @ self.W_U + self.b_U)
+
+    class ToyTransformer(HookedTransformer):  # type: ignore[misc]
+        def __init__(self, cfg: Any, *, residual: bool):
+            super().__init__(cfg)
+            for layer in range(cfg.n_layers):
+                if not residual:
+                    self.blocks[layer] = ToyBlock(cfg, layer)
+                self.blocks[layer].attn = ToyAttention(cfg, "global", layer)
+            self.unembed = ToyUnembed(self.embed, cfg.d_vocab, cfg.dtype)
+            del self.pos_embed, self.hook_pos_embed
+            self.setup()
+
+        def get_residual(
+            self, embed: Tensor, *_: Any, return_shortformer_pos_embed: bool = True, **__: Any
+        ) -> Any:
+            return (embed, None) if return_shortformer_pos_embed else embed
+
+    return ToyTransformer
+
+
+# TransformerLens 4
+
+_BRIDGE_PLACES = {"K": "k", "Q": "q", "V": "v"}
+
+
+def _bridge_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
+    if kind == EMBEDDING:
+        found = model.embed.weight
+    elif kind == PREDICTION_BIAS:
+        found = model.unembed.bias
+    else:
+        projection = getattr(model.blocks[layer].attn, _BRIDGE_PLACES[kind[-1]])
+        found = projection.weight if kind.startswith("W") else projection.bias
+    assert isinstance(found, nn.Parameter)
+    return found
+
+
+def _build_bridge(config: ToyConfig) -> Any:
+    """A TransformerBridge over :class:`NativeToy`, whose parts stand where TransformerLens's native model has them."""
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    settings = TransformerBridgeConfig(
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        d_model=config.width,
+        d_head=config.width,
+        d_vocab=config.vocabulary_size,
+        n_ctx=_context_length(config),
+        attn_only=True,
+        normalization_type=None,
+        attention_dir="bidirectional",
+        attn_scale=math.sqrt(config.width_attention),
+        init_weights=False,
+        dtype=DTYPES[config.dtype],
+        device="cpu",
+    )
+    return build_bridge_from_module(
+        NativeToy(config),
+        "TransformerLensNative",
+        tl_config=settings,
+        model_name="toy",
+        post_adapter_hook=lambda adapter: adapter.component_mapping.pop("pos_embed"),
+    )
+
+
+class NativeAttention(nn.Module):
+    """Bidirectional attention of the toy; ``pattern_fn`` is where the bridge puts its hook on the pattern."""
+
+    accepts_pattern_fn = True
+
+    def __init__(self, config: ToyConfig):
+        super().__init__()
+        d, heads = config.width, config.n_heads
+        self.q, self.k, self.v = (_linear(d, heads * d, config) for _ in range(3))
+        self.o = _linear(heads * d, d, config)
+        with torch.no_grad():
+            self.o.weight.copy_(torch.eye(d).repeat(1, heads))
+            self.o.bias.zero_()
+        self.n_heads, self.scale = heads, math.sqrt(config.width_attention)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch position d_model"],
+        attention_mask: Tensor | None = None,
+        pattern_fn: Callable[[Tensor], Tensor] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """The output, and the pattern [batch, head, query, key]."""
+        q, k, v = (
+            projection(hidden_states).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for projection in (self.q, self.k, self.v)
+        )
+        scores = q @ k.mT / self.scale
+        if attention_mask is None:
+            pattern = scores.softmax(dim=-1)
+        else:
+            hidden = (attention_mask == 0)[:, None, None, :]
+            # A document of nothing but padding gets zeros in place of a NaN.
+            pattern = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1).masked_fill(hidden, 0.0)
+        if pattern_fn is not None:
+            pattern = pattern_fn(pattern)
+        return self.o((pattern @ v).transpose(1, 2).flatten(2)), pattern
+
+
+class NativeBlock(nn.Module):
+    """One layer: attention, with or without the skip connection."""
+
+    def __init__(self, config: ToyConfig):
+        super().__init__()
+        self.ln1 = nn.Identity()
+        self.attn = NativeAttention(config)
+        self.residual = config.residual
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch position d_model"],
+        attention_mask: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor]:
+        """The next hidden states, in a tuple as the bridge wants it."""
+        out, _pattern = self.attn(self.ln1(hidden_states), attention_mask=attention_mask)
+        return (hidden_states + out if self.residual else out,)
+
+
+class TiedHead(nn.Module):
+    """Decoder whose weight is the embedding's: one parameter, and one key in the state dict."""
+
+    def __init__(self, embedding: nn.Embedding):
+        super().__init__()
+        self._tied = (embedding,)  # in a tuple, so that it is no second submodule
+        self.bias = nn.Parameter(torch.zeros_like(embedding.weight[:, 0]))
+
+    @property
+    def weight(self) -> Tensor:
+        """The embedding, [vocabulary, d]."""
+        return self._tied[0].weight
+
+    def forward(
+        self, hidden_states: Float[Tensor, "batch position d_model"]
+    ) -> Float[Tensor, "batch position word"]:
+        """Logits."""
+        return nn.functional.linear(hidden_states, self.weight, self.bias)
+
+
+class NativeToy(nn.Module):
+    """The toy in plain torch, under the module names of TransformerLens's native model."""
+
+    def __init__(self, config: ToyConfig):
+        super().__init__()
+        table = torch.zeros(config.vocabulary_size, config.width, dtype=DTYPES[config.dtype])
+        self.tok_embed = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
+        self.layers = nn.ModuleList(NativeBlock(config) for _ in range(config.n_layers))
+        self.ln_out = nn.Identity()
+        self.head = TiedHead(self.tok_embed)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Logits of token ids, or of embeddings in their place."""
+        hidden = self.tok_embed(input_ids) if inputs_embeds is None else inputs_embeds
+        for layer in self.layers:
+            (hidden,) = layer(hidden, attention_mask=attention_mask)
+        logits: Tensor = self.head(self.ln_out(hidden))
+        return logits
+
+
+def _linear(inputs: int, outputs: int, config: ToyConfig) -> nn.Linear:
+    """A linear layer that has not been initialised, because that would draw from the global generator."""
+    return nn.Linear(inputs, outputs, device="meta", dtype=DTYPES[config.dtype]).to_empty(device="cpu")

@@ -1,0 +1,534 @@
+"""One training loop for every regime of the toy transformer."""
+
+import hashlib
+import json
+import math
+import os
+import signal
+import threading
+import warnings
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from topic_probe.data.masking import MaskedBatch
+from topic_probe.toy.history import History, Series, TrainConfig
+from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
+from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
+
+Measure = Callable[[nn.Module], Any]
+
+ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
+MOST_EMPTY_BATCHES = 1000  # in a row; a sensible p_mask never comes near
+CHECKPOINT_FORMAT = "topic_probe toy training 1"
+
+
+def train_toy(
+    model: nn.Module,
+    config: TrainConfig,
+    *,
+    measure: Measure | Mapping[str, Measure] | None = None,
+    log: Callable[[int, dict[str, float]], None] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 5000,
+    progress: bool = False,
+) -> History:
+    """Train a toy transformer in place and return what happened.
+
+    The loss is the mean over documents (those with anything masked) of the mean loss over the masked positions.
+
+    Ctrl-C ends the training after the step under way and returns the history so far; a second Ctrl-C raises. A loss
+    that is not finite ends it too, with model and history at the last state that had a finite loss. Both are said
+    in ``History.stopped``.
+
+    Args:
+        model: From :func:`topic_probe.toy.model.build_toy`. The parameters that require a gradient are trained.
+        config: How to train.
+        measure: Called with the model at the steps the config says (the first and the last at least). Returns a
+            number, an array, or a mapping of names to those; a mapping of functions gives each a name.
+        log: Called with the step and the row of the history, for every row.
+        checkpoint: A file to continue from if it exists, and to write to. Training that was stopped and continued
+            ends in exactly the state of one that was not; only ``steps`` may differ.
+        checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
+        progress: Show a progress bar.
+    """
+    path = None if checkpoint is None else Path(checkpoint)
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
+    run = _Run(model, config)
+    if path is not None and path.exists():
+        run.load(path)
+    first = run.step
+    with _interrupts() as interrupt, _progress_bar(config.steps, first, progress) as advance:
+        try:
+            while True:
+                run.mark()
+                due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > first)
+                if path is not None and due:
+                    run.save(path)
+                if not run.evaluate():
+                    break
+                row = run.record()
+                if row is not None and log is not None:
+                    log(run.step, row)
+                if measure is not None and config.measures(run.step):
+                    run.measure(measure)
+                if run.step == config.steps:
+                    break
+                run.update()
+                advance()
+                if interrupt.requested:
+                    run.stopped = f"interrupted after step {run.step} of {config.steps}"
+                    run.mark()
+                    break
+        except KeyboardInterrupt:
+            if interrupt.requested:
+                raise
+            # From a callback: the state is that of the step's beginning.
+            run.stopped = f"interrupted at step {run.step} of {config.steps}"
+        if run.stopped.startswith("interrupted") and path is not None:
+            run.save(path)
+    return run.history()
+
+
+class _Run:
+    """A training under way: the state at one step, and everything recorded so far."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig):
+        self.model, self.config, self.toy = model, config, toy_config(model)
+        self.batches = _Batches(config, self.toy)
+        self.form = _choose_form(model, config)
+        self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
+        if not self.leaves:
+            raise ValueError("every tensor of the model is frozen; name some in ToyConfig(trained=...)")
+        # Tensors in the paper's orientation that share the memory of the parameters: a step updates these, and
+        # what it updates, differentiates and saves is the same on every TransformerLens.
+        self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
+        self.trained = [self.tensors[name].requires_grad_() for name in self.leaves]
+        self.optimizer = _Optimizer(config, self.trained)
+        self.recorder = _Recorder(config, self.tensors, list(self.leaves))
+        self.before = [tensor.detach().clone() for tensor in self.trained]
+        self.measured: dict[str, list[tuple[int, Tensor]]] = {}
+        self.step, self.stopped, self.loss = 0, "finished", math.nan
+        self.gradients: list[Tensor] = []
+
+    def mark(self) -> None:
+        """Remember what a checkpoint needs of the beginning of this step."""
+        self.state = (self.batches.generator.get_state(), self.batches.n_empty, len(self.recorder.steps))
+
+    def evaluate(self) -> bool:
+        """Loss and gradients on the batch of this step; False, and back to the state before, if not finite."""
+        loss, self.gradients = self._loss_and_gradients()
+        self.loss = loss.item()
+        if math.isfinite(self.loss):
+            return True
+        what = f"the loss of step {self.step} is {self.loss}"
+        if self.step == 0:
+            raise ValueError(f"{what}, before any update; look at the model's initial tensors")
+        self._undo(what)
+        return False
+
+    def _undo(self, what: str) -> None:
+        self.step -= 1
+        with torch.no_grad():
+            torch._foreach_copy_(self.trained, self.before)
+        self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
+
+    def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
+        size, dtype = self.toy.vocabulary_size, self.trained[0].dtype
+        loss: Tensor | None
+        for batch in self.batches:
+            if self.form is None:
+                loss = hooked_loss(self.model, batch, loss=self.config.loss)
+                if loss is not None:
+                    found = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
+                    return loss, [
+                        in_paper_layout(self.model, name, gradient)
+                        for name, gradient in zip(self.leaves, found, strict=True)
+                    ]
+            else:
+                reduced = queries(batch, size, uniform=self.form.uniform, dtype=dtype)
+                if reduced is not None:
+                    loss = lean_loss(self.tensors, self.form, reduced, loss=self.config.loss)
+                    return loss, list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
+        raise AssertionError("batches never end")
+
+    def record(self) -> dict[str, float] | None:
+        """Write the row of this step, if it has one."""
+        return self.recorder.record(self.step, self.loss)
+
+    def measure(self, measure: Measure | Mapping[str, Measure]) -> None:
+        """Call the user's function or functions and keep what they return."""
+        functions = measure if isinstance(measure, Mapping) else {"": measure}
+        for prefix, function in functions.items():
+            for name, value in _numbers(prefix, function(self.model)):
+                series = self.measured.setdefault(name, [])
+                if series and series[0][1].shape != value.shape:
+                    raise ValueError(
+                        f"measure returned {name} of shape {tuple(value.shape)} at step {self.step}, after "
+                        f"{tuple(series[0][1].shape)} before; return the same shape at every step"
+                    )
+                series.append((self.step, value))
+
+    def update(self) -> None:
+        """One step of the optimizer."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.before, self.trained)
+            self.optimizer.step(self.gradients)
+        self.step += 1
+
+    def history(self, *, rows: int | None = None, stopped: str | None = None) -> History:
+        """What was recorded, all of it or the first rows."""
+        steps, table = self.recorder.rows(rows)
+        last = math.inf if rows is None else self.step - 1
+        measured = {
+            name: [entry for entry in entries if entry[0] <= last] for name, entries in self.measured.items()
+        }
+        return History(
+            toy=self.toy,
+            train=self.config,
+            steps=steps,
+            table=table,
+            columns=self.recorder.columns,
+            measured={
+                name: Series(
+                    torch.tensor([s for s, _ in entries]), torch.stack([value for _, value in entries])
+                )
+                for name, entries in measured.items()
+                if entries
+            },
+            tensors={name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()},
+            last_step=self.step,
+            stopped=self.stopped if stopped is None else stopped,
+            empty_batches=self.batches.n_empty,
+            provenance={
+                **{package: version(package) for package in ("topic-probe", "transformer-lens", "torch")},
+                "forward": "hooked" if self.form is None else "lean",
+            },
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the state at the beginning of this step, whole or not at all."""
+        generator, n_empty, rows = self.state
+        text, tensors = self.history(rows=rows, stopped="unfinished").pack()
+        tensors["resume.generator"] = generator
+        tensors.update({f"resume.past.{name}": value for name, value in self.recorder.past_tensors().items()})
+        tensors.update(
+            {f"resume.moment.{name}": value for name, value in self.optimizer.moments(self.leaves).items()}
+        )
+        about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": text}
+        try:
+            _write_checkpoint(path, json.dumps(about), tensors)
+        except OSError as error:
+            warnings.warn(
+                f"no checkpoint was written at step {self.step} ({error}); training goes on, and an earlier "
+                f"{path} is as it was",
+                stacklevel=3,
+            )
+
+    def load(self, path: Path) -> None:
+        """Continue from what :meth:`save` wrote."""
+        text, tensors = _read_checkpoint(path)
+        about = json.loads(text)
+        kept = json.loads(about["history"])
+        _check_same(path, "toy", kept["toy"], self.toy.to_dict())
+        _check_same(path, "train", {**kept["train"], "steps": self.config.steps}, self.config.to_dict())
+        if about["step"] > self.config.steps:
+            raise ValueError(
+                f"{path} is of step {about['step']}, beyond steps={self.config.steps}; raise steps, or train into "
+                "another checkpoint file"
+            )
+        history = History.unpack(about["history"], tensors)
+        with torch.no_grad():
+            for name, value in history.tensors.items():
+                self.tensors[name].copy_(value)
+        self.step, self.batches.n_empty = about["step"], about["n_empty"]
+        self.batches.generator.set_state(tensors["resume.generator"])
+        self.optimizer.load(self.step, self.leaves, _under("resume.moment.", tensors))
+        self.recorder.load(history, _under("resume.past.", tensors))
+        for name, series in history.measured.items():
+            self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
+
+
+class _Batches:
+    """Masked batches without end; nothing but the generator and the count of empty ones carries state."""
+
+    def __init__(self, config: TrainConfig, toy: ToyConfig):
+        self.config = config
+        self.world, self.masking = config.world or toy.world, config.masking or toy.masking
+        if self.world.vocabulary_size != toy.vocabulary_size:
+            raise ValueError(
+                f"the documents have {self.world.vocabulary_size} token ids, the model {toy.vocabulary_size}; build "
+                "the model with ToyConfig(world=...) of the same number of words"
+            )
+        if self.masking.p_mask == 0:
+            raise ValueError("with p_mask=0 nothing is masked and there is nothing to learn; raise p_mask")
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.n_empty = 0
+        self.documents = self.masked = None
+        if config.n_documents is not None:
+            self.documents = self.world.documents(config.n_documents, generator=self.generator)
+            self.masked = None if config.remask else self._corrupt(self.documents)
+
+    def __iter__(self) -> Iterator[MaskedBatch]:
+        for _ in range(MOST_EMPTY_BATCHES):
+            yield self._draw()
+            self.n_empty += 1  # whoever comes back for another batch found nothing masked in this one
+        raise ValueError(
+            f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.masking.p_mask}, "
+            "batch_size or the length of the documents"
+        )
+
+    def _corrupt(self, documents: Any) -> MaskedBatch:
+        return self.masking.corrupt(documents, n_words=self.world.n_words, generator=self.generator)
+
+    def _draw(self) -> MaskedBatch:
+        size = self.config.batch_size
+        if self.documents is None:
+            return self._corrupt(self.world.documents(size, generator=self.generator))
+        n = len(self.documents)
+        rows = torch.arange(n) if n <= size else torch.randperm(n, generator=self.generator)[:size]
+        if self.masked is None:
+            return self._corrupt(self.documents.select(rows))
+        return MaskedBatch(*(getattr(self.masked, part.name)[rows] for part in fields(MaskedBatch)))
+
+
+class _Optimizer:
+    """SGD or Adam with the update rules of torch.optim, without their bookkeeping around small tensors."""
+
+    def __init__(self, config: TrainConfig, tensors: list[Tensor]):
+        self.config, self.tensors, self.count = config, tensors, 0
+        adam = config.optimizer == "adam"
+        self.first = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
+        self.second = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Update the tensors in place."""
+        rate, l2 = self.config.learning_rate, self.config.l2
+        self.count += 1
+        if l2:  # the gradient of λ‖θ‖² is 2λθ
+            gradients = list(torch._foreach_add(gradients, self.tensors, alpha=2 * l2))
+        if not self.first:  # SGD
+            torch._foreach_add_(self.tensors, gradients, alpha=-rate)
+            return
+        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+        torch._foreach_lerp_(self.first, gradients, 1 - beta1)
+        torch._foreach_mul_(self.second, beta2)
+        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - beta2)
+        scale = torch._foreach_sqrt(self.second)
+        torch._foreach_div_(scale, (1 - beta2**self.count) ** 0.5)
+        torch._foreach_add_(scale, epsilon)
+        torch._foreach_addcdiv_(self.tensors, self.first, scale, -rate / (1 - beta1**self.count))
+
+    def moments(self, names: Iterator[str] | Mapping[str, Any]) -> dict[str, Tensor]:
+        """The state, by name."""
+        pairs = zip(names, self.first, self.second, strict=True) if self.first else ()
+        return {f"{order}.{name}": moment.clone() for name, *two in pairs for order, moment in enumerate(two)}
+
+    def load(self, count: int, names: Mapping[str, Any], moments: Mapping[str, Tensor]) -> None:
+        """Take the state back."""
+        self.count = count
+        for order, own in enumerate((self.first, self.second)):
+            for name, moment in zip(names, own, strict=bool(own)):
+                moment.copy_(moments[f"{order}.{name}"])
+
+
+class _Recorder:
+    """Rows of the history: loss, norms, and how far W_V has turned in ten steps."""
+
+    def __init__(self, config: TrainConfig, tensors: Mapping[str, Tensor], trained: Sequence[str]):
+        self.config, self.tensors = config, tensors
+        self.trained = {name: tensors[name].detach() for name in trained}
+        self.turning = [name for name in trained if name.startswith("W_V")]
+        self.columns = (
+            "loss",
+            "penalty",
+            *(f"norm_{name}" for name in tensors),
+            *(f"rotation_{name}" for name in self.turning),
+        )
+        self.steps, self.values = array("q"), array("d")
+        self.norms = {
+            name: float(value.detach().norm(dtype=torch.float64)) for name, value in tensors.items()
+        }
+        # Unit vectors of W_V at the steps that a later row will look back to.
+        self.past: dict[int, dict[str, Tensor]] = {}
+
+    def record(self, step: int, loss: float) -> dict[str, float] | None:
+        """The row of a step, if it has one; to be called at every step."""
+        has_row, kept = self.config.records(step), self.config.records(step + ROTATION_LAG)
+        if not (has_row or kept):
+            return None
+        norms = torch.stack(torch._foreach_norm(list(self.trained.values()), 2, dtype=torch.float64)).tolist()
+        self.norms.update(zip(self.trained, norms, strict=True))
+        units = {name: self._unit(name) for name in self.turning}
+        if kept:
+            self.past[step] = units
+        if not has_row:
+            return None
+        past = self.past.pop(step - ROTATION_LAG, {})
+        turned = [
+            max(0.0, (1 - torch.dot(units[name], past[name]).item()) / 2) if past else math.nan
+            for name in self.turning
+        ]
+        penalty = self.config.l2 * sum(norm * norm for norm in norms)
+        row = [loss, penalty, *self.norms.values(), *turned]
+        self.steps.append(step)
+        self.values.extend(row)
+        return dict(zip(self.columns, row, strict=True))
+
+    def _unit(self, name: str) -> Float64[Tensor, "entry"]:
+        value = self.trained[name].to(torch.float64, copy=True).flatten()
+        norm = self.norms[name]
+        return value.div_(norm if norm > 0 else math.nan)
+
+    def rows(self, n: int | None) -> tuple[Tensor, Float64[Tensor, "row column"]]:
+        """Steps and table, all rows or the first n."""
+        table = np.array(self.values).reshape(len(self.steps), len(self.columns))
+        return torch.from_numpy(np.array(self.steps, dtype=np.int64)[:n]), torch.from_numpy(table[:n])
+
+    def past_tensors(self) -> dict[str, Float64[Tensor, "entry"]]:
+        """The remembered W_V, by ``step.name``."""
+        return {
+            f"{step}.{name}": unit.clone()
+            for step, units in self.past.items()
+            for name, unit in units.items()
+        }
+
+    def load(self, history: History, past: Mapping[str, Tensor]) -> None:
+        """Take rows and remembered W_V back."""
+        self.steps = array("q", history.steps.tolist())
+        self.values = array("d", history.table.flatten().tolist())
+        for key, unit in past.items():
+            step, _, name = key.partition(".")
+            self.past.setdefault(int(step), {})[name] = unit
+
+
+def _choose_form(model: nn.Module, config: TrainConfig) -> Any:
+    form = None if config.forward == "hooked" else lean_form(model)
+    if form is None and config.forward == "lean":
+        raise ValueError(
+            "the lean form is for one layer and head without residual and without hooks on the model; "
+            "use forward='auto' or 'hooked'"
+        )
+    return form
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
+    """What a measurement returned, as named tensors."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _numbers(f"{name}.{key}" if name else str(key), entry)
+        return
+    if not isinstance(value, (int, float, np.ndarray, np.generic, Tensor)):
+        raise TypeError(
+            f"measure must return numbers, arrays or a mapping of names to those, got {type(value).__name__}; return "
+            "the numbers wanted, such as tp.measure_embeddings(model, topics).cosine.ratio"
+        )
+    number = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
+    yield name or "measured", number.to(torch.float64, copy=True)
+
+
+def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    # Through JSON, as the kept one came: tuples have become lists there.
+    own = json.loads(json.dumps(own))
+    other = [
+        f"{key} ({kept.get(key)!r} there, {own.get(key)!r} here)" for key in own if kept.get(key) != own[key]
+    ]
+    if other:
+        raise ValueError(
+            f"{path} is the checkpoint of another {what} config: {'; '.join(other)}. Choose another checkpoint "
+            "file, delete this one to start over, or train with its config"
+        )
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write_checkpoint(path: Path, text: str, tensors: dict[str, Tensor]) -> None:
+    """One file under a temporary name, then renamed, so that it is whole or absent."""
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    data = save(tensors, metadata={"about": text, "sha256": _digest(text, tensors)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    remedy = "delete it to start over, or put back an older copy"
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"checkpoint {path} is truncated or no checkpoint ({error}); {remedy}") from error
+    text = metadata.get("about", "")
+    if metadata.get("sha256") != _digest(text, tensors):
+        raise ValueError(f"checkpoint {path} is damaged: its contents do not match its checksum; {remedy}")
+    kind = json.loads(text).get("format")
+    if kind != CHECKPOINT_FORMAT:
+        raise ValueError(f"checkpoint {path} is of format {kind!r}, needed {CHECKPOINT_FORMAT!r}; {remedy}")
+    return text, tensors
+
+
+@dataclass
+class _Interrupt:
+    requested: bool = False
+
+    def handle(self, *_: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Interrupt]:
+    """Turn the first Ctrl-C into a request, so that no step is left half done."""
+    interrupt = _Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt  # Ctrl-C reaches the main thread only
+        return
+    previous = signal.signal(signal.SIGINT, interrupt.handle)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+
+
+@contextmanager
+def _progress_bar(steps: int, first: int, shown: bool) -> Iterator[Callable[[], Any]]:
+    if not shown:
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=steps, initial=first, unit="step") as bar:
+        yield bar.update
