@@ -49,7 +49,8 @@ _HEADER = ("id", "name", "size", "first words")
 _REPEATED = "repeated within a topic, merged"
 _IDENTICAL = "identical topics"
 
-_Ids = Int64[np.ndarray, "entry"]
+# The axis is anonymous, because several lists of ids of different lengths stand in one signature.
+_Ids = Int64[np.ndarray, "_"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -99,7 +100,7 @@ class Topics:
             raise ValueError(f"words must be ascending, without repeats, within 0..{n_entries - 1}")
         if int((self.words >= self.vocabulary_size).sum()) != len(self.compounds):
             raise ValueError("every compound must be among the words, as vocabulary_size + its place")
-        if self.weights is not None and len(self.weights) != int(self.membership.sum()):
+        if self.weights is not None and len(self.weights) != int(self.membership.count_nonzero()):
             raise ValueError("weights must hold a number for every True cell of membership")
         if len(self.texts) not in (0, n):
             raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
@@ -311,9 +312,15 @@ class Topics:
         return self.n_topics
 
     @cached_property
+    def _cells(self) -> tuple[Int64[Tensor, "assignment"], Int64[Tensor, "assignment"]]:
+        """Row and topic of every True cell of ``membership``; with many topics, far fewer than its cells."""
+        rows, topics = self.membership.nonzero(as_tuple=True)
+        return rows, topics
+
+    @cached_property
     def sizes(self) -> Int64[Tensor, "topic"]:
         """Words of every topic; 0 for an empty topic."""
-        return self.membership.sum(dim=0)
+        return self._cells[1].bincount(minlength=self.n_topics)
 
     @cached_property
     def _groups(self) -> tuple[Int64[Tensor, "word"], Bool[Tensor, "group topic"]]:
@@ -405,11 +412,14 @@ class Topics:
             # No topic is -1, so it is counted in the first cell.
             counts += torch.bincount(self.labels(ids) + 1, minlength=len(counts))
             n_documents += 1
+        groups, topics = self.group_topics.nonzero(as_tuple=True)
         return Coverage(
             n_documents=n_documents,
             n_tokens=int(counts.sum()),
             n_labelled=int(counts[1:].sum()),
-            topic_counts=(self.group_topics * counts[1:, None]).sum(dim=0),
+            topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(
+                0, topics, counts[groups + 1]
+            ),
             topic_labels=tuple(self.label(topic) for topic in range(self.n_topics)),
         )
 
@@ -458,14 +468,13 @@ class Topics:
         split = words >= self.vocabulary_size
         compounds = tuple(self.compounds[place] for place in (words[split] - self.vocabulary_size).tolist())
         words[split] = self.vocabulary_size + torch.arange(len(compounds))
-        row = self.membership.nonzero()[:, 0]
         dropped = (*self.left_out.get(reason, ()), *self.words[~chosen].tolist())
         subset = replace(
             self,
             words=words,
             membership=self.membership[chosen],
             compounds=compounds,
-            weights=None if self.weights is None else self.weights[chosen[row]],
+            weights=None if self.weights is None else self.weights[chosen[self._cells[0]]],
             texts=tuple(self.texts[place] for place in np.flatnonzero(keep)) if self.texts else (),
             left_out={**self.left_out, reason: dropped} if dropped else self.left_out,
         )
@@ -494,7 +503,7 @@ class Topics:
     @cached_property
     def _ranking(self) -> list[Int64[np.ndarray, "_"]]:
         """For every topic, the rows of its words, likeliest first."""
-        rows, topics = self.membership.nonzero().numpy().T
+        rows, topics = (index.numpy() for index in self._cells)
         weights = np.zeros(len(rows)) if self.weights is None else self.weights.numpy()
         order = np.lexsort((rows, -weights, topics))
         return np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
@@ -524,7 +533,7 @@ class Topics:
         return rows
 
     def _notes(self) -> list[str]:
-        several = int((self.membership.sum(dim=1) > 1).sum())
+        several = int((self._cells[0].bincount() > 1).sum())
         notes = [f"… {self.n_topics - _ROWS_SHOWN:,} more topics"] if self.n_topics > _ROWS_SHOWN else []
         notes += [f"{several:,} words have several topics"] if several else []
         notes += [f"policy: {self.policy}"] if self.policy else []
@@ -545,7 +554,7 @@ class Topics:
     # --- on disk ------------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        arrays = {"words": self.words.numpy(), "assignments": self.membership.nonzero().numpy()}
+        arrays = {"words": self.words.numpy(), "assignments": torch.stack(self._cells, dim=1).numpy()}
         return arrays if self.weights is None else {**arrays, "weights": self.weights.numpy()}
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -797,15 +806,15 @@ def _identical_topics(
 def _from_parts(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Topics:
     """Topics from what is in their files."""
     membership = torch.zeros(len(arrays["words"]), len(content["names"]), dtype=torch.bool)
-    membership[tuple(torch.from_numpy(arrays["assignments"]).T)] = True
+    membership[tuple(torch.tensor(arrays["assignments"]).T)] = True
     weights = arrays.get("weights")
     return Topics(
         names=tuple(content["names"]),
         vocabulary_size=content["vocabulary_size"],
-        words=torch.from_numpy(arrays["words"]),
+        words=torch.tensor(arrays["words"]),
         membership=membership,
         compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
-        weights=None if weights is None else torch.from_numpy(weights),
+        weights=None if weights is None else torch.tensor(weights),
         texts=tuple(content["texts"]),
         tokenizer_hash=content["tokenizer_hash"],
         left_out={reason: tuple(items) for reason, items in content["left_out"].items()},

@@ -11,12 +11,12 @@ from typing import Any
 # What a word can turn out to be. Where its variants differ, the earlier one counts.
 ONE_PIECE = "one piece"
 SPLIT = "split words"
+CONTINUES = "pieces that do not begin a word"
 UNKNOWN = "unknown words"
 SPECIAL = "special tokens"
-CONTINUES = "pieces that do not begin a word"
 EMPTY = "empty words"
 INVALID = "invalid Unicode"
-OUTCOMES = (ONE_PIECE, SPLIT, UNKNOWN, SPECIAL, CONTINUES, EMPTY, INVALID)
+OUTCOMES = (ONE_PIECE, SPLIT, CONTINUES, UNKNOWN, SPECIAL, EMPTY, INVALID)
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def look_up(
         case_variants: Look up the word also in lower case, Capitalised and in UPPER CASE.
         leading_space: Look up the word also behind a space.
     """
+    judge = _Judge.of(tokenizer)
     variants = {word: _variants(word, case_variants, leading_space) for word in words}
     pieces = _pieces(tokenizer, {text for texts in variants.values() for text in texts})
-    judge = _Judge.of(tokenizer)
     return {word: judge.word(word, [pieces[text] for text in texts]) for word, texts in variants.items()}
 
 
