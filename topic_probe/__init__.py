@@ -8,16 +8,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from topic_probe.data.batches import Document as Document
+    from topic_probe.data.batches import encode_texts as encode_texts
+    from topic_probe.lens.hosts import open_model as open_model
+    from topic_probe.lens.hosts import random_init as random_init
+    from topic_probe.measure.attention import AttentionReport as AttentionReport
+    from topic_probe.measure.attention import measure_attention as measure_attention
+    from topic_probe.measure.report import load_report as load_report
     from topic_probe.topics import Topics as Topics
 
 __version__ = "0.1.0"
 
 # public name -> module that defines it; a name that is missing here is not public.
 _PUBLIC = {
+    "AttentionReport": "topic_probe.measure.attention",
+    "Document": "topic_probe.data.batches",
     "Topics": "topic_probe.topics",
+    "encode_texts": "topic_probe.data.batches",
+    "load_report": "topic_probe.measure.report",
+    "measure_attention": "topic_probe.measure.attention",
+    "open_model": "topic_probe.lens.hosts",
+    "random_init": "topic_probe.lens.hosts",
 }
 
-__all__ = ["Topics", "__version__"]
+__all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -57,6 +57,7 @@ class View:
     Attributes:
         model: the hooked model, unchanged.
         sites: where it attends.
+        n_heads: number of heads at every site.
         honours_padding: False where the host attends to padding whatever the mask says; documents of different length
             then never share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
@@ -64,6 +65,7 @@ class View:
 
     model: Any
     sites: tuple[Site, ...]
+    n_heads: tuple[int, ...]
     honours_padding: bool
     tap: Probe | None
     _seen_offsets: dict[int, tuple[int, tuple[float, float]]] = field(default_factory=dict, repr=False)
@@ -339,7 +341,8 @@ def view(model: Any) -> View:
     for site, pattern in shown.items():
         _check_pattern(model, site, pattern, inputs)
     honoured = all(_padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
-    return View(model, found, honoured, _tap(model, found) if honoured else None)
+    n_heads = tuple(shown[site].shape[1] for site in found)
+    return View(model, found, n_heads, honoured, _tap(model, found) if honoured else None)
 
 
 def _tap(model: Any, found: tuple[Site, ...]) -> Probe | None:
@@ -506,8 +509,8 @@ def check_topics(model: Any, topics: Topics) -> None:
     padded = topics.tokenizer_hash is not None and rows - 1024 < topics.vocabulary_size <= rows
     if topics.vocabulary_size != rows and not padded:
         raise ValueError(
-            f"the topics are over a vocabulary of {topics.vocabulary_size} ids, the model's has {rows}; use topics made "
-            "with the model's own tokenizer. If only the model's table was padded, say so with "
+            f"the topics are over a vocabulary of {topics.vocabulary_size} ids, the model's has {rows}; use topics "
+            "made with the model's own tokenizer. If only the model's table was padded, say so with "
             f"topics.with_vocabulary_size({rows})"
         )
 

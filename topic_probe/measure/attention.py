@@ -1,0 +1,631 @@
+"""Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
+
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import (
+    DIFFERENT_TOPIC,
+    NO_RELATION,
+    SAME_TOPIC,
+    Contrast,
+    DocumentSums,
+    PairSums,
+    bootstrap_interval,
+    relations,
+)
+from topic_probe.data.batches import Intake, TokenBatch, token_batches
+from topic_probe.lens import capture
+from topic_probe.lens.huggingface import Site
+from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
+from topic_probe.measure.report import Report, provenance
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import (
+    Alternative,
+    benjamini_hochberg,
+    divide,
+    no_interval_reason,
+    permutation_p_value,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
+DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+
+# Blocks of the patterns of one batch are kept until its documents are scored; more than this and a batch is split.
+MAX_BLOCK_NUMBERS = 2**26
+
+# A model is not measured where more of the documents than this have NaN or infinity in their attention.
+MAX_BROKEN_SHARE = 0.01
+
+# How far a row of attention may be from summing to one, by precision.
+_ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionReport(Report, kind="attention"):
+    """How much more a model attends to words of the same topic.
+
+    Attention is relative to uniform attention: 1 is what a row gives to every key it may see if it makes no difference.
+    Numbers for several heads pool their pairs (each head counts all its pairs); ``n_…`` then counts pair scores.
+
+    Attributes:
+        overall: all heads of all stacks pooled.
+        stacks: by stack (one of "self", or of "encoder", "decoder" and "cross").
+        layers: by stack and layer.
+        heads: by stack, layer and head; ``heads.top(5)`` lists the highest ratios.
+        matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
+            same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
+        overall_matched: the same, all heads pooled.
+        without_sinks: by head, after taking special tokens out of every row and renormalising it.
+        sink_mass: by head, the share of attention that goes to special tokens.
+        provenance: model, topics, options and everything left out.
+    """
+
+    overall: Contrast
+    stacks: Contrast
+    layers: Contrast
+    heads: Contrast
+    matched: Contrast
+    overall_matched: Contrast
+    without_sinks: Contrast
+    sink_mass: Float64[np.ndarray, " head"]
+    provenance: Mapping[str, Any]
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every head."""
+        table = self.heads.to_dataframe()
+        table["matched_ratio"] = self.matched.ratio
+        table["without_sinks_ratio"] = self.without_sinks.ratio
+        table["sink_mass"] = self.sink_mass
+        return table
+
+    def _notes(self) -> list[str]:
+        ratio = f"overall ratio {self.overall.ratio:.4g}"
+        if self.overall.interval is not None and np.isfinite(self.overall.interval).all():
+            ratio += f" [{self.overall.interval[0]:.4g}, {self.overall.interval[1]:.4g}]"
+        return [ratio, *super()._notes()]
+
+
+def measure_attention(
+    model: Any,
+    topics: Topics,
+    documents: Any,
+    *,
+    level: Level = "token",
+    include_self: bool = True,
+    batch_size: int = 32,
+    max_length: int | None = None,
+    long: Literal["cut", "chunk"] = "cut",
+    special_ids: Collection[int] | None = None,
+    n_resamples: int = 1000,
+    confidence: float = 0.95,
+    n_permutations: int = 200,
+    alternative: Alternative = "two-sided",
+    seed: int = 0,
+    through: capture.Through = "auto",
+    check_rows: bool = True,
+    progress: bool = False,
+) -> AttentionReport:
+    """How much more a model attends to words of the same topic, by stack, layer and head.
+
+    Documents are streamed once; only sums are kept. Everything that a report holds, the permutation null included,
+    comes out of that pass. Interrupting it (Ctrl-C) reports what has been measured until then and says so.
+
+    Args:
+        model: anything that `open_model` takes. It comes back as it was.
+        topics: which vocabulary entries belong to which topic.
+        documents: token ids in any shape that `topic_probe.data.batches.token_batches` takes; texts go through
+            `encode_texts` first.
+        level: "token" measures between tokens and leaves the pieces of split words out; "word" also measures split
+            words that the topics know, attention to a word being summed over its pieces and from a word averaged. Both
+            need documents with word numbers (`encode_texts`) to know what is a piece.
+        include_self: whether the pair of a position with itself is a same-word pair, as in the paper.
+        batch_size: documents in one forward pass; changes nothing but speed and memory.
+        max_length: documents are cut at so many tokens, by default at what the model can take.
+        long: "cut" drops the rest of longer documents, "chunk" makes documents of it.
+        special_ids: ids of special tokens, which have no topic and are the sinks; by default what the model's tokenizer
+            or configuration names.
+        n_resamples: resampled sets of documents behind the intervals; 0 leaves them out.
+        confidence: what share of intervals is to hold the true number.
+        n_permutations: permuted topic labels behind the p-values; 0 leaves them out.
+        alternative: what counts as extreme in the p-values.
+        seed: seed of resampling and permutations.
+        through: how attention is read, see `topic_probe.lens.capture.View.attention_rows`.
+        check_rows: whether rows that do not sum to one are an error; False for models whose heads may attend to nothing
+            and for patterns that you edit.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ValueError: for topics of another vocabulary, rows that do not sum to one, or too many documents with NaN.
+    """
+    from topic_probe.lens.hosts import open_model
+
+    model = open_model(model)
+    capture.check_topics(model, topics)
+    if level not in ("token", "word"):
+        raise ValueError(f"level must be 'token' or 'word', not {level!r}")
+    view = capture.view(model)
+    limit = capture.context_length(model)
+    specials = capture.special_ids(model) if special_ids is None else set(special_ids)
+    intake = Intake()
+    batches = token_batches(
+        documents,
+        batch_size=batch_size,
+        max_length=limit if max_length is None else min(max_length, limit or max_length),
+        long=long,
+        pad_id=capture.pad_id(model),
+        vocabulary_size=capture.vocabulary_size(model),
+        special_ids=specials,
+        intake=intake,
+    )
+    meter = _Meter(
+        view,
+        topics,
+        _Null(topics, n_permutations, seed),
+        level=level,
+        include_self=include_self,
+        through=through,
+        check_rows=check_rows,
+    )
+    stopped = meter.run(batches, progress=progress)
+    options = {
+        "level": level, "include_self": include_self, "max_length": max_length or limit, "long": long,
+        "n_resamples": n_resamples, "confidence": confidence, "n_permutations": n_permutations,
+        "alternative": alternative, "distance_bins": DISTANCE_BINS, "special_ids": specials, "stopped": stopped,
+    }  # fmt: skip
+    left_out = Counter({**intake.left_out}) + meter.left_out
+    record = provenance(
+        topics, model=capture.describe(model), options=options, seed=seed, left_out=left_out
+    ) | {"documents": intake.documents, "tokens": intake.tokens, "documents_measured": meter.measured}
+    if meter.sums.n_rows.sum() == 0:
+        warnings.warn(
+            f"none of the {intake.documents} documents holds a word of any topic, so there is nothing to compare; were "
+            "topics and documents made with the same tokenizer?",
+            stacklevel=2,
+        )
+    return meter.report(
+        record, n_resamples=n_resamples, confidence=confidence, alternative=alternative, seed=seed
+    )
+
+
+class _Null:
+    """Permuted topic labels: for every permutation and labelled word, a group of words with the same topics."""
+
+    def __init__(self, topics: Topics, n_permutations: int, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        groups = topics.group_of_word.numpy().astype(np.int32)
+        permuted = generator.permuted(np.tile(groups, (n_permutations, 1)), axis=1)
+        self.groups = torch.from_numpy(permuted)
+        self.words = topics.words
+        self.shared = topics.shared
+        self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def same_topic(
+        self, asking: Int64[Tensor, " unit"], asked: Int64[Tensor, " other"], part: slice
+    ) -> Bool[Tensor, "permutation unit other"]:
+        """Which pairs of entries share a topic under some of the permutations."""
+        one = self.groups[part][:, torch.searchsorted(self.words, asking)]
+        other = self.groups[part][:, torch.searchsorted(self.words, asked)]
+        if self.disjoint:
+            return one[:, :, None] == other[:, None, :]
+        return self.shared[one[:, :, None].long(), other[:, None, :].long()]
+
+
+@dataclass
+class _Sums:
+    """Everything that is kept of the documents so far; parts add up."""
+
+    binned: Float64[np.ndarray, "head bin 3"]
+    n_binned: Float64[np.ndarray, "head bin 3"]
+    without_sinks: Float64[np.ndarray, "head 3"]
+    n_without_sinks: Float64[np.ndarray, "head 3"]
+    sink_mass: Float64[np.ndarray, " head"]
+    n_rows: Float64[np.ndarray, " head"]
+    null: Float64[np.ndarray, "head permutation"]
+    n_null: Float64[np.ndarray, "head permutation"]
+
+    @classmethod
+    def zeros(cls, n_heads: int, n_permutations: int) -> "_Sums":
+        """No documents yet."""
+        bins = (n_heads, len(DISTANCE_BINS) + 1, 3)
+        shapes = (bins, bins, (n_heads, 3), (n_heads, 3), (n_heads,), (n_heads,))
+        null = (n_heads, n_permutations)
+        return cls(*(np.zeros(shape) for shape in (*shapes, null, null)))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What is kept of one site for one batch until its documents are scored: rows and columns of units only."""
+
+    scores: Float[Tensor, "batch head row column"]
+    visible: Bool[Tensor, "batch row column"]
+    n_visible: Float[Tensor, "batch row"]
+    n_visible_sinks: Float[Tensor, "batch row"]
+    sink_mass: Float[Tensor, "batch head row"]
+    broken: Bool[Tensor, " batch"]
+
+
+class _Meter:
+    """Runs batches through a model and adds up what their attention says."""
+
+    def __init__(
+        self,
+        view: capture.View,
+        topics: Topics,
+        null: _Null,
+        *,
+        level: Level,
+        include_self: bool,
+        through: capture.Through,
+        check_rows: bool,
+    ) -> None:
+        self.view, self.topics, self.null = view, topics, null
+        self.level, self.include_self, self.through, self.check_rows = (
+            level,
+            include_self,
+            through,
+            check_rows,
+        )
+        self.left_out: Counter[str] = Counter()
+        starts = np.cumsum([0, *view.n_heads])
+        self.heads = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        self.total_heads = int(starts[-1])
+        self.sums = _Sums.zeros(self.total_heads, len(null))
+        # The sums of single documents may take some tens of megabytes, however many heads there are.
+        self.by_document = DocumentSums(limit=int(np.clip(2**22 // self.total_heads, 256, 4096)))
+        self.measured = 0
+
+    def run(self, batches: Iterator[TokenBatch], *, progress: bool) -> str | None:
+        """Takes in all batches; says why it stopped early, if it did."""
+        from tqdm.auto import tqdm
+
+        stopped = None
+        with tqdm(unit=" documents", disable=not progress) as bar:
+            try:
+                for batch in batches:
+                    self.add(batch)
+                    bar.update(len(batch))
+            except KeyboardInterrupt:
+                stopped = f"interrupted after {self.measured} documents"
+        broken = self.left_out[_BROKEN]
+        if broken > MAX_BROKEN_SHARE * (self.measured + broken):
+            raise ValueError(
+                f"{broken} of {self.measured + broken} documents have NaN or infinity in their attention; this is "
+                "usually overflow in half precision: load the model in float32"
+            )
+        return stopped
+
+    def add(self, batch: TokenBatch) -> None:
+        """Takes in a batch, in parts where memory or the host want it so."""
+        if self.level == "word" and batch.word_index is None:
+            raise ValueError(
+                "level='word' needs documents that say which tokens form a word: make them with "
+                "topic_probe.encode_texts(texts, tokenizer) and a fast tokenizer"
+            )
+        lengths = batch.mask.sum(1)
+        mixed = not self.view.honours_padding and bool((lengths != lengths[0]).any())
+        units = self._units(batch)
+        largest = max(len(one.positions) for one in units["source"])
+        too_much = self.total_heads * len(batch) * largest**2 > MAX_BLOCK_NUMBERS
+        if len(batch) > 1 and (mixed or too_much):
+            self._add_halves(batch)
+            return
+        if largest == 0:
+            self._count(units)
+            return
+        try:
+            blocks = self._read(batch, units)
+        except RuntimeError as error:
+            if len(batch) == 1 or "memory" not in str(error):
+                raise
+            self._add_halves(batch)
+            return
+        self._count(units)
+        self._score(batch, units, blocks)
+
+    def _add_halves(self, batch: TokenBatch) -> None:
+        for half in batch.halves():
+            self.add(half)
+
+    def _count(self, units: Mapping[str, list[Units]]) -> None:
+        for one in units["source"]:
+            self.left_out["documents without a word of any topic"] += not len(one)
+            self.left_out["pieces of split words"] += one.n_pieces_left_out
+
+    def _units(self, batch: TokenBatch) -> dict[str, list[Units]]:
+        """The units of every document, on the source side and in the decoder, which reads one position later."""
+        sides = {"source": (batch.ids, batch.special, batch.word_index)}
+        if self.view.has_decoder:
+            start = torch.full_like(batch.ids[:, :1], -1)  # an id without a topic
+            later = torch.cat([start, batch.ids[:, :-1]], 1)
+            special = torch.cat([start >= 0, batch.special[:, :-1]], 1)
+            words = None if batch.word_index is None else torch.cat([start, batch.word_index[:, :-1]], 1)
+            sides["target"] = (later, special, words)
+        lengths = batch.mask.sum(1).tolist()
+        return {
+            side: [
+                labelled_units(
+                    ids[row, :length],
+                    special[row, :length],
+                    None if words is None else words[row, :length],
+                    self.topics,
+                    level=self.level,
+                )
+                for row, length in enumerate(lengths)
+            ]
+            for side, (ids, special, words) in sides.items()
+        }
+
+    def _read(self, batch: TokenBatch, units: Mapping[str, list[Units]]) -> list[_Block]:
+        """The rows and columns of units of every site's pattern."""
+        inputs = self.view.inputs(batch.ids, batch.mask)
+        padded = {side: padded_positions(found) for side, found in units.items()}
+        specials = {"source": batch.special.to(self.view.device)}
+        if "target" in units:
+            specials["target"] = torch.nn.functional.pad(specials["source"][:, :-1], (1, 0), value=True)
+        blocks: dict[int, _Block] = {}
+
+        def take(number: int, rows: Tensor, visible: Tensor) -> None:
+            site = self.view.sites[number]
+            real = padded[capture.query_side(site)][1].to(rows.device)
+            columns = padded[capture.key_side(site)][0].to(rows.device)
+            blocks[number] = self._block(rows, visible, real, columns, specials[capture.key_side(site)], site)
+
+        index = {side: positions for side, (positions, _) in padded.items()}
+        self.view.attention_rows(inputs, index, take, through=self.through)
+        return [blocks[number] for number in range(len(self.view.sites))]
+
+    def _block(
+        self,
+        rows: Float[Tensor, "batch head row key"],
+        visible: Bool[Tensor, "batch row key"],
+        real: Bool[Tensor, "batch row"],
+        columns: Int64[Tensor, "batch column"],
+        special: Bool[Tensor, "batch key"],
+        site: Site,
+    ) -> _Block:
+        tolerance = _ROW_TOLERANCE.get(rows.dtype, 5e-2)
+        rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        total = rows.sum(-1)
+        finite = torch.isfinite(total) | ~real[:, None, :]
+        off = ((total - 1).abs() > tolerance) & real[:, None, :] & torch.isfinite(total)
+        if self.check_rows and bool(off.any()):
+            raise ValueError(
+                f"a row of attention at {site.hook_name} sums to {float(total[off][0]):.4g} instead of 1. If hooks on "
+                "the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
+            )
+        at = columns[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
+        return _Block(
+            scores=rows.gather(3, at).cpu(),
+            visible=visible.gather(2, at[:, 0]).cpu(),
+            n_visible=visible.sum(-1).to("cpu", torch.float64),
+            n_visible_sinks=(visible & special[:, None, :]).sum(-1).to("cpu", torch.float64),
+            sink_mass=torch.einsum("bhsk,bk->bhs", rows, special.to(rows.dtype)).to("cpu", torch.float64),
+            broken=(~finite).any(-1).any(-1).cpu(),
+        )
+
+    def _score(self, batch: TokenBatch, units: Mapping[str, list[Units]], blocks: list[_Block]) -> None:
+        broken = torch.stack([block.broken for block in blocks]).any(0)
+        self.left_out[_BROKEN] += int(broken.sum())
+        groups = self._alike(blocks)
+        kept = (~broken).nonzero().flatten().tolist()
+        sums, counts = (np.zeros((len(kept), self.total_heads, 3)) for _ in range(2))
+        for place, row in enumerate(kept):
+            for numbers in groups:
+                site = self.view.sites[numbers[0]]
+                asking = units[capture.query_side(site)][row]
+                asked = units[capture.key_side(site)][row]
+                if len(asking) and len(asked):
+                    heads = np.concatenate(
+                        [np.arange(self.total_heads)[self.heads[number]] for number in numbers]
+                    )
+                    parts = [blocks[number] for number in numbers]
+                    found = self._score_document(
+                        parts, row, asking, asked, heads, cross=site.stack == "cross"
+                    )
+                    sums[place, heads], counts[place, heads] = found
+        self.by_document.add(batch.keys[kept].numpy(), sums, counts)
+        self.measured += len(kept)
+
+    def _alike(self, blocks: list[_Block]) -> list[list[int]]:
+        """Sites with the same pairs (one stack, the same mask), which are scored together."""
+        groups: list[list[int]] = []
+        for number, block in enumerate(blocks):
+            for group in groups:
+                first = group[0]
+                same_stack = self.view.sites[first].stack == self.view.sites[number].stack
+                same_keys = torch.equal(blocks[first].visible, block.visible)
+                if same_stack and same_keys and torch.equal(blocks[first].n_visible, block.n_visible):
+                    group.append(number)
+                    break
+            else:
+                groups.append([number])
+        return groups
+
+    def _score_document(
+        self,
+        blocks: list[_Block],
+        row: int,
+        asking: Units,
+        asked: Units,
+        heads: Int64[np.ndarray, " head"],
+        *,
+        cross: bool,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Adds one document's attention at sites that are alike; its sums and counts by head and relation."""
+        n, m = len(asking.positions), len(asked.positions)
+        one = blocks[0]
+        raw = torch.cat([block.scores[row, :, :n, :m] for block in blocks]).double()
+        visible = one.visible[row, :n, :m].double()
+        n_visible = one.n_visible[row, :n]
+        scores, pairs = between_units(raw, visible / n_visible[:, None], asking, asked)
+        codes = relations(asking.entries, asked.entries, self.topics).long() * pairs
+        if not self.include_self and not cross:
+            codes.fill_diagonal_(NO_RELATION)
+        distance = (asking.first[:, None] - asked.first).abs()
+        cells = torch.bucketize(distance, torch.tensor(DISTANCE_BINS), right=True) * 3 + codes - 1
+        related = codes != NO_RELATION
+        binned = torch.zeros(3 * (len(DISTANCE_BINS) + 1), len(scores), dtype=torch.float64)
+        binned.index_add_(0, cells[related], scores[:, related].T)
+        n_binned = torch.bincount(cells[related], minlength=len(binned)).reshape(-1, 3).numpy()
+        sums = binned.T.reshape(len(scores), -1, 3).numpy()
+        self.sums.binned[heads] += sums
+        self.sums.n_binned[heads] += n_binned
+        mass = torch.cat([block.sink_mass[row, :, :n] for block in blocks])
+        self.sums.sink_mass[heads] += mass.sum(1).numpy()
+        self.sums.n_rows[heads] += n
+        self._add_without_sinks(
+            raw, visible, mass, n_visible - one.n_visible_sinks[row, :n], codes, asking, asked, heads
+        )
+        self._add_null(scores, codes, asking, asked, heads)
+        return sums.sum(1), np.broadcast_to(n_binned.sum(0), (len(heads), 3))
+
+    def _add_without_sinks(
+        self,
+        raw: Float[Tensor, "head piece other"],
+        visible: Float[Tensor, "piece other"],
+        mass: Float[Tensor, "head piece"],
+        n_visible: Float[Tensor, " piece"],
+        codes: Int64[Tensor, "unit other_unit"],
+        asking: Units,
+        asked: Units,
+        heads: Int64[np.ndarray, " head"],
+    ) -> None:
+        """The same sums after renormalising every row over what is no sink; rows with nothing left drop out."""
+        rest = 1 - mass
+        left = rest > 1e-6
+        renormalised = raw * torch.where(left, 1 / rest.clamp(min=1e-6), 0)[:, :, None]
+        scores, _ = between_units(renormalised, visible / n_visible.clamp(min=1)[:, None], asking, asked)
+        first_piece = torch.searchsorted(asking.unit_of, torch.arange(len(asking)))
+        rows_left = left[:, first_piece].double()
+        for relation in range(3):
+            related = (codes == relation + 1).double()
+            by_row = torch.einsum("hij,ij->hi", scores, related)
+            self.sums.without_sinks[heads, relation] += (by_row * rows_left).sum(1).numpy()
+            self.sums.n_without_sinks[heads, relation] += (rows_left @ related.sum(1)).numpy()
+
+    def _add_null(
+        self,
+        scores: Float[Tensor, "head unit other"],
+        codes: Int64[Tensor, "unit other"],
+        asking: Units,
+        asked: Units,
+        heads: Int64[np.ndarray, " head"],
+    ) -> None:
+        """What the same-topic sums would be had other words of the vocabulary formed the topics."""
+        between = (codes == SAME_TOPIC) | (codes == DIFFERENT_TOPIC)
+        if not len(self.null) or not bool(between.any()):
+            return
+        # Single precision is enough for a null distribution, and twice as fast.
+        kept = scores[:, between].float()
+        step = max(1, 2**24 // between.numel())
+        for start in range(0, len(self.null), step):
+            part = slice(start, min(start + step, len(self.null)))
+            same = self.null.same_topic(asking.entries, asked.entries, part)[:, between].float()
+            place = np.ix_(heads, np.arange(part.start, part.stop))
+            self.sums.null[place] += (kept @ same.T).double().numpy()
+            self.sums.n_null[place] += same.sum(1).double().numpy()
+
+    def report(
+        self,
+        record: Mapping[str, Any],
+        *,
+        n_resamples: int,
+        confidence: float,
+        alternative: Alternative,
+        seed: int,
+    ) -> AttentionReport:
+        """What the sums say."""
+        sites = self.view.sites
+        site_of = np.repeat(np.arange(len(sites)), self.view.n_heads)
+        head_of = np.concatenate([np.arange(n) for n in self.view.n_heads])
+        stacks = list(dict.fromkeys(site.stack for site in sites))
+        stack_of = np.array([stacks.index(sites[site].stack) for site in site_of])
+        index = {
+            "stack": tuple(sites[site].stack for site in site_of),
+            "layer": tuple(sites[site].layer for site in site_of),
+            "head": tuple(int(head) for head in head_of),
+        }
+        rows = (
+            self.by_document.rows()
+            if len(self.by_document)
+            else (None, *2 * (np.zeros((0, self.total_heads, 3)),))
+        )
+
+        def pooled(groups: Int64[np.ndarray, " head"], index: Mapping[str, Any] | None) -> Contrast:
+            spread = np.eye(int(groups.max()) + 1)[:, groups]  # [group, head]
+            sums, counts = (np.einsum("gh,dhr->dgr", spread, part) for part in rows[1:])
+            null = None
+            if len(self.null):
+                null = spread @ self.sums.null, spread @ self.sums.n_null
+            found = _contrast(sums, counts, null, n_resamples, confidence, alternative, seed)
+            return replace(found, index=index) if index is not None else found[0]
+
+        by_site = {"stack": tuple(site.stack for site in sites), "layer": tuple(site.layer for site in sites)}
+        return AttentionReport(
+            overall=pooled(np.zeros_like(site_of), None),
+            stacks=pooled(stack_of, {"stack": tuple(stacks)}),
+            layers=pooled(site_of, by_site),
+            heads=pooled(np.arange(self.total_heads), index),
+            matched=replace(_matched(self.sums.binned, self.sums.n_binned), index=index),
+            overall_matched=_matched(
+                self.sums.binned.sum(0, keepdims=True), self.sums.n_binned.sum(0, keepdims=True)
+            )[0],
+            without_sinks=PairSums(self.sums.without_sinks, self.sums.n_without_sinks).contrast(index=index),
+            sink_mass=divide(self.sums.sink_mass, self.sums.n_rows),
+            provenance=record,
+        )
+
+
+_BROKEN = "documents with NaN or infinity in their attention"
+
+
+def _contrast(
+    sums: Float64[np.ndarray, "document group 3"],
+    counts: Float64[np.ndarray, "document group 3"],
+    null: tuple[np.ndarray, np.ndarray] | None,
+    n_resamples: int,
+    confidence: float,
+    alternative: Alternative,
+    seed: int,
+) -> Contrast:
+    total = PairSums(sums.sum(0), counts.sum(0))
+    found = total.contrast()
+    if n_resamples:
+        interval = bootstrap_interval((sums, counts), n_resamples=n_resamples, level=confidence, seed=seed)
+        found = replace(found, interval=interval, reason=no_interval_reason(interval, len(sums), "documents"))
+    if null is not None:
+        same, n_same = null
+        different = total.sums[:, 1:].sum(1, keepdims=True) - same
+        n_different = total.counts[:, 1:].sum(1, keepdims=True) - n_same
+        ratios = divide(divide(same, n_same), divide(different, n_different))
+        p_value = permutation_p_value(found.ratio, ratios, alternative=alternative)
+        found = replace(found, p_value=p_value, q_value=benjamini_hochberg(p_value))
+    return found
+
+
+def _matched(sums: Float64[np.ndarray, "head bin 3"], counts: Float64[np.ndarray, "head bin 3"]) -> Contrast:
+    """Means of bin means, the bins weighed by their number of same-topic pairs, where both kinds of pairs exist."""
+    both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
+    weights = np.where(both, counts[..., 1], 0.0)
+    means = np.nan_to_num(divide(sums, counts))
+    same, different = ((weights * means[..., relation]).sum(1) for relation in (1, 2))
+    n_same, n_different = weights.sum(1), np.where(both, counts[..., 2], 0.0).sum(1)
+    return Contrast(
+        divide(sums[..., 0].sum(1), counts[..., 0].sum(1)), divide(same, n_same), divide(different, n_same),
+        counts[..., 0].sum(1), n_same, n_different,
+    )  # fmt: skip
