@@ -4,6 +4,7 @@
   the loss of any other.
 * :mod:`~topic_probe.toy.theory.attention`: the loss over attention weights (α, β), its optimum, Theorem 3's interval.
 * :mod:`~topic_probe.toy.theory.floors`: the lowest loss of each regime on infinitely long documents.
+* :mod:`~topic_probe.toy.theory.bayes`: the best possible predictor on documents of finite length, and its loss.
 * :mod:`~topic_probe.toy.theory.worlds`: what a world and a masking scheme must have, and their moments.
 """
 
@@ -15,6 +16,10 @@ from topic_probe.toy.theory.attention import attention_loss as attention_loss
 from topic_probe.toy.theory.attention import best_scale as best_scale
 from topic_probe.toy.theory.attention import optimal_attention as optimal_attention
 from topic_probe.toy.theory.attention import weighted_mean as weighted_mean
+from topic_probe.toy.theory.bayes import BayesLoss as BayesLoss
+from topic_probe.toy.theory.bayes import BayesPrediction as BayesPrediction
+from topic_probe.toy.theory.bayes import bayes_loss as bayes_loss
+from topic_probe.toy.theory.bayes import bayes_predictor as bayes_predictor
 from topic_probe.toy.theory.floors import LossFloor as LossFloor
 from topic_probe.toy.theory.floors import loss_floor as loss_floor
 from topic_probe.toy.theory.value import OptimumCheck as OptimumCheck

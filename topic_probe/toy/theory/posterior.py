@@ -1,0 +1,308 @@
+"""Posterior expectation of a document's word probabilities p, given the words it shows.
+
+Given the topic proportions θ, a position shows word i with probability ``a p_i + ε``, independently of the other
+positions, and ``[MASK]`` with a probability that does not depend on θ. For disjoint topics the likelihood of
+the counts is a product over topics of Π (a φ_i θ_t + ε). Expanding every factor by how many of the topic's shown words
+are genuine leaves powers of θ, whose expectation is known; the sum over those numbers is a chain of
+convolutions, because only their total couples the topics (Dirichlet: Γ(Tα) / Γ(Tα + total)). Uniform topics are
+the same sum with a 0 or 1 per topic and a total of τ. Both are exact.
+"""
+
+from itertools import combinations
+from math import comb, inf, log
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from topic_probe.toy.theory.worlds import (
+    MaskingScheme,
+    World,
+    dirichlet_parameter,
+    genuine_share,
+    random_share,
+    topic_words,
+)
+
+Method = Literal["sum", "enumeration", "sampling"]
+"""``sum`` over numbers of genuine words and ``enumeration`` of all sets of topics are exact; ``sampling`` is not."""
+
+MAX_SUBSETS = 20_000
+"""Sets of topics that are enumerated at most, where topics overlap."""
+MAX_LENGTH = 1_000
+"""Shown words per document up to which the range of floats holds every term that matters."""
+ROWS_AT_ONCE = 256
+
+
+def posterior_method(world: World) -> Method:
+    """How the posterior of this world is computed, refusing worlds where nothing is feasible."""
+    if world.word_probabilities is None or bool(((topic_words(world) > 0).sum(dim=0) <= 1).all()):
+        return "sum"
+    if world.topics_per_document is None:
+        return "sampling"
+    subsets = comb(world.n_topics, world.topics_per_document)
+    if subsets > MAX_SUBSETS:
+        raise ValueError(
+            f"overlapping topics with {subsets:,} possible sets of topics_per_document="
+            f"{world.topics_per_document} out of n_topics={world.n_topics} are too many to enumerate (at most "
+            f"{MAX_SUBSETS:,}); use fewer topics, disjoint topics, or alpha instead"
+        )
+    return "enumeration"
+
+
+def expected_words(
+    world: World,
+    masking: MaskingScheme,
+    counts: Float64[Tensor, "row word"],
+    *,
+    generator: torch.Generator | None = None,
+    n_chains: int = 16,
+    n_sweeps: int = 100,
+) -> Float64[Tensor, "chain row word"]:
+    """E[p | counts of the shown words], once for the exact methods and once per chain for sampling.
+
+    Raises ValueError where the counts cannot occur in this world under this masking scheme.
+    """
+    method = posterior_method(world)
+    longest = float(counts.sum(dim=1).max()) if len(counts) else 0
+    if longest > MAX_LENGTH:
+        raise ValueError(
+            f"documents may show at most {MAX_LENGTH} words, got one of {longest:.0f}; for longer ones, "
+            "loss_floor is the limit"
+        )
+    if method == "sampling" and generator is None:
+        raise ValueError(
+            "the posterior of overlapping topics under LDA has no finite sum and is sampled; pass a generator"
+        )
+    parts = [torch.zeros(n_chains if method == "sampling" else 1, 0, counts.shape[1], dtype=torch.float64)]
+    for part in torch.split(counts, ROWS_AT_ONCE):
+        if len(part) == 0:
+            continue
+        if generator is not None and method == "sampling":
+            parts.append(_sampled(world, masking, part, generator, n_chains, n_sweeps))
+        else:
+            exact = _summed if method == "sum" else _enumerated
+            parts.append(exact(world, masking, part).unsqueeze(0))
+    return torch.cat(parts, dim=1)
+
+
+def _summed(
+    world: World, masking: MaskingScheme, counts: Float64[Tensor, "row word"]
+) -> Float64[Tensor, "row word"]:
+    """E[p | counts] for disjoint topics."""
+    words = topic_words(world)
+    probability, topic = words.sum(dim=0), words.argmax(dim=0)
+    possible = counts * (probability > 0)  # a word of no topic is random for sure and says nothing
+    per_topic = torch.zeros(len(counts), world.n_topics, dtype=torch.float64)
+    per_topic.index_add_(1, topic, possible)
+    # Only topics with a shown word need a factor of their own; all others are alike.
+    order = per_topic.argsort(dim=1, descending=True)
+    n_slots = max(1, int((per_topic > 0).sum(dim=1).max()))
+    slots = order[:, :n_slots]
+    if world.topics_per_document is None:
+        own, absent = _dirichlet_shares(world, masking, possible, slots, per_topic)
+    else:
+        own, absent = _uniform_shares(world, masking, possible, slots)
+    theta = absent.unsqueeze(1).repeat(1, world.n_topics).scatter_(1, slots, own)
+    return theta[:, topic] * probability
+
+
+def _uniform_shares(
+    world: World,
+    masking: MaskingScheme,
+    counts: Float64[Tensor, "row word"],
+    slots: Int64[Tensor, "row slot"],
+) -> tuple[Float64[Tensor, "row slot"], Float64[Tensor, "row"]]:
+    """E[θ_t | counts] under uniform topics, for the topics in the slots and for any other one."""
+    assert world.topics_per_document is not None
+    tau, words = world.topics_per_document, topic_words(world)
+    random, topic = random_share(world, masking), words.argmax(dim=0)
+    inside = genuine_share(masking) * words.sum(dim=0) / tau + random
+    outside = torch.full_like(inside, random)
+    logs = torch.zeros(2, len(counts), world.n_topics, dtype=torch.float64)
+    for part, share in zip(logs, (outside, inside), strict=True):
+        part.index_add_(1, topic, torch.special.xlogy(counts, share))
+    tables = logs.gather(2, slots.expand(2, -1, -1)).permute(1, 2, 0)  # [row slot out-or-in]
+    n_slots, n_others = slots.shape[1], world.n_topics - slots.shape[1]
+    present = torch.arange(n_slots + 1)
+    missing = tau - present  # topics of the document that no shown word belongs to
+    ways = [log(comb(n_others, k)) if 0 <= k <= n_others else -inf for k in missing.tolist()]
+    weight = _scaled(torch.tensor(ways, dtype=torch.float64)).expand(len(counts), -1)
+    factors = [_scaled(tables[:, slot]) for slot in range(n_slots)]
+    products = _products(factors, n_slots + 1)
+    total = normalised(products[-1] * weight)
+    absent = (total * missing).sum(dim=1) / max(n_others, 1)
+    return _slot_means(factors, products, weight) / tau, absent / tau
+
+
+def _dirichlet_shares(
+    world: World,
+    masking: MaskingScheme,
+    counts: Float64[Tensor, "row word"],
+    slots: Int64[Tensor, "row slot"],
+    per_topic: Float64[Tensor, "row topic"],
+) -> tuple[Float64[Tensor, "row slot"], Float64[Tensor, "row"]]:
+    """E[θ_t | counts] under LDA, for the topics in the slots and for any other one.
+
+    With k_t genuine words in topic t and K in all, E[θ_t] = E[(α + k_t) / (Tα + K)].
+    """
+    T, alpha = world.n_topics, dirichlet_parameter(world)
+    sizes = per_topic.gather(1, slots)
+    lengths = per_topic.sum(dim=1, keepdim=True)
+    width = int(lengths.max()) + 1
+    steps = torch.arange(width, dtype=torch.float64)
+    rising, rising_all = _log_rising(alpha, width), _log_rising(T * alpha, width)
+    # Without this common factor per genuine word, Γ(α + k) and Γ(Tα + K) leave the range of floats.
+    growth = rising_all[lengths.long()] / lengths.clamp(min=1)
+    guess = (alpha + sizes) / (T * alpha + lengths)  # about E[θ_t]: where the genuine counts concentrate
+    genuine = _genuine_counts(world, masking, counts, slots, guess)
+    logs = genuine.log() + rising - steps * (guess.log() + growth).unsqueeze(2)
+    tables = [_scaled(logs[:, slot, : int(sizes[:, slot].max()) + 1]) for slot in range(slots.shape[1])]
+    products = _products(tables, width)
+    weight = (steps * growth - rising_all).exp()
+    inverse = (normalised(products[-1] * weight) / (T * alpha + steps)).sum(dim=1)  # E[1 / (Tα + K)]
+    means = _slot_means(tables, products, weight / (T * alpha + steps))
+    return (alpha + means) * inverse.unsqueeze(1), alpha * inverse
+
+
+def _genuine_counts(
+    world: World,
+    masking: MaskingScheme,
+    counts: Float64[Tensor, "row word"],
+    slots: Int64[Tensor, "row slot"],
+    guess: Float64[Tensor, "row slot"],
+) -> Float64[Tensor, "row slot number"]:
+    """Probability of every number of genuine words in a topic, were the topic's share the guess.
+
+    That is the product over its shown words of (random + genuine · z), one factor at a time.
+    """
+    words, n_rows = topic_words(world), len(counts)
+    topic, genuine = words.argmax(dim=0), genuine_share(masking) * words.sum(dim=0)
+    random = random_share(world, masking)
+    slot_of_topic = torch.zeros(n_rows, world.n_topics, dtype=torch.long)
+    slot_of_topic.scatter_(1, slots, torch.arange(slots.shape[1]).expand(n_rows, -1))
+    length = int(counts.sum(dim=1).max())
+    table = torch.zeros(n_rows, slots.shape[1], length + 1, dtype=torch.float64)
+    table[:, :, 0] = 1
+    row, ends = torch.arange(n_rows), counts.cumsum(dim=1)
+    for number in range(length):
+        live = number < ends[:, -1]
+        word = torch.searchsorted(ends, torch.full((n_rows, 1), float(number)).double(), right=True)
+        word = word.squeeze(1).clamp(max=len(topic) - 1)
+        slot = slot_of_topic[row, topic[word]]
+        weight = genuine[word] * guess[row, slot]
+        p = torch.where(live, weight / (weight + random), 0.0).unsqueeze(1)
+        before = table[row, slot]
+        table[row, slot] = (1 - p) * before + p * F.pad(before, (1, -1))
+    return table
+
+
+def _products(tables: list[Float64[Tensor, "row _number"]], width: int) -> list[Float64[Tensor, "row total"]]:
+    """Distribution of the total over the first 0, 1, 2, ... tables, each scaled to a largest entry of 1."""
+    product = torch.zeros(len(tables[0]), width, dtype=torch.float64)
+    product[:, 0] = 1
+    products = [product]
+    for table in tables:
+        size = table.shape[1]
+        windows = F.pad(product, (size - 1, 0)).unfold(1, size, 1)
+        product = torch.einsum("rtk,rk->rt", windows, table.flip(1))
+        product = product / product.amax(dim=1, keepdim=True)
+        products.append(product)
+    return products
+
+
+def _slot_means(
+    tables: list[Float64[Tensor, "row _number"]],
+    products: list[Float64[Tensor, "row total"]],
+    weight: Float64[Tensor, "row total"],
+) -> Float64[Tensor, "row slot"]:
+    """E[k_slot] when (k_1, k_2, ...) has probability proportional to Π table(k) · weight(Σ k).
+
+    Goes back from the weight of the total: ``tail`` is the weight of a partial total, summed over the slots behind.
+    """
+    means, tail = [], weight
+    for table, product in zip(reversed(tables), reversed(products[:-1]), strict=True):
+        size = table.shape[1]
+        windows = F.pad(tail, (0, size - 1)).unfold(1, size, 1)  # [row, total so far, number] -> next total
+        joint = normalised(torch.einsum("rt,rtk->rk", product, windows) * table)
+        means.append((joint * torch.arange(size)).sum(dim=1))
+        tail = torch.einsum("rtk,rk->rt", windows, table)
+        tail = tail / tail.amax(dim=1, keepdim=True)
+    return torch.stack(means[::-1], dim=1)
+
+
+def _scaled(logs: Float64[Tensor, "*rows number"]) -> Float64[Tensor, "*rows number"]:
+    """Exponentials, relative to the largest of the row."""
+    return (logs - logs.amax(dim=-1, keepdim=True)).exp()
+
+
+def _log_rising(base: float, width: int) -> Float64[Tensor, "number"]:
+    """log(base · (base + 1) ··· (base + k − 1)) for k = 0, 1, ..., width − 1."""
+    steps = torch.arange(width - 1, dtype=torch.float64)
+    return F.pad((base + steps).log().cumsum(dim=0), (1, 0))
+
+
+def _enumerated(
+    world: World, masking: MaskingScheme, counts: Float64[Tensor, "row word"]
+) -> Float64[Tensor, "row word"]:
+    """E[p | counts] for uniform topics, over all sets of topics."""
+    assert world.topics_per_document is not None
+    subsets = torch.tensor(list(combinations(range(world.n_topics), world.topics_per_document)))
+    p = topic_words(world)[subsets].mean(dim=1)
+    shown = genuine_share(masking) * p + random_share(world, masking)
+    # 0 · log 0 is 0: a word that was not shown says nothing.
+    logs = torch.stack([torch.special.xlogy(row, shown).sum(dim=1) for row in counts])
+    return normalised(_scaled(logs)) @ p
+
+
+def _sampled(
+    world: World,
+    masking: MaskingScheme,
+    counts: Float64[Tensor, "row word"],
+    generator: torch.Generator,
+    n_chains: int,
+    n_sweeps: int,
+) -> Float64[Tensor, "chain row word"]:
+    """Estimates of E[p | counts] under LDA, one per chain, by Gibbs sampling.
+
+    The state says for every shown word which topic it comes from, or that it is random; θ is integrated out, and
+    every sweep contributes its expectation (α + n_t) / (Tα + K).
+    """
+    words, alpha, T = topic_words(world), dirichlet_parameter(world), world.n_topics
+    length, (n_rows, n) = int(counts.sum(dim=1).max()), counts.shape
+    numbers = torch.arange(length, dtype=torch.float64).expand(n_rows, -1).contiguous()
+    tokens = torch.searchsorted(counts.cumsum(dim=1), numbers, right=True)  # n behind the end
+    genuine = F.pad(genuine_share(masking) * words, (0, 1)).T[tokens]  # [row position topic]
+    random = torch.where(tokens < n, random_share(world, masking), 1.0)
+    genuine, random = genuine.repeat(n_chains, 1, 1), random.repeat(n_chains, 1)
+    state = torch.full(random.shape, T)  # T: random, where every chain starts
+    held = torch.zeros(len(state), T + 1, dtype=torch.float64)
+    held[:, T] = length
+    one = torch.ones(len(state), 1, dtype=torch.float64)
+    total = torch.zeros(len(state), T, dtype=torch.float64)
+    warm_up = n_sweeps // 4 + 1
+    for sweep in range(warm_up + n_sweeps):
+        for position in range(length):
+            old = state[:, position : position + 1]
+            held.scatter_add_(1, old, -one)
+            shares = (alpha + held[:, :T]) / (T * alpha + held[:, :T].sum(dim=1, keepdim=True))
+            weights = torch.cat([genuine[:, position] * shares, random[:, position : position + 1]], dim=1)
+            new = torch.multinomial(weights, 1, generator=generator)
+            held.scatter_add_(1, new, one)
+            state[:, position : position + 1] = new
+        if sweep >= warm_up:
+            total += (alpha + held[:, :T]) / (T * alpha + held[:, :T].sum(dim=1, keepdim=True))
+    return (total / n_sweeps).reshape(n_chains, n_rows, T) @ words
+
+
+def normalised(weights: Float64[Tensor, "*rows word"]) -> Float64[Tensor, "*rows word"]:
+    """Rows that sum to 1, refusing those that sum to 0."""
+    total = weights.sum(dim=-1, keepdim=True)
+    if not bool((total > 0).all()):
+        raise ValueError(
+            "some document cannot occur in this world under this masking scheme (for example more topics "
+            "than topics_per_document with p_random = 0); pass the world and scheme that made it"
+        )
+    return weights / total
