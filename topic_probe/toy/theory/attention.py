@@ -350,20 +350,32 @@ def _newton(
     Close to the minimum the loss is flat to rounding, so a step that leaves it equal counts as an improvement
     when it makes the gradient smaller.
     """
-    gradient_at, curvature_at = torch.func.grad(loss), torch.func.hessian(loss)
     point = start
     for _ in range(100):
-        here, gradient = loss(point), gradient_at(point)
-        curvature, axes = torch.linalg.eigh(curvature_at(point))
+        here, gradient, curvature = _derivatives(loss, point)
+        sizes, axes = torch.linalg.eigh(curvature)
         # The smallest curvature keeps flat directions (α when v = 1) where they are.
-        step = axes @ ((axes.T @ gradient) / curvature.abs().clamp(min=1e-9))
+        step = axes @ ((axes.T @ gradient) / sizes.abs().clamp(min=1e-9))
         step = step / max(1.0, float(step.norm()))
         while float(step.norm()) > 1e-12:
-            change = float(loss(point - step) - here)
-            if change < -1e-13 or (change < 1e-13 and gradient_at(point - step).norm() < gradient.norm()):
+            there, slope, _ = _derivatives(loss, point - step)
+            change = float(there - here)
+            if change < -1e-13 or (change < 1e-13 and slope.norm() < gradient.norm()):
                 break
             step = step / 2
         else:
             return point
         point = point - step
     return point
+
+
+def _derivatives(
+    loss: Callable[[Float64[Tensor, "weight"]], Float64[Tensor, ""]], point: Float64[Tensor, "weight"]
+) -> tuple[Float64[Tensor, ""], Float64[Tensor, "weight"], Float64[Tensor, "weight weight"]]:
+    """The loss, its gradient and its Hessian."""
+    with torch.enable_grad():
+        x = point.detach().clone().requires_grad_()
+        value = loss(x)
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in gradient]
+    return value.detach(), gradient.detach(), torch.stack(rows)

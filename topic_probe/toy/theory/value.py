@@ -222,8 +222,9 @@ def _check(
     own = torch.zeros(n + 1, T, dtype=torch.bool)
     own[torch.arange(1, n + 1), topic] = True
     # Residuals at u = 0; u_i moves the first by c2 u_i and every block sum by −v u_i.
-    first = W[:, 0] - torch.cat([torch.zeros(1), torch.full((n,), mask_target)]).double()
-    sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own
+    first = W[:, 0].clone()
+    first[1:] -= mask_target
+    sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own.double()
     # Moving a row onto its conditions costs first² + Σ sums² / v, because a block sum is spread over v
     # entries; this is the u with the smallest cost.
     u = (sums.sum(dim=1) - constants.c2 * first) / (constants.c2**2 + n)
