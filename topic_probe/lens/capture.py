@@ -155,9 +155,11 @@ class View:
         site = self.sites[number]
         if site.stack == "cross":
             return -torch.inf, torch.inf
-        longest = int(queries_mask(site, inputs).sum(1).max())
+        lengths = queries_mask(site, inputs).sum(1)
+        longest = int(lengths.max())
         if longest > self._seen_offsets.get(number, (0,))[0]:
-            self._seen_offsets[number] = longest, seen_offsets(pattern, queries_mask(site, inputs))
+            document = int(lengths.argmax())
+            self._seen_offsets[number] = longest, seen_offsets(pattern[document, :, :longest, :longest])
         return self._seen_offsets[number][1]
 
 
@@ -215,24 +217,18 @@ def visible_by_offset(
     return (offset >= offsets[0]) & (offset <= offsets[1]) & keys[:, None, :]
 
 
-def seen_offsets(
-    pattern: Float[Tensor, "batch head query key"], mask: Bool[Tensor, "batch position"]
-) -> tuple[float, float]:
-    """Lowest and highest offset of a key from its query that any head attends to anywhere; infinite at the edge.
+def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[float, float]:
+    """Lowest and highest offset of a key from its query that any head attends to; infinite at the edge.
 
     One pair may underflow to exactly zero in every head; a whole diagonal of pairs does so only where a mask forbids.
     """
     length = pattern.shape[-1]
-    offsets = (
-        torch.arange(length, device=pattern.device) - torch.arange(length, device=pattern.device)[:, None]
-    )
-    attended = (pattern > 0).any(1) & mask[:, :, None] & mask[:, None, :]
-    used = offsets[attended.any(0)]
+    position = torch.arange(length, device=pattern.device)
+    used = (position - position[:, None])[(pattern > 0).any(0)]
     if used.numel() == 0:
         return 0, 0
-    longest = int(mask.sum(1).max()) - 1
     low, high = int(used.min()), int(used.max())
-    return (-torch.inf if low == -longest else low), (torch.inf if high == longest else high)
+    return (-torch.inf if low == 1 - length else low), (torch.inf if high == length - 1 else high)
 
 
 def with_patterns(

@@ -204,25 +204,23 @@ class _Null:
 
     def __init__(self, topics: Topics, n_permutations: int, seed: int) -> None:
         generator = np.random.default_rng(seed)
-        groups = topics.group_of_word.numpy().astype(np.int32)
-        permuted = generator.permuted(np.tile(groups, (n_permutations, 1)), axis=1)
-        self.groups = torch.from_numpy(permuted)
+        groups = topics.group_of_word.numpy().astype(np.int32)[:, None]
+        permuted = generator.permuted(np.tile(groups, (1, n_permutations)), axis=0)
+        self.groups = torch.from_numpy(permuted)  # [word, permutation]
         self.words = topics.words
         self.shared = topics.shared
         self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
 
     def __len__(self) -> int:
-        return len(self.groups)
+        return self.groups.shape[1]
 
     def same_topic(
-        self, asking: Int64[Tensor, " unit"], asked: Int64[Tensor, " other"], part: slice
-    ) -> Bool[Tensor, "permutation unit other"]:
+        self, first: Int64[Tensor, " pair"], second: Int64[Tensor, " pair"], part: slice
+    ) -> Bool[Tensor, "pair permutation"]:
         """Which pairs of entries share a topic under some of the permutations."""
-        one = self.groups[part][:, torch.searchsorted(self.words, asking)]
-        other = self.groups[part][:, torch.searchsorted(self.words, asked)]
-        if self.disjoint:
-            return one[:, :, None] == other[:, None, :]
-        return self.shared[one[:, :, None].long(), other[:, None, :].long()]
+        one = self.groups[torch.searchsorted(self.words, first), part]
+        other = self.groups[torch.searchsorted(self.words, second), part]
+        return one == other if self.disjoint else self.shared[one.long(), other.long()]
 
 
 @dataclass
@@ -414,7 +412,9 @@ class _Meter:
             visible=visible.gather(2, at[:, 0]).cpu(),
             n_visible=visible.sum(-1).to("cpu", torch.float64),
             n_visible_sinks=(visible & special[:, None, :]).sum(-1).to("cpu", torch.float64),
-            sink_mass=torch.einsum("bhsk,bk->bhs", rows, special.to(rows.dtype)).to("cpu", torch.float64),
+            sink_mass=(rows.flatten(1, 2) @ special[:, :, None].to(rows.dtype))
+            .view(total.shape)
+            .to("cpu", torch.float64),
             broken=(~finite).any(-1).any(-1).cpu(),
         )
 
@@ -531,14 +531,23 @@ class _Meter:
         if not len(self.null) or not bool(between.any()):
             return
         # Single precision is enough for a null distribution, and twice as fast.
-        kept = scores[:, between].float()
-        step = max(1, 2**24 // between.numel())
+        kept, n_pairs = scores.float() * between, between.float()
+        if asking is asked:
+            # A pair and its reverse share a topic together, so both directions are one column.
+            first, second = torch.triu_indices(len(asking), len(asking), 1)
+            kept, n_pairs = kept + kept.transpose(1, 2), n_pairs + n_pairs.T
+        else:
+            first, second = torch.cartesian_prod(torch.arange(len(asking)), torch.arange(len(asked))).T
+        columns = first * len(asked) + second
+        table = torch.cat([kept.flatten(1), n_pairs.flatten()[None]]).index_select(1, columns)
+        step = max(1, 2**24 // max(1, len(columns)))
         for start in range(0, len(self.null), step):
             part = slice(start, min(start + step, len(self.null)))
-            same = self.null.same_topic(asking.entries, asked.entries, part)[:, between].float()
+            same = self.null.same_topic(asking.entries[first], asked.entries[second], part)
+            found = (table @ same.float()).double().numpy()
             place = np.ix_(heads, np.arange(part.start, part.stop))
-            self.sums.null[place] += (kept @ same.T).double().numpy()
-            self.sums.n_null[place] += same.sum(1).double().numpy()
+            self.sums.null[place] += found[:-1]
+            self.sums.n_null[place] += found[-1]
 
     def report(
         self,
@@ -567,11 +576,11 @@ class _Meter:
         )
 
         def pooled(groups: Int64[np.ndarray, " head"], index: Mapping[str, Any] | None) -> Contrast:
-            spread = np.eye(int(groups.max()) + 1)[:, groups]  # [group, head]
-            sums, counts = (np.einsum("gh,dhr->dgr", spread, part) for part in rows[1:])
+            starts = np.flatnonzero(np.diff(groups, prepend=-1))
+            sums, counts = (np.add.reduceat(part, starts, axis=1) for part in rows[1:])
             null = None
             if len(self.null):
-                null = spread @ self.sums.null, spread @ self.sums.n_null
+                null = np.add.reduceat(self.sums.null, starts), np.add.reduceat(self.sums.n_null, starts)
             found = _contrast(sums, counts, null, n_resamples, confidence, alternative, seed)
             return replace(found, index=index) if index is not None else found[0]
 

@@ -1,0 +1,117 @@
+"""Time and memory of measure_attention against the same forward passes without any measuring, in one run.
+
+Run with ``make bench``. The model has the shape of a small BERT (6 layers, 12 heads, width 384) with random weights; a
+fifth of its tokens carry a topic. Medians of interleaved repetitions; peak memory in a process of its own.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel
+
+import topic_probe as tp
+from topic_probe.lens import capture, huggingface
+
+VOCABULARY, DOCUMENTS, LENGTH = 30_522, 32, 256
+
+
+def small_bert() -> BertModel:
+    torch.manual_seed(0)
+    config = BertConfig(num_hidden_layers=6, num_attention_heads=12, hidden_size=384, intermediate_size=1536)
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+def some_topics(share: float) -> tp.Topics:
+    """One hundred topics over a share of the vocabulary, so that this share of random tokens carries one."""
+    words = np.arange(1_000, 1_000 + int(share * (VOCABULARY - 1_000)))
+    return tp.Topics.from_token_ids(
+        {f"topic {number}": part.tolist() for number, part in enumerate(np.array_split(words, 100))},
+        vocabulary_size=VOCABULARY,
+    )
+
+
+def documents() -> list[list[int]]:
+    return np.random.default_rng(0).integers(1_000, VOCABULARY, (DOCUMENTS, LENGTH)).tolist()
+
+
+def ways(share: float) -> dict[str, Callable[[], Any]]:
+    """What is timed."""
+    torch.set_num_threads(1)
+    model = small_bert()
+    topics, texts = some_topics(share), documents()
+    host = tp.open_model(model, host="huggingface")
+    inputs = capture.view(host).inputs(torch.tensor(texts), torch.ones(DOCUMENTS, LENGTH, dtype=torch.bool))
+
+    def forward(implementation: str) -> None:
+        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+            huggingface.run(model, inputs)
+
+    def measure(through: capture.Through, n_permutations: int) -> None:
+        options = {"n_permutations": n_permutations, "n_resamples": 0, "special_ids": (), "through": through}
+        tp.measure_attention(host, topics, texts, **options)
+
+    return {
+        "eager forward": lambda: forward("eager"),
+        "sdpa forward": lambda: forward("sdpa"),
+        "through hooks": lambda: measure("hooks", 0),
+        "through hooks, 200 permutations": lambda: measure("hooks", 200),
+        "beside sdpa": lambda: measure("rows", 0),
+        "beside sdpa, 200 permutations": lambda: measure("rows", 200),
+    }
+
+
+def times(share: float, repetitions: int) -> dict[str, float]:
+    runs = ways(share)
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repetitions):
+        for name, run in runs.items():
+            start = perf_counter()
+            run()
+            found[name].append(perf_counter() - start)
+    return {name: float(np.median(values)) for name, values in found.items()}
+
+
+def peak_memory(share: float, name: str) -> float:
+    """Megabytes that one run takes beyond what is there before it, in a fresh process."""
+    command = [sys.executable, __file__, "--memory-of", name, "--share", str(share)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def memory(field: str) -> float:
+    """Megabytes that Linux reports for this process."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--share", type=float, default=0.2)
+    parser.add_argument("--memory-of", default=None)
+    options = parser.parse_args()
+    if options.memory_of:
+        run = ways(options.share)[options.memory_of]
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the peak of before
+        run()
+        print(memory("VmHWM") - before)
+        return
+    for share in (0.2, 0.5):
+        found = times(share, options.repetitions)
+        eager = found["eager forward"]
+        print(f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {eager:.3f} s")
+        for name, seconds in found.items():
+            print(f"  {name:34s} {seconds / eager:5.2f} × eager   peak {peak_memory(share, name):5.0f} MB")
+        for way in ("through hooks", "beside sdpa"):
+            print(f"  {way}: 200 permutations cost {found[way + ', 200 permutations'] / found[way]:.2f} ×")
+
+
+if __name__ == "__main__":
+    main()
