@@ -257,8 +257,7 @@ class History:
         for i, series in enumerate(self.measured.values()):
             tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
         tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
-        # safetensors refuses tensors that share memory or are views.
-        return json.dumps(about, indent=1), {name: t.detach().cpu().clone() for name, t in tensors.items()}
+        return json.dumps(about, indent=1), tensors
 
     @classmethod
     def unpack(cls, text: str, tensors: Mapping[str, Tensor]) -> "History":

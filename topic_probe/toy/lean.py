@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, embedding
 
 from topic_probe.data.masking import MaskedBatch
 from topic_probe.toy.model import toy_config, toy_logits, toy_parameters, toy_tensors
@@ -61,7 +62,7 @@ def lean_form(model: nn.Module) -> LeanForm | None:
     Several layers or heads, a residual connection and hooks that someone put on the model need the hooked forward.
     """
     config = toy_config(model)
-    if config.n_layers > 1 or config.n_heads > 1 or config.residual or _has_hooks(model):
+    if config.n_layers > 1 or config.n_heads > 1 or config.residual or has_hooks(model):
         return None
     tensors = toy_tensors(model)
     frozen = {name: tensors[name] for name, leaf in toy_parameters(model).items() if not leaf.requires_grad}
@@ -71,6 +72,12 @@ def lean_form(model: nn.Module) -> LeanForm | None:
         n for n, value in square.items() if torch.equal(value, torch.eye(len(value)).to(value))
     )
     return LeanForm("W_K" in zero or {"W_Q", "b_Q"} <= zero, identity, zero)
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether someone put a hook on the model."""
+    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
+    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
 
 
 def queries(batch: MaskedBatch, vocabulary_size: int, *, uniform: bool, dtype: torch.dtype) -> Queries | None:
@@ -127,7 +134,7 @@ def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: str) -> Float[Ten
     logits = toy_logits(model, batch.shown, batch.mask)[rows, positions]
     target = batch.target[rows, positions]
     if loss == "cross_entropy":
-        losses = nn.functional.cross_entropy(logits, target, reduction="none")
+        losses = cross_entropy(logits, target, reduction="none")
     else:
         losses = (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
     return _shares(rows, len(batch)).to(losses.dtype) @ losses
@@ -161,17 +168,14 @@ def _attention(
         return batch.counts / batch.counts.sum(dim=1, keepdim=True).clamp(min=1)
     one_hot = "W_E" in form.identity
     tokens, query = torch.unique(batch.token, return_inverse=True)
-    shown = tensors["W_Q"] if one_hot else tensors["W_E"]
-    asked = shown[:, tokens].T if one_hot else shown[:, tokens].T @ tensors["W_Q"].T
+    # embedding looks rows up as indexing does, with a far cheaper gradient.
+    asked = embedding(tokens, (tensors["W_Q"] if one_hot else tensors["W_E"]).T)
+    if not one_hot:
+        asked = asked @ tensors["W_Q"].T
     if "b_Q" not in form.zero:
         asked = asked + tensors["b_Q"]
     scores = asked @ tensors["W_K"]
     if not one_hot:
         scores = scores @ tensors["W_E"]
     scores = scores / math.sqrt(tensors["W_K"].shape[0])
-    return (scores[query] + batch.counts.log()[batch.document]).softmax(dim=1)
-
-
-def _has_hooks(model: nn.Module) -> bool:
-    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
-    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
+    return (embedding(query, scores) + batch.counts.log()[batch.document]).softmax(dim=1)

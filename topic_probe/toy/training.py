@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from topic_probe.data.masking import MaskedBatch
 from topic_probe.toy.history import History, Series, TrainConfig
-from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
+from topic_probe.toy.lean import LeanForm, has_hooks, hooked_loss, lean_form, lean_loss, queries
 from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
 
 Measure = Callable[[nn.Module], Any]
@@ -67,16 +67,17 @@ def train_toy(
     run = _Run(model, config)
     if path is not None and path.exists():
         run.load(path)
-    first = run.step
+    first = run.first
     with _interrupts() as interrupt, _progress_bar(config.steps, first, progress) as advance:
         try:
             while True:
                 run.mark()
+                if not run.evaluate():
+                    break
+                # Written only now, so that a checkpoint never holds a state whose loss is not finite.
                 due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > first)
                 if path is not None and due:
                     run.save(path)
-                if not run.evaluate():
-                    break
                 row = run.record()
                 if row is not None and log is not None:
                     log(run.step, row)
@@ -106,7 +107,7 @@ class _Run:
     def __init__(self, model: nn.Module, config: TrainConfig):
         self.model, self.config, self.toy = model, config, toy_config(model)
         self.batches = _Batches(config, self.toy)
-        self.form = _choose_form(model, config)
+        self.form, self.hooked = _choose_form(model, config), has_hooks(model)
         self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
         if not self.leaves:
             raise ValueError("every tensor of the model is frozen; name some in ToyConfig(trained=...)")
@@ -118,7 +119,8 @@ class _Run:
         self.recorder = _Recorder(config, self.tensors, list(self.leaves))
         self.before = [tensor.detach().clone() for tensor in self.trained]
         self.measured: dict[str, list[tuple[int, Tensor]]] = {}
-        self.step, self.stopped, self.loss = 0, "finished", math.nan
+        self.first = self.step = 0
+        self.stopped, self.loss = "finished", math.nan
         self.gradients: list[Tensor] = []
 
     def mark(self) -> None:
@@ -132,8 +134,8 @@ class _Run:
         if math.isfinite(self.loss):
             return True
         what = f"the loss of step {self.step} is {self.loss}"
-        if self.step == 0:
-            raise ValueError(f"{what}, before any update; look at the model's initial tensors")
+        if self.step == self.first:
+            raise ValueError(f"{what}, before any update; look at the tensors the model starts with")
         self._undo(what)
         return False
 
@@ -144,23 +146,31 @@ class _Run:
         self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
 
     def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
-        size, dtype = self.toy.vocabulary_size, self.trained[0].dtype
-        loss: Tensor | None
         for batch in self.batches:
-            if self.form is None:
-                loss = hooked_loss(self.model, batch, loss=self.config.loss)
-                if loss is not None:
-                    found = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
-                    return loss, [
-                        in_paper_layout(self.model, name, gradient)
-                        for name, gradient in zip(self.leaves, found, strict=True)
-                    ]
-            else:
-                reduced = queries(batch, size, uniform=self.form.uniform, dtype=dtype)
-                if reduced is not None:
-                    loss = lean_loss(self.tensors, self.form, reduced, loss=self.config.loss)
-                    return loss, list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
+            found = self._hooked(batch) if self.form is None else self._lean(batch, self.form)
+            if found is not None:
+                return found
         raise AssertionError("batches never end")
+
+    def _lean(self, batch: MaskedBatch, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
+        dtype = self.trained[0].dtype
+        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=dtype)
+        if reduced is None:
+            return None
+        loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
+        return loss, list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
+
+    def _hooked(self, batch: MaskedBatch) -> tuple[Tensor, list[Tensor]] | None:
+        loss = hooked_loss(self.model, batch, loss=self.config.loss)
+        if loss is None:
+            return None
+        found = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
+        gradients = []
+        for (name, _), gradient in zip(self.leaves.items(), found, strict=True):
+            # b_K shifts all scores of a query alike, so what comes out is rounding, which Adam would make a step of.
+            exact = torch.zeros_like(gradient) if name.startswith("b_K") and not self.hooked else gradient
+            gradients.append(in_paper_layout(self.model, name, exact))
+        return loss, gradients
 
     def record(self) -> dict[str, float] | None:
         """Write the row of this step, if it has one."""
@@ -206,7 +216,7 @@ class _Run:
                 for name, entries in measured.items()
                 if entries
             },
-            tensors={name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()},
+            tensors={name: _copy(tensor) for name, tensor in self.tensors.items()},
             last_step=self.step,
             stopped=self.stopped if stopped is None else stopped,
             empty_batches=self.batches.n_empty,
@@ -251,7 +261,8 @@ class _Run:
         with torch.no_grad():
             for name, value in history.tensors.items():
                 self.tensors[name].copy_(value)
-        self.step, self.batches.n_empty = about["step"], about["n_empty"]
+        self.first = self.step = about["step"]
+        self.batches.n_empty = about["n_empty"]
         self.batches.generator.set_state(tensors["resume.generator"])
         self.optimizer.load(self.step, self.leaves, _under("resume.moment.", tensors))
         self.recorder.load(history, _under("resume.past.", tensors))
@@ -332,7 +343,7 @@ class _Optimizer:
     def moments(self, names: Iterator[str] | Mapping[str, Any]) -> dict[str, Tensor]:
         """The state, by name."""
         pairs = zip(names, self.first, self.second, strict=True) if self.first else ()
-        return {f"{order}.{name}": moment.clone() for name, *two in pairs for order, moment in enumerate(two)}
+        return {f"{order}.{name}": _copy(moment) for name, *two in pairs for order, moment in enumerate(two)}
 
     def load(self, count: int, names: Mapping[str, Any], moments: Mapping[str, Tensor]) -> None:
         """Take the state back."""
@@ -374,11 +385,13 @@ class _Recorder:
             self.past[step] = units
         if not has_row:
             return None
-        past = self.past.pop(step - ROTATION_LAG, {})
+        # Not popped: after an interruption this step is recorded again.
+        past = self.past.get(step - ROTATION_LAG, {})
         turned = [
-            max(0.0, (1 - torch.dot(units[name], past[name]).item()) / 2) if past else math.nan
+            ((1 - torch.dot(units[name], past[name])) / 2).clamp(min=0).item() if past else math.nan
             for name in self.turning
         ]
+        self.past = {earlier: units for earlier, units in self.past.items() if earlier >= step - ROTATION_LAG}
         penalty = self.config.l2 * sum(norm * norm for norm in norms)
         row = [loss, penalty, *self.norms.values(), *turned]
         self.steps.append(step)
@@ -409,10 +422,11 @@ class _Recorder:
         self.values = array("d", history.table.flatten().tolist())
         for key, unit in past.items():
             step, _, name = key.partition(".")
-            self.past.setdefault(int(step), {})[name] = unit
+            # Copied, because a file's tensors lie anywhere, and sums depend on the alignment in their last bit.
+            self.past.setdefault(int(step), {})[name] = unit.clone()
 
 
-def _choose_form(model: nn.Module, config: TrainConfig) -> Any:
+def _choose_form(model: nn.Module, config: TrainConfig) -> LeanForm | None:
     form = None if config.forward == "hooked" else lean_form(model)
     if form is None and config.forward == "lean":
         raise ValueError(
@@ -450,6 +464,11 @@ def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str
         )
 
 
+def _copy(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """A copy of its own memory, in row order, as safetensors wants it."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
@@ -458,7 +477,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -466,7 +485,6 @@ def _write_checkpoint(path: Path, text: str, tensors: dict[str, Tensor]) -> None
     """One file under a temporary name, then renamed, so that it is whole or absent."""
     from safetensors.torch import save
 
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     data = save(tensors, metadata={"about": text, "sha256": _digest(text, tensors)})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
