@@ -441,6 +441,14 @@ def test_split_words_are_kept_as_compounds_on_demand(wordpiece):
     assert "2 of them compounds" in repr(topics)
 
 
+def test_special_tokens_that_were_added_later_are_no_words(byte_level):
+    tokenizer = copy.deepcopy(byte_level)
+    tokenizer.add_tokens([tokenizers.AddedToken("<speaker>", special=True), "axolotl"])
+    topics = Topics.from_word_lists({"a": ["frog", "<speaker>", "axolotl"]}, tokenizer)
+    assert sets_of(topics) == {"a": {258, 259, tokenizer.convert_tokens_to_ids("axolotl")}}
+    assert topics.left_out == {"special tokens": ("<speaker>",)}
+
+
 def test_a_word_with_one_whole_variant_is_no_split_word(byte_level):
     # FROG is F·R·O·G in pieces, but frog is one, so nothing of it becomes a compound.
     topics = Topics.from_word_lists({"a": ["FROG"]}, byte_level, split_words="keep")
@@ -508,7 +516,9 @@ def test_what_is_no_list_of_words_is_refused_by_topic(words, message, wordpiece)
         Topics.from_word_lists({"animals": words}, wordpiece)
 
 
-@pytest.mark.parametrize("thing", ["bert-base-uncased", None, {"frog": 5}])
+@pytest.mark.parametrize(
+    "thing", ["bert-base-uncased", None, {"frog": 5}, tokenizers.Tokenizer(models.WordLevel({"frog": 0}))]
+)
 def test_what_is_no_tokenizer_is_refused(thing):
     with pytest.raises(TypeError, match=r"Hugging Face tokenizer is needed.*AutoTokenizer"):
         Topics.from_word_lists({"a": ["frog"]}, thing)

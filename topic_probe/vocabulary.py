@@ -108,7 +108,7 @@ class _Judge:
         for pieces in sequences:
             kinds.setdefault(self.kind(pieces), {})[pieces] = None
         outcome = min(kinds, key=OUTCOMES.index)
-        return Lookup(outcome, tuple(pieces for pieces in kinds[outcome] if pieces))
+        return Lookup(outcome, tuple(kinds[outcome]))
 
     def kind(self, pieces: tuple[int, ...]) -> str:
         if self.unknown.intersection(pieces):
