@@ -1,0 +1,336 @@
+"""Do the weights of a head, read in words, treat words of one topic differently from words of different topics?
+
+A head's scores between all words, A Bᵀ with factors A and B of [word, d_head], are never formed. Sums of them over
+groups of words are products of sums of embeddings, so a few [d_model, d_model] matrices per model hold all that
+every head needs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import Contrast, PairSums
+from topic_probe.measure.embeddings import EmbeddingWords, first_topics, labelled_words, times_shared
+from topic_probe.measure.report import Report, provenance
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import divide, no_interval_reason, split_halves, word_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Circuit = Literal["qk", "ov"]
+CIRCUITS: tuple[Circuit, ...] = ("qk", "ov")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightReport(Report, kind="weights"):
+    """What the weights of every head do between words, same topic against different topics.
+
+    Attributes:
+        heads: a cell for every circuit and head; scores have a sign, so ``difference`` is the number to read.
+        standardised: ``difference`` divided by the standard deviation of a head's scores over all ordered pairs of
+            words (each with itself included), comparable between heads; NaN where all scores are equal.
+        circuit: "qk" or "ov", for every cell.
+        stack: self, encoder, decoder or cross, for every cell.
+        layer: number of the layer within its stack, for every cell.
+        head: number of the head within its layer, for every cell.
+        provenance: model, options, versions, and what was left out and why.
+    """
+
+    heads: Contrast
+    standardised: Float64[np.ndarray, " cell"]
+    circuit: tuple[str, ...]
+    stack: tuple[str, ...]
+    layer: tuple[int, ...]
+    head: tuple[int, ...]
+    provenance: Mapping[str, Any]
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every circuit and head."""
+        names = {name: list(getattr(self, name)) for name in ("circuit", "stack", "layer", "head")}
+        return self.heads.to_dataframe({**names, "standardised": self.standardised})
+
+
+def measure_weights(
+    model: Any,
+    topics: Topics,
+    *,
+    circuits: Sequence[Circuit] | None = None,
+    exclude: Iterable[int] = (),
+    statistic: Literal["ratio", "difference"] = "difference",
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> WeightReport:
+    """Mean weights between words by relation, for every head, over all ordered pairs of words with a topic.
+
+    "qk" scores how much the word in a query position attends to the word in a key position, e_i W_Q W_Kᵀ e_j, without
+    biases, positions and the division by √d_head. "ov" scores how much attending to word i adds to the score of
+    word j at the output, e_i W_V W_O u_j, with u_j its column of the unembedding; in a one-hot toy these are the
+    entries of W_V. Normalisation layers are left out of both, and everything that happens between the embedding and
+    the layer. The encoder of an encoder-decoder model does not write where words are scored and has no "ov".
+
+    Intervals resample words within their topics, as in `measure_embeddings`.
+
+    Args:
+        model: a hooked model, as from `open_model`; it comes back as it went in.
+        topics: topics over the model's vocabulary.
+        circuits: which to measure; None: "qk", and "ov" where the model scores words by a matrix.
+        exclude: token ids left out.
+        statistic: what intervals are about.
+        n_resamples: draws for intervals; 0 for none.
+        level: share of intervals that cover the truth.
+        seed: of the draws.
+
+    Raises:
+        ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
+    """
+    from topic_probe.lens import capture
+    from topic_probe.lens.heads import embedding_in_residual
+
+    capture.check_topics(model, topics)
+    excluded = sorted(set(exclude))
+    words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
+    factors, missing = _word_factors(model, words, circuits)
+    options: dict[str, Any] = {
+        "statistic": statistic,
+        "n_resamples": n_resamples,
+        "level": level,
+        "seed": seed,
+    }
+    parts = [
+        _measure_site(model, site, circuit, words.group, topics, moments, **options)
+        for circuit, left, right in factors
+        for moments in [word_moments(left, right, words.group, topics)]
+        for site in capture.sites(model)
+        # An encoder beside a decoder does not write into the stream that words are scored from.
+        if (circuit, site.stack) != ("ov", "encoder")
+    ]
+    if not parts:
+        raise ValueError("this model has no attention layers, so there are no heads to measure")
+    heads = _pooled(parts, len(words.index), statistic)
+    return WeightReport(
+        heads=heads,
+        standardised=divide(heads.difference, np.concatenate([part.spread for part in parts])),
+        circuit=tuple(part.circuit for part in parts for _ in part.spread),
+        stack=tuple(part.stack for part in parts for _ in part.spread),
+        layer=tuple(part.layer for part in parts for _ in part.spread),
+        head=tuple(head for part in parts for head in range(len(part.spread))),
+        provenance=provenance(
+            topics,
+            model=capture.describe(model),
+            options={
+                "circuits": [circuit for circuit, _, _ in factors],
+                "exclude": excluded,
+                "n_resamples": n_resamples,
+                "level": level,
+            },
+            seed=seed,
+            left_out={**words.left_out, **missing},
+        ),
+    )
+
+
+def _word_factors(
+    model: Any, words: EmbeddingWords, circuits: Sequence[Circuit] | None
+) -> tuple[list[tuple[Circuit, Tensor, Tensor]], dict[str, str]]:
+    """What stands left and right of the weights of each circuit, [word, d_model], and why one is missing."""
+    from topic_probe.lens.heads import unembedding
+
+    unknown = [circuit for circuit in circuits or () if circuit not in CIRCUITS]
+    if unknown or circuits == ():
+        raise ValueError(f"circuits must be some of {CIRCUITS}, got {circuits}")
+    wanted = CIRCUITS if circuits is None else tuple(dict.fromkeys(circuits))
+    inputs = words.rows[words.index.to(words.rows.device)].cpu().double()
+    factors: list[tuple[Circuit, Tensor, Tensor]] = []
+    missing = {}
+    for circuit in wanted:
+        if circuit == "qk":
+            factors.append((circuit, inputs, inputs))
+            continue
+        try:
+            outputs = unembedding(model)
+        except ValueError as error:
+            if circuits is not None:
+                raise
+            missing["ov"] = str(error)
+            continue
+        factors.append((circuit, inputs, _columns(outputs, words.ids)))
+    return factors, missing
+
+
+def _columns(
+    outputs: Float[Tensor, "d_model vocabulary"], ids: Int64[Tensor, " word"]
+) -> Float64[Tensor, "word d_model"]:
+    """The unembedding of every word, checked."""
+    if int(ids.max()) >= outputs.shape[1]:
+        raise ValueError(
+            f"the model scores {outputs.shape[1]} words, the topics hold id {int(ids.max())}: leave it out"
+        )
+    columns = outputs[:, ids.to(outputs.device)].T.cpu().double()
+    if not columns.isfinite().all():
+        bad = ids[~columns.isfinite().all(1)]
+        raise ValueError(
+            f"the unembedding of token {int(bad[0])} is not finite: pass it, and others, in exclude"
+        )
+    return columns
+
+
+# -------------------------------------------------------------------- all pairs of words, through factors
+
+
+@dataclass(frozen=True)
+class WordMoments:
+    """All that the sums of any bilinear score l_i W r_j over pairs of words depend on.
+
+    Attributes:
+        left, right: what stands on either side of the weights.
+        pairs: for every relation, the sum of l_i r_jᵀ over its ordered pairs.
+        left_gram, right_gram: the sums of l_i l_iᵀ and of r_j r_jᵀ over all words.
+        counts: number of pairs of every relation.
+    """
+
+    left: Float64[Tensor, "word d_model"]
+    right: Float64[Tensor, "word d_model"]
+    pairs: Float64[Tensor, "3 d_model d_model"]
+    left_gram: Float64[Tensor, "d_model d_model"]
+    right_gram: Float64[Tensor, "d_model d_model"]
+    counts: Float64[np.ndarray, " 3"]
+
+
+def word_moments(
+    left: Float64[Tensor, "word d_model"],
+    right: Float64[Tensor, "word d_model"],
+    group: Int64[Tensor, " word"],
+    topics: Topics,
+) -> WordMoments:
+    """The moments of two lists of vectors for the same words."""
+    n_groups = len(topics.group_topics)
+    sums = [torch.zeros(n_groups, side.shape[1], dtype=torch.float64) for side in (left, right)]
+    left_sums, right_sums = (
+        empty.index_add_(0, group, side) for empty, side in zip(sums, (left, right), strict=True)
+    )
+    sizes = torch.bincount(group, minlength=n_groups).double()
+    same_word = left.T @ right
+    sharing = left_sums.T @ times_shared(topics.shared, right_sums)
+    everything = torch.outer(left_sums.sum(0), right_sums.sum(0))
+    n_sharing = float(sizes @ times_shared(topics.shared, sizes[:, None]).squeeze(1))
+    n = len(left)
+    return WordMoments(
+        left,
+        right,
+        pairs=torch.stack([same_word, sharing - same_word, everything - sharing]),
+        left_gram=left.T @ left,
+        right_gram=same_word if left is right else right.T @ right,
+        counts=np.array([n, n_sharing - n, n * n - n_sharing], dtype=np.float64),
+    )
+
+
+def circuit_sums(
+    moments: WordMoments, P: Float64[Tensor, "head d_model d_head"], Q: Float64[Tensor, "head d_model d_head"]
+) -> tuple[PairSums, Float64[np.ndarray, " head"]]:
+    """Sums of the scores l_i P Qᵀ r_j by relation, [head, relation], and their standard deviation in every head.
+
+    The standard deviation is over all ordered pairs of words, each with itself included: the second moment is
+    Σ (a_i·b_j)² = tr(AᵀA BᵀB).
+    """
+    sums = torch.stack([(P * (pairs @ Q)).sum((1, 2)) for pairs in moments.pairs], dim=-1)
+    n = moments.counts.sum()
+    squares = ((P.mT @ moments.left_gram @ P) * (Q.mT @ moments.right_gram @ Q)).sum((1, 2)) / n
+    variance = squares - (sums.sum(1) / n).square()
+    # What is left of equal scores is rounding, and no spread.
+    spread = torch.where(variance > 1e-14 * squares, variance, 0.0).sqrt()
+    return PairSums(sums.numpy(), np.tile(moments.counts, (len(sums), 1))), spread.numpy()
+
+
+@dataclass(frozen=True)
+class _SitePart:
+    circuit: str
+    stack: str
+    layer: int
+    sums: PairSums
+    spread: Float64[np.ndarray, " head"]
+    interval: Float64[np.ndarray, "head 2"] | None
+
+
+def _measure_site(
+    model: Any,
+    site: Any,
+    circuit: Circuit,
+    group: Int64[Tensor, " word"],
+    topics: Topics,
+    moments: WordMoments,
+    *,
+    n_resamples: int,
+    seed: int,
+    **options: Any,
+) -> _SitePart:
+    """One circuit of all heads at one site; ``options`` go to `word_interval`."""
+    from topic_probe.lens.heads import head_weights
+
+    weights = head_weights(model, site)
+    factors = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
+    P, Q = (factor.cpu().double() for factor in factors)
+    sums, spread = circuit_sums(moments, P, Q)
+    interval = None
+    if n_resamples:
+        strata = first_topics(topics)[group.numpy()]
+        ends = head_ends(moments, P, Q, group, topics, torch.from_numpy(split_halves(strata, seed=seed)))
+        interval = word_interval(*ends, strata, n_resamples=n_resamples, seed=seed, **options)
+    return _SitePart(circuit, site.stack, site.layer, sums, spread, interval)
+
+
+def head_ends(
+    moments: WordMoments,
+    P: Float64[Tensor, "head d_model d_head"],
+    Q: Float64[Tensor, "head d_model d_head"],
+    group: Int64[Tensor, " word"],
+    topics: Topics,
+    half: Int64[Tensor, " word"],
+) -> tuple[
+    Float64[np.ndarray, "half word head"],
+    Float64[np.ndarray, "half word"],
+    Float64[np.ndarray, "half word head"],
+    Float64[np.ndarray, "half word"],
+]:
+    """For every word, its summed scores and numbers of pairs at either end, as `word_interval` wants them."""
+    n, n_groups = len(group), len(topics.group_topics)
+    bins = 2 * group + half
+    ends = torch.zeros(2, 2, n, len(P), dtype=torch.float64)  # relation, half, word, head
+    for head, (p, q) in enumerate(zip(P, Q, strict=True)):
+        a, b = moments.left @ p, moments.right @ q
+        # A word's own score stands at both ends of the pair with itself, which is no pair of different words.
+        own = F.one_hot(half, 2) * (2 * (a * b).sum(1, keepdim=True))
+        for near, far in ((a, b), (b, a)):
+            sums = torch.zeros(2 * n_groups, far.shape[1], dtype=torch.float64).index_add_(0, bins, far)
+            by_half = sums.view(n_groups, -1)
+            shared = times_shared(topics.shared, by_half)
+            for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
+                ends[relation, :, :, head] += torch.einsum(
+                    "wd,whd->hw", near, partners.view(n_groups, 2, -1)[group]
+                )
+        ends[0, :, :, head] -= own.T
+    members = torch.bincount(bins, minlength=2 * n_groups).view(n_groups, 2).double()
+    mates = times_shared(topics.shared, members)
+    n_same, n_different = mates[group] - F.one_hot(half, 2), (members.sum(0) - mates)[group]
+    return ends[0].numpy(), 2 * n_same.T.numpy(), ends[1].numpy(), 2 * n_different.T.numpy()
+
+
+def _pooled(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:
+    """One contrast over all circuits and heads."""
+    sums = PairSums(
+        np.concatenate([part.sums.sums for part in parts]),
+        np.concatenate([part.sums.counts for part in parts]),
+    )
+    intervals = [part.interval for part in parts if part.interval is not None]
+    if not intervals:
+        return sums.contrast(statistic=statistic)
+    interval = np.concatenate(intervals)
+    reason = no_interval_reason(interval, n_words, "words")
+    return sums.contrast(interval=interval, reason=reason, statistic=statistic)
