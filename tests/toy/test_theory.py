@@ -5,6 +5,7 @@ import math
 from itertools import combinations
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -136,9 +137,10 @@ def test_the_optimal_value_is_the_minimum_norm_least_squares_solution_over_all_d
         uniform(5, 3, 2, word_probabilities=zipf_words(5, 3)),
         uniform(5, 3, 2, word_probabilities=overlapping_words(5, 3, overlap=0.3)),
         uniform(4, 3, 4),
+        uniform(10, 2, 10),
         uniform(1, 3, 1),
     ],
-    ids=["unequal words", "overlapping topics", "all topics in every document", "one topic"],
+    ids=["unequal", "overlapping", "all topics in every document", "and more of them", "one topic"],
 )
 def test_the_optimal_value_is_the_minimum_norm_solution_outside_the_papers_assumptions_too(world):
     documents = all_documents(world)
@@ -157,7 +159,7 @@ def test_the_optimal_value_of_a_two_word_world_worked_by_hand():
 
 def test_lda_has_the_same_optimum_as_uniform_topics():
     world = TopicModel(n_topics=5, words_per_topic=3, alpha=0.3)
-    theta = torch.distributions.Dirichlet(torch.full((5,), 0.3).double()).sample((400,))
+    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.full(5, 0.3), size=400))
     documents = torch.nn.functional.pad(theta @ world.topic_words, (1, 0))
     solution = torch.linalg.lstsq(shown(documents, PAPER), documents, driver="gelsd", rcond=1e-10).solution
     torch.testing.assert_close(theory.optimal_value(world, PAPER), solution.T, rtol=0, atol=1e-11)
@@ -180,6 +182,17 @@ def test_the_value_loss_holds_for_unequal_words_and_overlapping_topics(table):
     W = noise(16, 16)
     expected = enumerated_value_loss(W, world, PAPER)
     assert float(theory.value_loss(W, world, PAPER)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_value_loss_of_lda_is_the_mean_over_drawn_proportions():
+    world, W = TopicModel(n_topics=4, words_per_topic=2, alpha=0.3), noise(9, 9)
+    theta = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(4, 0.3), size=100_000))
+    documents = torch.nn.functional.pad(theta @ world.topic_words, (1, 0))
+    predictions = shown(documents, ODD) @ W.T
+    losses = predictions.square().sum(dim=1) - 2 * (predictions * documents).sum(dim=1) + 1
+    error = float(losses.std()) / len(losses) ** 0.5
+    assert float(theory.value_loss(W, world, ODD)) == pytest.approx(float(losses.mean()), abs=4 * error)
+    assert error < 0.005 * float(losses.mean())
 
 
 @pytest.mark.parametrize("world", [uniform(6, 4, 2), TopicModel(n_topics=6, words_per_topic=4, alpha=0.3)])
@@ -288,12 +301,25 @@ def test_the_optimum_nearest_to_zero_is_theorem_2s():
     assert "relative=1" in repr(check)
 
 
-@pytest.mark.parametrize("entry", [(0, 0), (0, 5), (5, 0), (5, 5), (5, 1)])
-def test_moving_any_single_entry_of_an_optimum_is_noticed(entry):
-    world = uniform(4, 3, 2)
-    W = theory.optimal_value(world, PAPER)
+@pytest.mark.parametrize(
+    ("entry", "part"),
+    [
+        ((0, 0), "mask_entry"),
+        ((0, 5), "mask_row"),
+        ((5, 0), "mask_column"),
+        ((5, 5), "same_topic"),
+        ((5, 1), "different_topic"),
+    ],
+)
+def test_moving_any_single_entry_of_an_optimum_shows_in_its_own_condition(entry, part):
+    # With that much masking c2 = 1/0.64 − 1 is small, so that a fitted u cannot hide the [MASK] column.
+    world, masking = uniform(4, 3, 2), Masking(p_mask=0.8)
+    W = theory.optimal_value(world, masking)
     W[entry] += 0.1
-    assert theory.check_lemma1(W, world, PAPER).worst > 0.01
+    check = theory.check_lemma1(W, world, masking)
+    largest = torch.as_tensor(getattr(check, part)).abs().max()
+    assert 0.07 < float(largest) < 0.1
+    assert check.worst == pytest.approx(float(largest))
 
 
 def test_the_realisable_embedding_satisfies_theorem_1_and_reaches_the_floor():

@@ -14,6 +14,7 @@ that a value matrix enters only through nine sums, whatever its size.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 from typing import Literal
 
 import torch
@@ -178,7 +179,7 @@ def optimal_attention(
             world, masking, alpha=weights[..., 0], beta=weights[..., -1], value=value, scale=scale
         )
 
-    axis = torch.linspace(-6, 8, 141, dtype=torch.float64) * torch.log(torch.tensor(10.0)).double()
+    axis = torch.linspace(-6, 8, 71, dtype=torch.float64) * log(10)
     grid = axis.unsqueeze(1) if tied else torch.cartesian_prod(axis, axis)
     logs = _newton(loss, grid[loss(grid).argmin()])
     alpha, beta = float(logs[0].exp()), float(logs[-1].exp())
@@ -248,7 +249,7 @@ def _sums_of_matrix(W: Float[Tensor, "token token"], world: World) -> _ValueSums
     """Sums of any matrix, differentiable in it."""
     check_over_tokens(W, world)
     n, v, T = n_words(world), world.words_per_topic, world.n_topics
-    W = W.double()
+    W = W.cpu().double()
     mask, words = W[:, 0], W[:, 1:]
     topics, rows = words.reshape(n + 1, T, v).sum(dim=2), words.sum(dim=1)
     own = topics[1:].reshape(T, v, T).diagonal(dim1=0, dim2=2)

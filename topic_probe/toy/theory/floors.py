@@ -84,10 +84,9 @@ def _uniform_kind(
     world: World, masking: MaskingScheme, *, regime: str, loss: Loss
 ) -> Literal["minimum", "infimum", "lower bound"]:
     """Whether uniform attention reaches the best prediction p."""
-    frozen = (
-        regime == "embedding" and world.word_probabilities is not None
-    )  # bias and symmetry get in the way
-    if genuine_share(masking) <= 0 or frozen:
+    # The bias of the embedding regime and the symmetry of W_Eᵀ W_E are made for equally likely words.
+    limited = regime == "embedding" and world.word_probabilities is not None
+    if genuine_share(masking) <= 0 or limited:
         return "lower bound"
     if loss == "squared":
         return "minimum"
@@ -126,11 +125,10 @@ def _free_squared(world: World, masking: MaskingScheme) -> float:
 
 def _free_entropy(world: World, masking: MaskingScheme) -> float:
     """E[H(p)] where [MASK] is shown, E[H(q)] where a word is."""
-    p_keep, p_random, drawn = masking.p_keep, masking.p_random, masking.p_random / n_words(world)
+    p_keep, drawn = masking.p_keep, masking.p_random / n_words(world)
     share, weight, _ = _topic_share(world)
-    total = (1 - p_keep - p_random + p_random) * _entropy(
-        world
-    )  # every random draw leaves H(p) to be guessed
+    # [MASK] leaves H(p) to be guessed, and so do the random draws of all words together.
+    total = (1 - p_keep) * _entropy(world)
     for probability, _, _, times in _kinds_of_words(world):
         p = share * probability
         shown, kept = p_keep * p + drawn, (p_keep + drawn) * p

@@ -119,11 +119,10 @@ def value_loss(
         bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
     """
     check_over_tokens(W, world)
-    wanted = original_frequencies(world).to(W.device)
-    moments = topic_moments(world).to(W.device)
-    error: Tensor = W.double() @ shown_frequencies(world, masking).to(W.device) - wanted
+    wanted, moments = original_frequencies(world), topic_moments(world)
+    error: Tensor = W.cpu().double() @ shown_frequencies(world, masking) - wanted
     if bias is not None:
-        error = error + bias.double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
+        error = error + bias.cpu().double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
     # E|Wx̄ + b − x|² = E|Wx̄ + b − p|² + 1 − E|p|², because x is drawn from p.
     return _quadratic(error, moments) + 1 - _quadratic(wanted, moments)
 
@@ -216,7 +215,7 @@ def _check(
     W: Float[Tensor, "token token"], world: World, constants: ValueConstants, *, mask_target: float
 ) -> OptimumCheck:
     check_over_tokens(W, world)
-    W = W.detach().double().cpu()
+    W = W.detach().cpu().double()
     T, v, n = world.n_topics, world.words_per_topic, n_words(world)
     topic = torch.arange(n) // v
     own = torch.zeros(n + 1, T, dtype=torch.bool)
