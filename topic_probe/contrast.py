@@ -265,7 +265,10 @@ class DocumentSums:
 
     def _check(self, shape: tuple[int, ...], count_shape: tuple[int, ...]) -> None:
         if not self._rows:
-            if np.broadcast_shapes(shape, count_shape) != shape:
+            fits = len(count_shape) <= len(shape) and all(
+                count in (1, length) for count, length in zip(count_shape[::-1], shape[::-1], strict=False)
+            )
+            if not fits:
                 raise ValueError(f"counts of shape {count_shape} do not broadcast to sums of shape {shape}")
             self._sums, self._counts = np.zeros((0, *shape)), np.zeros((0, *count_shape))
         held = self._sums.shape[1:], self._counts.shape[1:]
@@ -354,12 +357,12 @@ def bootstrap_interval(
     """
     sums, counts = documents.rows()[1:] if isinstance(documents, DocumentSums) else documents
     shape = sums.shape[1:-1]
+    if len(sums) < MIN_UNITS:
+        return np.full((*shape, 2), np.nan)
     top, bottom = _terms(sums.reshape(len(sums), -1, 3), statistic)
     flat_counts = np.broadcast_to(counts, sums.shape) if counts.shape[1:-1] not in ((), shape) else counts
     n_top, n_bottom = _terms(flat_counts.reshape(len(sums), -1, 3), statistic)
     effective = np.minimum(effective_units(n_top), effective_units(n_bottom))
-    if len(sums) < MIN_UNITS:
-        return np.full((*shape, 2), np.nan)
 
     def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample item"]:
         return compare(

@@ -153,13 +153,13 @@ def _pieces(tokenizer: Any, texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     ordered = sorted(texts)
     if not ordered:
         return {}
-    with _settings_restored(tokenizer):
+    with settings_restored(tokenizer):
         batch = tokenizer(ordered, add_special_tokens=False, padding=False, truncation=False)["input_ids"]
     return {text: tuple(ids) for text, ids in zip(ordered, batch, strict=True)}
 
 
 @contextmanager
-def _settings_restored(tokenizer: Any) -> Iterator[None]:
+def settings_restored(tokenizer: Any) -> Iterator[None]:
     """Put truncation and padding back: calling a fast tokenizer overwrites those that it was loaded with."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -169,7 +169,11 @@ def _settings_restored(tokenizer: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if truncation is not None:
+        if truncation is None:
+            backend.no_truncation()
+        else:
             backend.enable_truncation(**truncation)
-        if padding is not None:
+        if padding is None:
+            backend.no_padding()
+        else:
             backend.enable_padding(**padding)

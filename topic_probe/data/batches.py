@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from topic_probe.vocabulary import settings_restored
+
 # Enough batches are looked at together to sort documents by length, few enough to keep a stream a stream.
 BATCHES_PER_SORT = 32
 
@@ -385,7 +387,8 @@ def encode_texts(
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
-        encoding = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False, **cut)
+        with settings_restored(tokenizer):
+            encoding = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False, **cut)
         ids = torch.tensor(encoding["input_ids"], dtype=torch.int64)
         word_index = None
         if getattr(tokenizer, "is_fast", False):

@@ -28,20 +28,24 @@ _PATTERN_HOOK = re.compile(
 )
 
 
+# So many diagonals at the edge of a pattern have to be dark before a mask is believed to hide them.
+_SHORT_DIAGONALS = 4
+
+
 def sites(model: Any) -> tuple[Site, ...]:
     """The places where a hooked model attends, by stack and layer; empty where it has no attention."""
     if isinstance(seen := getattr(model, "probe", None), Probe):
-        return seen.sites
-    found = []
-    for name in model.hook_dict:
-        match = _PATTERN_HOOK.match(name)
-        if match is None:
-            continue
-        cross = match["kind"] == "cross_attn"
-        stack = "cross" if cross else match["stack"].removesuffix("_") or "self"
-        found.append(Site(stack, int(match["layer"]), name))
+        found = list(seen.sites)
+    else:
+        found = [_site(match) for name in model.hook_dict if (match := _PATTERN_HOOK.match(name))]
     order = {"self": 0, "encoder": 1, "decoder": 2, "cross": 3}
     return tuple(sorted(found, key=lambda site: (order[site.stack], site.layer)))
+
+
+def _site(match: re.Match[str]) -> Site:
+    cross = match["kind"] == "cross_attn"
+    stack = "cross" if cross else match["stack"].removesuffix("_") or "self"
+    return Site(stack, int(match["layer"]), match.string)
 
 
 def huggingface_model(model: Any) -> Any:
@@ -218,17 +222,20 @@ def visible_by_offset(
 
 
 def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[float, float]:
-    """Lowest and highest offset of a key from its query that any head attends to; infinite at the edge.
+    """Lowest and highest offset of a key from its query that any head attends to; infinite where nothing is hidden.
 
-    One pair may underflow to exactly zero in every head; a whole diagonal of pairs does so only where a mask forbids.
+    Single pairs may underflow to exactly zero in every head; several whole diagonals do so only where a mask forbids
+    them. The last diagonals are short, so that a window which hides only those is not told from chance.
     """
     length = pattern.shape[-1]
     position = torch.arange(length, device=pattern.device)
     used = (position - position[:, None])[(pattern > 0).any(0)]
     if used.numel() == 0:
-        return 0, 0
+        return 0.0, 0.0
     low, high = int(used.min()), int(used.max())
-    return (-torch.inf if low == 1 - length else low), (torch.inf if high == length - 1 else high)
+    hides_before = low == 0 or length - 1 + low >= _SHORT_DIAGONALS
+    hides_behind = high == 0 or length - 1 - high >= _SHORT_DIAGONALS
+    return (float(low) if hides_before else -torch.inf), (float(high) if hides_behind else torch.inf)
 
 
 def with_patterns(

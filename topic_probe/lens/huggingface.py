@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Int64
@@ -68,6 +68,7 @@ class Inputs:
         return Inputs(self.ids.to(device), self.mask.to(device), target_ids, target_mask)
 
 
+@runtime_checkable
 class Listener(Protocol):
     """Whoever follows the attention calls of one forward pass."""
 

@@ -45,6 +45,9 @@ DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 38
 # Blocks of the patterns of one batch are kept until its documents are scored; more than this and a batch is split.
 MAX_BLOCK_NUMBERS = 2**26
 
+# Heads × documents whose sums are kept apart for the intervals (48 bytes each); beyond it documents share a row.
+MAX_DOCUMENT_SUMS = 2**22
+
 # A model is not measured where more of the documents than this have NaN or infinity in their attention.
 MAX_BROKEN_SHARE = 0.01
 
@@ -283,8 +286,7 @@ class _Meter:
         self.heads = [slice(int(a), int(b)) for a, b in pairwise(starts)]
         self.total_heads = int(starts[-1])
         self.sums = _Sums.zeros(self.total_heads, len(null))
-        # The sums of single documents may take some tens of megabytes, however many heads there are.
-        self.by_document = DocumentSums(limit=int(np.clip(2**22 // self.total_heads, 256, 4096)))
+        self.by_document = DocumentSums(limit=int(np.clip(MAX_DOCUMENT_SUMS // self.total_heads, 256, 4096)))
         self.measured = 0
 
     def run(self, batches: Iterator[TokenBatch], *, progress: bool) -> str | None:

@@ -60,7 +60,8 @@ def labelled_units(
         piece[1:] |= same_as_before
         piece[:-1] |= same_as_before
         whole = ~piece
-    labelled = (topics.labels(ids) >= 0) & ~special
+    # Entries beyond the vocabulary are split words; a padded table may use such ids for something else.
+    labelled = (topics.labels(ids) >= 0) & (ids < topics.vocabulary_size) & ~special
     positions = (labelled & whole).nonzero().flatten()
     entries = ids[positions]
     n_pieces = int((labelled & ~whole).sum())
