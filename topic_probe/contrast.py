@@ -360,8 +360,10 @@ def bootstrap_interval(
     if len(sums) < MIN_UNITS:
         return np.full((*shape, 2), np.nan)
     top, bottom = _terms(sums.reshape(len(sums), -1, 3), statistic)
-    flat_counts = np.broadcast_to(counts, sums.shape) if counts.shape[1:-1] not in ((), shape) else counts
-    n_top, n_bottom = _terms(flat_counts.reshape(len(sums), -1, 3), statistic)
+    if counts.ndim > 2:
+        counts = counts.reshape(len(sums), *(1 for _ in range(sums.ndim - counts.ndim)), *counts.shape[1:])
+        counts = np.broadcast_to(counts, sums.shape)
+    n_top, n_bottom = _terms(counts.reshape(len(sums), -1, 3), statistic)
     effective = np.minimum(effective_units(n_top), effective_units(n_bottom))
 
     def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample item"]:
