@@ -343,9 +343,25 @@ def test_too_few_documents_have_no_interval_and_say_so():
 def test_a_ratio_to_a_mean_around_zero_has_no_interval_but_the_difference_has():
     generator = np.random.default_rng(0)
     sums, counts = generator.normal(0, 1, (50, 3)), np.ones((50, 3))
+    sums[:, 2] -= sums[:, 2].mean() + 0.01
     assert np.isnan(bootstrap_interval((sums, counts))).all()
     low, high = bootstrap_interval((sums, counts), statistic="difference")
     assert low < high
+
+
+def test_a_ratio_whose_denominator_may_be_zero_is_open_above():
+    generator = np.random.default_rng(0)
+    sums, counts = generator.normal(1, 1, (50, 3)), np.ones((50, 3))
+    sums[:, 2] -= sums[:, 2].mean() - 0.15  # its standard error is 0.14
+    found = PairSums(sums.sum(0), counts.sum(0)).contrast()
+    low, high = bootstrap_interval((sums, counts))
+    assert 0 < low < found.ratio
+    assert high == np.inf
+    # Turned around, the ratio falls without end.
+    sums[:, 1] *= -1
+    low, high = bootstrap_interval((sums, counts))
+    assert low == -np.inf
+    assert -found.ratio < high < 0
 
 
 def test_no_resamples_leave_the_interval_out():

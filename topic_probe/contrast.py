@@ -172,11 +172,12 @@ class Contrast:
         return {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
 
     def top(self, n: int = 5) -> "Contrast":
-        """The n cells with the highest ratio, highest first; cells without a ratio are never among them."""
+        """The n cells with the highest ``statistic``, highest first; cells without one are never among them."""
         if len(self.shape) != 1:
             raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
-        order = np.argsort(-np.nan_to_num(self.ratio, nan=-np.inf), kind="stable")
-        return self[order[: min(n, int(np.isfinite(self.ratio).sum()))]]
+        values = getattr(self, self.statistic)
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
+        return self[order[: min(n, int(np.isfinite(values).sum()))]]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Contrast):
@@ -351,9 +352,9 @@ def bootstrap_interval(
     """The interval [..., low and high] of a statistic of the pooled means, from resampled documents.
 
     Documents are drawn with replacement, all heads with the same draws, and each draw is pooled as the
-    whole was; the ends are the percentiles of `percentile_interval`. NaN where there is no interval:
-    fewer than eight documents with pairs of both kinds, or, for a ratio, a resampled different-topic mean
-    that is not positive.
+    whole was; the ends are the percentiles of `percentile_interval`. An end is infinite where resampled
+    different-topic means reach 0. NaN where there is no interval: fewer than eight documents with pairs of
+    both kinds, or a ratio to a mean that is around 0 or below.
     """
     sums, counts = documents.rows()[1:] if isinstance(documents, DocumentSums) else documents
     shape = sums.shape[1:-1]

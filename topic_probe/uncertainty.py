@@ -17,13 +17,16 @@ MIN_UNITS = 8  # resampling fewer documents or words than this says more about t
 def compare(
     same: Float64[np.ndarray, "*shape"], different: Float64[np.ndarray, "*shape"], statistic: Statistic
 ) -> Float64[np.ndarray, "*shape"]:
-    """The statistic of resampled means; a ratio to a mean that is not positive is NaN.
+    """The statistic of resampled means, in an order that percentiles can be taken of.
 
-    A resample in which the denominator changes sign shows that the ratio can be anything.
+    As a denominator shrinks to 0 its ratio grows to infinity; one that is not positive has passed that point
+    and counts as infinite (with the sign of the numerator), not as a ratio of the opposite sign.
     """
     if statistic == "difference":
         return np.asarray(same - different)
-    return divide(same, np.where(different > 0, different, np.nan))
+    ratio = divide(same, np.where(different > 0, different, np.nan))
+    passed = np.where(same == 0, np.nan, np.copysign(np.inf, same))
+    return np.where(different <= 0, passed, ratio)
 
 
 def resample(
@@ -186,8 +189,9 @@ def percentile_interval(
 
     Plain percentiles are too narrow for few units: the bootstrap leaves out the factor n/(n−1) of the
     variance, and that the spread itself is estimated. Both are put back by moving the percentiles out to
-    where a t interval with ``effective`` units would end. NaN where ``effective`` is 0 or a resampled value
-    is NaN.
+    where a t interval with ``effective`` units would end. An end is infinite where the values reach infinity
+    (a ratio whose denominator may be 0). NaN where both would be or half the values are, where a value is NaN,
+    and where ``effective`` is 0.
     """
     if not 0 < level < 1:
         raise ValueError(
@@ -198,7 +202,8 @@ def percentile_interval(
     units = np.maximum(np.broadcast_to(effective, shape), 4.0)
     tail = _normal_cdf(-np.sqrt(units / (units - 1)) * _t_quantile(0.5 + level / 2, units - 1))
     ends = [_take_quantile(ordered, position * (n - 1)) for position in (tail, 1 - tail)]
-    missing = (np.broadcast_to(effective, shape) == 0) | np.isnan(ordered[-1])
+    missing = (np.broadcast_to(effective, shape) == 0) | ~np.isfinite(ordered[n // 2])
+    missing |= np.isnan(ordered[-1]) | (np.isinf(ends[0]) & np.isinf(ends[1]))
     return np.where(missing[..., None], np.nan, np.stack(ends, axis=-1))
 
 
@@ -264,7 +269,12 @@ def _take_quantile(ordered: np.ndarray, position: np.ndarray) -> np.ndarray:
     above = np.minimum(below + 1, len(ordered) - 1)
     low = np.take_along_axis(ordered, below[None], axis=0)[0]
     high = np.take_along_axis(ordered, above[None], axis=0)[0]
-    return np.asarray(low + (position - below) * (high - low))
+    share = position - below
+    with np.errstate(invalid="ignore"):
+        between = low + share * (high - low)
+    # There is nothing between a number and infinity.
+    finite = np.isfinite(low) & np.isfinite(high)
+    return np.asarray(np.where(finite, between, np.where(share < 0.5, low, high)))
 
 
 def _t_quantile(p: float, degrees: np.ndarray) -> np.ndarray:

@@ -16,8 +16,11 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, PairSums
-from topic_probe.measure.embeddings import EmbeddingWords, first_topics, labelled_words, times_shared
+from topic_probe.lens import capture
+from topic_probe.lens.heads import embedding_in_residual, head_weights, unembedding
+from topic_probe.lens.huggingface import Site
 from topic_probe.measure.report import Report, provenance
+from topic_probe.measure.words import EmbeddingWords, first_topics, labelled_words, times_shared
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide, no_interval_reason, split_halves, word_interval
 
@@ -33,28 +36,22 @@ class WeightReport(Report, kind="weights"):
     """What the weights of every head do between words, same topic against different topics.
 
     Attributes:
-        heads: a cell for every circuit and head; scores have a sign, so ``difference`` is the number to read.
+        heads: a cell for every circuit ("qk", "ov"), stack, layer and head; scores have a sign, so ``difference`` is
+            the number to read.
         standardised: ``difference`` divided by the standard deviation of a head's scores over all ordered pairs of
             words (each with itself included), comparable between heads; NaN where all scores are equal.
-        circuit: "qk" or "ov", for every cell.
-        stack: self, encoder, decoder or cross, for every cell.
-        layer: number of the layer within its stack, for every cell.
-        head: number of the head within its layer, for every cell.
-        provenance: model, options, versions, and what was left out and why.
+        provenance: model, topics, options, versions, and what was left out and why.
     """
 
     heads: Contrast
-    standardised: Float64[np.ndarray, " cell"]
-    circuit: tuple[str, ...]
-    stack: tuple[str, ...]
-    layer: tuple[int, ...]
-    head: tuple[int, ...]
+    standardised: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every circuit and head."""
-        names = {name: list(getattr(self, name)) for name in ("circuit", "stack", "layer", "head")}
-        return self.heads.to_dataframe({**names, "standardised": self.standardised})
+        table = self.heads.to_dataframe()
+        table["standardised"] = self.standardised
+        return table
 
 
 def measure_weights(
@@ -65,7 +62,7 @@ def measure_weights(
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "difference",
     n_resamples: int = 1000,
-    level: float = 0.95,
+    confidence: float = 0.95,
     seed: int = 0,
 ) -> WeightReport:
     """Mean weights between words by relation, for every head, over all ordered pairs of words with a topic.
@@ -79,33 +76,33 @@ def measure_weights(
     Intervals resample words within their topics, as in `measure_embeddings`.
 
     Args:
-        model: a hooked model, as from `open_model`; it comes back as it went in.
-        topics: topics over the model's vocabulary.
+        model: anything that `open_model` takes. It comes back as it was.
+        topics: which vocabulary entries belong to which topic.
         circuits: which to measure; None: "qk", and "ov" where the model scores words by a matrix.
         exclude: token ids left out.
         statistic: what intervals are about.
-        n_resamples: draws for intervals; 0 for none.
-        level: share of intervals that cover the truth.
-        seed: of the draws.
+        n_resamples: resampled sets of words behind the intervals; 0 leaves them out.
+        confidence: what share of intervals is to hold the true number.
+        seed: seed of resampling.
 
     Raises:
         ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
     """
-    from topic_probe.lens import capture
-    from topic_probe.lens.heads import embedding_in_residual
+    from topic_probe.lens.hosts import open_model
 
+    model = open_model(model)
     capture.check_topics(model, topics)
-    excluded = sorted(set(exclude))
+    excluded = sorted({int(id_) for id_ in exclude})
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
-    options: dict[str, Any] = {
+    resampling: dict[str, Any] = {
         "statistic": statistic,
         "n_resamples": n_resamples,
-        "level": level,
+        "level": confidence,
         "seed": seed,
     }
     parts = [
-        _measure_site(model, site, circuit, words.group, topics, moments, **options)
+        _measure_site(model, site, circuit, words.group, topics, moments, **resampling)
         for circuit, left, right in factors
         for moments in [word_moments(left, right, words.group, topics)]
         for site in capture.sites(model)
@@ -114,23 +111,18 @@ def measure_weights(
     ]
     if not parts:
         raise ValueError("this model has no attention layers, so there are no heads to measure")
-    heads = _pooled(parts, len(words.index), statistic)
+    heads = _all_heads(parts, len(words.index), statistic)
+    options = {
+        "circuits": [circuit for circuit, _, _ in factors], "exclude": excluded, "statistic": statistic,
+        "n_resamples": n_resamples, "confidence": confidence,
+    }  # fmt: skip
     return WeightReport(
-        heads=heads,
-        standardised=divide(heads.difference, np.concatenate([part.spread for part in parts])),
-        circuit=tuple(part.circuit for part in parts for _ in part.spread),
-        stack=tuple(part.stack for part in parts for _ in part.spread),
-        layer=tuple(part.layer for part in parts for _ in part.spread),
-        head=tuple(head for part in parts for head in range(len(part.spread))),
-        provenance=provenance(
+        heads,
+        divide(heads.difference, np.concatenate([part.spread for part in parts])),
+        provenance(
             topics,
             model=capture.describe(model),
-            options={
-                "circuits": [circuit for circuit, _, _ in factors],
-                "exclude": excluded,
-                "n_resamples": n_resamples,
-                "level": level,
-            },
+            options=options,
             seed=seed,
             left_out={**words.left_out, **missing},
         ),
@@ -141,8 +133,6 @@ def _word_factors(
     model: Any, words: EmbeddingWords, circuits: Sequence[Circuit] | None
 ) -> tuple[list[tuple[Circuit, Tensor, Tensor]], dict[str, str]]:
     """What stands left and right of the weights of each circuit, [word, d_model], and why one is missing."""
-    from topic_probe.lens.heads import unembedding
-
     unknown = [circuit for circuit in circuits or () if circuit not in CIRCUITS]
     if unknown or circuits == ():
         raise ValueError(f"circuits must be some of {CIRCUITS}, got {circuits}")
@@ -251,9 +241,8 @@ def circuit_sums(
 
 @dataclass(frozen=True)
 class _SitePart:
-    circuit: str
-    stack: str
-    layer: int
+    circuit: Circuit
+    site: Site
     sums: PairSums
     spread: Float64[np.ndarray, " head"]
     interval: Float64[np.ndarray, "head 2"] | None
@@ -261,7 +250,7 @@ class _SitePart:
 
 def _measure_site(
     model: Any,
-    site: Any,
+    site: Site,
     circuit: Circuit,
     group: Int64[Tensor, " word"],
     topics: Topics,
@@ -272,8 +261,6 @@ def _measure_site(
     **options: Any,
 ) -> _SitePart:
     """One circuit of all heads at one site; ``options`` go to `word_interval`."""
-    from topic_probe.lens.heads import head_weights
-
     weights = head_weights(model, site)
     factors = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
     P, Q = (factor.cpu().double() for factor in factors)
@@ -283,7 +270,7 @@ def _measure_site(
         strata = first_topics(topics)[group.numpy()]
         ends = head_ends(moments, P, Q, group, topics, torch.from_numpy(split_halves(strata, seed=seed)))
         interval = word_interval(*ends, strata, n_resamples=n_resamples, seed=seed, **options)
-    return _SitePart(circuit, site.stack, site.layer, sums, spread, interval)
+    return _SitePart(circuit, site, sums, spread, interval)
 
 
 def head_ends(
@@ -322,15 +309,21 @@ def head_ends(
     return ends[0].numpy(), 2 * n_same.T.numpy(), ends[1].numpy(), 2 * n_different.T.numpy()
 
 
-def _pooled(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:
-    """One contrast over all circuits and heads."""
+def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:
+    """One contrast with a cell for every circuit and head."""
     sums = PairSums(
         np.concatenate([part.sums.sums for part in parts]),
         np.concatenate([part.sums.counts for part in parts]),
     )
+    names = [
+        (part.circuit, part.site.stack, part.site.layer, head)
+        for part in parts
+        for head in range(len(part.spread))
+    ]
+    index = dict(zip(("circuit", "stack", "layer", "head"), zip(*names, strict=True), strict=True))
     intervals = [part.interval for part in parts if part.interval is not None]
     if not intervals:
-        return sums.contrast(statistic=statistic)
+        return sums.contrast(statistic=statistic, index=index)
     interval = np.concatenate(intervals)
     reason = no_interval_reason(interval, n_words, "words")
-    return sums.contrast(interval=interval, reason=reason, statistic=statistic)
+    return sums.contrast(interval=interval, reason=reason, statistic=statistic, index=index)
