@@ -7,7 +7,7 @@ is counted.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -120,6 +120,7 @@ def token_batches(
     pad_id: int | None = None,
     vocabulary_size: int | None = None,
     special_ids: Collection[int] = (),
+    keep: Callable[[Document], bool] | None = None,
     intake: Intake | None = None,
 ) -> Iterator[TokenBatch]:
     """Batches of similar length from documents in any usual shape, streamed.
@@ -136,6 +137,8 @@ def token_batches(
             padding would be taken for words. None: padding holds 0 and there is no such check.
         vocabulary_size: ids from here on are refused; None: not checked.
         special_ids: ids that are special tokens wherever they stand.
+        keep: documents (or pieces of documents) for which this is False take no place in a batch; the caller counts
+            them. None: all are kept.
         intake: counts what was read and left out.
 
     Raises:
@@ -149,6 +152,8 @@ def token_batches(
     intake = Intake() if intake is None else intake
     pieces = _pieces(read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake)
     specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
+    if keep is not None:
+        pieces = filter(keep, pieces)
     for group in _groups(pieces, batch_size * BATCHES_PER_SORT):
         group.sort(key=len, reverse=True)
         for start in range(0, len(group), batch_size):

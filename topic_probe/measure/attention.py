@@ -22,7 +22,7 @@ from topic_probe.contrast import (
     bootstrap_interval,
     relations,
 )
-from topic_probe.data.batches import Intake, TokenBatch, token_batches
+from topic_probe.data.batches import Document, Intake, TokenBatch, token_batches
 from topic_probe.lens import capture
 from topic_probe.lens.huggingface import Site
 from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
@@ -162,16 +162,6 @@ def measure_attention(
     limit = capture.context_length(model)
     specials = capture.special_ids(model) if special_ids is None else set(special_ids)
     intake = Intake()
-    batches = token_batches(
-        documents,
-        batch_size=batch_size,
-        max_length=limit if max_length is None else min(max_length, limit or max_length),
-        long=long,
-        pad_id=capture.pad_id(model),
-        vocabulary_size=capture.vocabulary_size(model),
-        special_ids=specials,
-        intake=intake,
-    )
     meter = _Meter(
         view,
         topics,
@@ -180,6 +170,17 @@ def measure_attention(
         include_self=include_self,
         through=through,
         check_rows=check_rows,
+    )
+    batches = token_batches(
+        documents,
+        batch_size=batch_size,
+        max_length=limit if max_length is None else min(max_length, limit or max_length),
+        long=long,
+        pad_id=capture.pad_id(model),
+        vocabulary_size=capture.vocabulary_size(model),
+        special_ids=specials,
+        keep=meter.has_topics,
+        intake=intake,
     )
     stopped = meter.run(batches, progress=progress)
     options = {
@@ -309,6 +310,12 @@ class _Meter:
             )
         return stopped
 
+    def has_topics(self, document: Document) -> bool:
+        """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
+        found = bool(self.topics.compounds) or bool((self.topics.labels(document.ids) >= 0).any())
+        self.left_out[_NO_WORD] += not found
+        return found
+
     def add(self, batch: TokenBatch) -> None:
         """Takes in a batch, in parts where memory or the host want it so."""
         if self.level == "word" and batch.word_index is None:
@@ -343,7 +350,7 @@ class _Meter:
 
     def _count(self, units: Mapping[str, list[Units]]) -> None:
         for one in units["source"]:
-            self.left_out["documents without a word of any topic"] += not len(one)
+            self.left_out[_NO_WORD] += not len(one)
             self.left_out["pieces of split words"] += one.n_pieces_left_out
 
     def _units(self, batch: TokenBatch) -> dict[str, list[Units]]:
@@ -602,6 +609,7 @@ class _Meter:
         )
 
 
+_NO_WORD = "documents without a word of any topic"
 _BROKEN = "documents with NaN or infinity in their attention"
 
 
