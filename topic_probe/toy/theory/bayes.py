@@ -95,12 +95,13 @@ def bayes_predictor(
         n_sweeps: Sweeps per chain that are averaged, after a quarter as many that are not.
     """
     n = n_words(world)
-    shown, mask, chosen = batch.shown.cpu(), batch.mask.cpu(), batch.chosen.cpu()
-    _check_tokens(shown[mask], n)
+    chosen = batch.chosen.cpu()
+    shown = batch.shown.cpu().masked_fill(~batch.mask.cpu(), 0)  # like [MASK], padding says nothing
+    _check_tokens(shown, n)
     documents, positions = chosen.nonzero(as_tuple=True)
     left_out = shown[documents, positions]  # 0 where [MASK] is shown: no word has to be left out
     counts = torch.zeros(len(shown), n + 1, dtype=torch.float64)
-    counts.scatter_add_(1, shown, mask.double())
+    counts.scatter_add_(1, shown, torch.ones_like(counts[:, :1]).expand(shown.shape))
     # Positions of one document that show the same token share everything else, and so the posterior.
     keys, row_of_position = torch.unique(documents * (n + 1) + left_out, return_inverse=True)
     rows = counts[keys // (n + 1)]
@@ -129,7 +130,7 @@ def _prediction(
     return BayesPrediction(F.pad(probabilities, (1, 0)), F.pad(error, (1, 0)), method)
 
 
-def _check_tokens(tokens: Int64[Tensor, "token"], n: int) -> None:
+def _check_tokens(tokens: Int64[Tensor, "batch position"], n: int) -> None:
     if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) <= n:
         raise ValueError(
             f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(tokens.min())}.."

@@ -94,17 +94,16 @@ def _summed(
     """E[p | counts] for disjoint topics."""
     words = topic_words(world)
     probability, topic = words.sum(dim=0), words.argmax(dim=0)
-    possible = counts * (probability > 0)  # a word of no topic is random for sure and says nothing
     per_topic = torch.zeros(len(counts), world.n_topics, dtype=torch.float64)
-    per_topic.index_add_(1, topic, possible)
+    per_topic.index_add_(1, topic, counts)
     # Only topics with a shown word need a factor of their own; all others are alike.
     order = per_topic.argsort(dim=1, descending=True)
     n_slots = max(1, int((per_topic > 0).sum(dim=1).max()))
     slots = order[:, :n_slots]
     if world.topics_per_document is None:
-        own, absent = _dirichlet_shares(world, masking, possible, slots, per_topic)
+        own, absent = _dirichlet_shares(world, masking, counts, slots, per_topic)
     else:
-        own, absent = _uniform_shares(world, masking, possible, slots)
+        own, absent = _uniform_shares(world, masking, counts, slots)
     theta = absent.unsqueeze(1).repeat(1, world.n_topics).scatter_(1, slots, own)
     return theta[:, topic] * probability
 
