@@ -52,7 +52,8 @@ class BayesPrediction:
             ids; the column of ``[MASK]`` is 0.
         standard_error: Of every probability; 0 for the exact methods.
         method: ``"sum"`` over numbers of genuine words and ``"enumeration"`` of all sets of topics are exact;
-            ``"sampling"`` has run independent Gibbs chains.
+            ``"sampling"`` has run independent Gibbs chains, and the expected losses below are those of its
+            estimate.
     """
 
     probabilities: Float64[Tensor, "chosen token"]
