@@ -8,7 +8,7 @@ cannot read correctly; that is where the silent failures of the hosts are caught
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -72,7 +72,7 @@ class View:
     n_heads: tuple[int, ...]
     honours_padding: bool
     tap: Probe | None
-    _seen_offsets: dict[int, tuple[int, tuple[float, float]]] = field(default_factory=dict, repr=False)
+    _seen_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -160,11 +160,15 @@ class View:
         if site.stack == "cross":
             return -torch.inf, torch.inf
         lengths = queries_mask(site, inputs).sum(1)
-        longest = int(lengths.max())
-        if longest > self._seen_offsets.get(number, (0,))[0]:
-            document = int(lengths.argmax())
-            self._seen_offsets[number] = longest, seen_offsets(pattern[document, :, :longest, :longest])
-        return self._seen_offsets[number][1]
+        length = int(lengths.max())
+        longest, low, high = self._seen_offsets.get(number, (0, 0, 0))
+        if length > longest:
+            seen = seen_offsets(pattern[int(lengths.argmax()), :, :length, :length])
+            longest, low, high = length, min(low, seen[0]), max(high, seen[1])
+            self._seen_offsets[number] = longest, low, high
+        # What reaches to the edge of the longest document has no limit that anyone has seen.
+        unlimited = low == 1 - longest, high == longest - 1
+        return -torch.inf if unlimited[0] else float(low), torch.inf if unlimited[1] else float(high)
 
 
 class _RowListener:
@@ -221,21 +225,14 @@ def visible_by_offset(
     return (offset >= offsets[0]) & (offset <= offsets[1]) & keys[:, None, :]
 
 
-def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[float, float]:
-    """Lowest and highest offset of a key from its query that any head attends to; infinite where nothing is hidden.
+def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[int, int]:
+    """Lowest and highest offset of a key from its query that any head attends to.
 
-    Single pairs may underflow to exactly zero in every head; several whole diagonals do so only where a mask forbids
-    them. The last diagonals are short, so that a window which hides only those is not told from chance.
+    One pair may underflow to exactly zero in every head; a whole diagonal of pairs does so only where a mask forbids.
     """
-    length = pattern.shape[-1]
-    position = torch.arange(length, device=pattern.device)
+    position = torch.arange(pattern.shape[-1], device=pattern.device)
     used = (position - position[:, None])[(pattern > 0).any(0)]
-    if used.numel() == 0:
-        return 0.0, 0.0
-    low, high = int(used.min()), int(used.max())
-    hides_before = low == 0 or length - 1 + low >= _SHORT_DIAGONALS
-    hides_behind = high == 0 or length - 1 - high >= _SHORT_DIAGONALS
-    return (float(low) if hides_before else -torch.inf), (float(high) if hides_behind else torch.inf)
+    return (int(used.min()), int(used.max())) if used.numel() else (0, 0)
 
 
 def with_patterns(
@@ -311,8 +308,7 @@ def is_hooked(model: Any) -> bool:
 
 def has_hooks(model: Any) -> bool:
     """Whether anybody has put hooks on a model's patterns; only reading through hook points honours them."""
-    points = (model.hook_dict[site.hook_name] for site in sites(model))
-    return any(point.fwd_hooks for point in points)
+    return any(model.hook_dict[site.hook_name]._forward_hooks for site in sites(model))
 
 
 def describe_class(model: Any) -> str:
@@ -334,50 +330,61 @@ def view(model: Any) -> View:
         )
     found = sites(model)
     if not found:
+        reason = getattr(getattr(model, "probe", None), "reason", "") or (
+            "it has no hook point for a pattern (…attn.hook_pattern)"
+        )
         raise ValueError(
-            f"{describe_class(model)} has no hook point for an attention pattern (…attn.hook_pattern); a model "
-            "without attention can still be measured with measure_embeddings"
+            f"the attention of {describe_class(model)} cannot be read: {reason}. "
+            "measure_embeddings still works on it"
         )
     inputs = trial_inputs(model)
     with without_hooks(model):
         shown = patterns(model, inputs)
-    for site, pattern in shown.items():
-        _check_pattern(model, site, pattern, inputs)
-    honoured = all(_padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
-    n_heads = tuple(shown[site].shape[1] for site in found)
-    return View(model, found, n_heads, honoured, _tap(model, found) if honoured else None)
+        for site, pattern in shown.items():
+            _check_pattern(model, site, pattern, inputs)
+        honoured = all(_padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
+        seen = View(model, found, tuple(shown[site].shape[1] for site in found), honoured, None)
+        return replace(seen, tap=_tap(seen, shown, inputs) if honoured else None)
 
 
-def _tap(model: Any, found: tuple[Site, ...]) -> Probe | None:
-    """How to read a model's attention beside its fused kernel; None where the host computes attention by itself."""
-    inside = huggingface_model(model)
-    seen = getattr(model, "probe", None)
+def _tap(seen: View, shown: Mapping[Site, Tensor], inputs: Inputs) -> Probe | None:
+    """How to read a model's attention beside its fused kernel; None where that fails or shows other numbers."""
+    inside = huggingface_model(seen.model)
     if inside is None:
         return None
-    if seen is None:
-        try:
-            seen = huggingface.probe(inside)
-        except ValueError:
-            return None
-    agrees = seen.beside_sdpa and {site.hook_name for site in seen.sites} == {
-        site.hook_name for site in found
+    found = getattr(seen.model, "probe", None)
+    if isinstance(found, Probe):
+        return found if found.beside_sdpa else None
+    # The wrappers of a bridge make a model return its patterns several times over; the bridge's own are compared.
+    found = huggingface.probe(inside, check_returned=False)
+    if not found.beside_sdpa or set(found.sites) != set(shown):
+        return None
+    every = {
+        side: torch.arange(inputs.side(side)[0].shape[1], device=seen.device).expand(2, -1)
+        for side in {query_side(site) for site in shown}
     }
-    return seen if agrees else None
+    beside: dict[Site, Tensor] = {}
+
+    def take(number: int, rows: Tensor, visible: Tensor) -> None:
+        beside[seen.sites[number]] = rows
+
+    replace(seen, tap=found).attention_rows(inputs, every, take, through="rows")
+    same = all(huggingface.same_pattern(shown[site], beside[site], inputs) for site in seen.sites)
+    return found if same else None
 
 
 def trial_inputs(model: Any) -> Inputs:
     """A few tokens to try a model on."""
     inside = huggingface_model(model)
     if inside is not None:
-        return huggingface.trial_inputs(huggingface.trunk(inside))
+        return huggingface.trial_inputs(inside)
     return huggingface.some_tokens(vocabulary_size(model), next(model.parameters()).device)
 
 
 @contextmanager
 def without_hooks(model: Any) -> Iterator[None]:
-    """Leaves out the hooks that are on a model's patterns inside the block: a trial must not trigger them."""
-    points = [model.hook_dict[site.hook_name] for site in sites(model)]
-    kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in points]
+    """Leaves out the hooks that are on a model's hook points inside the block: a trial must not trigger them."""
+    kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in model.hook_dict.values()]
     try:
         for point, _, _ in kept:
             point.fwd_hooks = []
@@ -407,7 +414,7 @@ def _padding_is_dark(site: Site, pattern: Tensor, inputs: Inputs) -> bool:
     real_to_padding = (
         queries_mask(site, inputs)[:, None, :, None] & ~keys_mask(site, inputs)[:, None, None, :]
     )
-    return not bool((pattern * real_to_padding).any())
+    return not bool((pattern.masked_fill(~real_to_padding, 0) != 0).any())
 
 
 def vocabulary_size(model: Any) -> int:
@@ -447,8 +454,8 @@ def _was_centred(model: Any, table: Tensor) -> bool:
 
 def special_ids(model: Any) -> set[int]:
     """Ids of special tokens as far as the model's tokenizer or configuration tells; they have no topic."""
-    if tokenizer := getattr(model, "tokenizer", None):
-        return set(tokenizer.all_special_ids)
+    if (tokenizer := getattr(model, "tokenizer", None)) is not None:
+        return {index for index in tokenizer.all_special_ids if index is not None}
     config = getattr(huggingface_model(model), "config", None)
     found: set[int] = set()
     for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
@@ -482,10 +489,12 @@ def context_length(model: Any) -> int | None:
     if inside is None:
         return getattr(model.cfg, "n_ctx", None)
     config = inside.config
-    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    if limit is None or getattr(
-        config, "relative_attention_num_buckets", None
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None and not hasattr(
+        config, "relative_attention_num_buckets"
     ):  # T5's n_positions is no limit
+        limit = getattr(config, "n_positions", None)
+    if limit is None or limit < 1:
         return None
     # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
     tables = [module for name, module in inside.named_modules() if name.endswith("position_embeddings")]
@@ -541,24 +550,37 @@ def hidden_states(
 
 def _hidden_states_of_blocks(model: Any, inputs: Inputs, read: Callable[[int, Tensor], None]) -> None:
     prefix = "encoder_blocks" if "encoder_blocks.0.hook_resid_pre" in model.hook_dict else "blocks"
-    count = len(getattr(model, prefix))
+    blocks = getattr(model, prefix)
     hooks: list[tuple[str, Any]] = [
         (f"{prefix}.{layer}.hook_resid_pre", lambda state, hook, layer=layer: read(layer, state.detach()))
-        for layer in range(count)
+        for layer in range(len(blocks))
     ]
-    own_layers = huggingface_model(model) is None
-    if own_layers:
-        last = next(
-            name
-            for name in ("ln_final.hook_normalized", f"{prefix}.{count - 1}.hook_resid_post")
-            if name in model.hook_dict
-        )
-        hooks.append((last, lambda state, hook: read(count, state.detach())))
     with model.hooks(fwd_hooks=hooks):
-        answer = run_trunk(model, inputs)
-    if not own_layers:
-        state = getattr(answer, "encoder_last_hidden_state", None)
-        read(count, answer.last_hidden_state if state is None else state)
+        if huggingface_model(model) is not None:
+            answer = run_trunk(model, inputs)
+            state = getattr(answer, "encoder_last_hidden_state", None)
+            last = answer.last_hidden_state if state is None else state
+        else:
+            # Some hosts hook the final normalisation before its weights are applied: its output is wanted.
+            with _output_of(getattr(model, "ln_final", blocks[-1])) as outputs:
+                run_trunk(model, inputs)
+            last = outputs[-1]
+    read(len(blocks), last.detach())
+
+
+@contextmanager
+def _output_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What a module gives inside the block."""
+    outputs: list[Tensor] = []
+
+    def look(_module: nn.Module, _given: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = module.register_forward_hook(look)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
 
 
 def describe(model: Any) -> dict[str, Any]:

@@ -15,18 +15,6 @@ _log = logging.getLogger(__name__)
 
 Host = Literal["auto", "bridge", "huggingface"]
 
-# Parts that may be fresh in a checkpoint without changing any attention or word embedding.
-_MAY_BE_FRESH = (
-    "pooler",
-    "cls.",
-    "lm_head",
-    "classifier",
-    "qa_outputs",
-    "score",
-    "discriminator_predictions",
-    "head.",
-)
-
 
 def open_model(
     source: Any,
@@ -53,10 +41,14 @@ def open_model(
         device: where a model that is loaded here is put; a given model stays where it is.
         dtype: the type of the weights of a model that is loaded here; a given model keeps its own.
 
+    A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
+    says why it cannot be.
+
     Raises:
         TypeError: where ``source`` is none of these.
         OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
-        ValueError: where the architecture cannot be hosted, or its checkpoint lacks weights.
+        ValueError: where a model has no word embeddings, a checkpoint lacks weights, or ``host="bridge"`` is asked for
+            and TransformerLens has no adapter that shows the model's true patterns.
     """
     if host not in ("auto", "bridge", "huggingface"):
         raise ValueError(f"host must be 'auto', 'bridge' or 'huggingface', not {host!r}")
@@ -71,6 +63,7 @@ def open_model(
             "open_model needs a hooked model, a Hugging Face model, a folder or a name on the hub, "
             f"not {type(source).__name__}"
         )
+    _check_has_words(source)
     if host != "huggingface":
         bridge = _bridge(source, tokenizer, required=host == "bridge")
         if bridge is not None:
@@ -78,11 +71,25 @@ def open_model(
     return huggingface.build_host(source, tokenizer=tokenizer)
 
 
+def _check_has_words(model: Any) -> None:
+    try:
+        table = model.get_input_embeddings().weight
+    except (AttributeError, NotImplementedError):
+        table = None
+    if getattr(table, "ndim", 0) != 2:
+        raise ValueError(
+            f"{type(model).__name__} has no table of word embeddings. If a part of it reads text, open that part (such "
+            "as model.text_model)"
+        )
+
+
 def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
     import transformers
 
     name = os.fspath(source)
+    if name.startswith("~"):
+        name = os.fspath(Path(name).expanduser())
     _check_folder(name)
     try:
         config = transformers.AutoConfig.from_pretrained(name, revision=revision)
@@ -93,16 +100,31 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
         )
     except OSError as error:
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
-    missing = [key for key in info["missing_keys"] if not any(part in key for part in _MAY_BE_FRESH)]
-    if missing:
-        raise ValueError(
-            f"the checkpoint {name!r} lacks {len(missing)} weights of {model_class.__name__} (such as "
-            f"{sorted(missing)[0]!r}); they would be random, so it is not measured. Save the model again with "
-            "save_pretrained, or load it with its own class and pass the object"
-        )
     if tokenizer is None:
         tokenizer = _load_tokenizer(name, revision)
-    return model.eval(), tokenizer
+    return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
+
+
+def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
+    """The model, without its head where the checkpoint has none: its scores would be random.
+
+    A pooler may be fresh, because nothing that is measured depends on it.
+    """
+    missing = sorted(key for key in missing if "pooler" not in key)
+    if not missing:
+        return model
+    base = huggingface.trunk(model)
+    needed = {id(tensor) for tensor in base.state_dict(keep_vars=True).values()}
+    tensors = model.state_dict(keep_vars=True)
+    lacking = [key for key in missing if id(tensors.get(key)) in needed]
+    if lacking:
+        raise ValueError(
+            f"the checkpoint {name!r} lacks {len(lacking)} weights of {type(model).__name__} (such as {lacking[0]!r}); "
+            "they would be random, so it is not measured. Save the model again with save_pretrained, or load it "
+            "with its own class and pass the object"
+        )
+    _log.info("%s has no weights for the head of %s; it is opened without", name, type(model).__name__)
+    return base
 
 
 def _load_tokenizer(name: str, revision: str | None) -> Any:
@@ -175,7 +197,7 @@ def _check_bridge(bridge: Any, model: nn.Module) -> None:
     for site in seen.sites:
         one, other = theirs[site], ours.get(site)
         real = capture.queries_mask(site, inputs)[:, None, :, None]
-        if other is None or bool(((one - other).abs() * real > tolerance).any()):
+        if other is None or not bool((torch.isclose(one, other, 0, tolerance, equal_nan=True) | ~real).all()):
             raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
 
 
@@ -197,26 +219,50 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
     """
     model = open_model(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, which would also seed the generators of every GPU.
+        torch.default_generator.manual_seed(seed)
         return _fresh(model, seed).train(model.training)
 
 
 def _fresh(model: Any, seed: int) -> Any:
+    parameter = next(model.parameters())
+    place: Any = {"device": parameter.device, "dtype": parameter.dtype}
     inside = capture.huggingface_model(model)
     if inside is not None:
-        parameter = next(inside.parameters())
-        twin = type(inside)(copy.deepcopy(inside.config)).to(device=parameter.device, dtype=parameter.dtype)
+        twin = type(inside)(copy.deepcopy(inside.config)).to(**place)
         adapter_free = isinstance(getattr(model, "probe", None), huggingface.Probe)
         host: Host = "huggingface" if adapter_free else "bridge"
         return open_model(twin, tokenizer=getattr(model, "tokenizer", None), host=host)
     if hasattr(model, "toy_config"):
         from topic_probe.toy.model import build_toy
 
-        return build_toy(model.toy_config, seed=seed)
-    if not hasattr(model, "init_weights"):
-        raise ValueError(
-            f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
-        )
+        return build_toy(model.toy_config, seed=seed).to(**place)
+    if capture.is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
+        return _redrawn(model).to(**place)
+    raise ValueError(
+        f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
+    )
+
+
+def _redrawn(model: Any) -> Any:
+    """A copy of a model of TransformerLens's own layers with its weights drawn again, on the CPU."""
     twin = copy.deepcopy(model)
-    twin.init_weights()
+    twin.reset_hooks(including_permanent=True)
+    nn.Module.to(twin, device="cpu", dtype=torch.float32)
+    for name, parameter in twin.named_parameters():
+        # TransformerLens draws the matrices only, because everything else is as it was built in a new model.
+        last = name.rpartition(".")[2]
+        if last == "w":
+            nn.init.ones_(parameter)
+        elif not last.startswith("W"):
+            nn.init.zeros_(parameter)
+        elif not hasattr(twin, "init_weights"):
+            nn.init.normal_(parameter, std=_BERT_RANGE)
+    if hasattr(twin, "init_weights"):
+        twin.cfg.seed = None  # it would win over the seed that was asked for
+        twin.init_weights()
     return twin
+
+
+# HookedEncoder leaves its weights undefined; this is what BERT starts from.
+_BERT_RANGE = 0.02

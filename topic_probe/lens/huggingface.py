@@ -6,18 +6,21 @@ listening, who may change it. *Beside sdpa* lets the model run on PyTorch's fuse
 and has the model's own eager code compute only the rows that were asked for. Models that bypass the look-up
 (DeBERTa-v2, MPNet, GPT-J) return their patterns instead (``output_attentions=True``).
 
-Nothing is assumed about a model: `probe` runs it once on a few tokens, sees which calls of attention happen in which
-order, and checks rows, padding and the agreement of both functions before any of it is used.
+Nothing is assumed about a model: `probe` runs it on a few tokens, sees which calls of attention happen in which
+order, and checks them against the patterns that the model itself returns, and both functions against each other,
+before any of it is used.
 """
 
 import inspect
+import re
 import sys
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -35,7 +38,8 @@ class Site:
     Attributes:
         stack: "self" in models with one stack, otherwise "encoder", "decoder" or "cross" (decoder positions attending
             to encoder positions).
-        layer: number of the layer within its stack, from 0. Layers that share weights are still one site each.
+        layer: number of the layer within its stack, from 0. Layers that share weights are still one site each; in
+            models where only some layers attend, these keep their numbers.
         hook_name: the name of the pattern's hook point.
     """
 
@@ -238,9 +242,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
     """
-    training = [(module, module.training) for module in model.modules()]
+    # A bridge does not count the Hugging Face model inside among its own modules.
+    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
+    training = [(module, module.training) for root in roots for module in root.modules()]
     try:
-        model.eval()
+        for module, _ in training:
+            module.training = False
         with torch.no_grad():
             yield
     finally:
@@ -288,13 +295,15 @@ class Probe:
             at the end (changes to them then have no effect).
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
             does not support it or its rows differ from the eager ones.
+        reason: why no attention can be read; empty where it can.
     """
 
-    sites: tuple[Site, ...]
-    n_heads: tuple[int, ...]
-    modules: tuple[nn.Module, ...]
-    through: str
-    beside_sdpa: bool
+    sites: tuple[Site, ...] = ()
+    n_heads: tuple[int, ...] = ()
+    modules: tuple[nn.Module, ...] = ()
+    through: str = "calls"
+    beside_sdpa: bool = False
+    reason: str = ""
 
 
 # Two documents of different length, and a decoder of another length than the encoder: enough to see padding, and
@@ -314,7 +323,7 @@ def trial_inputs(model: nn.Module) -> Inputs:
     """The tokens of the trial run."""
     table = model.get_input_embeddings().weight  # type: ignore[operator]
     inputs = some_tokens(table.shape[0], table.device)
-    if not takes_decoder_ids(model):
+    if not takes_decoder_ids(trunk(model)):
         return inputs
     target = slice(0, _TRIAL_TARGET)
     return Inputs(inputs.ids, inputs.mask, inputs.ids[:, target].clone(), inputs.mask[:, target].clone())
@@ -342,30 +351,86 @@ class _Recorder:
         self.calls.append((module, wanted(every.to(device)).detach()))
 
 
-def probe(model: nn.Module) -> Probe:
+def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
     """What can be read of a Hugging Face model's attention, and how; found out by running it.
 
-    Raises:
-        ValueError: where no attention is seen in any way.
+    Where nothing can be read, the answer has no sites and says why.
+
+    Args:
+        model: the model.
+        check_returned: whether what is seen is held against the patterns that the model returns.
     """
     register_attention()
-    base = trunk(model)
-    inputs = trial_inputs(base)
-    with evaluating(model):
-        recorder = _Recorder()
-        with attention_implementation(model, EAGER), listening(recorder):
-            run(base, inputs)
-        if recorder.calls:
-            patterns = [pattern for _, pattern in recorder.calls]
-            sites = _name_sites([tuple(pattern.shape[-2:]) for pattern in patterns], inputs)
-            modules = tuple(module for module, _ in recorder.calls)
-            n_heads = tuple(pattern.shape[1] for pattern in patterns)
-            return Probe(sites, n_heads, modules, "calls", _rows_agree(model, inputs, recorder))
-        with attention_implementation(model, "eager"):
-            answer = run(base, inputs, output_attentions=True, return_dict=True)
-        patterns = returned_patterns(base, answer)
-        sites = _name_sites([tuple(pattern.shape[-2:]) for pattern in patterns], inputs)
-        return Probe(sites, tuple(pattern.shape[1] for pattern in patterns), (), "returned", False)
+    try:
+        with evaluating(model):
+            return _probe(model, trunk(model), trial_inputs(model), check_returned)
+    except Exception as error:  # a model may fail in any way on inputs that others take
+        return Probe(
+            reason=str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        )
+
+
+def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bool) -> Probe:
+    recorder = _Recorder()
+    with attention_implementation(model, EAGER), listening(recorder):
+        run(base, inputs)
+    with attention_implementation(model, "eager"):
+        returned = _returned(base, inputs)
+    if not recorder.calls:
+        return _probe_of_returned(base, returned, inputs)
+    patterns = [pattern for _, pattern in recorder.calls]
+    modules = tuple(module for module, _ in recorder.calls)
+    sites = _name_sites(patterns, inputs, _layer_numbers(model, modules))
+    if check_returned and not _agree(sites, patterns, returned, inputs):
+        try:
+            return _probe_of_returned(base, returned, inputs)
+        except ValueError:
+            warnings.warn(
+                f"{type(base).__name__} has attention that is not one pattern over all pairs of positions (blocks, "
+                "recurrence); only its other attention is read",
+                stacklevel=2,
+            )
+    n_heads = tuple(pattern.shape[1] for pattern in patterns)
+    return Probe(sites, n_heads, modules, "calls", _rows_agree(model, inputs, recorder))
+
+
+def _probe_of_returned(base: nn.Module, returned: list[Any], inputs: Inputs) -> Probe:
+    patterns = _checked(base, returned)
+    sites = _name_sites(patterns, inputs, None)
+    return Probe(sites, tuple(pattern.shape[1] for pattern in patterns), through="returned")
+
+
+def _returned(base: nn.Module, inputs: Inputs) -> list[Any]:
+    """What a model returns as its patterns, whatever it is; nothing where it cannot be asked."""
+    try:
+        return _attentions(base, run(base, inputs, output_attentions=True, return_dict=True))
+    except Exception:  # models without patterns refuse to return them in many ways
+        return []
+
+
+def _agree(sites: tuple[Site, ...], seen: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:
+    """Whether the calls of attention are all that a model returns: some bypass the interface in a part of their layers.
+
+    A model that returns nothing, or less, contradicts nothing.
+    """
+    order = {"self": 0, "encoder": 0, "decoder": 1, "cross": 2}
+    by_stack = sorted(range(len(sites)), key=lambda number: order[sites[number].stack])
+    if len(returned) < len(seen):
+        return True
+    return len(returned) == len(seen) and all(
+        isinstance(other, Tensor) and same_pattern(seen[number], other, inputs)
+        for number, other in zip(by_stack, returned, strict=True)
+    )
+
+
+def same_pattern(one: Tensor, other: Tensor, inputs: Inputs) -> bool:
+    """Whether two patterns are equal in the rows of real queries, to rounding."""
+    if one.shape != other.shape:
+        return False
+    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 2e-2
+    real = inputs.mask if one.shape[2] == inputs.mask.shape[1] else inputs.side("target")[1]
+    rows = real[:, None, :, None].expand(one.shape)
+    return torch.allclose(one[rows], other[rows], rtol=0, atol=tolerance, equal_nan=True)
 
 
 def _rows_agree(model: nn.Module, inputs: Inputs, eager: _Recorder) -> bool:
@@ -380,10 +445,8 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: _Recorder) -> bool:
         return False
     if [module for module, _ in beside.calls] != [module for module, _ in eager.calls]:
         return False
-    tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
-    real = {_TRIAL_LENGTH: inputs.mask, _TRIAL_TARGET: inputs.target_mask}
     return all(
-        bool(((one - other).abs().amax((1, 3))[real[one.shape[2]]] <= tolerance).all())
+        same_pattern(one, other, inputs)
         for (_, one), (_, other) in zip(eager.calls, beside.calls, strict=True)
     )
 
@@ -394,41 +457,80 @@ def returned_patterns(base: nn.Module, answer: Any) -> list[Tensor]:
     Raises:
         ValueError: where there are none, or something that is not one pattern for every pair of positions.
     """
+    return _checked(base, _attentions(base, answer))
+
+
+def _attentions(base: nn.Module, answer: Any) -> list[Any]:
     names: tuple[str, ...] = ("attentions",)
     if takes_decoder_ids(base):
         names = ("encoder_attentions", "decoder_attentions", "cross_attentions")
-    patterns = [pattern for name in names for pattern in (getattr(answer, name, None) or ())]
-    if not patterns or any(not isinstance(pattern, Tensor) or pattern.ndim != 4 for pattern in patterns):
+    return [pattern for name in names for pattern in (getattr(answer, name, None) or ())]
+
+
+def _checked(base: nn.Module, returned: list[Any]) -> list[Tensor]:
+    if not returned or any(not isinstance(pattern, Tensor) or pattern.ndim != 4 for pattern in returned):
         raise ValueError(
             f"{type(base).__name__} shows no attention pattern: it neither calls the attention interface of "
-            "transformers nor returns [batch, head, query, key] patterns with output_attentions=True. "
-            "measure_embeddings still works on it"
+            "transformers nor returns [batch, head, query, key] patterns with output_attentions=True"
         )
-    return patterns
+    return returned
 
 
-def _name_sites(shapes: list[tuple[int, ...]], inputs: Inputs) -> tuple[Site, ...]:
-    """Sites in the order of their calls, told apart by the numbers of queries and keys."""
-    source, target = inputs.ids.shape[1], None if inputs.target_ids is None else inputs.target_ids.shape[1]
-    counted: Counter[str] = Counter()
+_NUMBER = re.compile(r"\.(\d+)\.")
+
+
+def _layer_numbers(model: nn.Module, modules: tuple[nn.Module, ...]) -> list[int | None]:
+    """The numbers of the layers that attention modules sit in, as far as their names tell."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found = [_NUMBER.search(f".{names.get(id(module), '')}.") for module in modules]
+    return [int(match[1]) if match else None for match in found]
+
+
+def _name_sites(patterns: list[Tensor], inputs: Inputs, numbers: list[int | None] | None) -> tuple[Site, ...]:
+    """Sites in the order of their calls, told apart by the numbers of queries and keys.
+
+    Layers take their numbers from the names of their modules, because not every layer need attend. Where these do
+    not count upwards (layers that share weights are one module), the calls themselves are counted.
+    """
+    stacks = [_stack(pattern.shape[-2], pattern.shape[-1], inputs) for pattern in patterns]
+    by_stack: dict[str, list[int | None]] = {stack: [] for stack in stacks}
+    for stack, number in zip(stacks, numbers or [None] * len(stacks), strict=True):
+        by_stack[stack].append(number)
+    remaining = {stack: _layers(given) for stack, given in by_stack.items()}
     sites = []
-    for queries, keys in shapes:
-        if target is None:
-            stack, name = "self", "blocks.{}.attn.hook_pattern"
-        elif queries == target:
-            cross = keys == source
-            stack = "cross" if cross else "decoder"
-            name = "decoder_blocks.{}." + ("cross_attn" if cross else "self_attn") + ".hook_pattern"
-        else:
-            stack, name = "encoder", "encoder_blocks.{}.attn.hook_pattern"
-        if (queries, keys) not in ((source, source), (target, target), (target, source)):
-            raise ValueError(
-                f"an attention call has {queries} queries and {keys} keys for {source} tokens: this kind of "
-                "attention (blocks, pooling, a cache) cannot be assigned to pairs of words"
-            )
-        sites.append(Site(stack, counted[stack], name.format(counted[stack])))
-        counted[stack] += 1
+    for stack in stacks:
+        layer = next(remaining[stack])
+        sites.append(Site(stack, layer, _HOOK_NAMES[stack].format(layer)))
     return tuple(sites)
+
+
+_HOOK_NAMES = {
+    "self": "blocks.{}.attn.hook_pattern",
+    "encoder": "encoder_blocks.{}.attn.hook_pattern",
+    "decoder": "decoder_blocks.{}.self_attn.hook_pattern",
+    "cross": "decoder_blocks.{}.cross_attn.hook_pattern",
+}
+
+
+def _layers(numbers: list[int | None]) -> Iterator[int]:
+    known = [number for number in numbers if number is not None]
+    ascending = len(known) == len(numbers) and all(one < other for one, other in pairwise(known))
+    return iter(known if ascending else range(len(numbers)))
+
+
+def _stack(queries: int, keys: int, inputs: Inputs) -> str:
+    source = inputs.ids.shape[1]
+    if inputs.target_ids is None:
+        names = {(source, source): "self"}
+    else:
+        target = inputs.target_ids.shape[1]
+        names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
+    if (queries, keys) not in names:
+        raise ValueError(
+            f"an attention call has {queries} queries and {keys} keys for {source} tokens: this kind of "
+            "attention (blocks, pooling, a cache) cannot be assigned to pairs of words"
+        )
+    return names[queries, keys]
 
 
 def build_host(model: nn.Module, *, tokenizer: Any = None) -> nn.Module:
@@ -437,7 +539,8 @@ def build_host(model: nn.Module, *, tokenizer: Any = None) -> nn.Module:
     It is a `HookedRootModule` of the installed TransformerLens with a hook point on every attention pattern, under
     the usual names: ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
     ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
-    except in models that only return their patterns at the end. The model inside is used as it is and never changed.
+    except in models that only return their patterns at the end. The model inside is used as it is and never changed. A
+    model whose attention cannot be read has no hook points, and its ``probe`` says why.
     """
     return _host_class()(model, tokenizer)
 
@@ -491,8 +594,9 @@ def _host_class() -> type[nn.Module]:
             if self.probe.through == "calls":
                 with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
                     return model(**options)
+            options |= {"output_attentions": True, "return_dict": True}
             with attention_implementation(self.original_model, "eager"):
-                answer = model(**options, output_attentions=True, return_dict=True)
+                answer = model(**options)
             for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
                 self._only_look(point, pattern)
             return answer
