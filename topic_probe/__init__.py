@@ -8,27 +8,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from topic_probe.contrast import Contrast as Contrast
     from topic_probe.data.batches import Document as Document
     from topic_probe.data.batches import encode_texts as encode_texts
+    from topic_probe.data.masking import Masking as Masking
+    from topic_probe.data.synthetic import TopicModel as TopicModel
     from topic_probe.lens.hosts import open_model as open_model
     from topic_probe.lens.hosts import random_init as random_init
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
+    from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
+    from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
     from topic_probe.measure.report import load_report as load_report
+    from topic_probe.measure.weights import WeightReport as WeightReport
+    from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.topics import Topics as Topics
+    from topic_probe.toy.model import ToyConfig as ToyConfig
+    from topic_probe.toy.model import build_toy as build_toy
+    from topic_probe.toy.training import TrainConfig as TrainConfig
+    from topic_probe.toy.training import train_toy as train_toy
+    from topic_probe.toy import theory as theory
 
 __version__ = "0.1.0"
 
 # public name -> module that defines it; a name that is missing here is not public.
 _PUBLIC = {
     "AttentionReport": "topic_probe.measure.attention",
+    "Contrast": "topic_probe.contrast",
     "Document": "topic_probe.data.batches",
+    "EmbeddingReport": "topic_probe.measure.embeddings",
+    "Masking": "topic_probe.data.masking",
+    "TopicModel": "topic_probe.data.synthetic",
     "Topics": "topic_probe.topics",
+    "ToyConfig": "topic_probe.toy.model",
+    "TrainConfig": "topic_probe.toy.training",
+    "WeightReport": "topic_probe.measure.weights",
+    "build_toy": "topic_probe.toy.model",
     "encode_texts": "topic_probe.data.batches",
     "load_report": "topic_probe.measure.report",
     "measure_attention": "topic_probe.measure.attention",
+    "measure_embeddings": "topic_probe.measure.embeddings",
+    "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.hosts",
     "random_init": "topic_probe.lens.hosts",
+    "train_toy": "topic_probe.toy.training",
+    "theory": "topic_probe.toy.theory",
 }
 
 __all__ = [*sorted(_PUBLIC), "__version__"]
@@ -38,7 +62,8 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'topic_probe' has no attribute {name!r}")
-    value = getattr(import_module(_PUBLIC[name]), name)
+    module = import_module(_PUBLIC[name])
+    value = module if _PUBLIC[name].endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,115 @@
+"""What holds for the package as a whole."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import topic_probe as tp
+
+ROOT = Path(tp.__file__).parent
+
+# A module imports only from rows above its own, or from its own folder.
+ROWS = [
+    ("storage",),
+    ("vocabulary",),
+    ("topics",),
+    ("uncertainty",),
+    ("contrast",),
+    ("data",),
+    ("toy.theory",),
+    ("toy",),
+    ("lens",),
+    ("measure",),
+    ("show",),
+    ("paper",),
+    ("cli", "__main__"),
+]
+
+
+def modules():
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def row_of(name):
+    fits = [
+        (len(prefix), row)
+        for row, names in enumerate(ROWS)
+        for prefix in names
+        if f"{name}.".startswith(f"{prefix}.")
+    ]
+    assert fits, f"{name} has no place in the layout: add it to ROWS"
+    return max(fits)[1]
+
+
+def imported_modules(path):
+    """Every module of the package that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "topic_probe":
+                yield module_file(name.split(".")[1:])
+
+
+def module_file(parts):
+    """The file of the module that a dotted name starts with; the name may go on to something inside it."""
+    file = ROOT / "__init__.py"
+    for number in range(1, len(parts) + 1):
+        base = ROOT.joinpath(*parts[:number])
+        for candidate in (base / "__init__.py", base.with_suffix(".py")):
+            file = candidate if candidate.exists() else file
+    return file
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_a_module_imports_only_from_the_rows_above_it(path):
+    for imported in imported_modules(path):
+        assert imported != ROOT / "__init__.py", f"{dotted(path)} imports the package root"
+        same_folder = imported.parent == path.parent != ROOT
+        above = row_of(dotted(imported)) < row_of(dotted(path))
+        assert same_folder or above, f"{dotted(path)} imports {dotted(imported)}, which is not above it"
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys, topic_probe; print(sorted({name.split('.')[0] for name in sys.modules}))"
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(ast.literal_eval(answer.stdout))
+    assert "topic_probe" in loaded
+    assert not loaded & {
+        "torch",
+        "transformers",
+        "transformer_lens",
+        "pandas",
+        "matplotlib",
+        "gensim",
+        "datasets",
+    }
+
+
+def test_measuring_embeddings_of_topics_needs_no_transformer_library_to_be_imported():
+    code = "import sys, topic_probe as tp; tp.Topics.blocks(n_topics=2, words_per_topic=2); print(sorted(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.split(".")[0] for name in ast.literal_eval(answer.stdout)}
+    assert "torch" in loaded
+    assert not loaded & {"transformers", "transformer_lens", "pandas", "matplotlib", "gensim", "datasets"}
+
+
+@pytest.mark.parametrize("name", [name for name in tp.__all__ if name != "__version__"])
+def test_every_public_name_exists_and_says_what_it_is(name):
+    assert name in dir(tp)
+    assert getattr(tp, name).__doc__
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'measure_everything'"):
+        tp.measure_everything  # noqa: B018
