@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.topics import Topics as Topics
+    from topic_probe.toy import theory as theory
+    from topic_probe.toy.history import TrainConfig as TrainConfig
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
-    from topic_probe.toy.training import TrainConfig as TrainConfig
     from topic_probe.toy.training import train_toy as train_toy
-    from topic_probe.toy import theory as theory
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _PUBLIC = {
     "TopicModel": "topic_probe.data.synthetic",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
-    "TrainConfig": "topic_probe.toy.training",
+    "TrainConfig": "topic_probe.toy.history",
     "WeightReport": "topic_probe.measure.weights",
     "build_toy": "topic_probe.toy.model",
     "encode_texts": "topic_probe.data.batches",
