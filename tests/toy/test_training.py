@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from topic_probe.data.masking import MaskedBatch, Masking
 from topic_probe.data.synthetic import TopicModel
+from topic_probe.toy import theory
 from topic_probe.toy.history import History, TrainConfig
 from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
 from topic_probe.toy.model import (
@@ -125,6 +126,14 @@ def test_the_lean_form_is_seen_in_values_not_in_names():
     assert (
         abs(lean_of(model, batch(), "squared") - plain_loss(toy_tensors(model), batch(), "squared")) <= 1e-12
     )
+
+
+def test_attention_that_cannot_depend_on_the_key_is_seen_to_be_uniform():
+    assert lean_form(toy("value")).uniform
+    assert lean_form(toy("value", trained=("W_Q", "b_Q", "W_V"))).uniform  # W_K is zero
+    assert lean_form(toy("value", trained=("W_K", "b_K", "W_V"))).uniform  # W_Q and b_Q are zero
+    assert not lean_form(toy("value", trained=("W_K",), frozen={"b_Q": "random"})).uniform
+    assert not lean_form(toy("full")).uniform
 
 
 def test_a_document_with_nothing_masked_does_not_count():
@@ -481,6 +490,32 @@ def test_an_interrupt_from_a_callback_returns_the_history_so_far(tmp_path):
     assert_same_run(train_toy(toy(), config, checkpoint=path), train_toy(toy(), config))
 
 
+def test_an_interrupt_in_the_middle_of_measuring_leaves_nothing_measured_twice(tmp_path):
+    config, path = TrainConfig(steps=20, measure_every=5), tmp_path / "run.safetensors"
+    calls = []
+
+    def first(model):
+        return toy_tensors(model)["W_V"].norm()
+
+    def stop_once(_):
+        calls.append(None)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return 0.0
+
+    measure = {"first": first, "second": stop_once}
+    assert (
+        train_toy(toy(), config, measure=measure, checkpoint=path).stopped == "interrupted at step 10 of 20"
+    )
+    resumed = train_toy(toy(), config, measure=measure, checkpoint=path)
+    assert (
+        resumed.measured["first"].steps.tolist()
+        == resumed.measured["second"].steps.tolist()
+        == [0, 5, 10, 15, 20]
+    )
+    assert_same_run(resumed, train_toy(toy(), config, measure=measure))
+
+
 def test_a_second_ctrl_c_does_not_wait():
     def insist(step, _row):
         signal.raise_signal(signal.SIGINT)
@@ -665,7 +700,7 @@ def test_a_saved_history_comes_back_whole_and_is_not_overwritten_unasked(tmp_pat
     loaded = History.load(folder)
     assert_same_run(loaded, history)
     assert (loaded.toy, loaded.train, loaded.provenance) == (history.toy, history.train, history.provenance)
-    with pytest.raises(FileExistsError, match="first exists; choose another folder, or pass overwrite=True"):
+    with pytest.raises(FileExistsError, match="first is not empty and is not overwritten unasked"):
         history.save(folder)
     other = train_toy(toy("value"), TrainConfig(steps=1))
     other.save(folder, overwrite=True)
@@ -675,20 +710,24 @@ def test_a_saved_history_comes_back_whole_and_is_not_overwritten_unasked(tmp_pat
 
 def test_broken_and_foreign_histories_are_refused_by_name(tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(FileNotFoundError, match="run is no folder with a saved history"):
+    with pytest.raises(FileNotFoundError, match=r"report\.json does not exist"):
         History.load(folder)
     train_toy(toy(), TrainConfig(steps=1)).save(folder)
     text = (folder / "report.json").read_text()
-    (folder / "report.json").write_text(text.replace('"schema": 1', '"schema": 99'))
-    with pytest.raises(ValueError, match="needed a History of schema 1, got History of schema 99"):
-        History.load(folder)
+    for old, new, message in (
+        ('"schema": 1', '"schema": 99', r"report\.json has schema 99, this version reads up to 1"),
+        ("topic_probe history", "topic_probe report", r"report\.json is not a saved history"),
+    ):
+        (folder / "report.json").write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=message):
+            History.load(folder)
     (folder / "report.json").write_text(text[:50])
-    with pytest.raises(ValueError, match="run holds no complete history"):
+    with pytest.raises(ValueError, match=r"report\.json is not whole"):
         History.load(folder)
     (folder / "report.json").write_text(text)
-    tensors = folder / "tensors.safetensors"
+    tensors = folder / "arrays.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:100])
-    with pytest.raises(ValueError, match="run holds no complete history"):
+    with pytest.raises(ValueError, match=r"arrays\.safetensors is truncated"):
         History.load(folder)
 
 
@@ -714,3 +753,37 @@ def test_a_short_value_training_finds_blocks():
     assert W[same].mean() > W[~same].mean() + 0.1
     assert history.loss[-50:].mean() < history.loss[:5].mean()
     assert toy_logits(model, torch.zeros(1, 3, dtype=torch.long)).isfinite().all()
+
+
+def nearly_infinite_documents():
+    return TopicModel(n_topics=5, words_per_topic=3, topics_per_document=2, min_length=4000, max_length=4000)
+
+
+@pytest.mark.slow
+def test_value_training_with_a_small_penalty_ends_at_theorem_2():
+    world = nearly_infinite_documents()
+    model = build_toy(ToyConfig("value", world=world, init="near-zero", noise=0.0))
+    # A smaller rate at the end, because a constant one keeps W_V trembling with the sampling of documents.
+    for learning_rate, steps in ((8.0, 1200), (1.0, 500)):
+        config = TrainConfig(
+            "squared", "sgd", learning_rate, 1e-4, batch_size=10, steps=steps, record_every=100
+        )
+        W = train_toy(model, config).tensors["W_V"].double()
+    optimum = theory.optimal_value(world, Masking())
+    assert (W - optimum).norm() <= 0.05 * optimum.norm()
+    assert theory.check_lemma1(W, world, Masking()).relative <= 0.02
+
+
+@pytest.mark.slow
+def test_embedding_training_ends_at_the_conditions_of_theorem_1():
+    world = nearly_infinite_documents()
+    model = build_toy(ToyConfig("embedding", world=world))
+    for learning_rate, steps in ((1.0, 1500), (0.1, 500)):
+        config = TrainConfig("squared", "sgd", learning_rate, batch_size=10, steps=steps, record_every=100)
+        history = train_toy(model, config)
+    W_E = history.tensors["W_E"].double()
+    check = theory.check_theorem1(W_E.T @ W_E, world, Masking())
+    assert check.relative <= 0.01
+    assert check.worst <= 0.02
+    floor = theory.loss_floor(world, Masking(), regime="embedding").value
+    assert history.loss[-5:].mean().item() == pytest.approx(floor, rel=2e-3)

@@ -1,19 +1,27 @@
 """What a toy training was told to do, and what it recorded."""
 
-import json
 import math
-import shutil
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from topic_probe.data.masking import Masking
 from topic_probe.data.synthetic import TopicModel
+from topic_probe.storage import (
+    check_schema,
+    checksum,
+    read_json,
+    read_safetensors,
+    to_json,
+    to_safetensors,
+    write_directory,
+)
 from topic_probe.toy.lean import LOSSES
 from topic_probe.toy.model import ToyConfig
 
@@ -22,7 +30,8 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("sgd", "adam")
 FORWARDS = ("auto", "lean", "hooked")
-SCHEMA = 1
+FORMAT, SCHEMA = "topic_probe history", 1
+_JSON, _ARRAYS = "report.json", "arrays.safetensors"
 
 
 @dataclass(frozen=True)
@@ -203,46 +212,34 @@ class History:
             lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]
         return "\n".join(lines)
 
-    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder of ``report.json`` and ``tensors.safetensors``, whole or not at all."""
-        from safetensors.torch import save_file
+    def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """The folder with the history (JSON and safetensors), whole or absent.
 
-        path = Path(path)
-        if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} exists; choose another folder, or pass overwrite=True")
-        text, tensors = self.pack()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-        try:
-            new = workshop / "new"
-            new.mkdir()
-            (new / "report.json").write_text(text, encoding="utf-8")
-            save_file(tensors, str(new / "tensors.safetensors"))
-            if path.exists():
-                path.replace(workshop / "old")
-            new.replace(path)
-        finally:
-            shutil.rmtree(workshop, ignore_errors=True)
+        A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a saved history.
+        """
+        about, tensors = self.pack()
+        packed = to_safetensors({name: tensor.numpy() for name, tensor in tensors.items()})
+        described = to_json({**about, "arrays_sha256": checksum(packed)})
+        return write_directory(directory, {_JSON: described, _ARRAYS: packed}, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | Path) -> "History":
-        """The history that :meth:`save` wrote."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+    def load(cls, directory: str | os.PathLike[str]) -> "History":
+        """The history that :meth:`save` wrote.
 
-        path = Path(path)
-        if not path.is_dir():
-            raise FileNotFoundError(f"{path} is no folder with a saved history")
-        try:
-            text = (path / "report.json").read_text(encoding="utf-8")
-            return cls.unpack(text, load_file(str(path / "tensors.safetensors")))
-        except (OSError, KeyError, TypeError, json.JSONDecodeError, SafetensorError) as error:
-            raise ValueError(f"{path} holds no complete history ({error}); save it again") from error
+        FileNotFoundError or ValueError name the file that is missing, corrupt, of a newer version, or no history.
+        """
+        path = Path(directory).expanduser() / _JSON
+        about = read_json(path)
+        if about.get("format") != FORMAT:
+            raise ValueError(f"{path} is not a saved history")
+        check_schema(about, path, newest=SCHEMA)
+        arrays = read_safetensors(path.with_name(_ARRAYS), sha256=about.get("arrays_sha256"))
+        return cls.unpack(about, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
 
-    def pack(self) -> tuple[str, dict[str, Tensor]]:
-        """JSON text and tensors that together hold everything; :meth:`unpack` reads them."""
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """JSON content and tensors that together hold everything; :meth:`unpack` reads them."""
         about = {
-            "kind": "History",
+            "format": FORMAT,
             "schema": SCHEMA,
             "toy": self.toy.to_dict(),
             "train": self.train.to_dict(),
@@ -257,17 +254,11 @@ class History:
         for i, series in enumerate(self.measured.values()):
             tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
         tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
-        return json.dumps(about, indent=1), tensors
+        return about, tensors
 
     @classmethod
-    def unpack(cls, text: str, tensors: Mapping[str, Tensor]) -> "History":
+    def unpack(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "History":
         """The history that :meth:`pack` took apart."""
-        about = json.loads(text)
-        if about.get("kind") != "History" or about.get("schema") != SCHEMA:
-            raise ValueError(
-                f"needed a History of schema {SCHEMA}, got {about.get('kind')} of schema {about.get('schema')}; "
-                "read it with the version of topic_probe that wrote it"
-            )
         measured = {
             name: Series(tensors[f"measured.{i}.steps"], tensors[f"measured.{i}.values"])
             for i, name in enumerate(about["measured"])

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from topic_probe.data.masking import Masking
 from topic_probe.data.synthetic import TopicModel
-from topic_probe.toy import theory
+from topic_probe.toy.theory import embedding_bias, optimal_value
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
@@ -372,8 +372,8 @@ def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
     makers: dict[str, Callable[[], Tensor]] = {
         "zero": lambda: torch.zeros((), dtype=torch.float64),
         "identity": lambda: torch.eye(config.width, dtype=torch.float64),
-        "theorem1": lambda: theory.embedding_bias(config.world, config.masking),
-        "theorem2": lambda: theory.optimal_value(config.world, config.masking),
+        "theorem1": lambda: embedding_bias(config.world, config.masking),
+        "theorem2": lambda: optimal_value(config.world, config.masking),
     }
     kept = {name: rule for name, rule in config.rules.items() if rule != "random"}
     values = {rule: makers[rule]() for rule in set(kept.values())}

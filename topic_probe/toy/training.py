@@ -106,7 +106,7 @@ class _Run:
 
     def __init__(self, model: nn.Module, config: TrainConfig):
         self.model, self.config, self.toy = model, config, toy_config(model)
-        self.batches = _Batches(config, self.toy)
+        self.batches = _Batches(config, self.toy, next(model.parameters()).device)
         self.form, self.hooked = _choose_form(model, config), has_hooks(model)
         self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
         if not self.leaves:
@@ -229,13 +229,13 @@ class _Run:
     def save(self, path: Path) -> None:
         """Write the state at the beginning of this step, whole or not at all."""
         generator, n_empty, rows = self.state
-        text, tensors = self.history(rows=rows, stopped="unfinished").pack()
+        history, tensors = self.history(rows=rows, stopped="unfinished").pack()
         tensors["resume.generator"] = generator
         tensors.update({f"resume.past.{name}": value for name, value in self.recorder.past_tensors().items()})
         tensors.update(
             {f"resume.moment.{name}": value for name, value in self.optimizer.moments(self.leaves).items()}
         )
-        about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": text}
+        about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
         except OSError as error:
@@ -249,7 +249,7 @@ class _Run:
         """Continue from what :meth:`save` wrote."""
         text, tensors = _read_checkpoint(path)
         about = json.loads(text)
-        kept = json.loads(about["history"])
+        kept = about["history"]
         _check_same(path, "toy", kept["toy"], self.toy.to_dict())
         _check_same(path, "train", {**kept["train"], "steps": self.config.steps}, self.config.to_dict())
         if about["step"] > self.config.steps:
@@ -257,7 +257,7 @@ class _Run:
                 f"{path} is of step {about['step']}, beyond steps={self.config.steps}; raise steps, or train into "
                 "another checkpoint file"
             )
-        history = History.unpack(about["history"], tensors)
+        history = History.unpack(kept, tensors)
         with torch.no_grad():
             for name, value in history.tensors.items():
                 self.tensors[name].copy_(value)
@@ -273,8 +273,8 @@ class _Run:
 class _Batches:
     """Masked batches without end; nothing but the generator and the count of empty ones carries state."""
 
-    def __init__(self, config: TrainConfig, toy: ToyConfig):
-        self.config = config
+    def __init__(self, config: TrainConfig, toy: ToyConfig, device: torch.device):
+        self.config, self.device = config, device
         self.world, self.masking = config.world or toy.world, config.masking or toy.masking
         if self.world.vocabulary_size != toy.vocabulary_size:
             raise ValueError(
@@ -292,7 +292,8 @@ class _Batches:
 
     def __iter__(self) -> Iterator[MaskedBatch]:
         for _ in range(MOST_EMPTY_BATCHES):
-            yield self._draw()
+            batch = self._draw()
+            yield MaskedBatch(*(getattr(batch, part.name).to(self.device) for part in fields(MaskedBatch)))
             self.n_empty += 1  # whoever comes back for another batch found nothing masked in this one
         raise ValueError(
             f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.masking.p_mask}, "
@@ -423,7 +424,7 @@ class _Recorder:
         for key, unit in past.items():
             step, _, name = key.partition(".")
             # Copied, because a file's tensors lie anywhere, and sums depend on the alignment in their last bit.
-            self.past.setdefault(int(step), {})[name] = unit.clone()
+            self.past.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
 
 
 def _choose_form(model: nn.Module, config: TrainConfig) -> LeanForm | None:
