@@ -236,9 +236,10 @@ def _fresh(model: Any, seed: int) -> Any:
     if hasattr(model, "toy_config"):
         from topic_probe.toy.model import build_toy
 
-        return build_toy(model.toy_config, seed=seed).to(**place)
+        # Module's own `to`, because TransformerLens's prints, and does not know these names in 3.9.
+        return nn.Module.to(build_toy(model.toy_config, seed=seed), **place)
     if capture.is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
-        return _redrawn(model).to(**place)
+        return nn.Module.to(_redrawn(model), **place)
     raise ValueError(
         f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
     )
