@@ -91,16 +91,18 @@ def word_interval(
     """
     if statistic not in ("ratio", "difference"):
         raise ValueError(f"words are resampled for 'ratio' and 'difference', got {statistic!r}")
-    order, sizes = _strata(strata)
-    parts = [part[:, order] for part in (same, n_same[..., None], different, n_different[..., None])]
     if len(strata) < MIN_UNITS:
         return np.full((same.shape[-1], 2), np.nan)
-    size_of = np.repeat(sizes, sizes)
-    # A stratum of n resampled units has (n − 1)/n of the variance; a single word has none to show.
-    scale = np.sqrt(divide(size_of.astype(np.float64), size_of - 1.0))
-    scale = np.where(size_of > 1, scale, 0.0)[:, None]
-    narrowing = _share_of_words(parts, sizes, scale, statistic)
-    ends = [scale * part.sum(0) for part in parts]
+    order, sizes, lone = _strata(strata)
+    parts = [part[:, order] for part in (same, n_same[..., None], different, n_different[..., None])]
+    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
+    # A stratum of n resampled units has (n − 1)/n of the variance.
+    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
+    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
+    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
+    scales = (scale_same, scale_same, scale, scale)
+    narrowing = _share_of_words(parts, sizes, lone, scale_same, scale, statistic)
+    ends = [factor * part.sum(0) for factor, part in zip(scales, parts, strict=True)]
     totals = [part.sum((0, 1)) / 2 for part in parts]
 
     def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
@@ -120,18 +122,34 @@ def word_interval(
 
 def _strata(
     strata: Int64[np.ndarray, "word"],
-) -> tuple[Int64[np.ndarray, "word"], Int64[np.ndarray, "stratum"]]:
-    """The order that puts words of a stratum together, and the sizes of strata; lone words form one."""
+) -> tuple[Int64[np.ndarray, "word"], Int64[np.ndarray, "stratum"], int]:
+    """The order that puts words of a stratum together, the sizes of strata, and the number of lone words.
+
+    Those stand first: words with at most one other in their stratum. They are taken as one stratum, because both
+    words of a pair move it alike and show no spread between them.
+    """
     _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    place = np.where(sizes[place] == 1, -1, place)
+    few = sizes[place] < 3
+    place = np.where(few, -1, place)
     _, sizes = np.unique(place, return_counts=True)
-    return np.argsort(place, kind="stable"), sizes.astype(np.int64)
+    return np.argsort(place, kind="stable"), sizes.astype(np.int64), int(few.sum())
 
 
 def _share_of_words(
-    parts: list[np.ndarray], sizes: Int64[np.ndarray, "stratum"], scale: np.ndarray, statistic: Statistic
+    parts: list[np.ndarray],
+    sizes: Int64[np.ndarray, "stratum"],
+    lone: int,
+    scale_same: Float64[np.ndarray, "word 1"],
+    scale: Float64[np.ndarray, "word 1"],
+    statistic: Statistic,
 ) -> Float64[np.ndarray, "item"]:
-    """By how much first-order draws have to be narrowed, per item: from 1 (all words) to √½ (all pairs)."""
+    """By how much first-order draws have to be narrowed, per item: from 1 (all words) to about √½ (all pairs).
+
+    Of the variance of a mean over the pairs of n words, the spread of their sums holds the part that belongs to
+    words once and that of single pairs 2(n−1)/(n−2) times; the product of the two halves, divided by 1 − 1/(n−2)²
+    because a word stands in its partners' sums, holds them once and −2(n−1)²/(n(n−2)²) times as much. That fixes
+    the weights with which the two together hold both parts once.
+    """
     same, n_same, different, n_different = parts
     slope: np.ndarray | float = 1.0
     if statistic == "ratio":
@@ -140,14 +158,33 @@ def _share_of_words(
             for part, n_part in ((same, n_same), (different, n_different))
         )
         slope = divide(top, bottom)
-    of_halves = _influence(same, n_same) - slope * _influence(different, n_different)
-    of_whole = _influence(same.sum(0, keepdims=True), n_same.sum(0, keepdims=True))
-    of_whole = of_whole - slope * _influence(
-        different.sum(0, keepdims=True), n_different.sum(0, keepdims=True)
+
+    def deviations(sums: np.ndarray, counts: np.ndarray, factor: np.ndarray | float) -> np.ndarray:
+        moved = factor * _influence(sums, counts)
+        return np.stack([part - _stratum_means(part, sizes) for part in moved])
+
+    of_same, of_different = (
+        deviations(same, n_same, scale_same),
+        deviations(different, n_different, slope * scale),
     )
-    one, other, whole = (scale * (part - _stratum_means(part, sizes)) for part in (*of_halves, of_whole[0]))
-    share = divide((one * other).sum(0), (whole * whole).sum(0))
-    return np.asarray(np.sqrt(np.clip((1 + np.nan_to_num(share, nan=1.0)) / 2, 0.5, 1.0)))
+    whole = deviations(same.sum(0, keepdims=True), n_same.sum(0, keepdims=True), scale_same)[0]
+    whole = (
+        whole
+        - deviations(different.sum(0, keepdims=True), n_different.sum(0, keepdims=True), slope * scale)[0]
+    )
+    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
+    n = np.where(np.arange(len(n))[:, None] < lone, np.inf, n)
+    # Of three words no half holds a pair; their word sums stand alone, which is on the wide side.
+    shared = np.where(n == 3, np.inf, 1 - 1 / (n - 2) ** 2)
+    halves = np.prod(of_same - of_different, axis=0) + np.prod(of_same, axis=0) * (1 / shared - 1)
+    once = (1 - 2 / n) / (1 - 1 / n) / 2  # what the whole has to be multiplied by for pairs to count once
+    pairs = 2 * (1 - 1 / n) ** 2 / (1 - 2 / n) ** 2 / n / shared
+    weight = np.where(n == 3, 1.0, (1 + pairs) / (1 / once + pairs))
+    squares = whole * whole
+    share = divide((weight * squares + (1 - weight) * halves).sum(0), squares.sum(0))
+    # By chance it may come out lower than if there were nothing but the noise of pairs.
+    share = np.maximum(share, divide((once * squares).sum(0), squares.sum(0)))
+    return np.asarray(np.sqrt(np.minimum(np.nan_to_num(share, nan=1.0), 1.0)))
 
 
 def _influence(
