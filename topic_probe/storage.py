@@ -4,6 +4,7 @@ A result is a folder of a JSON file and arrays in safetensors, never a pickle. I
 and renamed into it, so a crash, a full disk or a second process never leaves a mixture.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -48,11 +49,12 @@ def write_directory(
 
 
 def _check_replaceable(target: Path, files: Mapping[str, bytes], *, overwrite: bool) -> None:
-    if not target.exists():
+    try:
+        held = sorted(entry.name for entry in target.iterdir())
+    except FileNotFoundError:
         return
-    if not target.is_dir():
-        raise FileExistsError(f"{target} is a file, a folder is needed: choose another path")
-    held = sorted(entry.name for entry in target.iterdir())
+    except NotADirectoryError as error:
+        raise FileExistsError(f"{target} is a file, a folder is needed: choose another path") from error
     if held and not overwrite:
         raise FileExistsError(
             f"{target} is not empty and is not overwritten unasked: choose another folder or overwrite=True"
@@ -74,8 +76,8 @@ def _move_into_place(draft: Path, target: Path, files: Mapping[str, bytes], *, o
             continue
         try:
             draft.rename(target)
-        except OSError:
-            if not target.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 if old.exists():
                     old.rename(target)
                 raise
