@@ -1,0 +1,393 @@
+"""What is read of a model equals what Hugging Face says of it, for every architecture, on every host."""
+
+from functools import cache
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers as hf
+import zoo
+
+import topic_probe as tp
+from topic_probe.lens import capture, hosts, huggingface
+
+CASES = [(name, "huggingface") for name in zoo.ARCHITECTURES] + [
+    (name, "bridge") for name in zoo.ARCHITECTURES if name in zoo.BRIDGED
+]
+
+
+@cache
+def opened(name, host):
+    """A model, its hooked form and the view of it; nothing in this file changes them."""
+    model = zoo.make(name)
+    hooked = hosts.open_model(model, host=host)
+    return SimpleNamespace(model=model, hooked=hooked, view=capture.view(hooked))
+
+
+def read(view, inputs, rows, through):
+    """Rows and visible keys by site; ``rows`` are those of the source side and, where there is one, of the target."""
+    found = {}
+
+    def take(number, pattern, visible):
+        assert number not in found
+        found[number] = pattern.clone(), visible.clone()
+
+    view.attention_rows(inputs, {"source": rows, "target": rows}, take, through=through)
+    assert sorted(found) == list(range(len(view.sites)))
+    return {site: found[number] for number, site in enumerate(view.sites)}
+
+
+def every_row(inputs):
+    return torch.arange(inputs.ids.shape[1]).expand(len(inputs.ids), -1)
+
+
+def ways(view):
+    return ("hooks",) if view.tap is None else ("hooks", "rows")
+
+
+# ------------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_patterns_of_padded_batches_equal_hugging_faces_own_through_hooks_and_beside_the_fused_kernel(
+    name, host
+):
+    case = opened(name, host)
+    inputs = case.view.inputs(*zoo.documents())
+    own = zoo.own_patterns(case.model, inputs)
+    sites = {stack: [site.layer for site in case.view.sites if site.stack == stack] for stack in own}
+    assert sites == {stack: list(range(len(patterns))) for stack, patterns in own.items()}
+    found = {way: read(case.view, inputs, every_row(inputs), way) for way in ways(case.view)}
+    for number, site in enumerate(case.view.sites):
+        expected = own[site.stack][site.layer]
+        real = capture.queries_mask(site, inputs)
+        assert case.view.n_heads[number] == expected.shape[1] == zoo.HEADS
+        for shown in found.values():
+            torch.testing.assert_close(
+                shown[site][0].transpose(1, 2)[real], expected.transpose(1, 2)[real], rtol=0, atol=5e-5
+            )
+        if "rows" in found:
+            hooks, rows = (found[way][site][0].transpose(1, 2)[real] for way in ("hooks", "rows"))
+            torch.testing.assert_close(rows, hooks, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_visible_keys_are_those_that_the_architecture_lets_a_query_see(name, host):
+    case = opened(name, host)
+    inputs = case.view.inputs(*zoo.documents())
+    for way in ways(case.view):
+        for site, (pattern, visible) in read(case.view, inputs, every_row(inputs), way).items():
+            expected = zoo.visible(name, site.stack, site.layer, inputs)
+            real = capture.queries_mask(site, inputs)
+            assert torch.equal(visible[real], expected[real])
+            hidden = (~expected & real[..., None])[:, None].expand_as(pattern)
+            assert not pattern[hidden].any()
+
+
+@pytest.mark.parametrize("name", ["albert", "bart", "t5", "bert"])
+def test_the_layers_of_the_zoo_differ_so_much_that_a_wrong_order_would_be_seen(name):
+    case = opened(name, "huggingface")
+    own = zoo.own_patterns(case.model, case.view.inputs(*zoo.documents()))
+    for patterns in own.values():
+        for one, other in pairwise(patterns):
+            assert (one - other).abs().max() > 0.02
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_only_the_wanted_rows_come_in_the_order_asked_for_and_as_often(name, host):
+    case = opened(name, host)
+    inputs = case.view.inputs(*zoo.documents())
+    rows = torch.tensor([[19, 0, 7, 7], [3, 2, 1, 0], [13, 5, 5, 9]])
+    own = zoo.own_patterns(case.model, inputs)
+    for way in ways(case.view):
+        for site, (pattern, visible) in read(case.view, inputs, rows, way).items():
+            allowed = zoo.visible(name, site.stack, site.layer, inputs)
+            for document in range(3):
+                torch.testing.assert_close(
+                    pattern[document],
+                    own[site.stack][site.layer][document][:, rows[document]],
+                    rtol=0,
+                    atol=5e-5,
+                )
+                assert torch.equal(visible[document], allowed[document, rows[document]])
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_a_padded_batch_gives_what_single_documents_give(name, host):
+    case = opened(name, host)
+    lengths = (20, 9, 14)
+    ids, mask = zoo.documents(lengths)
+    batch_inputs = case.view.inputs(ids, mask)
+    batched = read(case.view, batch_inputs, every_row(batch_inputs), "auto")
+    for document, length in enumerate(lengths):
+        inputs = case.view.inputs(
+            ids[document : document + 1, :length], mask[document : document + 1, :length]
+        )
+        alone = read(case.view, inputs, every_row(inputs), "auto")
+        for site in case.view.sites:
+            for number in range(2):
+                whole = batched[site][number][document : document + 1]
+                part = whole[..., :length, :length].float()
+                torch.testing.assert_close(part, alone[site][number].float(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in ("bert", "bart-uneven", "gpt2", "modernbert")
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+        # ModernBERT itself gives NaN there: its mask overflows in a softmax that is always float32.
+        if (name, dtype) != ("modernbert", torch.float64)
+    ],
+)
+def test_other_precisions_are_read_as_they_are(name, dtype):
+    model = zoo.make(name).to(dtype)
+    view = capture.view(hosts.open_model(model))
+    inputs = view.inputs(*zoo.documents())
+    own = zoo.own_patterns(model, inputs)
+    for way in ways(view):
+        for site, (pattern, _) in read(view, inputs, every_row(inputs), way).items():
+            assert pattern.dtype == dtype
+            real = capture.queries_mask(site, inputs)
+            torch.testing.assert_close(
+                pattern.transpose(1, 2)[real].double(),
+                own[site.stack][site.layer].transpose(1, 2)[real].double(),
+                rtol=0,
+                atol={torch.float64: 1e-12, torch.bfloat16: 3e-2, torch.float16: 3e-3}[dtype],
+            )
+
+
+@pytest.mark.parametrize("name", ["modernbert", "gemma2"])
+@pytest.mark.parametrize("order", [(3, 20, 12, 20), (20, 3, 20), (7, 8, 20, 5)])
+def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(name, order):
+    view = capture.view(hosts.open_model(zoo.make(name)))
+    for seed, length in enumerate(order):
+        inputs = view.inputs(*zoo.documents((length,), seed=seed))
+        for site, (_, visible) in read(view, inputs, every_row(inputs), "hooks").items():
+            assert torch.equal(visible, zoo.visible(name, site.stack, site.layer, inputs))
+
+
+def test_offsets_are_seen_in_a_pattern_even_where_single_pairs_underflow():
+    causal = torch.ones(2, 5, 5).tril()
+    causal[:, 4, 2] = 0
+    assert capture.seen_offsets(causal) == (-4, 0)
+    window = torch.ones(6, 6).tril(1).triu(-2)[None]
+    window[0, 3, 1] = 0
+    assert capture.seen_offsets(window) == (-2, 1)
+    assert capture.seen_offsets(torch.zeros(1, 3, 3)) == (0, 0)
+
+
+def test_keys_within_offsets_are_visible_where_they_are_real():
+    keys = torch.tensor([[True, True, True, True, False]])
+    shown = capture.visible_by_offset(torch.tensor([[0, 3]]), keys, (-1.0, 2.0))
+    assert shown.int().tolist() == [[[1, 1, 1, 0, 0], [0, 0, 1, 1, 0]]]
+    everything = capture.visible_by_offset(torch.tensor([[3]]), keys, (-torch.inf, torch.inf))
+    assert everything.int().tolist() == [[[1, 1, 1, 1, 0]]]
+
+
+def test_a_decoder_reads_the_document_behind_its_start_token():
+    model = zoo.make("bart")
+    model.config.decoder_start_token_id = 9
+    view = capture.view(hosts.open_model(model))
+    inputs = view.inputs(torch.tensor([[5, 6, 7], [8, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]]).bool())
+    assert inputs.target_ids.tolist() == [[9, 5, 6], [9, 8, 5]]
+    assert inputs.target_mask.int().tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("config", "start"),
+    [
+        ({"decoder_start_token_id": 4, "bos_token_id": 3}, 4),
+        ({"decoder_start_token_id": None, "bos_token_id": 3, "pad_token_id": 1}, 3),
+        ({"bos_token_id": None, "pad_token_id": 1}, 1),
+        ({}, 0),
+    ],
+)
+def test_the_start_token_is_the_first_that_the_configuration_names(config, start):
+    assert capture.decoder_start(SimpleNamespace(config=SimpleNamespace(**config))) == start
+
+
+def test_a_decoder_without_target_ids_is_an_error_that_says_so():
+    view = opened("bart", "huggingface").view
+    ids, mask = zoo.documents()
+    with pytest.raises(ValueError, match="no target side, which a decoder needs"):
+        view.attention_rows(
+            huggingface.Inputs(ids, mask), {"source": ids, "target": ids}, lambda *_: None, through="hooks"
+        )
+
+
+@pytest.mark.parametrize("name", sorted(zoo.ONLY_RETURNED | {"gemma2"}))
+def test_rows_beside_the_fused_kernel_are_refused_where_a_model_cannot_do_it(name):
+    view = opened(name, "huggingface").view
+    inputs = view.inputs(*zoo.documents())
+    with pytest.raises(ValueError, match="through='rows' needs a Hugging Face model that supports sdpa"):
+        read(view, inputs, every_row(inputs), "rows")
+
+
+# ------------------------------------------------------------------------- layers that are not all attention
+
+
+def hybrid():
+    """Of four layers only the second and the last attend; the others are convolutions."""
+    config = hf.Lfm2Config(
+        vocab_size=zoo.VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, layer_types=["conv", "full_attention"] * 2,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return hf.Lfm2Model(config).eval()
+
+
+def test_layers_keep_their_numbers_where_only_some_attend():
+    model = hybrid()
+    view = capture.view(hosts.open_model(model))
+    assert [(site.stack, site.layer) for site in view.sites] == [("self", 1), ("self", 3)]
+    inputs = view.inputs(*zoo.documents())
+    own = zoo.own_patterns(model, inputs)["self"]
+    for way in ways(view):
+        found = read(view, inputs, every_row(inputs), way)
+        for site, expected in zip(view.sites, own, strict=True):
+            torch.testing.assert_close(found[site][0][0], expected[0], rtol=0, atol=5e-5)
+
+
+def bigbird():
+    """Its encoder computes attention by itself, its decoder through the interface: half of it bypasses the calls."""
+    config = hf.BigBirdPegasusConfig(
+        vocab_size=zoo.VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=37, decoder_ffn_dim=37, attention_type="original_full",
+        max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return hf.BigBirdPegasusModel(config).eval()
+
+
+def test_attention_that_bypasses_the_interface_in_half_of_a_model_is_not_lost():
+    model = bigbird()
+    hooked = hosts.open_model(model)
+    assert hooked.probe.through == "returned"
+    view = capture.view(hooked)
+    inputs = view.inputs(*zoo.documents())
+    own = zoo.own_patterns(model, inputs)
+    found = read(view, inputs, every_row(inputs), "auto")
+    assert [(site.stack, site.layer) for site in view.sites] == [
+        (stack, layer) for stack in ("encoder", "decoder", "cross") for layer in range(2)
+    ]
+    for site in view.sites:
+        real = capture.queries_mask(site, inputs)
+        torch.testing.assert_close(
+            found[site][0].transpose(1, 2)[real], own[site.stack][site.layer].transpose(1, 2)[real]
+        )
+
+
+def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
+    config = hf.LongT5Config(
+        vocab_size=zoo.VOCABULARY, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=37, decoder_start_token_id=0
+    )  # fmt: skip
+    model = hf.LongT5Model(config).eval()
+    with pytest.warns(UserWarning, match="LongT5Model has attention that is not one pattern over all pairs"):
+        view = capture.view(hosts.open_model(model, host="huggingface"))
+    assert {site.stack for site in view.sites} == {"decoder", "cross"}
+
+
+# ------------------------------------------------------------------------------ embeddings and hidden states
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_word_embeddings_are_the_models_own_table(name, host):
+    case = opened(name, host)
+    table = capture.word_embeddings(case.hooked)
+    own = case.model.get_input_embeddings().weight
+    assert torch.equal(table, own)
+    assert table.data_ptr() == own.data_ptr()
+    assert not table.requires_grad
+    assert capture.vocabulary_size(case.hooked) == zoo.VOCABULARY
+    torch.testing.assert_close(case.hooked.W_E, own, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_hidden_states_equal_hugging_faces_own(name, host):
+    case = opened(name, host)
+    inputs = case.view.inputs(*zoo.documents())
+    own = zoo.own_hidden_states(case.model, inputs)
+    found = {}
+    capture.hidden_states(case.hooked, inputs, lambda layer, state: found.__setitem__(layer, state))
+    assert sorted(found) == list(range(len(own)))
+    for layer, expected in enumerate(own):
+        torch.testing.assert_close(found[layer][inputs.mask], expected[inputs.mask], rtol=0, atol=5e-5)
+        assert not found[layer].requires_grad
+
+
+# ------------------------------------------------------------------------------------------ what else is asked
+
+
+# The position tables of these have a last row; a longer document is an error in them, and only there.
+LEARNED = (
+    "bert", "roberta", "bart", "albert", "electra", "distilbert", "gpt2", "mpnet", "deberta", "xlmr",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_the_context_length_is_the_longest_document_that_a_model_takes(name):
+    if name == "distilbert":
+        model = hf.DistilBertModel(hf.DistilBertConfig(**zoo._distilbert, max_position_embeddings=64)).eval()
+        hooked = hosts.open_model(model)
+    else:
+        hooked = opened(name, "huggingface").hooked
+    limit = capture.context_length(hooked)
+    ids = torch.full((1, limit + 1), 7)
+    hooked(ids[:, :limit], torch.ones_like(ids[:, :limit]))
+    with pytest.raises((IndexError, RuntimeError)):
+        hooked(ids, torch.ones_like(ids))
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("t5", None), ("t5-encoder", None), ("llama", 64), ("modernbert", 64)]
+)
+def test_the_context_length_of_relative_positions_is_what_the_configuration_says_or_none(name, limit):
+    assert capture.context_length(opened(name, "huggingface").hooked) == limit
+
+
+def test_special_and_padding_ids_come_from_the_configuration_where_there_is_no_tokenizer():
+    hooked = hosts.open_model(zoo.make("modernbert"))
+    assert capture.special_ids(hooked) == {0, 1, 2}
+    assert capture.pad_id(hooked) == 0
+    model = zoo.make("llama")
+    model.config.eos_token_id = [2, 7]
+    assert {2, 7} <= capture.special_ids(hosts.open_model(model))
+    assert capture.pad_id(hosts.open_model(model)) is None
+
+
+def test_special_and_padding_ids_come_from_the_tokenizer_first():
+    tokenizer = SimpleNamespace(all_special_ids=[3, None, 4], pad_token_id=3)
+    hooked = hosts.open_model(zoo.make("bert-headless"))
+    hooked.tokenizer = tokenizer
+    assert capture.special_ids(hooked) == {3, 4}
+    assert capture.pad_id(hooked) == 3
+
+
+def test_a_model_describes_itself():
+    described = capture.describe(opened("bert-headless", "huggingface").hooked)
+    parameters = sum(p.numel() for p in zoo.make("bert-headless").parameters())
+    assert described == {
+        "host": "HuggingFaceHost(BertModel)", "name": None, "revision": None, "dtype": "float32", "device": "cpu",
+        "parameters": parameters,
+    }  # fmt: skip
+
+
+def blocks(vocabulary_size, **options):
+    return tp.Topics.from_token_ids({"a": [5, 6], "b": [7]}, vocabulary_size=vocabulary_size, **options)
+
+
+def test_topics_over_another_vocabulary_are_refused():
+    hooked = opened("bert-headless", "huggingface").hooked
+    capture.check_topics(hooked, blocks(zoo.VOCABULARY))
+    with pytest.raises(ValueError, match="the topics are over a vocabulary of 90 ids, the model's has 97"):
+        capture.check_topics(hooked, blocks(90))
+
+
+def test_something_that_is_not_a_hooked_model_has_no_view():
+    with pytest.raises(TypeError, match="needed a hooked model, not BertModel: pass it through open_model"):
+        capture.view(zoo.make("bert-headless"))
