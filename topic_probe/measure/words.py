@@ -89,8 +89,7 @@ def labelled_words(
     }
     left_out = {reason: count for reason, count in left_out.items() if count}
     ids, group, norms = ids[present], group[present], norms[present]
-    if not len(ids):
-        raise ValueError(f"no word is left to measure of {len(topics.words)} that have a topic: {left_out}")
+    _check_left(ids, topics, left_out)
     if center or remove_components:
         rows = _without_common(table, ids, remove_components, exclude)
     elif table.numel() <= _SMALL or table.dtype not in (torch.float32, torch.float64):
@@ -104,7 +103,13 @@ def labelled_words(
     kept = norms > 1e-9 * before
     if not kept.all():
         left_out["words with nothing left after the common part"] = int((~kept).sum())
+        _check_left(ids[kept], topics, left_out)
     return EmbeddingWords(ids[kept], rows, index[kept], group[kept], norms[kept], left_out)
+
+
+def _check_left(ids: Int64[Tensor, " word"], topics: Topics, left_out: Mapping[str, int]) -> None:
+    if not len(ids):
+        raise ValueError(f"no word is left to measure of {len(topics.words)} that have a topic: {left_out}")
 
 
 def _norms(table: Float[Tensor, "row d_embed"], ids: Int64[Tensor, " word"]) -> Float64[Tensor, " word"]:

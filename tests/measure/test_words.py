@@ -1,0 +1,317 @@
+"""Sums over all pairs of words against double loops, exact to rounding."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from topic_probe.measure import words as words_module
+from topic_probe.measure.words import (
+    embedding_sums,
+    first_topics,
+    labelled_words,
+    pair_sums,
+    times_shared,
+    word_ends,
+)
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import split_halves, word_interval
+
+VOCABULARY = 40
+# Words in two and three topics, a topic of one word.
+OVERLAPPING = {
+    "a": [1, 2, 3, 9],
+    "b": [3, 4, 5, 11],
+    "c": [7],
+    "d": [8, 3, 7, 20, 21],
+    "e": [13],
+}
+DISJOINT = {"a": [1, 2, 3, 9], "b": [4, 5, 11], "c": [7], "d": [8, 20, 21]}
+ONE_TOPIC = {"a": [1, 2, 3, 4]}
+LISTS = {"overlapping": OVERLAPPING, "disjoint": DISJOINT, "one topic": ONE_TOPIC}
+
+
+def table(seed=0, width=7):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(VOCABULARY, width, generator=generator, dtype=torch.float64) + 0.5
+
+
+def topics_of(lists):
+    return Topics.from_token_ids(lists, vocabulary_size=VOCABULARY)
+
+
+def relation_of(lists, i, j):
+    one, other = ({name for name, ids in lists.items() if id_ in ids} for id_ in (i, j))
+    if not one or not other:
+        return None
+    return 0 if i == j else 1 if one & other else 2
+
+
+def double_loop(rows, lists, without=()):
+    """Sums and counts of cosine and dot product over all ordered pairs, from the definitions."""
+    sums, counts = np.zeros((2, 3)), np.zeros(3)
+    for i, j in itertools.product(sorted(set(range(VOCABULARY)) - set(without)), repeat=2):
+        relation = relation_of(lists, i, j)
+        if relation is not None:
+            dot = float(rows[i] @ rows[j])
+            sums[:, relation] += dot / float(rows[i].norm() * rows[j].norm()), dot
+            counts[relation] += 1
+    return sums, counts
+
+
+@pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("exclude", [(), (3, 20, 30)])
+def test_sums_are_those_of_a_double_loop_over_all_words(lists, exclude):
+    found = embedding_sums(table(), topics_of(lists), exclude=exclude)
+    sums, counts = double_loop(table(), lists, exclude)
+    np.testing.assert_allclose(found.sums, sums, atol=1e-9)
+    assert found.counts.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
+def test_every_topic_has_the_sums_of_a_double_loop(lists):
+    topics = topics_of(lists)
+    found = pair_sums(labelled_words(table(), topics), topics)[1]
+    rows = table()
+    for topic, ids in enumerate(lists.values()):
+        sums, counts = np.zeros(3), np.zeros(3)
+        for i, j in itertools.product(range(VOCABULARY), repeat=2):
+            within = i in ids and j in ids
+            if i in ids and relation_of(lists, i, j) == 2:
+                cell = 2
+            elif within:
+                cell = 0 if i == j else 1
+            else:
+                continue
+            sums[cell] += float(rows[i] @ rows[j])
+            counts[cell] += 1
+        np.testing.assert_allclose(found.sums[1, topic], sums, atol=1e-9)
+        assert found.counts[topic].tolist() == counts.tolist()
+
+
+def test_an_empty_topic_has_nothing_but_zeros_and_becomes_nan_with_a_reason():
+    with pytest.warns(UserWarning, match="topics without a word"):
+        topics = topics_of(DISJOINT | {"empty": []})
+    overall, by_topic = pair_sums(labelled_words(table(), topics), topics)
+    assert by_topic.counts[-1].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(overall.sums, double_loop(table(), DISJOINT)[0], atol=1e-9)
+    cell = by_topic.contrast()[0, 4]
+    assert np.isnan([cell.same_topic, cell.different_topic, cell.ratio]).all()
+    assert "no pair of different words shares a topic" in cell.reason
+    one_word = by_topic.contrast()[0, 2]
+    assert np.isnan(one_word.ratio)
+    assert not np.isnan(one_word.different_topic)
+
+
+def test_centring_subtracts_the_mean_of_all_rows_in_use():
+    rows = table()
+    rows[30] = 0
+    rows[31, 2] = torch.nan
+    used = [i for i in range(VOCABULARY) if i not in (30, 31, 3, 35)]
+    centred = rows - rows[used].mean(0)
+    found = embedding_sums(rows, topics_of(OVERLAPPING), center=True, exclude=(3, 35))
+    sums, counts = double_loop(centred, OVERLAPPING, (3, 35))
+    np.testing.assert_allclose(found.sums, sums, atol=1e-9)
+    assert found.counts.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_removed_components_are_the_leading_singular_vectors_of_the_centred_rows(n):
+    rows = table()
+    centred = rows - rows.mean(0)
+    _, _, directions = np.linalg.svd(centred.numpy(), full_matrices=False)
+    kept = centred - centred @ torch.from_numpy(directions[:n].T @ directions[:n])
+    found = embedding_sums(rows, topics_of(OVERLAPPING), remove_components=n)
+    np.testing.assert_allclose(found.sums, double_loop(kept, OVERLAPPING)[0], atol=1e-9)
+
+
+def test_words_that_were_nothing_but_the_common_part_are_left_out():
+    rows = 10 * table()
+    rows[:, 1:] = 0
+    # Only these two leave the first axis, in ways that do not correlate with it; the mean stays on it too.
+    rows[5], rows[9] = torch.tensor([2.0, 1, 0, 0, 0, 0, 0]), torch.tensor([2.0, -1, 0, 0, 0, 0, 0])
+    words = labelled_words(rows, topics_of(DISJOINT), remove_components=1)
+    assert words.left_out == {"words with nothing left after the common part": 9}
+    torch.testing.assert_close(words.rows[words.index].abs().sum(1), torch.ones(2, dtype=torch.float64))
+    rows[5] = rows[9] = rows[4]
+    with pytest.raises(
+        ValueError, match=r"no word is left .*'words with nothing left after the common part': 11"
+    ):
+        labelled_words(rows, topics_of(DISJOINT), remove_components=1)
+
+
+@pytest.mark.parametrize("components", [-1, 7])
+def test_a_number_of_components_that_cannot_be_is_refused(components):
+    with pytest.raises(ValueError, match=f"from 0 to 6, below the width of the embeddings, got {components}"):
+        embedding_sums(table(), topics_of(DISJOINT), remove_components=components)
+
+
+def test_rows_without_a_direction_are_left_out_and_counted():
+    rows = table()
+    rows[3] = 0
+    rows[4, 1] = torch.nan
+    rows[8, 0] = torch.inf
+    words = labelled_words(rows, topics_of(OVERLAPPING), exclude=(20, 39))
+    assert words.left_out == {"words in exclude": 1, "words whose row is zero or not finite": 3}
+    sums, counts = double_loop(rows, OVERLAPPING, (3, 4, 8, 20))
+    found = pair_sums(words, topics_of(OVERLAPPING))[0]
+    np.testing.assert_allclose(found.sums, sums, atol=1e-9)
+    assert found.counts.tolist() == counts.tolist()
+    assert words.ids.tolist() == sorted(words.ids.tolist(), key=words.ids.tolist().index)
+
+
+def test_split_words_have_no_row_and_are_left_out_and_counted():
+    plain = topics_of(DISJOINT)
+    words = torch.cat([plain.words, torch.tensor([VOCABULARY])])
+    membership = torch.cat([plain.membership, plain.membership[:1]])
+    topics = Topics(
+        names=plain.names, vocabulary_size=VOCABULARY, words=words, membership=membership, compounds=((1, 2),)
+    )
+    padded = torch.cat([table(), torch.ones(3, 7, dtype=torch.float64)])  # row 40 belongs to no word
+    for rows in (table(), padded):
+        found = labelled_words(rows, topics)
+        assert found.left_out == {"split words, which have no row": 1}
+        np.testing.assert_allclose(
+            pair_sums(found, topics)[0].sums, double_loop(table(), DISJOINT)[0], atol=1e-9
+        )
+
+
+def test_nothing_left_is_an_error_that_says_where_the_words_went():
+    with pytest.raises(
+        ValueError, match=r"no word is left to measure of 4 that have a topic: .*'words in exclude': 4"
+    ):
+        embedding_sums(table(), topics_of(ONE_TOPIC), exclude=(1, 2, 3, 4))
+
+
+def large(dtype):
+    generator = torch.Generator().manual_seed(3)
+    lists = {f"{topic}": range(1 + 150 * topic, 151 + 150 * topic) for topic in range(5)} | {
+        "more": range(100, 200)
+    }
+    rows = torch.randn(900, 48, generator=generator) * 0.1 + 0.05
+    return rows.to(dtype), Topics.from_token_ids(lists, vocabulary_size=900)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("few", [False, True])
+def test_large_tables_are_added_up_as_exactly_as_small_ones(monkeypatch, dtype, few):
+    rows, topics = large(dtype)
+    exclude = range(300, 900) if few else ()
+    expected = embedding_sums(rows.double(), topics, exclude=exclude)
+    monkeypatch.setattr(words_module, "_SMALL", 0)
+    found = embedding_sums(rows, topics, exclude=exclude)
+    np.testing.assert_allclose(found.contrast().same_topic, expected.contrast().same_topic, rtol=1e-7)
+    np.testing.assert_allclose(
+        found.contrast().different_topic, expected.contrast().different_topic, rtol=1e-7
+    )
+    assert found.counts.tolist() == expected.counts.tolist()
+
+
+def test_small_float32_tables_are_added_up_in_float64():
+    rows = table().float()
+    found = embedding_sums(rows, topics_of(OVERLAPPING))
+    np.testing.assert_allclose(found.sums, double_loop(rows.double(), OVERLAPPING)[0], atol=1e-9)
+
+
+def test_renumbering_topics_changes_nothing():
+    turned = topics_of(dict(reversed(OVERLAPPING.items())))
+    one, other = embedding_sums(table(), topics_of(OVERLAPPING)), embedding_sums(table(), turned)
+    np.testing.assert_allclose(one.sums, other.sums, atol=1e-12)
+
+
+def test_planted_topics_are_found_and_lost_when_topics_are_shuffled():
+    generator = torch.Generator().manual_seed(0)
+    topics = Topics.blocks(n_topics=20, words_per_topic=20)
+    centres = torch.randn(20, 64, generator=generator, dtype=torch.float64)
+    rows = torch.randn(401, 64, generator=generator, dtype=torch.float64) + 1
+    rows[1:] += centres.repeat_interleave(20, 0)
+    # 64 (1 + 1) against 64 · 1 in expectation.
+    assert embedding_sums(rows, topics).contrast().ratio[1] == pytest.approx(2, abs=0.25)
+    assert embedding_sums(rows, topics.shuffled(0)).contrast().ratio[1] == pytest.approx(1, abs=0.05)
+
+
+def test_sums_over_groups_that_share_a_topic_follow_the_definition():
+    shared = topics_of(OVERLAPPING).shared
+    values = torch.randn(len(shared), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for group in range(len(shared)):
+        loop = sum(values[other] for other in range(len(shared)) if shared[group, other])
+        torch.testing.assert_close(times_shared(shared, values)[group], loop)
+
+
+# ---------------------------------------------------------------- what intervals need
+
+
+@pytest.mark.parametrize("lists", [OVERLAPPING, DISJOINT], ids=["overlapping", "disjoint"])
+def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists):
+    topics, rows = topics_of(lists), table()
+    words = labelled_words(rows, topics, exclude=(4,))
+    half = split_halves(first_topics(topics)[words.group.numpy()], seed=5)
+    found = word_ends(words, topics, seed=5)
+    ids = words.ids.tolist()
+    same, n_same, different, n_different = (np.zeros_like(part) for part in found)
+    for (a, i), (b, j) in itertools.product(enumerate(ids), repeat=2):
+        dot = float(rows[i] @ rows[j])
+        cosine = dot / float(rows[i].norm() * rows[j].norm())
+        for score, value in enumerate((cosine, dot)):
+            if relation_of(lists, i, j) == 1:
+                same[half[b], a, score] += 2 * value
+            elif relation_of(lists, i, j) == 2:
+                different[half[b], a, score] += 2 * value
+        n_same[half[b], a] += 2 * (relation_of(lists, i, j) == 1)
+        n_different[half[b], a] += 2 * (relation_of(lists, i, j) == 2)
+    for part, expected in zip(found, (same, n_same, different, n_different), strict=True):
+        np.testing.assert_allclose(part, expected, atol=1e-9)
+
+
+def test_words_are_resampled_within_the_first_topic_of_their_group():
+    topics = topics_of(OVERLAPPING)
+    names = list(OVERLAPPING)
+    first = first_topics(topics)[topics.group_of_word.numpy()]
+    for word, topic in zip(topics.words.tolist(), first, strict=True):
+        assert names[topic] == next(name for name, ids in OVERLAPPING.items() if word in ids)
+
+
+@pytest.mark.slow
+def test_intervals_cover_the_truth_when_topics_overlap():
+    # Twelve words in each of eight topics; a quarter of all words is in another topic too, each time at random.
+    generator = np.random.default_rng(0)
+    n, size, width = 8, 12, 32
+    centres = generator.normal(0, 0.15, (n, width)) + 1 / np.sqrt(width)
+    kinds = [
+        (first, second) for first in range(n) for second in range(n)
+    ]  # second = first: in no other topic
+    share = np.array([0.75 if first == second else 0.25 / (n - 1) for first, second in kinds])
+    means = np.array([(centres[first] + centres[second]) / 2 for first, second in kinds])
+
+    def draw(kind):
+        rows = means[kind] + generator.normal(0, 1 / np.sqrt(width), (len(kind), width))
+        return rows, rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    # What the score of two different words is expected to be, by their kinds: the product of expected vectors.
+    many = [
+        draw(np.repeat(np.arange(n * n), 20_000))[score].reshape(n * n, -1, width).mean(1) for score in (1, 0)
+    ]
+    related = np.array([[bool({*one} & {*other}) for other in kinds] for one in kinds])
+    same_first = np.array([[one[0] == other[0] for other in kinds] for one in kinds])
+    pairs = np.outer(share, share) * np.where(same_first, size * (size - 1), size * size)
+    truth = [
+        np.average(vectors @ vectors.T, weights=pairs * related)
+        / np.average(vectors @ vectors.T, weights=pairs * ~related)
+        for vectors in many
+    ]
+    runs, covered = 500, np.zeros(2)
+    for run in range(runs):
+        chance = generator.random((n * size, n * n))
+        first = np.repeat(np.arange(n), size)
+        allowed = np.array([[kind[0] == topic for kind in kinds] for topic in first])
+        kind = np.argmax(
+            np.log(share) * allowed - np.log(-np.log(chance)) - 1e9 * ~allowed, axis=1
+        )  # Gumbel's way
+        lists = {str(t): [i for i, k in enumerate(kind) if t in kinds[k]] for t in range(n)}
+        topics = Topics.from_token_ids(lists, vocabulary_size=n * size)
+        words = labelled_words(torch.from_numpy(draw(kind)[0]), topics)
+        strata = first_topics(topics)[words.group.numpy()]
+        intervals = word_interval(*word_ends(words, topics, seed=run), strata, seed=run)
+        covered += (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
+    assert ((covered / runs >= 0.93) & (covered / runs <= 0.97)).all()
