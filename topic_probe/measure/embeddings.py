@@ -1,6 +1,6 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,6 +72,7 @@ def measure_embeddings(
     remove_components: int = 0,
     exclude: Iterable[int] = (),
     include_self: bool = True,
+    special_ids: Collection[int] | None = None,
     batch_size: int = 32,
     max_length: int | None = None,
     statistic: Literal["ratio", "difference"] = "ratio",
@@ -101,6 +102,7 @@ def measure_embeddings(
             ``center``.
         exclude: token ids left out, of the pairs as well as of the mean and the components: special and unused ids.
         include_self: whether the pair of a position with itself is a same-word pair of a layer, as in the paper.
+        special_ids: ids that have no topic in documents; by default what the model's tokenizer or configuration names.
         batch_size: documents in one forward pass; changes nothing but speed and memory.
         max_length: documents are cut at so many tokens, by default at what the model can take.
         statistic: what intervals are about.
@@ -140,8 +142,10 @@ def measure_embeddings(
     )
     layers = None
     if documents is not None:
-        meter = LayerMeter(model, topics, excluded, include_self=include_self)
+        specials = capture.special_ids(model) if special_ids is None else set(special_ids)
+        meter = LayerMeter(model, topics, specials | set(excluded), include_self=include_self)
         record["documents"] = meter.run(documents, batch_size=batch_size, max_length=max_length)
+        record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
         layers = meter.contrasts(**resampling)
     return EmbeddingReport(cosine, dot, _per_topic(by_topic, words, topics), layers, record)
 

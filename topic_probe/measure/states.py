@@ -1,7 +1,6 @@
 """The states of every layer: positions of the same document compared with each other, summed by relation."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from topic_probe.topics import Topics
 class LayerMeter:
     """Runs documents through a model and adds up what its states say."""
 
-    def __init__(self, model: Any, topics: Topics, excluded: Sequence[int], *, include_self: bool) -> None:
+    def __init__(self, model: Any, topics: Topics, without_topic: set[int], *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = capture.view(model), topics, include_self
-        self.excluded = torch.tensor(excluded, dtype=torch.int64)
+        self.without_topic = without_topic
         self.by_document = DocumentSums()
         self.left_out: Counter[str] = Counter()
 
@@ -36,7 +35,7 @@ class LayerMeter:
             max_length=limit if max_length is None else min(max_length, limit or max_length),
             pad_id=capture.pad_id(model),
             vocabulary_size=capture.vocabulary_size(model),
-            special_ids=capture.special_ids(model),
+            special_ids=self.without_topic,
             intake=intake,
         )
         for batch in batches:
@@ -93,12 +92,11 @@ class LayerMeter:
         return torch.stack(sums, 1), torch.stack(counts, 1), Counter(left_out)
 
     def _units(self, batch: TokenBatch) -> list[Units]:
-        special = batch.special | torch.isin(batch.ids, self.excluded)
         words = [None] * len(batch) if batch.word_index is None else batch.word_index
         return [
             labelled_units(
                 batch.ids[row, :length],
-                special[row, :length],
+                batch.special[row, :length],
                 None if (word := words[row]) is None else word[:length],
                 self.topics,
                 level="token",
