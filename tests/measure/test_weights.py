@@ -21,10 +21,11 @@ from topic_probe.data.masking import Masking
 from topic_probe.data.synthetic import TopicModel
 from topic_probe.measure.report import load_report
 from topic_probe.measure.weights import circuit_sums, head_ends, measure_weights, word_moments
+from topic_probe.measure.words import first_topics
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.uncertainty import split_halves
+from topic_probe.uncertainty import split_halves, word_interval
 
 VOCABULARY = 50
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5], "one": [40]}
@@ -255,26 +256,24 @@ def test_a_planted_head_is_found_first_and_lost_when_topics_are_shuffled():
 
 @pytest.mark.slow
 def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
-    # Words around topic centres; two heads with random weights, whose scores are not symmetric.
+    # Words around topic centres, and two heads with random weights, whose scores are not symmetric.
     generator = torch.Generator().manual_seed(0)
     topics = Topics.blocks(n_topics=8, words_per_topic=10)
+    strata = first_topics(topics)[topics.group_of_word.numpy()]
     centres = torch.randn(8, 12, generator=generator, dtype=torch.float64) * 0.4
-    model = bert(hidden_size=12, num_hidden_layers=1, num_attention_heads=2, vocab_size=81)
-    query, key = (
-        getattr(model.bert.encoder.layer[0].attention.self, name).weight for name in ("query", "key")
-    )
-    truth = []
-    for head in range(2):
-        part = slice(6 * head, 6 * head + 6)
-        between = (centres @ query[part].T @ key[part] @ centres.T).detach()
-        truth.append(float(between.diagonal().mean() - between[~torch.eye(8, dtype=torch.bool)].mean()))
-    runs, covered = 400, np.zeros(2)
+    P, Q = torch.randn(2, 2, 12, 6, generator=generator, dtype=torch.float64)
+    between = (centres @ P) @ (centres @ Q).mT
+    truth = (
+        between.diagonal(dim1=1, dim2=2).mean(1) - between[:, ~torch.eye(8, dtype=torch.bool)].mean(1)
+    ).numpy()
+    runs, covered = 600, np.zeros(2)
     for run in range(runs):
-        with torch.no_grad():
-            model.get_input_embeddings().weight[1:] = centres.repeat_interleave(10, 0)
-            noise = torch.randn(80, 12, generator=generator, dtype=torch.float64) * 0.5
-            model.get_input_embeddings().weight[1:] += noise
-        interval = measure_weights(model, topics, circuits=("qk",), seed=run).heads.interval
+        noise = torch.randn(80, 12, generator=generator, dtype=torch.float64) * 0.5
+        rows = centres.repeat_interleave(10, 0) + noise
+        moments = word_moments(rows, rows, topics.group_of_word, topics)
+        half = torch.from_numpy(split_halves(strata, seed=run))
+        ends = head_ends(moments, P, Q, topics.group_of_word, topics, half)
+        interval = word_interval(*ends, strata, statistic="difference", seed=run)
         covered += (interval[:, 0] <= truth) & (truth <= interval[:, 1])
     assert ((covered / runs >= 0.93) & (covered / runs <= 0.97)).all()
 
