@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import (
-    DIFFERENT_TOPIC,
     NO_RELATION,
-    SAME_TOPIC,
+    SAME_WORD,
     Contrast,
     DocumentSums,
     PairSums,
@@ -478,36 +477,29 @@ class _Meter:
         """Adds one document's attention at sites that are alike; its sums and counts by head and relation."""
         n, m = len(asking.positions), len(asked.positions)
         one = blocks[0]
-        raw = torch.cat([block.scores[row, :, :n, :m] for block in blocks]).double()
-        visible = one.visible[row, :n, :m].double()
-        n_visible = one.n_visible[row, :n]
-        scores, pairs = between_units(raw, visible / n_visible[:, None], asking, asked)
+        raw = torch.cat([block.scores[row, :, :n, :m] for block in blocks])
+        mass = torch.cat([block.sink_mass[row, :, :n] for block in blocks])
+        visible, n_visible = one.visible[row, :n, :m], one.n_visible[row, :n]
+        scores, pairs = between_units(raw, visible, n_visible, asking, asked)
         codes = relations(asking.entries, asked.entries, self.topics).long() * pairs
         if not self.include_self and not cross:
             codes.fill_diagonal_(NO_RELATION)
-        distance = (asking.first[:, None] - asked.first).abs()
-        cells = torch.bucketize(distance, torch.tensor(DISTANCE_BINS), right=True) * 3 + codes - 1
-        related = codes != NO_RELATION
-        binned = torch.zeros(3 * (len(DISTANCE_BINS) + 1), len(scores), dtype=torch.float64)
-        binned.index_add_(0, cells[related], scores[:, related].T)
-        n_binned = torch.bincount(cells[related], minlength=len(binned)).reshape(-1, 3).numpy()
-        sums = binned.T.reshape(len(scores), -1, 3).numpy()
-        self.sums.binned[heads] += sums
-        self.sums.n_binned[heads] += n_binned
-        mass = torch.cat([block.sink_mass[row, :, :n] for block in blocks])
+        by_row = _by_relation(scores, codes)
         self.sums.sink_mass[heads] += mass.sum(1).numpy()
         self.sums.n_rows[heads] += n
         self._add_without_sinks(
-            raw, visible, mass, n_visible - one.n_visible_sinks[row, :n], codes, asking, asked, heads
+            by_row, raw, mass, visible, n_visible - one.n_visible_sinks[row, :n], codes, asking, asked, heads
         )
-        self._add_null(scores, codes, asking, asked, heads)
-        return sums.sum(1), np.broadcast_to(n_binned.sum(0), (len(heads), 3))
+        self._add_pairs(scores, codes, asking, asked, heads)
+        counts = torch.bincount(codes.flatten(), minlength=4)[1:].double().numpy()
+        return by_row.sum(0).T.numpy(), np.broadcast_to(counts, (len(heads), 3))
 
     def _add_without_sinks(
         self,
+        by_row: Float64[Tensor, "unit 3 head"],
         raw: Float[Tensor, "head piece other"],
-        visible: Float[Tensor, "piece other"],
         mass: Float[Tensor, "head piece"],
+        visible: Bool[Tensor, "piece other"],
         n_visible: Float[Tensor, " piece"],
         codes: Int64[Tensor, "unit other_unit"],
         asking: Units,
@@ -517,17 +509,17 @@ class _Meter:
         """The same sums after renormalising every row over what is no sink; rows with nothing left drop out."""
         rest = 1 - mass
         left = rest > 1e-6
-        renormalised = raw * torch.where(left, 1 / rest.clamp(min=1e-6), 0)[:, :, None]
-        scores, _ = between_units(renormalised, visible / n_visible.clamp(min=1)[:, None], asking, asked)
+        renormalised = torch.where(left, 1 / rest.clamp(min=1e-6), 0)
+        if bool((mass > 0).any()):
+            changed = (raw * renormalised[:, :, None]).to(raw.dtype)
+            by_row = _by_relation(between_units(changed, visible, n_visible, asking, asked)[0], codes)
         first_piece = torch.searchsorted(asking.unit_of, torch.arange(len(asking)))
         rows_left = left[:, first_piece].double()
-        for relation in range(3):
-            related = (codes == relation + 1).double()
-            by_row = torch.einsum("hij,ij->hi", scores, related)
-            self.sums.without_sinks[heads, relation] += (by_row * rows_left).sum(1).numpy()
-            self.sums.n_without_sinks[heads, relation] += (rows_left @ related.sum(1)).numpy()
+        counts = torch.nn.functional.one_hot(codes, 4)[:, :, 1:].sum(1).double()
+        self.sums.without_sinks[heads] += torch.einsum("urh,hu->hr", by_row, rows_left).numpy()
+        self.sums.n_without_sinks[heads] += (rows_left @ counts).numpy()
 
-    def _add_null(
+    def _add_pairs(
         self,
         scores: Float[Tensor, "head unit other"],
         codes: Int64[Tensor, "unit other"],
@@ -535,25 +527,49 @@ class _Meter:
         asked: Units,
         heads: Int64[np.ndarray, " head"],
     ) -> None:
-        """What the same-topic sums would be had other words of the vocabulary formed the topics."""
-        between = (codes == SAME_TOPIC) | (codes == DIFFERENT_TOPIC)
-        if not len(self.null) or not bool(between.any()):
-            return
-        # Single precision is enough for a null distribution, and twice as fast.
-        kept, n_pairs = scores.float() * between, between.float()
+        """The sums by distance, and what the same-topic sums would be had other words formed the topics."""
+        by_pair = scores.permute(1, 2, 0).flatten(0, 1)  # [unit · other, head]
+        n_pairs = (codes != NO_RELATION).flatten().to(by_pair.dtype)
+        by_pair = by_pair * n_pairs[:, None]
         if asking is asked:
-            # A pair and its reverse share a topic together, so both directions are one column.
-            first, second = torch.triu_indices(len(asking), len(asking), 1)
-            kept, n_pairs = kept + kept.transpose(1, 2), n_pairs + n_pairs.T
+            # A pair and its reverse share distance and topics, so both directions are one row.
+            first, second = torch.triu_indices(len(asking), len(asking))
+            there, back = first * len(asking) + second, second * len(asking) + first
+            twice = (first != second).to(by_pair.dtype)
+            by_pair = by_pair[there].addcmul_(by_pair[back], twice[:, None])
+            n_pairs = n_pairs[there] + n_pairs[back] * twice
+            codes = torch.maximum(codes.flatten()[there], codes.flatten()[back])
         else:
-            first, second = torch.cartesian_prod(torch.arange(len(asking)), torch.arange(len(asked))).T
-        columns = first * len(asked) + second
-        table = torch.cat([kept.flatten(1), n_pairs.flatten()[None]]).index_select(1, columns)
-        step = max(1, 2**24 // max(1, len(columns)))
+            first, second = torch.cartesian_prod(
+                torch.arange(len(asking)), torch.arange(len(asked))
+            ).T.contiguous()
+            codes = codes.flatten()
+        distance = (asking.first[first] - asked.first[second]).abs()
+        related = codes != NO_RELATION
+        cells = (torch.bucketize(distance, torch.tensor(DISTANCE_BINS), right=True) * 3 + codes - 1)[related]
+        binned = torch.zeros(3 * (len(DISTANCE_BINS) + 1), len(scores), dtype=torch.float64)
+        binned.index_add_(0, cells, by_pair[related].double())
+        n_binned = torch.bincount(cells, n_pairs[related].double(), minlength=len(binned))
+        self.sums.binned[heads] += binned.T.reshape(len(scores), -1, 3).numpy()
+        self.sums.n_binned[heads] += n_binned.reshape(-1, 3).numpy()
+        between = codes > SAME_WORD
+        if len(self.null) and bool(between.any()):
+            table = torch.cat([by_pair, n_pairs[:, None]], 1)[between].float()  # precise enough for a null
+            self._add_null(table, asking.entries[first[between]], asked.entries[second[between]], heads)
+
+    def _add_null(
+        self,
+        table: Float[Tensor, "pair column"],
+        first: Int64[Tensor, " pair"],
+        second: Int64[Tensor, " pair"],
+        heads: Int64[np.ndarray, " head"],
+    ) -> None:
+        """Adds, for every permutation, the sums of the pairs that would share a topic; the last column counts them."""
+        step = max(1, 2**24 // len(table))
         for start in range(0, len(self.null), step):
             part = slice(start, min(start + step, len(self.null)))
-            same = self.null.same_topic(asking.entries[first], asked.entries[second], part)
-            found = (table @ same.float()).double().numpy()
+            same = self.null.same_topic(first, second, part)
+            found = (table.T @ same.float()).double().numpy()
             place = np.ix_(heads, np.arange(part.start, part.stop))
             self.sums.null[place] += found[:-1]
             self.sums.n_null[place] += found[-1]
@@ -611,6 +627,14 @@ class _Meter:
 
 _NO_WORD = "documents without a word of any topic"
 _BROKEN = "documents with NaN or infinity in their attention"
+
+
+def _by_relation(
+    scores: Float[Tensor, "head unit other"], codes: Int64[Tensor, "unit other"]
+) -> Float64[Tensor, "unit 3 head"]:
+    """Every row's sums of scores by relation."""
+    chosen = torch.nn.functional.one_hot(codes, 4)[:, :, 1:].transpose(1, 2).to(scores.dtype)
+    return torch.bmm(chosen, scores.permute(1, 2, 0)).double()
 
 
 def _contrast(

@@ -108,22 +108,23 @@ def padded_positions(units: list[Units]) -> tuple[Int64[Tensor, "batch row"], Bo
 
 def between_units(
     scores: Float[Tensor, "head piece other"],
-    uniform: Float[Tensor, "piece other"],
+    visible: Bool[Tensor, "piece other"],
+    n_visible: Float[Tensor, " piece"],
     asking: Units,
     asked: Units,
 ) -> tuple[Float[Tensor, "head unit other_unit"], Bool[Tensor, "unit other_unit"]]:
     """Attention between units relative to uniform attention, and which pairs there are.
 
     Attention *to* a unit is summed over its tokens, *from* a unit averaged over them; both the model's and uniform
-    attention are treated so, and the answer is their quotient: 1 under uniform attention whatever the number of pieces.
-    ``uniform`` is 1 / (number of keys that the row may see), and 0 where the key is hidden.
+    attention (1 over the number of keys that the row may see) are treated so, and the answer is their quotient: 1 under
+    uniform attention whatever the number of pieces.
     """
     if asking.single and asked.single:
-        pairs = uniform > 0
-        return scores / torch.where(pairs, uniform, 1), pairs
+        return scores * n_visible[:, None].to(scores.dtype), visible
     average = _membership(asking, scores.dtype)
     average = average / average.sum(1, keepdim=True)
     total = _membership(asked, scores.dtype)
+    uniform = visible.to(scores.dtype) / n_visible.clamp(min=1)[:, None].to(scores.dtype)
     expected = average @ uniform @ total.T
     pairs = expected > 0
     return (average @ scores @ total.T) / torch.where(pairs, expected, 1), pairs
