@@ -143,11 +143,12 @@ class View:
         def take(number: int, pattern: Tensor) -> None:
             site = self.sites[number]
             index = rows[query_side(site)].to(pattern.device)
-            at = index[:, None, :, None].expand(-1, pattern.shape[1], -1, pattern.shape[3])
             visible = visible_by_offset(
                 index, keys_mask(site, inputs), self._offsets(number, pattern, inputs)
             )
-            read(number, pattern.gather(2, at), visible)
+            # Document by document, whole rows are copied; one gather of them all would look up every single number.
+            chosen = [one.index_select(1, wanted) for one, wanted in zip(pattern, index, strict=True)]
+            read(number, torch.stack(chosen), visible)
 
         with_patterns(self.model, self.sites, inputs, take)
 
