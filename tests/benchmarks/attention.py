@@ -1,7 +1,8 @@
 """Time and memory of measure_attention against the same forward passes without any measuring, in one run.
 
 Run with ``make bench``. The model has the shape of a small BERT (6 layers, 12 heads, width 384) with random weights; a
-fifth of its tokens carry a topic. Medians of interleaved repetitions; peak memory in a process of its own.
+fifth (then half) of its tokens carry a topic. Processor time of one thread, so that a busy machine disturbs little; the
+ways take turns, and each ratio is the median over rounds. Peak memory is that of a process of its own.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,21 @@ def ways(share: float) -> dict[str, Callable[[], Any]]:
     }
 
 
-def times(share: float, repetitions: int) -> dict[str, float]:
+def times(share: float, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every way in every round."""
     runs = ways(share)
     found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repetitions):
+    for _ in range(rounds + 1):
         for name, run in runs.items():
-            start = perf_counter()
+            start = process_time()
             run()
-            found[name].append(perf_counter() - start)
-    return {name: float(np.median(values)) for name, values in found.items()}
+            found[name].append(process_time() - start)
+    return {name: seconds[1:] for name, seconds in found.items()}  # the first round warms up
+
+
+def ratio(one: list[float], other: list[float]) -> float:
+    """The median ratio of two ways over the rounds."""
+    return float(np.median(np.divide(one, other)))
 
 
 def peak_memory(share: float, name: str) -> float:
@@ -92,7 +99,7 @@ def memory(field: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--memory-of", default=None)
     options = parser.parse_args()
@@ -104,13 +111,18 @@ def main() -> None:
         print(memory("VmHWM") - before)
         return
     for share in (0.2, 0.5):
-        found = times(share, options.repetitions)
+        found = times(share, options.rounds)
         eager = found["eager forward"]
-        print(f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {eager:.3f} s")
+        print(
+            f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {np.median(eager):.2f} s"
+        )
         for name, seconds in found.items():
-            print(f"  {name:34s} {seconds / eager:5.2f} × eager   peak {peak_memory(share, name):5.0f} MB")
+            print(
+                f"  {name:34s} {ratio(seconds, eager):5.2f} × eager   peak {peak_memory(share, name):5.0f} MB"
+            )
         for way in ("through hooks", "beside sdpa"):
-            print(f"  {way}: 200 permutations cost {found[way + ', 200 permutations'] / found[way]:.2f} ×")
+            cost = ratio(found[f"{way}, 200 permutations"], found[way])
+            print(f"  {way}: 200 permutations cost {cost:.2f} ×")
 
 
 if __name__ == "__main__":
