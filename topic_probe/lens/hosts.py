@@ -64,11 +64,11 @@ def open_model(
             f"not {type(source).__name__}"
         )
     _check_has_words(source)
-    if host != "huggingface":
-        bridge = _bridge(source, tokenizer, required=host == "bridge")
-        if bridge is not None:
-            return bridge
-    return huggingface.build_host(source, tokenizer=tokenizer)
+    with torch.random.fork_rng(devices=[]):  # building may draw weights that are overwritten later
+        bridge = None
+        if host != "huggingface":
+            bridge = _bridge(source, tokenizer, required=host == "bridge")
+        return huggingface.build_host(source, tokenizer=tokenizer) if bridge is None else bridge
 
 
 def _check_has_words(model: Any) -> None:
@@ -86,6 +86,7 @@ def _check_has_words(model: Any) -> None:
 def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
     import transformers
+    from safetensors import SafetensorError
 
     name = os.fspath(source)
     if name.startswith("~"):
@@ -98,7 +99,7 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
         model, info = model_class.from_pretrained(
             name, revision=revision, dtype=dtype, output_loading_info=True
         )
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
     if tokenizer is None:
         tokenizer = _load_tokenizer(name, revision)
@@ -131,10 +132,13 @@ def _load_tokenizer(name: str, revision: str | None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, revision=revision)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+    except Exception as error:  # tokenizers without files fail in many ways
         _log.info("%s has no tokenizer that can be loaded: %s", name, _first_line(error))
         return None
+    # Where there are no files, most come without any word instead.
+    words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens, "▁"}
+    return tokenizer if words else None
 
 
 _NOT_FOUND = (

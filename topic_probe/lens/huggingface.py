@@ -242,17 +242,44 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
     """
-    # A bridge does not count the Hugging Face model inside among its own modules.
-    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
-    training = [(module, module.training) for root in roots for module in root.modules()]
+    training = [(module, module.training) for module in _modules(model)]
     try:
         for module, _ in training:
             module.training = False
-        with torch.no_grad():
+        with without_traces(model), torch.no_grad():
             yield
     finally:
         for module, was_training in training:
             module.training = was_training
+
+
+@contextmanager
+def without_traces(model: nn.Module) -> Iterator[None]:
+    """Takes off again what a forward pass leaves on a model.
+
+    A Hugging Face model that is asked for its patterns or states puts hooks on its layers to collect them, and marks
+    itself as hooked, for good.
+    """
+    before = [(module, set(module._forward_hooks), set(vars(module))) for module in _modules(model)]
+    try:
+        yield
+    finally:
+        for module, hooks, names in before:
+            for key in set(module._forward_hooks) - hooks:
+                for kept in (
+                    module._forward_hooks,
+                    module._forward_hooks_with_kwargs,
+                    module._forward_hooks_always_called,
+                ):
+                    kept.pop(key, None)
+            for name in set(vars(module)) - names:
+                delattr(module, name)
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Every module of a model; a bridge does not count the Hugging Face model inside among its own."""
+    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
+    return list({id(module): module for root in roots for module in root.modules()}.values())
 
 
 def takes_decoder_ids(model: nn.Module) -> bool:
@@ -595,7 +622,7 @@ def _host_class() -> type[nn.Module]:
                 with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
                     return model(**options)
             options |= {"output_attentions": True, "return_dict": True}
-            with attention_implementation(self.original_model, "eager"):
+            with attention_implementation(self.original_model, "eager"), without_traces(model):
                 answer = model(**options)
             for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
                 self._only_look(point, pattern)
