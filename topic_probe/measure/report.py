@@ -7,6 +7,7 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -157,6 +158,7 @@ def _describe(topics: Topics) -> dict[str, Any]:
     }
 
 
+@cache  # reading a package's metadata takes as long as measuring a small model
 def _version(package: str) -> str | None:
     try:
         return version(package)
