@@ -1,0 +1,591 @@
+"""Where texts come from: lists, files, `datasets`, the articles inside gensim. All of them can be read again.
+
+A source has parts (its files, or one) and reads any part from any place on. That is all that resuming a broken
+stream, sampling, splitting over processes and the cache of token ids need.
+"""
+
+import asyncio
+import bz2
+import gzip
+import hashlib
+import http.client
+import io
+import json
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as attribute
+from functools import cache, cached_property
+from itertools import accumulate, islice, repeat
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+EMPTY = "empty texts"
+MISSING = "missing texts (None)"
+NOT_TEXT = "entries that are no text"
+NO_UNICODE = "texts with invalid Unicode"
+NO_FIELD = "records without the field"
+NOT_JSON = "lines that are no JSON"
+REDIRECTS = "redirects"
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """An entry of a source that is no text, and why."""
+
+    reason: str
+
+
+class Source(Protocol):
+    """What a corpus reads."""
+
+    @property
+    def n_parts(self) -> int:
+        """Parts, which are read one after another."""
+
+    @property
+    def n_entries(self) -> int | None:
+        """Entries of all parts; None where only reading would tell."""
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The entries of a part, without the first ``start``."""
+
+    def describe(self) -> dict[str, Any]:
+        """What is read, as JSON content for the provenance of a result."""
+
+    def identity(self) -> str | None:
+        """A hash that equals another one only if the texts are the same; None where it cannot be known."""
+
+
+# --- reading on after a break ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a stream that breaks is opened again, at the place where it broke.
+
+    Attributes:
+        attempts: Breaks in a row, with nothing read between them, after which it is given up.
+        wait: Seconds before the first attempt; each further one waits twice as long.
+        longest: No wait is longer than this.
+        sleep: What waits.
+    """
+
+    attempts: int = 6
+    wait: float = 1.0
+    longest: float = 60.0
+    sleep: Callable[[float], object] = time.sleep
+
+
+def read_on(source: Source, part: int, start: int, retry: Retry) -> Iterator[str | Excluded]:
+    """The entries of a part from ``start`` on; after a break the part is opened again at the place reached.
+
+    The last entry before the break is read once more and compared, because a stream that comes back in another order
+    would otherwise repeat some texts and lose others unseen.
+    """
+    place, last, breaks = start, None, 0
+    while True:
+        try:
+            entries = source.read(part, place if last is None else place - 1)
+            if last is not None and next(entries, None) != last:
+                raise RuntimeError(
+                    f"after a break, part {part} of the stream came back with another text at place {place - 1}: its "
+                    "order is not fixed, so it cannot be read on; pin its revision, or download it first"
+                )
+            for entry in entries:
+                place, last, breaks = place + 1, entry, 0
+                yield entry
+            return
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            breaks += 1
+            if breaks > retry.attempts:
+                raise ConnectionError(
+                    f"the stream broke {breaks} times in a row in part {part} after {place} texts: {error!r}"
+                ) from error
+            wait = min(retry.longest, retry.wait * 2 ** (breaks - 1))
+            warnings.warn(
+                f"the stream broke in part {part} after {place} texts ({error!r}); read on in {wait:g} s",
+                stacklevel=2,
+            )
+            retry.sleep(wait)
+
+
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, gzip.BadGzipFile)
+_PASSING = (OSError, http.client.HTTPException, asyncio.TimeoutError)
+_NETWORK_PACKAGES = {"aiohttp", "fsspec", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same reading may succeed a little later: what breaks on the way, not what is wrong."""
+    if isinstance(error, _LASTING):
+        return False
+    return isinstance(error, _PASSING) or type(error).__module__.split(".")[0] in _NETWORK_PACKAGES
+
+
+# --- one entry ---------------------------------------------------------------------------------------
+
+
+def as_entry(value: Any, *, first: bool) -> str | Excluded:
+    """The value as a text, or the reason why it is none; TypeError if it is the first of all.
+
+    Where the first entry is of the wrong type, all of them probably are, and counting would hide it.
+    """
+    if isinstance(value, str):
+        return _checked(value)
+    if value is None or (isinstance(value, float) and value != value):
+        return Excluded(MISSING)
+    if not first:
+        return Excluded(NOT_TEXT)
+    ids = " (token ids need no corpus: measure them as they are)" if isinstance(value, Sequence) else ""
+    raise TypeError(
+        f"a corpus needs texts, which are strings, got {type(value).__name__}: {value!r:.80}{ids}"
+    )
+
+
+def _checked(text: str) -> str | Excluded:
+    if not text or text.isspace():
+        return Excluded(EMPTY)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Excluded(NO_UNICODE)
+    return text
+
+
+def _field_of(record: Any, field: str, *, first: bool) -> str | Excluded:
+    if isinstance(record, Mapping) and field in record:
+        return as_entry(record[field], first=first)
+    if not first:
+        return Excluded(NO_FIELD)
+    found = sorted(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+    raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
+
+
+def _hash_of_texts(entries: Iterable[str | Excluded]) -> str:
+    digest = hashlib.sha256()
+    for entry in entries:
+        # The length keeps ["ab", "c"] and ["a", "bc"] apart.
+        mark, text = ("-", entry.reason) if isinstance(entry, Excluded) else ("+", entry)
+        content = text.encode()
+        digest.update(f"{mark}{len(content)}:".encode() + content)
+    return digest.hexdigest()
+
+
+# --- texts at hand -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of a list or of anything else that can be iterated again, or of a function that starts over."""
+
+    texts: Iterable[Any] | Callable[[], Iterable[Any]]
+    n_parts: int = attribute(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        texts: Any = self.texts
+        if isinstance(texts, str | bytes):
+            raise TypeError("a corpus needs a list of texts; this is one text: put it into a list")
+        if isinstance(texts, Iterator):
+            raise TypeError(
+                "a corpus is read several times and an iterator only once: pass a list, or a function that returns a "
+                "fresh iterator, such as lambda: read_my_texts(path)"
+            )
+        if not (callable(texts) or isinstance(texts, Iterable)):
+            raise TypeError(f"a corpus needs texts, got {type(texts).__name__}")
+        if self.n_entries == 0:
+            raise ValueError("a corpus needs at least one text, the list is empty")
+
+    @property
+    def n_entries(self) -> int | None:
+        """Length of the list, None for what has no length."""
+        texts: Any = self.texts
+        return len(texts) if hasattr(texts, "__len__") else None
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The texts without the first ``start``."""
+        texts = self.texts() if callable(self.texts) else self.texts
+        for place, value in enumerate(islice(texts, start, None), start):
+            yield as_entry(value, first=place == 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Only that they came from memory: their hash is made where it is needed."""
+        return {"source": "texts", "n_texts": self.n_entries}
+
+    def identity(self) -> str:
+        """Hash of all texts, which takes a pass over them."""
+        return _hash_of_texts(self.read(0, 0))
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+_TXT, _JSONL = ".txt", ".jsonl"
+SPLITS = ("file", "line", "paragraph")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Text files and JSON lines, plain or compressed with gzip."""
+
+    paths: tuple[Path, ...]
+    field: str = "text"
+    split: str = "file"
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, paths: Any, *, field: str, split: str) -> "Files":
+        """The files of some paths; folders are searched through, in the order of their names."""
+        if split not in SPLITS:
+            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        found: list[Path] = []
+        skipped = 0
+        for path in (Path(item).expanduser() for item in given):
+            if not path.exists():
+                raise FileNotFoundError(f"{path} does not exist")
+            if path.is_dir():
+                inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
+                found += (fitting := [file for file in inside if _kind(file)])
+                skipped += len(inside) - len(fitting)
+            elif _kind(path) is None:
+                raise ValueError(f"{path} is neither .txt nor .jsonl (nor one of these with .gz)")
+            else:
+                found.append(path)
+        if not found:
+            raise ValueError(f"there is no .txt or .jsonl file (or one of these with .gz) in {given}")
+        return cls(tuple(found), field, split, skipped)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of files."""
+        return len(self.paths)
+
+    @property
+    def n_entries(self) -> int | None:
+        """Number of files where each is a text; otherwise None."""
+        whole = self.split == "file" and all(_kind(path) == _TXT for path in self.paths)
+        return len(self.paths) if whole else None
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The texts of a file without the first ``start``."""
+        path = self.paths[part]
+        entries = self._records(path, part) if _kind(path) == _JSONL else self._texts(path)
+        return islice(entries, start, None)
+
+    def _texts(self, path: Path) -> Iterator[str | Excluded]:
+        if self.split == "file":
+            yield _checked("".join(_lines(path)))
+        elif self.split == "line":
+            yield from (_checked(line.strip()) for line in _lines(path) if not line.isspace())
+        else:
+            yield from map(_checked, _paragraphs(_lines(path)))
+
+    def _records(self, path: Path, part: int) -> Iterator[str | Excluded]:
+        first = part == 0
+        for line in _lines(path):
+            if line.isspace():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                yield Excluded(NOT_JSON)
+                continue
+            yield _field_of(record, self.field, first=first)
+            first = False
+
+    def describe(self) -> dict[str, Any]:
+        """The number of files and the first of them."""
+        return {
+            "source": "files",
+            "n_files": len(self.paths),
+            "first_file": str(self.paths[0]),
+            "field": self.field,
+            "split": self.split,
+            "files_of_other_kinds": self.skipped,
+        }
+
+    def identity(self) -> str:
+        """Hash of the content of all files."""
+        digest = hashlib.sha256(json.dumps([self.field, self.split]).encode())
+        for path in self.paths:
+            digest.update(f"{_kind(path)} {path.suffix} {_hash_of_file(path)}".encode())
+        return digest.hexdigest()
+
+
+def _kind(path: Path) -> str | None:
+    name = path.name.lower().removesuffix(".gz")
+    return next((kind for kind in (_TXT, _JSONL) if name.endswith(kind)), None)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a file; bytes that are no UTF-8 become the replacement character."""
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    try:
+        with opened(path, "rb") as file:
+            encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+            yield from io.TextIOWrapper(file, encoding, errors="replace")
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no whole gzip file ({error}): get it again or leave it out") from error
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    paragraph: list[str] = []
+    for line in lines:
+        if not line.isspace():
+            paragraph.append(line)
+        elif paragraph:
+            yield "".join(paragraph)
+            paragraph = []
+    if paragraph:
+        yield "".join(paragraph)
+
+
+def _hash_of_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# --- datasets ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HubData:
+    """A field of a `datasets` data set: of the hub, of a folder, or one that is already open.
+
+    A stream is sampled file by file: each gives the same number of records, one of every ``spread`` at random from
+    its beginning on. Only so much is downloaded, and all of the data set has its share.
+    """
+
+    data: Any
+    config: str | None = None
+    split: str = "train"
+    field: str = "text"
+    revision: str | None = None
+    n_documents: int | None = None
+    seed: int | None = None
+    spread: int = 10
+    streaming: bool = True
+    options: Mapping[str, Any] = attribute(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("n_documents", self.n_documents), ("spread", self.spread)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.seed is not None and self.n_documents is None:
+            raise ValueError("seed draws a sample, so it needs n_documents as well")
+
+    @cached_property
+    def _opened(self) -> Any:
+        data = _open(self) if isinstance(self.data, str | os.PathLike) else self.data
+        if isinstance(data, Mapping):
+            if self.split not in data:
+                raise ValueError(f"the data set has no split {self.split!r}; it has {sorted(data)}")
+            data = data[self.split]
+        features = getattr(data, "features", None)
+        if not callable(getattr(data, "select_columns", None)):
+            raise TypeError(f"a `datasets` data set or its name is needed, got {type(data).__name__}")
+        if features is None:
+            return data
+        if self.field not in features:
+            raise ValueError(
+                f"the data set has no field {self.field!r}; it has {sorted(features)}: name one with field="
+            )
+        kind = getattr(features[self.field], "dtype", type(features[self.field]).__name__)
+        if kind not in ("string", "large_string", "null"):
+            raise TypeError(f"the field {self.field!r} holds {kind}, a corpus needs texts")
+        return data.select_columns([self.field])
+
+    @property
+    def _streams(self) -> bool:
+        return not hasattr(self._opened, "select")
+
+    @property
+    def n_parts(self) -> int:
+        """Files of a stream, of which each is read (and sampled) by itself; otherwise 1."""
+        whole = self.n_documents is None or self.seed is not None
+        return int(getattr(self._opened, "num_shards", 1)) if self._streams and whole else 1
+
+    @property
+    def n_entries(self) -> int | None:
+        """Records of the data set or the sample; None for a stream that is read to its end."""
+        if self._streams:
+            return self.n_documents
+        return len(self._opened) if self.n_documents is None else min(self.n_documents, len(self._opened))
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The texts of a part without the first ``start``."""
+        records = self._stream(part, start) if self._streams else self._rows(start)
+        for place, record in enumerate(records, start):
+            yield _field_of(record, self.field, first=part == place == 0)
+
+    def _rows(self, start: int) -> Iterator[Any]:
+        data, n = self._opened.with_format(None), self.n_entries or 0
+        if self.seed is not None:
+            chosen = np.random.default_rng(self.seed).choice(len(data), n, replace=False)
+            data = data.select(np.sort(chosen))
+        return iter(data.select(range(start, n)))
+
+    def _stream(self, part: int, start: int) -> Iterator[Any]:
+        if self.n_parts == 1 and self.seed is None:
+            return islice(self._opened.skip(start), self._left(start))
+        if self.seed is None:
+            return iter(self._file(part).skip(start))
+        return self._sampled(part, start)
+
+    def _left(self, start: int) -> int | None:
+        return None if self.n_documents is None else max(0, self.n_documents - start)
+
+    def _file(self, part: int) -> Any:
+        return self._opened.shard(num_shards=self.n_parts, index=part)
+
+    def _sampled(self, part: int, start: int) -> Iterator[Any]:
+        """Every so many records one, at places that only the seed and the part decide."""
+        assert self.n_documents is not None
+        file = int(np.random.default_rng(self.seed).permutation(self.n_parts)[part])
+        wanted = self.n_documents // self.n_parts + (part < self.n_documents % self.n_parts)
+        generator = np.random.default_rng([self.seed or 0, 1 + file])
+        gaps = (int(generator.geometric(1 / self.spread)) for _ in repeat(None))
+        places = (place - 1 for place in accumulate(islice(gaps, wanted)))
+        chosen = next(ahead := islice(places, start, None), None)
+        if chosen is None:
+            return
+        records = self._file(file).skip(chosen)
+        for place, record in enumerate(records, chosen):
+            if place == chosen:
+                yield record
+                if (chosen := next(ahead, None)) is None:
+                    return
+        warnings.warn(
+            f"file {file} of the data set ended before its share of {wanted} records was found; a spread lower than "
+            f"{self.spread} finds more",
+            stacklevel=2,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Name, revision, field and sample."""
+        named = isinstance(self.data, str | os.PathLike)
+        return {
+            "source": "datasets",
+            "name": str(self.data) if named else type(self.data).__name__,
+            "config": self.config,
+            "split": self.split,
+            "revision": self.revision,
+            "field": self.field,
+            "n_documents": self.n_documents,
+            "seed": self.seed,
+            "spread": self.spread if self.seed is not None and self._streams else None,
+        }
+
+    def identity(self) -> str | None:
+        """Hash of name, commit, field and sample; of all texts where they are on this machine; else None."""
+        here = isinstance(self.data, str | os.PathLike) and Path(self.data).expanduser().exists()
+        if not self._streams or here:
+            return _hash_of_texts(entry for part in range(self.n_parts) for entry in self.read(part, 0))
+        commit = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision)
+        if not commit or self.options:
+            return None
+        return hashlib.sha256(json.dumps([self.describe(), self.n_parts]).encode()).hexdigest()
+
+
+def _open(wanted: HubData) -> Any:
+    """The data set of a name or folder, or an error that says how to do without a network."""
+    from datasets import load_dataset, load_from_disk
+
+    path = Path(wanted.data).expanduser()
+    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
+        return load_from_disk(str(path))
+    try:
+        return load_dataset(
+            str(path) if path.exists() else str(wanted.data),
+            wanted.config,
+            split=wanted.split,
+            revision=wanted.revision,
+            streaming=wanted.streaming,
+            **wanted.options,
+        )
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        raise ConnectionError(
+            f"the data set {wanted.data!s} cannot be reached ({error}). Without a network, Corpus.bundled() has real "
+            "articles and Corpus.from_files reads your own; or download the data set on another machine "
+            f"(hf download {wanted.data!s} --repo-type dataset --local-dir FOLDER) and pass the folder"
+        ) from error
+
+
+# --- the articles inside gensim ----------------------------------------------------------------------
+
+_DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+_ENDS_A_SENTENCE = re.compile(r"[.!?][\"'”’)]*(\s|$)")
+_LEFTOVERS = re.compile(r"^(File|Image):|\.(jpe?g|png|svg|gif)\|", re.IGNORECASE)
+_SHORTEST_LINE = 40
+
+
+@dataclass(frozen=True)
+class GensimArticles:
+    """The English Wikipedia articles that come with gensim, as prose."""
+
+    n_parts: int = attribute(default=1, init=False)
+
+    @property
+    def n_entries(self) -> int:
+        """Pages of the dump, redirects included."""
+        return len(_pages())
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The articles without the first ``start`` pages."""
+        return iter(_pages()[start:])
+
+    def describe(self) -> dict[str, Any]:
+        """The file that they are in."""
+        from importlib.metadata import version
+
+        return {"source": "Wikipedia articles inside gensim", "gensim": version("gensim"), "file": _DUMP}
+
+    def identity(self) -> str:
+        """Hash of the articles as they are read."""
+        return _hash_of_texts(_pages())
+
+
+@cache
+def _pages() -> tuple[str | Excluded, ...]:
+    """All pages, three megabytes, kept because cleaning them takes a second."""
+    from gensim.corpora.wikicorpus import extract_pages, filter_wiki
+    from gensim.test.utils import datapath
+
+    with bz2.open(datapath(_DUMP)) as file:
+        sources = [source for _, source, _ in extract_pages(file, ("0",))]
+    return tuple(
+        Excluded(REDIRECTS)
+        if source.lstrip().upper().startswith("#REDIRECT")
+        else _checked(prose(filter_wiki(source)))
+        for source in sources
+    )
+
+
+def prose(text: str) -> str:
+    """The paragraphs of an article, a line each, without what is left of headings, lists, tables and captions."""
+    lines = (line.strip() for line in re.sub("'{2,}", "", text).splitlines())
+    return "\n".join(line for line in lines if _is_prose(line))
+
+
+def _is_prose(line: str) -> bool:
+    return (
+        len(line) >= _SHORTEST_LINE
+        and line[0] not in "*#:;|!{=}-"
+        and _ENDS_A_SENTENCE.search(line) is not None
+        and _LEFTOVERS.search(line) is None
+    )
