@@ -398,6 +398,25 @@ def _has_hooked_transformer() -> bool:
     return True
 
 
+def _settings(config: ToyConfig) -> dict[str, Any]:
+    """What both generations of TransformerLens call the parts of the toy."""
+    return {
+        "n_layers": config.n_layers,
+        "n_heads": config.n_heads,
+        "d_model": config.width,
+        "d_head": config.width,
+        "d_vocab": config.vocabulary_size,
+        "n_ctx": _context_length(config),
+        "attn_only": True,
+        "normalization_type": None,
+        "attention_dir": "bidirectional",
+        "attn_scale": math.sqrt(config.width_attention),
+        "init_weights": False,
+        "dtype": DTYPES[config.dtype],
+        "device": "cpu",
+    }
+
+
 def _is_hooked_transformer(model: nn.Module) -> bool:
     return not hasattr(model, "original_model")  # what a bridge wraps
 
@@ -417,21 +436,7 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
     """A HookedTransformer with a tied unembedding, padding hidden from attention, and no skip connection."""
     from transformer_lens import HookedTransformerConfig
 
-    settings = HookedTransformerConfig(
-        n_layers=config.n_layers,
-        n_heads=config.n_heads,
-        d_model=config.width,
-        d_head=config.width,
-        d_vocab=config.vocabulary_size,
-        n_ctx=_context_length(config),
-        attn_only=True,
-        normalization_type=None,
-        attention_dir="bidirectional",
-        attn_scale=math.sqrt(config.width_attention),
-        init_weights=False,
-        dtype=DTYPES[config.dtype],
-        device="cpu",
-    )
+    settings = HookedTransformerConfig(**_settings(config))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         model = _hooked_transformer_class()(settings, residual=config.residual)
@@ -526,21 +531,7 @@ def _build_bridge(config: ToyConfig) -> Any:
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    settings = TransformerBridgeConfig(
-        n_layers=config.n_layers,
-        n_heads=config.n_heads,
-        d_model=config.width,
-        d_head=config.width,
-        d_vocab=config.vocabulary_size,
-        n_ctx=_context_length(config),
-        attn_only=True,
-        normalization_type=None,
-        attention_dir="bidirectional",
-        attn_scale=math.sqrt(config.width_attention),
-        init_weights=False,
-        dtype=DTYPES[config.dtype],
-        device="cpu",
-    )
+    settings = TransformerBridgeConfig(**_settings(config))
     return build_bridge_from_module(
         NativeToy(config),
         "TransformerLensNative",
