@@ -113,12 +113,13 @@ def main() -> None:
     for share in (0.2, 0.5):
         found = times(share, options.rounds)
         eager = found["eager forward"]
+        median = float(np.median(eager))
         print(
-            f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {np.median(eager):.2f} s"
+            f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {median:.2f} s"
         )
-        for name, seconds in found.items():
+        for name, taken in found.items():
             print(
-                f"  {name:34s} {ratio(seconds, eager):5.2f} × eager   peak {peak_memory(share, name):5.0f} MB"
+                f"  {name:34s} {ratio(taken, eager):5.2f} × eager   peak {peak_memory(share, name):5.0f} MB"
             )
         for way in ("through hooks", "beside sdpa"):
             cost = ratio(found[f"{way}, 200 permutations"], found[way])
