@@ -340,12 +340,31 @@ def view(model: Any) -> View:
         )
     inputs = trial_inputs(model)
     with without_hooks(model):
-        shown = patterns(model, inputs)
-        for site, pattern in shown.items():
-            _check_pattern(model, site, pattern, inputs)
+        shown = _trial(model, found, inputs)
         honoured = all(_padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
         seen = View(model, found, tuple(shown[site].shape[1] for site in found), honoured, None)
         return replace(seen, tap=_tap(seen, shown, inputs) if honoured else None)
+
+
+def _trial(model: Any, found: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
+    """The pattern of every site on a few tokens, each checked as soon as it is seen."""
+    shown: dict[Site, Tensor] = {}
+
+    def take(number: int, pattern: Tensor) -> None:
+        _check_pattern(model, found[number], pattern, inputs)
+        shown[found[number]] = pattern
+
+    try:
+        with huggingface.evaluating(model):
+            with_patterns(model, found, inputs, take)
+    except ValueError:
+        raise
+    except Exception as error:  # a host may fail in any way on inputs that others take
+        raise ValueError(
+            f"{describe_class(model)} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
+            "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
+        ) from error
+    return shown
 
 
 def _tap(seen: View, shown: Mapping[Site, Tensor], inputs: Inputs) -> Probe | None:
@@ -431,26 +450,21 @@ def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabul
     """
     inside = huggingface_model(model)
     table: Tensor = (inside.get_input_embeddings().weight if inside is not None else model.W_E).detach()
-    if check and _was_centred(model, table):
+    # A host of this package processes no weights, so there it is the model itself that has such a table.
+    if check and not isinstance(getattr(model, "probe", None), Probe) and _is_centred(table):
         raise ValueError(
             f"the word embeddings of this {describe_class(model)} were centred by weight processing "
             "(enable_compatibility_mode, center_writing_weights), so their cosines are not the model's own; load it "
-            "without (from_pretrained_no_processing, or a bridge without enable_compatibility_mode)"
+            "without (from_pretrained_no_processing, or enable_compatibility_mode(no_processing=True))"
         )
     return table
 
 
-def _was_centred(model: Any, table: Tensor) -> bool:
-    if getattr(model, "compatibility_mode", False):
-        return True
-    if not is_a(model, "HookedTransformer"):
-        return False
+def _is_centred(table: Float[Tensor, "vocabulary d_embed"]) -> bool:
     sample = table[: min(len(table), 1000)].double()
-    return (
-        table.shape[1] > 1
-        and bool(sample.any())
-        and bool(sample.mean(1).abs().max() < 1e-6 * sample.abs().max())
-    )
+    # Rounding errors of single numbers average out over a row.
+    rounding = 2 * torch.finfo(table.dtype).eps * sample.abs().max() / table.shape[1] ** 0.5
+    return table.shape[1] > 1 and bool(sample.any()) and bool(sample.mean(1).abs().max() < rounding)
 
 
 def special_ids(model: Any) -> set[int]:

@@ -1,0 +1,569 @@
+"""Where TransformerLens or Hugging Face would give wrong numbers without a word: each is made to happen, then stopped.
+
+Every test builds the failing situation for real, shows that it fails on the generation where it does (and that it is
+healthy on the other), and then that this package refuses it or reads the true numbers all the same.
+"""
+
+import re
+import warnings
+from contextlib import contextmanager
+
+import pytest
+import torch
+import zoo
+
+import topic_probe as tp
+from topic_probe.data.batches import token_batches
+from topic_probe.lens import capture, hosts, huggingface
+from topic_probe.lens.huggingface import Site
+
+IDS, MASK = zoo.documents()
+SDPA_IS_SILENT = {3: ("bert", "bart"), 4: ("bert", "roberta", "bart", "t5")}[zoo.GENERATION]
+
+
+def raw_bridge(name, *, eager=False):
+    """A bridge that a user builds with TransformerLens alone, and the model that went into it."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    model, inside = zoo.make(name), zoo.make(name)
+    if eager:
+        inside.set_attn_implementation("eager")
+    bridge = build_bridge_from_module(inside, type(inside).__name__, hf_config=inside.config, model_name=name)
+    return model, bridge
+
+
+def arguments(name, *, mask=True):
+    given = {"attention_mask": MASK.long()} if mask else {}
+    return given | ({"decoder_input_ids": IDS} if name in zoo.TWO_STACKS else {})
+
+
+def seen_by_hand(bridge, name, **options):
+    """What a user's own hooks on the patterns see."""
+    seen = {}
+    hooks = [
+        (site.hook_name, lambda pattern, hook: seen.__setitem__(hook.name, pattern.detach().clone()))
+        for site in capture.sites(bridge)
+    ]
+    with torch.no_grad():
+        bridge.run_with_hooks(IDS, fwd_hooks=hooks, **arguments(name, **options))
+    return seen
+
+
+def read(view, through="auto", inputs=None):
+    inputs = view.inputs(IDS, MASK) if inputs is None else inputs
+    rows = torch.arange(inputs.ids.shape[1]).expand(len(inputs.ids), -1)
+    found = {}
+
+    def take(number, pattern, visible):
+        found[view.sites[number]] = pattern.clone(), visible.clone()
+
+    view.attention_rows(inputs, {"source": rows, "target": rows}, take, through=through)
+    return found
+
+
+def assert_true_patterns(view, model):
+    inputs = view.inputs(IDS, MASK)
+    own = zoo.own_patterns(model, inputs)
+    found = read(view)
+    assert len(found) == sum(map(len, own.values()))
+    for site, (pattern, _) in found.items():
+        real = capture.queries_mask(site, inputs)
+        torch.testing.assert_close(
+            pattern.transpose(1, 2)[real],
+            own[site.stack][site.layer].transpose(1, 2)[real],
+            rtol=0,
+            atol=5e-5,
+        )
+
+
+# 1. Patterns are never shown by a model on fused attention.
+
+
+@pytest.mark.parametrize("name", SDPA_IS_SILENT)
+def test_patterns_that_a_bridge_over_fused_attention_never_shows_are_read_all_the_same(name):
+    model, bridge = raw_bridge(name)
+    assert bridge.original_model.config._attn_implementation == "sdpa"
+    assert seen_by_hand(bridge, name) == {}
+    assert_true_patterns(capture.view(bridge), model)
+    assert bridge.original_model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "neox", "llama"])
+def test_bridges_that_compute_attention_themselves_show_it_on_fused_attention_too(name):
+    model, bridge = raw_bridge(name)
+    assert len(seen_by_hand(bridge, name)) == 3
+    assert_true_patterns(capture.view(bridge), model)
+
+
+def test_a_site_that_stays_silent_is_an_error():
+    _, bridge = raw_bridge("bert", eager=True)
+    view = capture.view(bridge)
+    bridge.blocks[1].attn.forward = lambda hidden, *_, **__: (hidden, None)
+    with pytest.raises(
+        ValueError, match=r"no attention pattern was seen at blocks\.1\.attn\.hook_pattern\. The host"
+    ):
+        read(view, "hooks")
+    with pytest.raises(ValueError, match="no attention pattern was seen"):
+        capture.view(bridge)
+
+
+# 2. The padding mask is ignored by a bidirectional HookedTransformer; native bridges honour it.
+
+
+def bidirectional():
+    options = {
+        "n_layers": 2, "n_heads": 4, "d_model": 32, "d_head": 8, "d_vocab": zoo.VOCABULARY, "n_ctx": 64,
+        "act_fn": "gelu", "d_mlp": 37, "normalization_type": "LN", "attention_dir": "bidirectional", "seed": 3,
+    }  # fmt: skip
+    if zoo.GENERATION == 3:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore", DeprecationWarning)
+            model = HookedTransformer(HookedTransformerConfig(**options, device="cpu"), move_to_device=False)
+    else:
+        from transformer_lens.config import TransformerBridgeConfig
+        from transformer_lens.model_bridge.sources.native import boot
+
+        model = boot(TransformerBridgeConfig(**options))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def test_a_host_that_attends_to_padding_never_gets_a_padded_batch():
+    model = bidirectional()
+    view = capture.view(model)
+    assert view.honours_padding == (zoo.GENERATION == 4)
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    documents = [row[kept].tolist() for row, kept in zip(IDS, MASK, strict=True)]
+    options = {"n_permutations": 0, "n_resamples": 0}
+    together = tp.measure_attention(model, topics, documents, batch_size=3, **options)
+    alone = tp.measure_attention(model, topics, documents, batch_size=1, **options)
+    for name in ("same_word", "same_topic", "different_topic"):
+        one, other = (torch.tensor(getattr(report.heads, name)) for report in (together, alone))
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    padded = read(view)
+    mass = max(float(pattern[1, :, :9, 9:].sum(-1).max()) for pattern, _ in padded.values())
+    assert (mass > 0.1) == (zoo.GENERATION == 3)
+
+
+# 3 and 4. Padding is attended to where texts, or ids without a mask, go into a bridge.
+
+
+@pytest.mark.parametrize("name", ["bert", "bart"])
+def test_a_mask_always_goes_along_because_a_bridge_without_one_attends_to_padding(name):
+    _, bridge = raw_bridge(name, eager=True)
+    first = next(iter(seen_by_hand(bridge, name, mask=False).values()))
+    assert first[1, :, :9, 9:].sum(-1).max() > 0.1
+    for site, (pattern, visible) in read(capture.view(bridge)).items():
+        if site.stack != "cross":
+            assert not pattern[1, :, :9, 9:].any()
+            assert not visible[1, :9, 9:].any()
+
+
+def test_the_adapter_free_host_and_documents_demand_a_mask_where_one_is_needed():
+    hooked = hosts.open_model(zoo.make("albert"))
+    with pytest.raises(TypeError, match="attention_mask"):
+        hooked(IDS)
+    with pytest.raises(
+        ValueError, match="came without a mask and has rows that begin or end with the padding id 0"
+    ):
+        list(token_batches(IDS, pad_id=0))
+
+
+def test_texts_never_reach_a_host():
+    topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7]}, vocabulary_size=zoo.VOCABULARY)
+    hooked = hosts.open_model(zoo.make("bert"))
+    with pytest.raises(TypeError, match=r"encode texts first with topic_probe\.encode_texts"):
+        tp.measure_attention(hooked, topics, ["a frog", "and a much longer toad"])
+
+
+# 5. Edits of patterns are discarded by some hosts.
+
+
+@contextmanager
+def warnings_of_transformerlens():
+    """On 4.3 a bridge that discards an edit warns; on 3.9 it says nothing."""
+    if zoo.GENERATION == 4:
+        with pytest.warns(UserWarning, match="edit is discarded"):
+            yield
+    else:
+        yield
+
+
+def swap(pattern, hook):
+    return pattern.flip(1)
+
+
+def test_edits_of_patterns_are_lost_in_a_bridge_over_bert_and_take_effect_in_the_adapter_free_host():
+    model, bridge = raw_bridge("bert", eager=True)
+    plain = model(IDS, attention_mask=MASK.long()).logits
+    hook = ("blocks.0.attn.hook_pattern", swap)
+    with warnings_of_transformerlens():
+        discarded = bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=[hook])
+    torch.testing.assert_close(getattr(discarded, "logits", discarded), plain, rtol=0, atol=1e-5)
+    hooked = hosts.open_model(model, host="huggingface")
+    edited = hooked.run_with_hooks(IDS, MASK, fwd_hooks=[hook]).logits
+    assert (edited - plain).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "llama", "t5-encoder", "modernbert"])
+def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
+    hooked = hosts.open_model(zoo.make(name), host="huggingface")
+    view = capture.view(hooked)
+    first, second = list(read(view).values())[:2]
+    hooked.hook_dict[view.sites[0].hook_name].add_hook(swap)
+    edited, changed = list(read(view).values())[:2]
+    torch.testing.assert_close(edited[0][0], first[0][0].flip(0), rtol=0, atol=1e-5)
+    assert (changed[0] - second[0])[0].abs().max() > 1e-3
+    assert view.tap is not None
+    with_edit_in_place = hosts.open_model(zoo.make(name), host="huggingface")
+
+    def in_place(pattern, hook):
+        pattern.copy_(pattern.flip(1))
+
+    with_edit_in_place.hook_dict[view.sites[0].hook_name].add_hook(in_place)
+    again = list(read(capture.view(with_edit_in_place)).values())[1]
+    torch.testing.assert_close(again[0][0], changed[0][0], rtol=0, atol=1e-5)
+
+
+def test_an_edited_pattern_gives_what_the_edited_model_gives():
+    """A pattern that attends to nothing but itself leaves of attention only the values of each position."""
+    model = zoo.make("bert-headless")
+    hooked = hosts.open_model(model)
+
+    def itself(pattern, hook):
+        return torch.eye(pattern.shape[-1]).expand_as(pattern)
+
+    hooks = [(site.hook_name, itself) for site in capture.sites(hooked)]
+    edited = hooked.run_with_hooks(IDS[:1], MASK[:1], fwd_hooks=hooks).last_hidden_state
+    # Alone in a document, a token attends to itself only; its position is set by hand.
+    for position in (0, 7, 19):
+        alone = model(
+            IDS[:1, position : position + 1], position_ids=torch.tensor([[position]])
+        ).last_hidden_state
+        torch.testing.assert_close(edited[:, position : position + 1], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(zoo.ONLY_RETURNED))
+def test_edits_are_refused_where_a_model_only_returns_its_patterns(name):
+    hooked = hosts.open_model(zoo.make(name))
+    for edit in (swap, lambda pattern, hook: pattern.mul_(0.5)):
+        with pytest.raises(
+            ValueError, match=r"a hook changed blocks\.1\.attn\.hook_pattern, but \w+ only returns its"
+        ):
+            hooked.run_with_hooks(IDS, MASK, fwd_hooks=[("blocks.1.attn.hook_pattern", edit)])
+    seen = []
+    hooked.run_with_hooks(
+        IDS,
+        MASK,
+        fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))],
+    )
+    assert len(seen) == 1
+
+
+# 6 and 10. hook_attn_scores shows the pattern again, stop_at_layer drops hooks: neither is used.
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "albert"])
+def test_nothing_but_the_patterns_is_hooked_and_no_run_is_cut_short(name):
+    if name == "bert":
+        _, bridge = raw_bridge(name, eager=True)
+        seen = {}
+        hooks = [
+            (f"blocks.0.attn.hook_{what}", lambda value, hook: seen.__setitem__(hook.name, value.clone()))
+            for what in ("attn_scores", "pattern")
+        ]
+        with torch.no_grad():
+            bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=hooks)
+        scores, pattern = (seen[f"blocks.0.attn.hook_{what}"] for what in ("attn_scores", "pattern"))
+        assert torch.equal(scores, pattern)  # the failure: these are no scores
+    hooked = hosts.open_model(zoo.make(name))
+    true_hooks, used, view = hooked.hooks, [], capture.view(hooked)
+
+    def spying(fwd_hooks=(), **options):
+        used.extend(hook_name for hook_name, _ in fwd_hooks)
+        assert not options
+        return true_hooks(fwd_hooks=fwd_hooks)
+
+    hooked.hooks = spying
+    hooked.register_forward_pre_hook(
+        lambda _module, _args, options: used.append("cut") if "stop_at_layer" in options else None,
+        with_kwargs=True,
+    )
+    read(view, "hooks")
+    assert sorted(used) == [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
+
+
+# 7. Dropout sits inside the pattern in training mode.
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
+    model, bridge = raw_bridge(name, eager=True)
+    bridge.train()
+    bridge.original_model.train()
+    broken = torch.cat([pattern.sum(-1).flatten() for pattern in seen_by_hand(bridge, name).values()])
+    assert broken.min() < 0.8
+    assert broken.max() > 1.05
+    view = capture.view(bridge)
+    assert_true_patterns(view, model)
+    for pattern, _ in read(view, "hooks").values():
+        torch.testing.assert_close(pattern.sum(-1), torch.ones(pattern.shape[:-1]), rtol=0, atol=1e-5)
+    assert bridge.original_model.training
+
+
+def test_rows_that_do_not_sum_to_one_are_an_error():
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    hooked = hosts.open_model(zoo.make("albert"))
+    hooked.hook_dict["blocks.2.attn.hook_pattern"].add_hook(lambda pattern, hook: 0.9 * pattern)
+    with pytest.raises(ValueError, match=r"blocks\.2\.attn\.hook_pattern sums to 0\.9 instead of 1"):
+        tp.measure_attention(hooked, topics, [IDS[0].tolist()], n_permutations=0)
+
+
+# 8. One module that is called once for every layer leaves only its last pattern in a cache.
+
+
+def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
+    model = zoo.make("albert")
+    calls = []
+    attention = [module for module in model.modules() if type(module).__name__ == "AlbertAttention"]
+    assert len(attention) == 1
+    attention[0].register_forward_hook(lambda *_: calls.append(1))
+    view = capture.view(hosts.open_model(model))
+    calls.clear()
+    found = list(read(view).values())
+    assert len(calls) == len(found) == 3
+    assert (found[0][0] - found[1][0]).abs().max() > 0.02
+    assert (found[1][0] - found[2][0]).abs().max() > 0.02
+    assert_true_patterns(view, model)
+
+
+def test_a_layer_that_is_no_longer_called_is_noticed():
+    model = zoo.make("albert")
+    view = capture.view(hosts.open_model(model))
+    model.config.num_hidden_layers = 2
+    with pytest.raises(ValueError, match=r"no attention pattern was seen at blocks\.2\.attn"):
+        read(view, "hooks")
+    with pytest.raises(ValueError, match="only 2 of 3 attention calls were seen"):
+        read(view, "rows")
+    model.config.num_hidden_layers = 4
+    for through in ("hooks", "rows"):
+        with pytest.raises(
+            ValueError, match="attention call 3 comes from another layer than in the trial run"
+        ):
+            read(view, through)
+
+
+# 9. Weight processing centres the word embeddings.
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name):
+    model = zoo.make(name)
+    hooked = hosts.open_model(model, host="bridge")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="BertArchitectureAdapter does not support fold_ln")
+        hooked.enable_compatibility_mode()
+    assert hooked.W_E.mean(-1).abs().max() < 1e-7  # the failure
+    with pytest.raises(ValueError, match=r"were centred by weight processing \(enable_compatibility_mode"):
+        capture.word_embeddings(hooked)
+    assert model.get_input_embeddings().weight.mean(-1).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_word_embeddings_stay_as_they_are_in_compatibility_mode_without_processing(name):
+    model = zoo.make(name)
+    hooked = hosts.open_model(model, host="bridge")
+    hooked.enable_compatibility_mode(no_processing=True)
+    assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_centring_is_seen_in_every_precision_and_natural_tables_are_not_taken_for_it(dtype):
+    generator = torch.Generator().manual_seed(0)
+    table = 0.02 * torch.randn(500, 768, generator=generator, dtype=torch.float64)
+    assert not capture._is_centred(table.to(dtype))
+    assert capture._is_centred((table - table.mean(-1, keepdim=True)).to(dtype))
+    assert not capture._is_centred(torch.zeros(3, 4, dtype=dtype))
+    assert not capture._is_centred(torch.eye(101, dtype=dtype))
+
+
+if zoo.GENERATION == 3:  # there is no HookedTransformer on 4
+
+    def test_a_processed_hookedtransformer_is_refused():
+        model = bidirectional()
+        capture.word_embeddings(model)
+        model.load_and_process_state_dict(model.state_dict(), fold_ln=True, center_writing_weights=True)
+        with pytest.raises(ValueError, match="were centred by weight processing"):
+            capture.word_embeddings(model)
+
+
+# 11. What a configuration says of causality is wrong.
+
+
+def test_causality_is_seen_in_the_pattern_and_not_taken_from_the_configuration():
+    name = "bert" if zoo.GENERATION == 3 else "bart"
+    _, bridge = raw_bridge(name)
+    assert bridge.cfg.attention_dir == "causal"  # the failure: neither BERT nor an encoder is
+    view = capture.view(bridge)
+    for through in ("hooks", "rows"):
+        for site, (_, visible) in read(view, through).items():
+            if site.stack in ("self", "encoder"):
+                assert visible[0].all()
+            if site.stack == "decoder":
+                assert torch.equal(visible[0], torch.ones(20, 20).tril().bool())
+
+
+@pytest.mark.parametrize("said", ["causal", "bidirectional"])
+def test_a_wrong_configuration_changes_nothing(said):
+    for name, causal in (("bert", False), ("gpt2", True)):
+        _, bridge = raw_bridge(name)
+        bridge.cfg.attention_dir = said
+        for _, visible in read(capture.view(bridge), "hooks").values():
+            assert visible[0].all() != causal
+
+
+# 12. An unknown hook name is ignored.
+
+
+def test_an_unknown_hook_name_is_an_error():
+    _, bridge = raw_bridge("bert", eager=True)
+    hook = ("blocks.0.attention.pattern", swap)
+    if zoo.GENERATION == 3:
+        bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=[hook])  # the failure
+        expected = pytest.raises(
+            ValueError, match=r"no attention pattern was seen at blocks\.0\.attention\.pattern"
+        )
+    else:
+        expected = pytest.raises(KeyError, match="does not exist on this model")
+    inputs = capture.view(bridge).inputs(IDS, MASK)
+    with expected:
+        capture.with_patterns(
+            bridge, (Site("self", 0, "blocks.0.attention.pattern"),), inputs, lambda *_: None
+        )
+
+
+def test_a_hooked_model_without_a_single_pattern_is_refused():
+    _, bridge = raw_bridge("bert")
+    bridge_class = type(bridge)
+
+    class Renamed(bridge_class):
+        @property
+        def hook_dict(self):
+            return {name: point for name, point in super().hook_dict.items() if "pattern" not in name}
+
+    bridge.__class__ = Renamed
+    with pytest.raises(
+        ValueError, match=r"cannot be read: it has no hook point for a pattern \(…attn\.hook_pattern\)"
+    ):
+        capture.view(bridge)
+
+
+# 13. A custom attention function is handed no mask, unless a mask function is registered beside it.
+
+
+def test_both_attention_functions_bring_their_mask_function(monkeypatch):
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    model = zoo.make("bert-headless")
+    true_eager, masks = huggingface._eager, []
+
+    def custom(module, query, key, value, attention_mask, **options):
+        masks.append(attention_mask)
+        return true_eager(module, query, key, value, attention_mask, **options)
+
+    AttentionInterface.register("custom_without_mask", custom)
+    try:
+        with huggingface.attention_implementation(model, "custom_without_mask"), torch.no_grad():
+            lit = model(IDS, attention_mask=MASK.long()).last_hidden_state
+    finally:
+        AttentionInterface._global_mapping.pop("custom_without_mask")
+    assert masks == [None] * 3  # the failure: padding is attended to
+    with torch.no_grad():
+        dark = model(IDS, attention_mask=MASK.long()).last_hidden_state
+    assert (lit - dark)[1, :9].abs().max() > 0.01
+    huggingface.register_attention()
+    for name in (huggingface.EAGER, huggingface.BESIDE_SDPA):
+        assert name in AttentionMaskInterface().valid_keys()
+    for pattern, visible in read(capture.view(hosts.open_model(model))).values():
+        assert not pattern[1, :, :9, 9:].any()
+        assert not visible[1, :, 9:].any()
+
+
+@pytest.mark.parametrize("name", ["bert-headless", "bert"])
+def test_a_lost_mask_function_is_noticed_and_the_true_patterns_are_read_another_way(name, monkeypatch):
+    from transformers import AttentionMaskInterface
+
+    huggingface.register_attention()
+    kept = {
+        key: function
+        for key, function in AttentionMaskInterface._global_mapping.items()
+        if key not in (huggingface.EAGER, huggingface.BESIDE_SDPA)
+    }
+    monkeypatch.setattr(AttentionMaskInterface, "_global_mapping", kept)
+    model = zoo.make(name)
+    view = capture.view(hosts.open_model(model))
+    assert view.tap is None
+    assert_true_patterns(view, model)
+
+
+# What a hook point calls a pattern need not be one.
+
+
+def test_something_else_than_a_pattern_at_a_pattern_hook_is_refused():
+    if zoo.GENERATION == 3:
+        # A T5 bridge of 3.9 shows its position bias there.
+        _, bridge = raw_bridge("t5", eager=True)
+        name = "encoder_blocks.0.attn.hook_pattern"
+    else:
+        _, bridge = raw_bridge("bert", eager=True)
+        name = "blocks.1.attn.hook_pattern"
+        true_point = bridge.blocks[1].attn.hook_pattern
+        true_point.forward = lambda pattern: pattern - 0.1
+    match = rf"what {re.escape(name)} of TransformerBridge\(\w+\) shows is not an attention pattern: needed probab"
+    with pytest.raises(ValueError, match=match):
+        capture.view(bridge)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "values"),
+    [
+        (torch.full((2, 1, 7, 7), -0.1), "from -0.1 to -0.1"),
+        (torch.full((2, 1, 7, 7), 0.5), "from 0.5 to 0.5"),
+        (torch.full((1, 1, 7, 7), 0.1), r"got \(1, 1, 7, 7\)"),
+        (torch.full((2, 7, 7), 0.1), r"got \(2, 7, 7\)"),
+    ],
+)
+def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern(pattern, values):
+    hooked = hosts.open_model(zoo.make("bert-headless"))
+    inputs = capture.trial_inputs(hooked)
+    with pytest.raises(ValueError, match=f"is not an attention pattern: needed .*{values}"):
+        capture._check_pattern(hooked, capture.sites(hooked)[0], pattern, inputs)
+
+
+def test_a_host_that_fails_on_plain_tokens_is_refused_with_its_own_words():
+    _, bridge = raw_bridge("bert", eager=True)
+
+    def fail(*_, **__):
+        raise RuntimeError("no such kernel")
+
+    bridge.blocks[1].attn.forward = fail
+    with pytest.raises(ValueError, match=r"fails on a few tokens \(RuntimeError: no such kernel\)"):
+        capture.view(bridge)
+
+
+def test_padding_stays_dark_in_the_eyes_of_the_trial_where_padded_rows_are_not_a_number():
+    site = Site("self", 0, "blocks.0.attn.hook_pattern")
+    inputs = huggingface.some_tokens(50, torch.device("cpu"))
+    pattern = (
+        (inputs.mask[:, None, None, :] / inputs.mask.sum(1)[:, None, None, None]).expand(2, 1, 7, 7).clone()
+    )
+    assert capture._padding_is_dark(site, pattern, inputs)
+    pattern[1, :, 4:] = torch.nan
+    assert capture._padding_is_dark(site, pattern, inputs)
+    pattern[1, 0, 2, 6] = 1e-6
+    assert not capture._padding_is_dark(site, pattern, inputs)
