@@ -26,10 +26,11 @@ _SEPARATE = (
     ("q_proj", "k_proj", "v_proj"),
     ("q_lin", "k_lin", "v_lin"),
     ("q", "k", "v"),
+    ("Wq", "Wk", "Wv"),
 )
 _OUTPUT = ("out_proj", "o_proj", "out_lin", "o", "c_proj", "dense", "Wo")
 # One matrix for all three: in blocks (all queries, then all keys …) or head by head (q, k, v of head 0, then of 1 …).
-_FUSED_BLOCKS, _FUSED_BY_HEAD = ("c_attn", "Wqkv", "qkv_proj"), ("query_key_value",)
+_FUSED = ("c_attn", "Wqkv", "qkv_proj", "query_key_value")
 # What leads from narrow word embeddings into the residual stream.
 _WIDENING = ("embedding_hidden_mapping_in", "embeddings_project", "project_in")
 
@@ -59,9 +60,15 @@ def _of_huggingface(model: Any, seen: Probe, site: Site) -> HeadWeights:
     number = [known.hook_name for known in seen.sites].index(site.hook_name)
     module, n_heads = seen.modules[number], seen.n_heads[number]
     query, key, value = _three_projections(module, n_heads)
-    d_head = query.shape[0] // n_heads
-    q, k, v = (_by_head(matrix, n_heads, d_head) for matrix in (query, key, value))
     output = _output_projection(inside, module)
+    d_head = query.shape[0] // n_heads
+    shared = len(key) == len(value) and len(key) % d_head == 0 and n_heads % (len(key) // d_head) == 0
+    if not shared or output.shape[1] != len(query) or getattr(module, "head_dim", d_head) != d_head:
+        raise ValueError(
+            f"{type(module).__name__} has more in its query, key and value projections than heads of one size (gates, "
+            "heads of two sizes), which this package cannot take apart; its attention and embeddings can be measured"
+        )
+    q, k, v = (_by_head(matrix, n_heads, d_head) for matrix in (query, key, value))
     return HeadWeights(q, k, v, output.T.reshape(n_heads, d_head, -1))
 
 
@@ -77,19 +84,28 @@ def _three_projections(module: nn.Module, n_heads: int) -> tuple[Tensor, Tensor,
         if all(hasattr(module, name) for name in names):
             query, key, value = (_matrix(getattr(module, name)) for name in names)
             return query, key, value
-    for name in _FUSED_BLOCKS:
-        if hasattr(module, name) and (fused := _matrix(getattr(module, name))).shape[0] == 3 * fused.shape[1]:
-            query, key, value = fused.chunk(3)
-            return query, key, value
-    for name in _FUSED_BY_HEAD:
-        if hasattr(module, name) and (fused := _matrix(getattr(module, name))).shape[0] == 3 * fused.shape[1]:
-            heads = fused.reshape(n_heads, 3, -1, fused.shape[1])
-            query, key, value = (heads[:, part].reshape(-1, fused.shape[1]) for part in range(3))
-            return query, key, value
+    for name in _FUSED:
+        if hasattr(module, name):
+            fused = _matrix(getattr(module, name))
+            # GPT-BigCode goes head by head where its heads do not share keys and values.
+            by_head = name == "query_key_value" or getattr(module, "multi_query", None) is False
+            return _taken_apart(fused, n_heads, getattr(module, "head_dim", None), by_head)
     raise ValueError(
         f"the query, key and value projections of {type(module).__name__} are not known to this package; its attention "
         "and embeddings can still be measured"
     )
+
+
+def _taken_apart(
+    fused: Float[Tensor, "out d_model"], n_heads: int, d_head: int | None, by_head: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    if by_head:
+        heads = fused.reshape(n_heads, 3, -1, fused.shape[1])
+        query, key, value = (heads[:, part].reshape(-1, fused.shape[1]) for part in range(3))
+        return query, key, value
+    n_query = n_heads * d_head if d_head is not None else len(fused) // 3
+    n_value = (len(fused) - n_query) // 2
+    return fused[:n_query], fused[n_query : n_query + n_value], fused[n_query + n_value :]
 
 
 def _output_projection(inside: nn.Module, module: nn.Module) -> Tensor:
@@ -116,6 +132,10 @@ def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
     """What every word brings into the residual stream, positions and normalisation aside.
 
     That is the word embedding itself, or its projection where embeddings are narrower than the model (ALBERT, ELECTRA).
+    A factor that some architectures multiply all embeddings by is left out.
+
+    Raises:
+        ValueError: where words come into the stream in a way that is not known.
     """
     table = capture.word_embeddings(model)
     inside = capture.huggingface_model(model)
@@ -125,6 +145,12 @@ def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
         if name.rpartition(".")[2] in _WIDENING and isinstance(module, nn.Linear):
             bias = 0 if module.bias is None else module.bias.detach()
             return table @ module.weight.detach().T + bias
+    width = getattr(inside.config, "hidden_size", table.shape[1])
+    if width != table.shape[1]:
+        raise ValueError(
+            f"the word embeddings of {type(inside).__name__} have {table.shape[1]} numbers and its residual stream "
+            f"{width}; how one becomes the other is not known to this package"
+        )
     return table
 
 

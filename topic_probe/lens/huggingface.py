@@ -242,11 +242,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
     """
-    training = [(module, module.training) for module in _modules(model)]
+    # A bridge does not count the Hugging Face model inside among its own modules.
+    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
+    training = [(module, module.training) for root in roots for module in root.modules()]
     try:
         for module, _ in training:
             module.training = False
-        with without_traces(model), torch.no_grad():
+        with torch.no_grad():
             yield
     finally:
         for module, was_training in training:
@@ -260,7 +262,7 @@ def without_traces(model: nn.Module) -> Iterator[None]:
     A Hugging Face model that is asked for its patterns or states puts hooks on its layers to collect them, and marks
     itself as hooked, for good.
     """
-    before = [(module, set(module._forward_hooks), set(vars(module))) for module in _modules(model)]
+    before = [(module, set(module._forward_hooks), set(vars(module))) for module in model.modules()]
     try:
         yield
     finally:
@@ -274,12 +276,6 @@ def without_traces(model: nn.Module) -> Iterator[None]:
                     kept.pop(key, None)
             for name in set(vars(module)) - names:
                 delattr(module, name)
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """Every module of a model; a bridge does not count the Hugging Face model inside among its own."""
-    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
-    return list({id(module): module for root in roots for module in root.modules()}.values())
 
 
 def takes_decoder_ids(model: nn.Module) -> bool:
@@ -306,8 +302,9 @@ def arguments(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 
 def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
-    """One forward pass of a Hugging Face model."""
-    return model(**arguments(model, inputs), **options)
+    """One forward pass of a Hugging Face model, which leaves nothing on it."""
+    with without_traces(model):
+        return model(**arguments(model, inputs), **options)
 
 
 @dataclass(frozen=True)
