@@ -53,7 +53,7 @@ def everything():
         "inner": example(),
         "a.b": np.ones(1),
         "a": {"b": np.zeros(1)},
-        "$": "no mark",
+        "marks": {"$": "no mark", "x": np.ones(2)},
     }
 
 
@@ -240,13 +240,14 @@ def test_a_report_shows_as_a_table_with_what_is_missing_and_escapes_html():
         def to_dataframe(self) -> pd.DataFrame:
             return self.overall.to_dataframe({"topic": ["<script>"]})
 
-    shown = NamedReport(contrast([4, 0, 6], [2, 0, 3]), {})
+    shown = NamedReport(contrast([4, 0, 6], [2, 0, 3], reason="<i>"), {})
     text, html = repr(shown), shown._repr_html_()
     assert text.startswith("NamedReport\n")
     assert "different_topic" in text
-    assert text.endswith("(no pair of different words shares a topic)")
+    assert text.endswith("(no pair of different words shares a topic; <i>)")
     assert "<table" in html
     assert "<script>" not in html
+    assert "<i>" not in html
     assert "no pair of different words shares a topic" in html
 
 
