@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Loss = Literal["squared", "cross_entropy"]
 
+MAX_PATTERN_NUMBERS = 2**22
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgreementReport(Report, kind="agreement"):
@@ -155,7 +157,7 @@ def measure_agreement(
     n_documents: int = 500,
     attention: bool = True,
     seed: int = 0,
-    batch_size: int = 100,
+    batch_size: int | None = None,
 ) -> AgreementReport:
     """Everything theory has a number for, beside the same number of a trained toy.
 
@@ -173,7 +175,7 @@ def measure_agreement(
         n_documents: how many documents.
         attention: whether to measure attention, the slowest part for large worlds.
         seed: of documents and masks.
-        batch_size: documents in one forward pass.
+        batch_size: documents in one forward pass; None: as many as keep a batch of patterns below four million numbers.
 
     Raises:
         TypeError: for a model that is no toy.
@@ -183,11 +185,12 @@ def measure_agreement(
     world, masking = world or config.world, masking or config.masking
     if loss not in ("squared", "cross_entropy"):
         raise ValueError(f"loss must be 'squared' or 'cross_entropy', got {loss!r}")
-    if n_documents < 2 or batch_size < 1:
-        raise ValueError(
-            f"needed at least 2 documents (for a standard error) in batches of at least 1, got {n_documents} and "
-            f"{batch_size}"
-        )
+    if n_documents < 2:
+        raise ValueError(f"needed at least 2 documents for a standard error, got n_documents={n_documents}")
+    if batch_size is None:
+        batch_size = max(1, MAX_PATTERN_NUMBERS // (world.max_length**2 * config.n_heads))
+    elif batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if world.vocabulary_size != config.vocabulary_size:
         raise ValueError(
             f"the documents have {world.vocabulary_size} token ids, the model {config.vocabulary_size}; pass a world "

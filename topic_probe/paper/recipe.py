@@ -1,0 +1,227 @@
+"""What all recipes share: a setting, what was trained in it, and a result of checked claims."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from topic_probe.data.synthetic import TopicModel
+from topic_probe.measure.report import Report
+from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
+from topic_probe.toy.history import History, TrainConfig
+from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.training import train_toy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAIRS = (("cross_entropy", "sgd"), ("cross_entropy", "adam"), ("squared", "sgd"), ("squared", "adam"))
+"""Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
+
+PAPER_RATE = 0.01
+NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
+ROWS = 2000
+"""Rows that a history of a recipe has at most, however long the training."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training of a recipe.
+
+    Attributes:
+        name: Unique within the recipe.
+        toy: The model.
+        train: The training.
+        seed: Of the initialisation.
+        seconds: What the training took when it was measured, on one core of a two-core machine.
+    """
+
+    name: str
+    toy: ToyConfig
+    train: TrainConfig
+    seed: int = 0
+    seconds: float = nan
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Loss and optimizer."""
+        return self.train.loss, self.train.optimizer
+
+    @property
+    def world(self) -> TopicModel:
+        """Where the documents come from."""
+        return self.train.world or self.toy.world
+
+    def shifted(self, seed: int) -> "Setting":
+        """The same with other random numbers."""
+        train = replace(self.train, seed=self.train.seed + seed)
+        return replace(self, seed=self.seed + seed, train=train)
+
+
+def pair_setting(
+    regime: str, pair: tuple[str, str], steps: int, *, seconds: float, suffix: str = "", **changes: Any
+) -> Setting:
+    """A regime trained with a loss and an optimizer, at the paper's rate of 0.01 unless ``changes`` says otherwise.
+
+    ``changes`` are fields of `TrainConfig`, or ``noise``, ``init`` and ``world`` of `ToyConfig`.
+    """
+    of_toy = {name: changes.pop(name) for name in ("noise", "init", "world") if name in changes}
+    loss, optimizer = pair
+    given = {"learning_rate": PAPER_RATE, "record_every": max(1, steps // ROWS), **changes}
+    return Setting(
+        name=f"{regime}, {NAMES[loss]}, {NAMES[optimizer]}{suffix}",
+        toy=ToyConfig(regime=regime, **of_toy),
+        train=TrainConfig(loss=loss, optimizer=optimizer, steps=steps, **given),
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedToy:
+    """What came out of a setting.
+
+    Attributes:
+        setting: What was trained.
+        history: Losses, norms, and the tensors at the end.
+        seconds: How long the training took, 0 if it was read from a checkpoint.
+    """
+
+    setting: Setting
+    history: History
+    seconds: float
+
+    def model(self) -> nn.Module:
+        """The trained model, a new one at every call."""
+        return build_toy(self.history.toy, tensors=self.history.tensors)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RecipeResult:
+    """A figure or table of the paper, reproduced.
+
+    Attributes:
+        recipe: Its name.
+        title: What the paper shows there.
+        quick: Whether it is the quick variant.
+        claims: What must be seen, checked.
+        runs: What was trained, in order.
+        reports: What was measured, kind → setting → report: ``result.reports["agreement"][setting]``.
+        seconds: How long everything took.
+    """
+
+    recipe: str
+    title: str
+    quick: bool
+    claims: tuple[Claim, ...]
+    runs: tuple[TrainedToy, ...]
+    reports: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
+    seconds: float = nan
+
+    @property
+    def passed(self) -> bool:
+        """Whether no claim failed; claims that were not checked do not count."""
+        return summary(self.claims)["failed"] == 0
+
+    def run(self, name: str) -> TrainedToy:
+        """The training of a setting by its name."""
+        for trained in self.runs:
+            if trained.setting.name == name:
+                return trained
+        raise KeyError(f"no setting {name!r}; there are {', '.join(t.setting.name for t in self.runs)}")
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every claim."""
+        return claims_to_dataframe(self.claims)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in summary(self.claims).items() if count)
+        kind = " (quick variant)" if self.quick else ""
+        head = f"{self.recipe}{kind}: {self.title}\n{counts}, in {self.seconds:.0f} s"
+        return f"{head}\n\n{claims_table(self.claims)}"
+
+    def save(self, directory: str | Path) -> Path:
+        """A new folder with the claims (JSON and text), a folder for every history and one for every report."""
+        target = Path(directory).expanduser()
+        if target.exists():
+            raise FileExistsError(f"{target} exists and is not overwritten: choose another folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            about = {"recipe": self.recipe, "title": self.title, "quick": self.quick, "seconds": self.seconds}
+            content = {**about, "claims": [claim.to_dict() for claim in self.claims]}
+            (draft / "claims.json").write_text(
+                json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
+            )
+            (draft / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
+            for trained in self.runs:
+                trained.history.save(draft / "histories" / slug(trained.setting.name))
+            for kind, reports in self.reports.items():
+                for name, report in reports.items():
+                    report.save(draft / "reports" / kind / slug(name))
+            draft.chmod(0o755)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return target
+
+
+def slug(name: str) -> str:
+    """A name for a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def choose(settings: Sequence[Setting], only: Iterable[str] | None, seed: int) -> tuple[Setting, ...]:
+    """The settings that are wanted, in their order, with the wanted random numbers."""
+    wanted = None if only is None else set(only)
+    unknown = (wanted or set()) - {setting.name for setting in settings}
+    if unknown:
+        known = "; ".join(setting.name for setting in settings)
+        raise ValueError(f"no setting {sorted(unknown)[0]!r} in this recipe; there are: {known}")
+    kept = [setting for setting in settings if wanted is None or setting.name in wanted]
+    return tuple(setting.shifted(seed) for setting in kept)
+
+
+def train_all(
+    settings: Iterable[Setting], *, folder: str | Path | None = None, progress: bool = False
+) -> dict[str, TrainedToy]:
+    """Every setting trained, by name.
+
+    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
+    repeated by another recipe that has the same setting.
+    """
+    return {setting.name: _train(setting, folder, progress=progress) for setting in settings}
+
+
+def _train(setting: Setting, folder: str | Path | None, *, progress: bool) -> TrainedToy:
+    start = time.perf_counter()
+    path = (
+        None
+        if folder is None
+        else Path(folder).expanduser() / f"{slug(setting.name)}-{_digest(setting)}.safetensors"
+    )
+    finished_before = path is not None and path.exists()
+    history = train_toy(
+        build_toy(setting.toy, seed=setting.seed),
+        setting.train,
+        checkpoint=path,
+        checkpoint_every=20_000,
+        progress=progress,
+    )
+    if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
+        raise KeyboardInterrupt(f"{setting.name}: {history.stopped}")
+    seconds = time.perf_counter() - start
+    return TrainedToy(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
+
+
+def _digest(setting: Setting) -> str:
+    content = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
