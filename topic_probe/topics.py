@@ -57,9 +57,9 @@ _Ids = Int64[np.ndarray, "_"]
 class Topics:
     """The topics of a vocabulary: for every labelled entry, the set of topics that it belongs to.
 
-    Built by ``blocks``, ``from_token_ids``, ``from_word_lists`` or ``from_matrix``. Topics are numbered from 0
-    and keep their number everywhere. An empty topic is kept and warned about. Two objects are equal when
-    their ``fingerprint`` is.
+    Built by ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or ``from_lda``. Topics are
+    numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two objects are
+    equal when their ``fingerprint`` is.
 
     Attributes:
         names: Name of every topic.
@@ -300,6 +300,63 @@ class Topics:
             policy=policy,
             twins=twins,
         )
+
+    @classmethod
+    def from_lda(
+        cls,
+        lda: Any,
+        *,
+        fraction: float = 0.001,
+        one_topic_per_word: bool = True,
+        stop_words: Iterable[str] | None = None,
+        exclude: Iterable[Any] = (),
+        rounding: str = "plain",
+        min_probability: float | None = None,
+        names: Sequence[str] | None = None,
+        token_ids: Iterable[Any] | None = None,
+        vocabulary_size: int | None = None,
+        tokenizer: Any = None,
+    ) -> "Topics":
+        """Topics from LDA over token ids: what ``fit_topics`` gives, or a model of gensim's. Topic 15 stays topic 15.
+
+        The choice of words is that of ``from_matrix``, from the whole matrix P(token | topic).
+
+        Args:
+            lda: A ``TopicFit``, or a gensim model with ``get_topics`` (LdaModel, LdaMulticore, and others).
+            fraction: The ambiguity threshold; the paper has 0.0005, 0.001 and 0.002.
+            one_topic_per_word: As in the paper's Table 1; False as in its Table 5.
+            stop_words: Words whose tokens are never kept, in any case. None: gensim's English list for a gensim model
+                with a ``tokenizer``, none for a fit, which has left them out already.
+            exclude: More token ids never kept. Special tokens of ``tokenizer`` never are.
+            rounding: As in ``from_matrix``.
+            min_probability: Keep only tokens with more than this. None: what each would have if all were equally
+                likely, and an empty topic of a fit stays empty instead of keeping arbitrary tokens.
+            names: As in ``from_matrix``.
+            token_ids: The token id of every column of a gensim model. By default its ``id2word`` says so, with token
+                ids or with tokens of ``tokenizer``; without ``id2word``, columns are token ids.
+            vocabulary_size: Number of token ids; by default that of the fit, or of ``tokenizer``.
+            tokenizer: As in ``from_token_ids``. A fit brings its own words and hash, and refuses another tokenizer.
+        """
+        source = _topic_model(lda, token_ids, vocabulary_size, tokenizer)
+        if stop_words is None and source.filtered:
+            stop_words = ()
+        excluded = [*_token_ids(exclude, "exclude"), *_never_kept(stop_words, tokenizer)]
+        topics = cls.from_matrix(
+            source.phi,
+            fraction=fraction,
+            one_topic_per_word=one_topic_per_word,
+            exclude=excluded,
+            rounding=rounding,
+            min_probability=source.chance() if min_probability is None else min_probability,
+            names=names,
+            token_ids=source.token_ids,
+            vocabulary_size=source.vocabulary_size,
+            tokenizer=tokenizer,
+        )
+        if tokenizer is not None or source.hash is None:
+            return topics
+        texts = tuple(source.texts[entry] for entry in topics.words.tolist())
+        return replace(topics, texts=texts, tokenizer_hash=source.hash)
 
     # --- what measurements ask --------------------------------------------------------------------
 
@@ -823,6 +880,89 @@ def _from_parts(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
 
 
 # --- reading a topic model --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TopicModel:
+    """What `Topics.from_lda` needs to know of a topic model, whoever fitted it."""
+
+    phi: Any
+    token_ids: Iterable[Any] | None
+    vocabulary_size: int | None
+    filtered: bool
+    texts: Mapping[int, str] = field(default_factory=dict)
+    hash: str | None = None
+
+    def chance(self) -> float:
+        """P(token | topic) if all tokens were equally likely, and a rounding error more; below 1."""
+        return min((1 + 1e-9) / int(self.phi.shape[1]), 0.5)
+
+
+def _topic_model(lda: Any, token_ids: Any, size: int | None, tokenizer: Any) -> _TopicModel:
+    if all(hasattr(lda, name) for name in ("phi", "token_ids", "texts", "tokenizer_hash")):
+        if token_ids is not None:
+            raise ValueError("a fit knows the token ids of its columns: leave token_ids out")
+        if tokenizer is not None and tokenizer_hash(tokenizer) != lda.tokenizer_hash:
+            raise ValueError(
+                f"the topics were fitted with another tokenizer (vocabulary {lda.tokenizer_hash[:12]}…) than this one: "
+                "fit them on documents of this one"
+            )
+        texts = dict(zip(lda.token_ids.tolist(), lda.texts, strict=True))
+        size = lda.vocabulary_size if size is None else size
+        phi = lda.phi.clone()
+        phi[list(lda.empty_topics)] = 1.0
+        return _TopicModel(phi, lda.token_ids, size, True, texts, lda.tokenizer_hash)
+    if not callable(getattr(lda, "get_topics", None)):
+        raise TypeError(
+            f"from_lda needs a TopicFit or a gensim model with get_topics, got {type(lda).__name__}; the matrix "
+            "P(token | topic) of any other topic model goes to Topics.from_matrix"
+        )
+    # The whole matrix: get_term_topics of gensim is no probability and hides whatever is small.
+    phi = _matrix(lda.get_topics())
+    columns = _gensim_columns(lda, phi.shape[1], tokenizer) if token_ids is None else token_ids
+    if size is None and tokenizer is not None:
+        size = vocabulary_size(tokenizer)
+    return _TopicModel(phi, columns, size, tokenizer is None)
+
+
+def _gensim_columns(lda: Any, n: int, tokenizer: Any) -> list[int] | None:
+    """Token ids of the columns of a gensim model as its ``id2word`` has them; None where columns are ids."""
+    mapping = getattr(lda, "id2word", None)
+    words = [mapping.get(column) for column in range(n)] if mapping else [str(column) for column in range(n)]
+    if all(str(word).isdecimal() for word in words):
+        ids = [int(word) for word in words]
+        return None if ids == list(range(n)) else ids
+    known = {} if tokenizer is None else tokenizer.get_vocab()
+    missing = [word for word in words if word not in known]
+    if missing:
+        what = "pass the tokenizer" if tokenizer is None else "fit the model on its token ids"
+        raise ValueError(
+            f"{len(missing)} columns of the model are named by words that are no tokens, such as {missing[0]!r}: "
+            f"{what}, or name the token id of every column with token_ids="
+        )
+    return [known[word] for word in words]
+
+
+def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
+    """Ids of the stop words that are one token, in any case and behind a space; None: gensim's English list."""
+    if stop_words is None:
+        from gensim.parsing.preprocessing import STOPWORDS
+
+        stop_words = sorted(STOPWORDS)
+    words = _words(stop_words, "stop_words")
+    found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
+    return sorted({pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1})
+
+
+def _never_kept(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
+    """Ids of stop words and of special tokens; none where there is no tokenizer to look them up with."""
+    if tokenizer is not None:
+        return stop_word_ids(stop_words, tokenizer) + sorted(tokenizer.all_special_ids)
+    if stop_words is not None and list(stop_words):
+        raise ValueError(
+            "stop_words are looked up with the tokenizer: pass it as well, or exclude= token ids"
+        )
+    return []
 
 
 def _matrix(phi: Any) -> Any:
