@@ -106,6 +106,10 @@ def test_an_empty_relation_is_nan_with_its_count_and_a_reason():
     assert no_same.topic_ratio == 1  # same word 2 ÷ different topic 2: the empty relation does not hide it
     assert no_same.reason == NO_SAME_TOPIC
 
+    no_same_word = contrast([0, 6, 3], [0, 2, 3])
+    assert np.isnan(no_same_word.same_word)
+    assert (no_same_word.topic_ratio, no_same_word.reason) == (3, None)
+
     one_topic = contrast([4, 6, 0], [2, 3, 0])
     assert np.isnan([one_topic.ratio, one_topic.topic_ratio, one_topic.difference]).all()
     assert one_topic.reason == NO_DIFFERENT_TOPIC
@@ -244,6 +248,19 @@ def test_document_sums_depend_neither_on_batches_nor_on_order_nor_on_processes(l
         whole.contrast(n_resamples=50).interval,
         rtol=1e-12,
     )
+
+
+def test_a_few_documents_join_blocks_that_another_process_has_folded_into():
+    keys, sums, counts = corpus(9)
+    keys = np.array([1, 8, 15, 22, 29, 36, 2, 9, 100])  # modulo 7: 1 and 2 only, and 100 is 2 as well
+    many, few = (
+        accumulated([(keys[:8], sums[:8], counts[:8])], 7),
+        accumulated([(keys[8:], sums[8:], counts[8:])], 7),
+    )
+    assert (many.folded, few.folded, len(many)) == (True, False, 2)
+    for merged in (few + many, many + few):
+        assert merged.rows()[0].tolist() == [1, 2]
+        np.testing.assert_allclose(merged.rows()[1], [sums[:6].sum(0), sums[6:].sum(0)])
 
 
 def test_totals_are_the_sums_over_all_documents_also_when_folded():

@@ -7,6 +7,7 @@ import pytest
 
 from topic_probe.uncertainty import (
     _t_quantile,
+    _take_quantile,
     benjamini_hochberg,
     compare,
     divide,
@@ -176,6 +177,14 @@ def test_an_interval_that_reaches_infinity_is_open_and_one_that_is_nothing_else_
     assert np.isnan(percentile_interval(np.where(values < 400, values, np.inf), np.array([1e9]))).all()
     values[:100] = -np.inf
     assert np.isnan(percentile_interval(values, np.array([1e9]))).all()
+
+
+def test_between_a_number_and_infinity_the_nearer_one_is_taken():
+    ordered, place = np.array([[0.0], [1.0], [np.inf], [np.inf]]), np.array
+    assert _take_quantile(ordered, place([0.25])) == 0.25
+    assert _take_quantile(ordered, place([1.4])) == 1
+    assert _take_quantile(ordered, place([1.6])) == np.inf
+    assert _take_quantile(ordered, place([2.5])) == np.inf
 
 
 def test_missing_intervals_say_why():

@@ -288,7 +288,7 @@ def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, 
     smallest = np.minimum.accumulate(scaled[::-1])[::-1]
     q = np.full(p.shape, np.nan)
     values = np.empty(len(ordered))
-    values[order] = np.minimum(smallest, 1.0)
+    values[order] = smallest
     q[tested] = values
     return q
 
