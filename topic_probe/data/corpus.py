@@ -4,9 +4,9 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +60,7 @@ class Corpus:
         return cls(GensimArticles())
 
     @classmethod
-    def from_texts(cls, texts: Iterable[Any] | Callable[[], Iterable[Any]]) -> "Corpus":
+    def from_texts(cls, texts: Any) -> "Corpus":
         """The texts of a list, or of anything else that can be iterated more than once.
 
         Args:
@@ -75,14 +75,14 @@ class Corpus:
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         field: str = "text",
-        split: Literal["file", "line", "paragraph"] = "file",
+        split: str = "file",
     ) -> "Corpus":
         """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
 
         Args:
             paths: A file, a folder (searched through, sorted by name), or several.
             field: The field of a record of ``.jsonl`` that is the text.
-            split: What is a text in ``.txt``: the whole file, each line, or each paragraph (between empty lines).
+            split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
 
         Files are read as UTF-8 (UTF-16 if they begin so); bytes that are neither become the replacement character.
         """
@@ -175,7 +175,7 @@ class Corpus:
         tokenizer: Any,
         *,
         max_length: int | None = None,
-        long: Literal["cut", "chunk"] = "cut",
+        long: str = "cut",
         min_length: int = 1,
         add_special_tokens: bool = True,
         cache: str | os.PathLike[str] | None = None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -439,7 +439,7 @@ def fit_topics(
     chunk_size: int | None = None,
     alpha: str | float | Sequence[float] = "symmetric",
     eta: str | float | None = None,
-    start: Literal["documents", "random"] = "documents",
+    start: str = "documents",
     min_documents: int = 5,
     max_share: float = 0.5,
     stop_words: Iterable[str] | None = None,
@@ -480,6 +480,8 @@ def fit_topics(
     Raises:
         ValueError: if no word is left, or for options that do not fit together.
     """
+    if start not in ("documents", "random"):
+        raise ValueError(f"start must be 'documents' or 'random', got {start!r}")
     _check_options(n_topics, passes, min_documents, max_share, workers, distributed, alpha)
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)

@@ -15,13 +15,14 @@ import os
 import re
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import cache, cached_property
 from itertools import accumulate, islice, repeat
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,23 +44,28 @@ class Excluded:
     reason: str
 
 
-class Source(Protocol):
+class Source(ABC):
     """What a corpus reads."""
 
     @property
+    @abstractmethod
     def n_parts(self) -> int:
         """Parts, which are read one after another."""
 
     @property
+    @abstractmethod
     def n_entries(self) -> int | None:
         """Entries of all parts; None where only reading would tell."""
 
+    @abstractmethod
     def read(self, part: int, start: int) -> Iterator[str | Excluded]:
         """The entries of a part, without the first ``start``."""
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What is read, as JSON content for the provenance of a result."""
 
+    @abstractmethod
     def identity(self) -> str | None:
         """A hash that equals another one only if the texts are the same; None where it cannot be known."""
 
@@ -184,14 +190,14 @@ def _hash_of_texts(entries: Iterable[str | Excluded]) -> str:
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Source):
     """Texts of a list or of anything else that can be iterated again, or of a function that starts over."""
 
-    texts: Iterable[Any] | Callable[[], Iterable[Any]]
+    texts: Any
     n_parts: int = attribute(default=1, init=False)
 
     def __post_init__(self) -> None:
-        texts: Any = self.texts
+        texts = self.texts
         if isinstance(texts, str | bytes):
             raise TypeError("a corpus needs a list of texts; this is one text: put it into a list")
         if isinstance(texts, Iterator):
@@ -207,8 +213,7 @@ class Texts:
     @property
     def n_entries(self) -> int | None:
         """Length of the list, None for what has no length."""
-        texts: Any = self.texts
-        return len(texts) if hasattr(texts, "__len__") else None
+        return len(self.texts) if hasattr(self.texts, "__len__") else None
 
     def read(self, part: int, start: int) -> Iterator[str | Excluded]:
         """The texts without the first ``start``."""
@@ -232,7 +237,7 @@ SPLITS = ("file", "line", "paragraph")
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(Source):
     """Text files and JSON lines, plain or compressed with gzip."""
 
     paths: tuple[Path, ...]
@@ -331,7 +336,8 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         with opened(path, "rb") as file:
             encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-            yield from io.TextIOWrapper(file, encoding, errors="replace")
+            with io.TextIOWrapper(file, encoding, errors="replace") as lines:
+                yield from lines
     except (EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is no whole gzip file ({error}): get it again or leave it out") from error
 
@@ -360,7 +366,7 @@ def _hash_of_file(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class HubData:
+class HubData(Source):
     """A field of a `datasets` data set: of the hub, of a folder, or one that is already open.
 
     A stream is sampled file by file: each gives the same number of records, one of every ``spread`` at random from
@@ -484,7 +490,7 @@ class HubData:
             "field": self.field,
             "n_documents": self.n_documents,
             "seed": self.seed,
-            "spread": self.spread if self.seed is not None and self._streams else None,
+            "spread": self.spread if self.seed is not None else None,
         }
 
     def identity(self) -> str | None:
@@ -535,7 +541,7 @@ _SHORTEST_LINE = 40
 
 
 @dataclass(frozen=True)
-class GensimArticles:
+class GensimArticles(Source):
     """The English Wikipedia articles that come with gensim, as prose."""
 
     n_parts: int = attribute(default=1, init=False)

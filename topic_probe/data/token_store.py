@@ -83,15 +83,9 @@ class TokenStore:
     A disk that is full or may not be written, or a damaged shard, costs a warning and the benefit, nothing else.
     """
 
-    def __init__(
-        self,
-        cache: str | os.PathLike[str],
-        facts: Mapping[str, Any],
-        tokens_per_shard: int = TOKENS_PER_SHARD,
-    ) -> None:
+    def __init__(self, cache: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
         self.key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         self.folder = Path(cache).expanduser() / self.key[:32]
-        self.tokens_per_shard = tokens_per_shard
         self._waiting: list[Document] = []
         self._n_waiting = self._n_shards = 0
         self._damaged: Path | None = None
@@ -119,7 +113,7 @@ class TokenStore:
             return
         self._waiting += documents
         self._n_waiting += sum(map(len, documents))
-        if self._n_waiting < self.tokens_per_shard and not progress.finished:
+        if self._n_waiting < TOKENS_PER_SHARD and not progress.finished:
             return
         folder = self._shard(self._n_shards)
         try:
