@@ -28,6 +28,9 @@ Loss = Literal["squared", "cross_entropy"]
 
 MAX_PATTERN_NUMBERS = 2**22
 
+# Documents are drawn this many at a time, whatever the size of a forward pass, so that they do not depend on it.
+DRAWN_AT_ONCE = 100
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AgreementReport(Report, kind="agreement"):
@@ -153,7 +156,7 @@ def measure_agreement(
     world: TopicModel | None = None,
     masking: Masking | None = None,
     *,
-    loss: Loss,
+    loss: str,
     n_documents: int = 500,
     attention: bool = True,
     seed: int = 0,
@@ -185,6 +188,7 @@ def measure_agreement(
     world, masking = world or config.world, masking or config.masking
     if loss not in ("squared", "cross_entropy"):
         raise ValueError(f"loss must be 'squared' or 'cross_entropy', got {loss!r}")
+    kind: Loss = "squared" if loss == "squared" else "cross_entropy"
     if n_documents < 2:
         raise ValueError(f"needed at least 2 documents for a standard error, got n_documents={n_documents}")
     if batch_size is None:
@@ -197,9 +201,9 @@ def measure_agreement(
             "of the same number of words"
         )
     reasons: dict[str, str] = {}
-    batches = _masked_documents(world, masking, n_documents, batch_size, seed)
-    losses = _losses(model, world, masking, batches, loss, seed, reasons)
-    floor, floor_kind = _floor(world, masking, config.regime, loss, reasons)
+    batches = _masked_documents(world, masking, n_documents, seed)
+    losses = _losses(model, world, masking, batches, kind, batch_size, seed, reasons)
+    floor, floor_kind = _floor(world, masking, config.regime, kind, reasons)
     n = world.n_words
     options = {
         "loss": loss, "n_documents": n_documents, "batch_size": batch_size, "attention": attention,
@@ -212,8 +216,8 @@ def measure_agreement(
         guess=log(n) if loss == "cross_entropy" else 1 - 1 / n,
         floor=floor,
         floor_kind=floor_kind,
-        **_matrices(model, world, masking, loss, reasons),
-        **_attention(model, world, masking, batches if attention else None, reasons),
+        **_matrices(model, world, masking, kind, reasons),
+        **_attention(model, world, masking, batches if attention else None, batch_size, reasons),
         reasons=reasons,
         provenance=provenance(world_topics(world), model=config.to_dict(), options=options, seed=seed),
     )
@@ -230,11 +234,9 @@ def world_topics(world: TopicModel) -> Topics:
 # -------------------------------------------------------------------- loss
 
 
-def _masked_documents(
-    world: TopicModel, masking: Masking, n_documents: int, batch_size: int, seed: int
-) -> list[MaskedBatch]:
+def _masked_documents(world: TopicModel, masking: Masking, n_documents: int, seed: int) -> list[MaskedBatch]:
     generator = torch.Generator().manual_seed(seed)
-    sizes = [min(batch_size, n_documents - start) for start in range(0, n_documents, batch_size)]
+    sizes = [min(DRAWN_AT_ONCE, n_documents - start) for start in range(0, n_documents, DRAWN_AT_ONCE)]
     drawn = (world.documents(size, generator=generator) for size in sizes)
     return [masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn]
 
@@ -245,6 +247,7 @@ def _losses(
     masking: Masking,
     batches: list[MaskedBatch],
     loss: Loss,
+    batch_size: int,
     seed: int,
     reasons: dict[str, str],
 ) -> dict[str, Any]:
@@ -252,18 +255,21 @@ def _losses(
     reason = _no_posterior(world, batches)
     if reason is not None:
         reasons["Bayes-optimal loss"] = reason
-        mean, error = _mean_over_documents(batches, [_drawn_loss(model, batch, loss) for batch in batches])
+        mean, error = _mean_over_documents(
+            batches, [_drawn_loss(_logits(model, batch, batch_size), batch, loss) for batch in batches]
+        )
         return {
             "loss": mean, "loss_error": error, "bayes": nan, "bayes_error": nan, "excess": nan, "excess_error": nan
         }  # fmt: skip
     excess, excess_error = _mean_over_documents(
-        batches, [_excess_loss(model, world, masking, batch, loss) for batch in batches]
+        batches,
+        [_excess_loss(_logits(model, batch, batch_size), world, masking, batch, loss) for batch in batches],
     )
     best = theory.bayes_loss(
         world,
         masking,
         n_documents=sum(len(batch) for batch in batches),
-        batch_size=len(batches[0]),
+        batch_size=DRAWN_AT_ONCE,
         generator=torch.Generator().manual_seed(seed),  # the same documents again
     )
     bayes, bayes_error = (
@@ -295,32 +301,41 @@ def _no_posterior(world: TopicModel, batches: list[MaskedBatch]) -> str | None:
 
 
 def _excess_loss(
-    model: nn.Module, world: TopicModel, masking: Masking, batch: MaskedBatch, loss: Loss
+    logits: Float64[Tensor, "chosen token"],
+    world: TopicModel,
+    masking: Masking,
+    batch: MaskedBatch,
+    loss: Loss,
 ) -> Float64[Tensor, " chosen"]:
     """Expected loss above the Bayes-optimal predictor's, at every chosen position."""
     posterior = theory.bayes_predictor(world, masking, batch).probabilities
-    logits = _logits(model, batch)
     if loss == "squared":
         return (logits - posterior).square().sum(dim=1)
     terms: Tensor = torch.special.xlogy(posterior, posterior) - posterior * logits.log_softmax(dim=1)
     return terms.sum(dim=1)
 
 
-def _drawn_loss(model: nn.Module, batch: MaskedBatch, loss: Loss) -> Float64[Tensor, " chosen"]:
+def _drawn_loss(
+    logits: Float64[Tensor, "chosen token"], batch: MaskedBatch, loss: Loss
+) -> Float64[Tensor, " chosen"]:
     """Loss at the words that were there."""
-    logits, target = _logits(model, batch), batch.target[batch.chosen]
+    target = batch.target[batch.chosen]
     if loss == "cross_entropy":
         return nn.functional.cross_entropy(logits, target, reduction="none")
     return (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
 
 
-def _logits(model: nn.Module, batch: MaskedBatch) -> Float64[Tensor, "chosen token"]:
+def _logits(model: nn.Module, batch: MaskedBatch, batch_size: int) -> Float64[Tensor, "chosen token"]:
+    parts = []
     with torch.no_grad():
-        return toy_logits(model, batch.shown, batch.mask)[batch.chosen].double()
+        for rows in torch.split(torch.arange(len(batch)), batch_size):
+            logits = toy_logits(model, batch.shown[rows], batch.mask[rows])
+            parts.append(logits[batch.chosen[rows]].double())
+    return torch.cat(parts)
 
 
 def _mean_over_documents(
-    batches: list[MaskedBatch], losses: list[Float64[Tensor, " chosen"]]
+    batches: list[MaskedBatch], losses: list[Float64[Tensor, "_"]]
 ) -> tuple[float, float]:
     """Mean over documents of the mean over their masked positions, and its standard error."""
     means = []
@@ -432,6 +447,7 @@ def _attention(
     world: TopicModel,
     masking: Masking,
     batches: list[MaskedBatch] | None,
+    batch_size: int,
     reasons: dict[str, str],
 ) -> dict[str, Any]:
     """Attention by relation, Theorem 3's weighted mean of it, and what theory says about that."""

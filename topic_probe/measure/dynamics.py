@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # Fewer rows than this show no curve.
 MIN_ROWS = 10
 
-# Below this share of the largest norm, a curve still looks like zero, however much it has grown from a tiny start.
-SHARE_NEAR_ZERO = 0.05
+# A tensor of zeros has no norm to compare with; it has started once it has this share of its largest norm.
+SHARE_FROM_ZERO = 0.05
 
 NO_PATTERN = "no two-stage pattern"
 
@@ -196,8 +196,8 @@ def find_stages(
     thresholds do not matter.
 
     * A tensor *starts* at the first step from which its norm stays more than 20 % above the smallest norm it had in
-      the whole record, and above 5 % of the largest (below that it is still close to 0, which matters for tensors
-      that start at or very near zero). A norm that never gets that far, or falls back in the end, never starts.
+      the whole record (above 5 % of the largest, where the smallest is 0). A norm that never gets that far, or falls
+      back in the end, never starts. How far it goes after its start does not matter.
     * W_V is *flat* from the first step since its start from which its norm stays within 25 % of what it is there,
       until the end of the record. To be called flat it has to stay so for at least as long as it took to get there;
       a record that ends sooner cannot tell, and steady growth never passes.
@@ -222,6 +222,8 @@ def find_stages(
         raise ValueError(
             f"started and flat are shares of a norm and must be positive, got {started} and {flat}"
         )
+    if smooth is not None and smooth < 1:
+        raise ValueError(f"smooth is a number of rows and must be at least 1 (no smoothing), got {smooth}")
     window = max(1, len(steps) // 50) if smooth is None else smooth
     v, k, q = (_running_median(curve, window) for curve in (value, key, query))
     starts = [_start(curve, started) for curve in (v, k, q)]
@@ -236,7 +238,7 @@ def find_stages(
 
 def _start(curve: Float64[np.ndarray, " row"], started: float) -> int | None:
     """The row from which the curve stays above its threshold."""
-    threshold = max((1 + started) * curve.min(), SHARE_NEAR_ZERO * curve.max())
+    threshold = (1 + started) * curve.min() if curve.min() > 0 else SHARE_FROM_ZERO * curve.max()
     below = np.flatnonzero(curve <= threshold)
     first = int(below[-1]) + 1
     return first if first < len(curve) else None

@@ -18,7 +18,7 @@ def agreement_of(trained: TrainedToy, *, quick: bool) -> AgreementReport:
     words = 25_000 if quick else 125_000
     return measure_agreement(
         trained.model(),
-        loss="squared" if trained.setting.train.loss == "squared" else "cross_entropy",
+        loss=trained.setting.train.loss,
         n_documents=max(10, words // trained.setting.world.max_length),
         attention=False,
         seed=EVALUATION_SEED,
