@@ -36,6 +36,18 @@ class Document:
     word_index: Int64[Tensor, " position"] | None = None
     special: Bool[Tensor, " position"] | None = None
 
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 1 or self.ids.dtype != torch.int64:
+            raise TypeError(
+                f"a Document needs one row of int64 ids, not {self.ids.dtype} of shape {tuple(self.ids.shape)}"
+            )
+        for name, part in (("word_index", self.word_index), ("special", self.special)):
+            if part is not None and part.shape != self.ids.shape:
+                raise ValueError(
+                    f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
+                    f"{tuple(part.shape)}"
+                )
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -128,13 +140,14 @@ def token_batches(
     Args:
         documents: an iterable of documents or of batches, or one batch. A document is a list, array or 1-D tensor of
             token ids, or a `Document`; a batch is ``(ids, mask)``, a mapping with ``input_ids`` and
-            ``attention_mask`` (a tokenizer's output), an object with ``ids`` and ``mask``, or a 2-D tensor of ids in
-            which every position is real. Left and right padding are both understood.
+            ``attention_mask`` (a tokenizer's output, padded or not), an object with ``ids`` and ``mask``, or a 2-D
+            tensor of ids in which every position is real. Left and right padding are both understood.
         batch_size: documents per batch.
         max_length: longer documents are cut, or cut into pieces, at this many tokens; None: never.
         long: "cut" keeps the first ``max_length`` tokens, "chunk" makes a document of every ``max_length`` tokens.
-        pad_id: what padding holds. A 2-D tensor without a mask is refused where a row ends with it, because its
-            padding would be taken for words. None: padding holds 0 and there is no such check.
+        pad_id: what padding holds. Without a mask, a row of a 2-D tensor that begins or ends with it is refused, and a
+            document that begins or ends with two of it, because padding would be taken for words. None: padding holds
+            0 and there is no such check.
         vocabulary_size: ids from here on are refused; None: not checked.
         special_ids: ids that are special tokens wherever they stand.
         keep: documents (or pieces of documents) for which this is False take no place in a batch; the caller counts
@@ -152,12 +165,16 @@ def token_batches(
     intake = Intake() if intake is None else intake
     pieces = _pieces(read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake)
     specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
-    if keep is not None:
-        pieces = filter(keep, pieces)
-    for group in _groups(pieces, batch_size * BATCHES_PER_SORT):
+    return _batches(pieces if keep is None else filter(keep, pieces), batch_size, pad_id or 0, specials)
+
+
+def _batches(
+    documents: Iterable[Document], batch_size: int, pad_id: int, specials: Tensor
+) -> Iterator[TokenBatch]:
+    for group in _groups(documents, batch_size * BATCHES_PER_SORT):
         group.sort(key=len, reverse=True)
         for start in range(0, len(group), batch_size):
-            yield _pad(group[start : start + batch_size], 0 if pad_id is None else pad_id, specials)
+            yield _pad(group[start : start + batch_size], pad_id, specials)
 
 
 def _groups(items: Iterable[Document], size: int) -> Iterator[list[Document]]:
@@ -249,7 +266,7 @@ def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Doc
         elif _is_batch(item):
             yield from _from_batch(item, pad_id)
         else:
-            yield Document(_one_document(item, number))
+            yield Document(_one_document(item, number, pad_id))
 
 
 _NEEDS_TOKENIZER = (
@@ -261,85 +278,119 @@ _NEEDS_TOKENIZER = (
 def _is_batch(item: Any) -> bool:
     if isinstance(item, Mapping) or (hasattr(item, "ids") and hasattr(item, "mask")):
         return True
-    if isinstance(item, tuple) and len(item) == 2:
-        return all(getattr(part, "ndim", 0) == 2 for part in item)
-    return getattr(item, "ndim", 0) == 2
+    return _is_pair(item) or getattr(item, "ndim", 0) == 2
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether something is ids with their mask; a list of two tables may also be two batches without masks."""
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    ids, mask = item
+    if getattr(ids, "ndim", 0) != 2 or getattr(mask, "ndim", 0) != 2:
+        return False
+    return isinstance(item, tuple) or (ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all()))
 
 
 def _from_batch(item: Any, pad_id: int | None) -> Iterator[Document]:
-    word_index = special = None
+    ids, mask, word_index, special = (_rows(part) for part in _parts(item))
+    _check_table(ids, mask, pad_id)
+    for number, row in enumerate(ids):
+        tokens = _one_document(row, number, pad_id if mask is None else None)
+        kept = slice(None) if mask is None else _real(mask[number], tokens, number)
+        extras = [
+            None if part is None else _extra(part[number], dtype, tokens, number)[kept]
+            for part, dtype in ((word_index, torch.int64), (special, torch.bool))
+        ]
+        yield Document(tokens[kept], *extras)
+
+
+def _parts(item: Any) -> tuple[Any, Any, Any, Any]:
+    """Ids, mask, word numbers and special flags of a batch, or None for what it does not have."""
     if isinstance(item, Mapping):
         if "input_ids" not in item:
             raise TypeError(
                 f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
             )
-        ids, mask = item["input_ids"], item.get("attention_mask")
         special = item.get("special_tokens_mask")
-        word_index = _word_index_of_encoding(item)
-    elif isinstance(item, tuple):
-        ids, mask = item
-    elif hasattr(item, "mask"):
-        ids, mask = item.ids, item.mask
-        word_index, special = getattr(item, "word_index", None), getattr(item, "special", None)
-    else:
-        ids, mask = item, None
-    if mask is None and not (hasattr(ids, "ndim") and ids.ndim == 2):
-        ids = (
-            [ids] if len(ids) and not isinstance(ids[0], Sequence) and not hasattr(ids[0], "__len__") else ids
-        )
-        for number, row in enumerate(ids):
-            yield Document(_one_document(row, number), *_extras(word_index, special, number, slice(None)))
-        return
-    table = _integer_tensor(ids, "a batch")
-    if table.ndim == 1:
-        table = table[None]
-    kept = _mask_tensor(mask, table, pad_id)
-    for number, row in enumerate(kept):
-        yield Document(table[number][row], *_extras(word_index, special, number, row))
+        return item["input_ids"], item.get("attention_mask"), _word_index_of_encoding(item), special
+    if _is_pair(item):
+        return item[0], item[1], None, None
+    if hasattr(item, "mask"):
+        return item.ids, item.mask, getattr(item, "word_index", None), getattr(item, "special", None)
+    return item, None, None, None
 
 
-def _extras(word_index: Any, special: Any, number: int, row: Any) -> tuple[Tensor | None, Tensor | None]:
-    """The word numbers and special flags of one row of a batch, where the batch has them."""
-
-    def pick(values: Any, dtype: torch.dtype) -> Tensor | None:
-        if values is None:
-            return None
-        chosen = values[number] if not (hasattr(values, "ndim") and values.ndim == 1) else values
-        return torch.as_tensor(chosen).to(dtype)[row]
-
-    return pick(word_index, torch.int64), pick(special, torch.bool)
-
-
-def _word_index_of_encoding(item: Any) -> list[list[int]] | None:
-    """Word numbers of a fast tokenizer's output, or of a mapping that brings its own ``word_index``."""
-    if "word_index" in item:
-        return list(item["word_index"])
-    if not getattr(item, "encodings", None):
+def _rows(part: Any) -> Any:
+    """A part of a batch as rows; a single document, as a row of a dataset has it, is a batch of one."""
+    if part is None:
         return None
-    return [[-1 if word is None else word for word in encoding.word_ids] for encoding in item.encodings]
+    if isinstance(part, str | bytes):
+        raise TypeError(_NEEDS_TOKENIZER.format("a string"))
+    if hasattr(part, "ndim"):
+        return part[None] if part.ndim == 1 else part
+    return [part] if len(part) == 0 or not hasattr(part[0], "__len__") else part
 
 
-def _mask_tensor(mask: Any, ids: Tensor, pad_id: int | None) -> Tensor:
-    if mask is None:
-        if pad_id is not None and bool((ids[:, -1] == pad_id).any() | (ids[:, 0] == pad_id).any()):
-            raise ValueError(
-                f"a batch of shape {tuple(ids.shape)} came without a mask and has rows that begin or end with "
-                f"the padding id {pad_id}; pass (ids, mask), or the documents as lists without padding"
-            )
-        return torch.ones_like(ids, dtype=torch.bool)
+def _check_table(ids: Any, mask: Any, pad_id: int | None) -> None:
+    """Refuses a mask of another shape, and a padded table without one."""
+    shape = tuple(ids.shape) if hasattr(ids, "shape") else (len(ids),)
+    if mask is not None:
+        mask_shape = tuple(mask.shape) if hasattr(mask, "shape") else (len(mask),)
+        known = 1 if 1 in (len(shape), len(mask_shape)) else None  # of rows in a list only their number
+        if shape[:known] != mask_shape[:known]:
+            raise ValueError(f"the mask must have the shape of the ids, {shape}, not {mask_shape}")
+        return
+    table = len(shape) == 2 and shape[1] > 0 and pad_id is not None
+    if table and bool(((ids[:, 0] == pad_id) | (ids[:, -1] == pad_id)).any()):
+        raise ValueError(
+            f"a batch of shape {shape} came without a mask and has rows that begin or end with the padding id "
+            f"{pad_id}; pass (ids, mask), or the documents as lists without padding"
+        )
+
+
+def _real(mask: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
+    """Which tokens of one document are real, checked."""
     kept = torch.as_tensor(mask)
-    if kept.ndim == 1:
-        kept = kept[None]
     if kept.shape != ids.shape:
         raise ValueError(
-            f"the mask must have the shape of the ids, {tuple(ids.shape)}, not {tuple(kept.shape)}"
+            f"the mask of document {number} must have an entry for each of its {len(ids)} ids, not the shape "
+            f"{tuple(kept.shape)}"
         )
     if not bool(((kept == 0) | (kept == 1)).all()):
         raise ValueError("the mask must hold 1 on real tokens and 0 on padding; this one holds other values")
-    return kept.to("cpu", torch.bool)
+    kept = kept.to("cpu", torch.bool)
+    places = kept.nonzero()
+    if len(places) and int(places[-1] - places[0]) >= len(places):
+        raise ValueError(
+            f"the mask of document {number} hides tokens in its middle; only padding before or behind a document "
+            "can be taken off, so remove those tokens or leave them in"
+        )
+    return kept
 
 
-def _one_document(item: Any, number: int) -> Tensor:
+def _extra(part: Any, dtype: torch.dtype, ids: Tensor, number: int) -> Tensor:
+    """Word numbers or special flags of one document, checked."""
+    if isinstance(part, Sequence):  # tokenizers say None where there is no word
+        part = [-1 if value is None else value for value in part]
+    values = torch.as_tensor(part).to("cpu", dtype)
+    if values.shape != ids.shape:
+        raise ValueError(
+            f"word numbers and special flags of document {number} must have an entry for each of its {len(ids)} ids, "
+            f"not the shape {tuple(values.shape)}"
+        )
+    return values
+
+
+def _word_index_of_encoding(item: Any) -> Any:
+    """Word numbers of a fast tokenizer's output, or of a mapping that brings its own ``word_index``."""
+    if "word_index" in item:
+        return item["word_index"]
+    if not getattr(item, "encodings", None):
+        return None
+    return [encoding.word_ids for encoding in item.encodings]
+
+
+def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
     if isinstance(item, str | bytes):
         raise TypeError(_NEEDS_TOKENIZER.format(f"a string (document {number})"))
     if item is None:
@@ -351,6 +402,15 @@ def _one_document(item: Any, number: int) -> Tensor:
     ids = _integer_tensor(item, f"document {number}")
     if ids.ndim != 1:
         raise TypeError(f"document {number} must be one row of token ids, not of shape {tuple(ids.shape)}")
+    if (
+        pad_id is not None
+        and len(ids) > 2
+        and any(bool((end == pad_id).all()) for end in (ids[:2], ids[-2:]))
+    ):
+        raise ValueError(
+            f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask; pass "
+            "(ids, mask), or the documents without padding"
+        )
     return ids
 
 
@@ -387,16 +447,39 @@ def encode_texts(
     """
     if isinstance(texts, str | bytes):
         raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
-    special_ids = torch.tensor(sorted(set(tokenizer.all_special_ids)), dtype=torch.int64)
     cut = {"truncation": True, "max_length": max_length} if max_length is not None else {"truncation": False}
+    return _encoded(texts, tokenizer, {"add_special_tokens": add_special_tokens, **cut})
+
+
+def _encoded(texts: Iterable[str], tokenizer: Any, options: Mapping[str, Any]) -> Iterator[Document]:
+    special_ids = torch.tensor(sorted(set(tokenizer.all_special_ids) - {None}), dtype=torch.int64)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
         with settings_restored(tokenizer):
-            encoding = tokenizer(text, add_special_tokens=add_special_tokens, verbose=False, **cut)
+            encoding = _encode(text, number, tokenizer, options)
         ids = torch.tensor(encoding["input_ids"], dtype=torch.int64)
-        word_index = None
-        if getattr(tokenizer, "is_fast", False):
-            words = [-1 if word is None else word for word in encoding.word_ids()]
-            word_index = torch.tensor(words, dtype=torch.int64)
-        yield Document(ids, word_index, torch.isin(ids, special_ids))
+        words = _word_numbers(encoding, text) if getattr(tokenizer, "is_fast", False) else None
+        yield Document(ids, words, torch.isin(ids, special_ids))
+
+
+def _encode(text: str, number: int, tokenizer: Any, options: Mapping[str, Any]) -> Any:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"text {number} is no valid Unicode (it holds half a character); repair it with "
+            "text.encode('utf-8', 'replace').decode(), or leave it out"
+        ) from None
+    return tokenizer(text, padding=False, verbose=False, **options)
+
+
+def _word_numbers(encoding: Any, text: str) -> Int64[Tensor, " position"] | None:
+    """The word of every token, -1 for none; None where the tokenizer takes the whole text for one word.
+
+    Some tokenizers (Llama's) do not part a text into words before they part it into pieces.
+    """
+    words = [-1 if word is None else word for word in encoding.word_ids()]
+    if max(words, default=-1) == 0 and len(text.split()) > 1:
+        return None
+    return torch.tensor(words, dtype=torch.int64)
