@@ -202,9 +202,10 @@ def test_the_optimal_value_matrix_of_theorem_2_differs_by_c3_over_v_between_topi
     np.testing.assert_allclose(report.heads.interval[0], [c3 / 5, c3 / 5])
 
 
-def test_equal_scores_everywhere_have_no_spread_to_divide_by():
-    report = measure_weights(one_hot_toy(torch.ones(21, 21, dtype=torch.float64))[0],
-                             Topics.blocks(n_topics=4, words_per_topic=5), circuits=("ov",))  # fmt: skip
+@pytest.mark.parametrize("value", [1.0, 0.1, 0.7, 1 / 3])
+def test_equal_scores_everywhere_have_no_spread_to_divide_by(value):
+    toy = one_hot_toy(torch.full((21, 21), value, dtype=torch.float64))[0]
+    report = measure_weights(toy, Topics.blocks(n_topics=4, words_per_topic=5), circuits=("ov",))
     assert report.heads.ratio[0] == pytest.approx(1)
     assert np.isnan(report.standardised).all()
 
