@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,8 @@ _TOP = 10
 _TOP_DIVERSITY = 25
 # In vocabularies that mark the beginning of a word more tokens than these do so.
 _SHARE_MARKED = 0.1
-# A document that starts a topic has so many words, each counted so often that they stand out of the random start.
+# A document that starts a topic has so many words if there are enough that do; each word counts so often that it
+# stands out of the random start.
 _WORDS_TO_START, _START_WEIGHT = 10, 3.0
 
 STOP, SPECIAL, NO_WORD, PIECE, RARE, COMMON = (
@@ -482,7 +482,7 @@ def fit_topics(
     """
     if start not in ("documents", "random"):
         raise ValueError(f"start must be 'documents' or 'random', got {start!r}")
-    _check_options(n_topics, passes, min_documents, max_share, workers, distributed, alpha)
+    _check_options(n_topics, passes, chunk_size, min_documents, max_share, workers, distributed, alpha)
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)
     words = _judge(tokenizer, stop_words, min_letters)
@@ -530,14 +530,16 @@ def fit_topics(
 def _check_options(
     n_topics: int,
     passes: int,
+    chunk_size: int | None,
     min_documents: int,
     max_share: float,
     workers: int,
     distributed: bool,
     alpha: Any,
 ) -> None:
-    for name, value in (("n_topics", n_topics), ("passes", passes), ("workers", workers)):
-        if value < 1:
+    given = {"n_topics": n_topics, "passes": passes, "chunk_size": chunk_size, "workers": workers}
+    for name, value in given.items():
+        if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     if min_documents < 1 or not 0 < max_share <= 1:
         raise ValueError(
@@ -579,6 +581,7 @@ class _Passes:
 
     def __init__(self, bags: _Bags, columns: Int64[np.ndarray, "column"], seed: int, bar: Any) -> None:
         self._bags, self._bar = bags, bar
+        self.n_read = 0
         self._place = np.full(int(columns.max()) + 1, -1)
         self._place[columns] = np.arange(len(columns))
         self._generator = np.random.default_rng(seed)
@@ -589,6 +592,7 @@ class _Passes:
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         for places, counts in self.shuffled():
             self._bar.update()
+            self.n_read += 1
             yield list(zip(places.tolist(), counts.tolist(), strict=True))
 
     def shuffled(self) -> Iterator[_Bag]:
@@ -616,7 +620,7 @@ def _fit(
         except KeyboardInterrupt:
             if model.num_updates == 0:
                 raise
-            stopped = f"interrupted after {bar.n:,} of {bar.total:,} documents"
+            stopped = f"interrupted after {passes.n_read:,} of {bar.total:,} documents"
         phi = model.get_topics().astype(np.float64)
         prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1, dtype=np.float64)
         tokens = model.state.get_lambda().sum(axis=1, dtype=np.float64) - prior
@@ -654,8 +658,16 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
     From gensim's own start, in which all topics are nearly alike, the words of a small corpus end up spread over topics
     without a theme. On a hundred Wikipedia articles this doubles the coherence.
     """
-    enough = ((places, counts) for places, counts in passes.shuffled() if counts.sum() >= _WORDS_TO_START)
-    for topic, (places, counts) in enumerate(islice(enough, model.num_topics)):
+    long: list[_Bag] = []
+    short: list[_Bag] = []
+    for bag in passes.shuffled():
+        if len(long) == model.num_topics:
+            break
+        if bag[1].sum() >= _WORDS_TO_START:
+            long.append(bag)
+        elif len(short) < model.num_topics:
+            short.append(bag)
+    for topic, (places, counts) in enumerate([*long, *short][: model.num_topics]):
         model.state.sstats[topic, places] += (_START_WEIGHT * counts).astype(model.dtype)
     model.sync_state()
 
