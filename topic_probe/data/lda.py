@@ -159,7 +159,9 @@ class _Bags:
             self.flush()
 
     def flush(self) -> None:
-        """Write the last, unfilled block; after it nothing is added."""
+        """Write the block that is being filled."""
+        if not self._block:
+            return
         lengths = [len(ids) for ids, _ in self._block]
         both = [part for place in (0, 1) for part in (bag[place] for bag in self._block)]
         content = np.concatenate([np.array([len(lengths), *lengths]), *both]).astype("<u4").tobytes()
