@@ -11,33 +11,48 @@ if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
     from topic_probe.data.batches import Document as Document
     from topic_probe.data.batches import encode_texts as encode_texts
+    from topic_probe.data.corpus import Corpus as Corpus
+    from topic_probe.data.lda import TopicFit as TopicFit
+    from topic_probe.data.lda import fit_topics as fit_topics
     from topic_probe.data.masking import Masking as Masking
     from topic_probe.data.synthetic import TopicModel as TopicModel
     from topic_probe.lens.hosts import open_model as open_model
     from topic_probe.lens.hosts import random_init as random_init
+    from topic_probe.measure.agreement import AgreementReport as AgreementReport
+    from topic_probe.measure.agreement import measure_agreement as measure_agreement
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
+    from topic_probe.measure.dynamics import DynamicsReport as DynamicsReport
+    from topic_probe.measure.dynamics import measure_dynamics as measure_dynamics
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
     from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
     from topic_probe.measure.report import load_report as load_report
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
+    from topic_probe.paper import reproduce as reproduce
     from topic_probe.topics import Topics as Topics
     from topic_probe.toy import theory as theory
+    from topic_probe.toy.history import History as History
     from topic_probe.toy.history import TrainConfig as TrainConfig
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
+    from topic_probe.toy.model import toy_tensors as toy_tensors
     from topic_probe.toy.training import train_toy as train_toy
 
 __version__ = "0.1.0"
 
 # public name -> module that defines it; a name that is missing here is not public.
 _PUBLIC = {
+    "AgreementReport": "topic_probe.measure.agreement",
     "AttentionReport": "topic_probe.measure.attention",
     "Contrast": "topic_probe.contrast",
+    "Corpus": "topic_probe.data.corpus",
     "Document": "topic_probe.data.batches",
+    "DynamicsReport": "topic_probe.measure.dynamics",
     "EmbeddingReport": "topic_probe.measure.embeddings",
+    "History": "topic_probe.toy.history",
     "Masking": "topic_probe.data.masking",
+    "TopicFit": "topic_probe.data.lda",
     "TopicModel": "topic_probe.data.synthetic",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
@@ -45,12 +60,17 @@ _PUBLIC = {
     "WeightReport": "topic_probe.measure.weights",
     "build_toy": "topic_probe.toy.model",
     "encode_texts": "topic_probe.data.batches",
+    "fit_topics": "topic_probe.data.lda",
     "load_report": "topic_probe.measure.report",
+    "measure_agreement": "topic_probe.measure.agreement",
     "measure_attention": "topic_probe.measure.attention",
+    "measure_dynamics": "topic_probe.measure.dynamics",
     "measure_embeddings": "topic_probe.measure.embeddings",
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.hosts",
     "random_init": "topic_probe.lens.hosts",
+    "reproduce": "topic_probe.paper",
+    "toy_tensors": "topic_probe.toy.model",
     "train_toy": "topic_probe.toy.training",
     "theory": "topic_probe.toy.theory",
 }
