@@ -1,0 +1,42 @@
+"""Time of importing the package, and all that its measurements need, against importing torch alone.
+
+Run with ``make bench``. Each import is a fresh process; medians of interleaved runs.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+
+WAYS = {
+    "import torch": "import torch",
+    "import topic_probe": "import topic_probe",
+    "every public name but the model hosts": (
+        "import topic_probe as tp; "
+        "[getattr(tp, name) for name in tp.__all__ if name not in ('open_model', 'random_init', 'reproduce')]"
+    ),
+}
+TIMED = "import time; start = time.process_time(); {code}; print(time.process_time() - start)"
+
+
+def seconds(code: str) -> float:
+    """Processor seconds that some code takes in a fresh process."""
+    answer = subprocess.run(
+        [sys.executable, "-c", TIMED.format(code=code)], check=True, capture_output=True, text=True
+    )
+    return float(answer.stdout)
+
+
+def main() -> None:
+    found: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(5):
+        for name, code in WAYS.items():
+            found[name].append(seconds(code))
+    torch_alone = np.median(found["import torch"])
+    print(f"import torch takes {torch_alone:.2f} s")
+    for name, values in found.items():
+        print(f"  {name:40s} {np.median(values) / torch_alone:5.2f} × import torch")
+
+
+if __name__ == "__main__":
+    main()
