@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from topic_probe.data.batches import Document
 from topic_probe.data.sources import Excluded, Files, GensimArticles, HubData, Retry, Source, Texts, read_on
 from topic_probe.data.token_store import Progress, TokenStore, tokenizer_identity
-from topic_probe.vocabulary import settings_restored, tokenizer_hash
+from topic_probe.vocabulary import settings_restored, tokenizer_hash, vocabulary_size
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
 
@@ -378,17 +378,18 @@ class _Encoder:
     long: str
     min_length: int
     add_special_tokens: bool
-    before: tuple[int, ...] = field(default=(), init=False)
-    after: tuple[int, ...] = field(default=(), init=False)
-    specials: Int64[np.ndarray, "_"] = field(init=False)
+    before: Int64[np.ndarray, "_"] = field(init=False)
+    after: Int64[np.ndarray, "_"] = field(init=False)
+    special: Bool[np.ndarray, "vocabulary"] = field(init=False)
 
     def __post_init__(self) -> None:
         before, after = _special_tokens(self.tokenizer) if self.add_special_tokens else ((), ())
-        object.__setattr__(self, "before", before)
-        object.__setattr__(self, "after", after)
-        object.__setattr__(
-            self, "specials", np.array(sorted(set(self.tokenizer.all_special_ids)), dtype=np.int64)
-        )
+        special = np.zeros(vocabulary_size(self.tokenizer), dtype=bool)
+        special[self.tokenizer.all_special_ids] = True
+        # The dataclass is frozen for everyone else.
+        object.__setattr__(self, "before", np.array(before, dtype=np.int64))
+        object.__setattr__(self, "after", np.array(after, dtype=np.int64))
+        object.__setattr__(self, "special", special)
         if self.max_length is not None and self.max_length <= len(before) + len(after):
             raise ValueError(
                 f"max_length must leave room for a token beside the {len(before) + len(after)} special ones, "
@@ -446,18 +447,17 @@ class _Encoder:
                 left_out["tokens in these"] += stop - start
 
     def _document(self, ids: Int64[np.ndarray, "_"], words: Int64[np.ndarray, "_"] | None) -> Document:
-        whole = np.concatenate([self.before, ids, self.after]).astype(np.int64)
-        special = np.isin(whole, self.specials)
+        whole = np.concatenate([self.before, ids, self.after])
         numbers = None
         if words is not None:
-            numbers = np.full(len(whole), -1, dtype=np.int64)
             # Words of a later piece are counted from 0 again, as if it were a text.
-            first = words[words >= 0].min(initial=words.max())
-            numbers[len(self.before) : len(self.before) + len(ids)] = np.where(words < 0, -1, words - first)
+            first = words[(words >= 0).argmax()]
+            numbers = np.full(len(whole), -1)
+            numbers[len(self.before) : len(whole) - len(self.after)] = np.where(words < 0, -1, words - first)
         return Document(
             torch.from_numpy(whole),
             None if numbers is None else torch.from_numpy(numbers),
-            torch.from_numpy(special),
+            torch.from_numpy(self.special[whole]),
         )
 
 
