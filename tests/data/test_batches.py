@@ -216,6 +216,9 @@ def test_empty_documents_are_counted():
 def test_nothing_at_all_gives_no_batch():
     assert read([]) == []
     assert read(torch.zeros(0, 5, dtype=torch.int64), pad_id=0) == []
+    intake = Intake()
+    assert read(torch.zeros(2, 0, dtype=torch.int64), pad_id=0, intake=intake) == []
+    assert intake.left_out == {"empty documents": 2}
 
 
 def test_long_documents_are_cut_and_what_is_cut_off_is_counted():

@@ -1,6 +1,7 @@
 """What is read of a model equals what Hugging Face says of it, for every architecture, on every host."""
 
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -391,3 +392,116 @@ def test_topics_over_another_vocabulary_are_refused():
 def test_something_that_is_not_a_hooked_model_has_no_view():
     with pytest.raises(TypeError, match="needed a hooked model, not BertModel: pass it through open_model"):
         capture.view(zoo.make("bert-headless"))
+
+
+# -------------------------------------------------------------- models of TransformerLens's own layers
+
+
+def states_of(hooked, inputs):
+    found = {}
+    capture.hidden_states(hooked, inputs, lambda layer, state: found.__setitem__(layer, state))
+    return [found[layer] for layer in range(len(found))]
+
+
+def own_layers(name):
+    from topic_probe.data.synthetic import TopicModel
+    from topic_probe.toy.model import ToyConfig, build_toy
+
+    if name == "toy":
+        world = TopicModel(n_topics=4, words_per_topic=24)
+        return build_toy(ToyConfig(world=world, d_model=16, n_layers=2, residual=True), seed=3)
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    import_module("transformer_lens.model_bridge.sources.native")  # it is what brings boot_native on 3.9
+    config = TransformerBridgeConfig(
+        n_layers=2, n_heads=4, d_model=32, d_head=8, d_vocab=zoo.VOCABULARY, n_ctx=64, act_fn="gelu", d_mlp=37,
+        normalization_type="LN", seed=5,
+    )  # fmt: skip
+    return TransformerBridge.boot_native(config)
+
+
+@pytest.mark.parametrize("name", ["toy", "native"])
+def test_states_of_own_layers_run_from_what_enters_the_first_block_to_what_is_unembedded(name):
+    model = own_layers(name).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    inputs = capture.view(model).inputs(*zoo.documents())
+    states = states_of(model, inputs)
+    assert len(states) == 3
+    if name == "toy":
+        torch.testing.assert_close(states[0], capture.word_embeddings(model)[inputs.ids])
+    with torch.no_grad():
+        logits = model(inputs.ids, attention_mask=inputs.mask.long(), return_type="logits")
+        scores = states[-1] @ model.W_U + model.b_U
+    torch.testing.assert_close(scores[inputs.mask], logits[inputs.mask], rtol=0, atol=1e-4)
+    seen = []
+    hook = ("blocks.0.hook_resid_post", lambda state, hook: seen.append(state.clone()))
+    with torch.no_grad():
+        model.run_with_hooks(
+            inputs.ids, attention_mask=inputs.mask.long(), fwd_hooks=[hook], return_type=None
+        )
+    torch.testing.assert_close(states[1], seen[0])
+
+
+if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on 4
+
+    def converted(name):
+        """The same model twice: as Hugging Face has it, and in TransformerLens's own classes, by its own conversion."""
+        import transformer_lens
+        from transformer_lens.pretrained import weight_conversions
+
+        options = {
+            "n_layers": 3, "n_heads": 4, "d_model": 32, "d_head": 8, "d_vocab": zoo.VOCABULARY, "n_ctx": 64,
+            "device": "cpu", "normalization_type": "LN", "init_weights": False,
+        }  # fmt: skip
+        if name == "HookedEncoder":
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(0)
+                model = hf.BertForPreTraining(hf.BertConfig(**zoo._encoder)).eval()
+                for parameter in model.parameters():
+                    parameter.add_(0.15 * torch.randn_like(parameter))
+            options |= {"d_mlp": 37, "act_fn": "gelu", "eps": 1e-12, "attention_dir": "bidirectional"}
+            convert = weight_conversions.convert_bert_weights
+        else:
+            model, convert = zoo.make("gpt2"), weight_conversions.convert_gpt2_weights
+            options |= {"d_mlp": 128, "act_fn": "gelu_new", "eps": 1e-5}
+        config = transformer_lens.HookedTransformerConfig(**options)
+        with pytest.warns(DeprecationWarning, match=r"removed in 4\.0"):
+            hooked = getattr(transformer_lens, name)(config, move_to_device=False)
+        unknown = hooked.load_state_dict(convert(model, config), strict=False)
+        assert not unknown.unexpected_keys
+        assert not [key for key in unknown.missing_keys if not key.endswith(("mask", "IGNORE", "b_U"))]
+        return model, hooked
+
+    @pytest.mark.parametrize("name", ["HookedTransformer", "HookedEncoder"])
+    def test_the_classes_of_transformerlens_3_read_as_the_hugging_face_model_they_were_made_of(name):
+        model, hooked = converted(name)
+        assert hosts.open_model(hooked) is hooked
+        view = capture.view(hooked)
+        assert view.honours_padding
+        assert view.tap is None
+        inputs = view.inputs(*zoo.documents())
+        real = inputs.mask
+        own = zoo.own_patterns(model, inputs)["self"]
+        for site, (pattern, visible) in read(view, inputs, every_row(inputs), "auto").items():
+            torch.testing.assert_close(
+                pattern.transpose(1, 2)[real], own[site.layer].transpose(1, 2)[real], rtol=0, atol=5e-5
+            )
+            kind = "gpt2" if name == "HookedTransformer" else "bert"
+            assert torch.equal(visible[real], zoo.visible(kind, "self", site.layer, inputs)[real])
+        for state, expected in zip(
+            states_of(hooked, inputs), zoo.own_hidden_states(model, inputs), strict=True
+        ):
+            torch.testing.assert_close(state[real], expected[real], rtol=0, atol=5e-5)
+        assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
+        assert capture.context_length(hooked) == 64
+        from topic_probe.lens import heads
+
+        free = hosts.open_model(model, host="huggingface")
+        for one, other in zip(view.sites, capture.sites(free), strict=True):
+            mine, theirs = heads.head_weights(hooked, one), heads.head_weights(free, other)
+            for weight in ("W_Q", "W_K", "W_V", "W_O"):
+                torch.testing.assert_close(getattr(mine, weight), getattr(theirs, weight), rtol=0, atol=0)
+        torch.testing.assert_close(heads.unembedding(hooked), heads.unembedding(free), rtol=0, atol=0)

@@ -471,7 +471,7 @@ def _encode(text: str, number: int, tokenizer: Any, options: Mapping[str, Any]) 
             f"text {number} is no valid Unicode (it holds half a character); repair it with "
             "text.encode('utf-8', 'replace').decode(), or leave it out"
         ) from None
-    return tokenizer(text, padding=False, verbose=False, **options)
+    return tokenizer(text, verbose=False, **options)
 
 
 def _word_numbers(encoding: Any, text: str) -> Int64[Tensor, " position"] | None:
