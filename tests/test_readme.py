@@ -39,3 +39,13 @@ def test_the_toy_world_of_the_readme_comes_out(capsys):
     assert f"{dot.same_topic:.1f}" == "1.7"
     assert f"{dot.different_topic:.1f}" == "-0.2"
     assert "dot products of 1.7, those of different topics of −0.2" in text
+
+
+def test_the_calls_that_the_readme_names_exist():
+    import topic_probe as tp
+
+    for name in set(re.findall(r"\btp\.(\w+)", README.read_text())):
+        assert hasattr(tp, name), name
+    for owner in ("Topics", "Corpus"):
+        for name in set(re.findall(rf"\btp\.{owner}\.(\w+)", README.read_text())):
+            assert hasattr(getattr(tp, owner), name), name
