@@ -159,6 +159,14 @@ def test_the_loss_is_that_at_drawn_words_but_surer(loss, world):
     assert report.loss == pytest.approx(float(drawn.mean()), abs=4 * math.hypot(error, report.loss_error))
     assert report.excess > 0
     assert report.loss == report.bayes + report.excess
+    assert report.share_gained == pytest.approx(1 - report.excess / (report.guess - report.bayes))
+
+
+def test_the_standard_error_is_the_spread_between_samples_of_documents():
+    model = toy("attention", world=LDA)
+    reports = [agreement(model, loss="cross_entropy", seed=seed) for seed in range(40)]
+    spread = np.std([report.excess for report in reports], ddof=1)
+    assert spread == pytest.approx(np.mean([report.excess_error for report in reports]), rel=0.3)
 
 
 def test_an_overlapping_world_has_a_loss_and_no_bayes():
@@ -184,7 +192,7 @@ def test_documents_too_long_for_the_posterior_still_have_a_loss():
 
 
 def test_results_do_not_depend_on_the_batch_size():
-    model = toy("full")
+    model = toy("full", world=LDA)
     whole = agreement(model, n_documents=130, attention=True, batch_size=130)
     parts = agreement(model, n_documents=130, attention=True, batch_size=7)
     assert parts.excess == pytest.approx(whole.excess, rel=1e-12)
@@ -252,6 +260,7 @@ def test_the_topics_of_a_world_are_those_that_give_a_word_any_probability():
     shared = world_topics(
         TopicModel(n_topics=3, words_per_topic=1, word_probabilities=overlapping_words(3, 1))
     )
+    assert shared.words.tolist() == [1, 2, 3]
     assert shared.membership.int().tolist() == [
         [1, 0, 1],
         [1, 1, 0],

@@ -169,8 +169,16 @@ def test_a_record_that_ends_too_early_cannot_tell():
 
 
 def test_values_that_collapse_are_not_flat():
-    falling = np.where(STEPS < 500, saturating(), saturating() * np.exp(-(STEPS - 500) / 300))
-    assert np.isnan(planted(value=falling).value_flat)
+    falling = np.where(STEPS < 600, saturating(), 2.0)
+    found = planted(value=falling)
+    assert found.value_start == 2
+    assert np.isnan(found.value_flat)
+
+
+def test_values_are_not_flat_before_they_start():
+    found = planted(value=saturating(end=1.23), smooth=1)
+    # All of it is within 25 %; 1.23 - 0.23 exp(-t/20) > 1.2 from 20 ln(0.23/0.03) = 40.7 on.
+    assert (found.value_start, found.value_flat) == (41, 41)
 
 
 def test_one_of_keys_and_queries_is_not_enough():
@@ -194,12 +202,14 @@ def test_keys_that_decay_first_start_from_their_lowest_norm():
 
 
 def test_a_report_says_two_stages_and_how_far_things_went():
-    rotation = np.where(STEPS < 10, np.nan, 0.02)
-    report = measure_dynamics(history(two_stages(), rotation=rotation), smooth=1)
+    rotation = np.where(STEPS < 371, 0.3, 0.02)
+    rotation[:10] = np.nan
+    curves = two_stages() | {"W_V": np.where(STEPS < 600, saturating(), 4.4)}
+    report = measure_dynamics(history(curves, rotation=rotation), smooth=1)
     assert report.pattern == "two stages"
     assert report.two_stage.tolist() == [True]
     assert report.value_growth[0] == pytest.approx(4.0, rel=1e-6)
-    assert report.late_value_growth[0] == pytest.approx(1.0, rel=1e-6)
+    assert report.late_value_growth[0] == pytest.approx(1.1, rel=1e-6)
     assert report.attention_change[0] == 0
     assert report.late_rotation[0] == pytest.approx(0.02)
     assert "two stages" in repr(report)
