@@ -21,6 +21,7 @@ from topic_probe.data.batches import encode_texts, token_batches
 from topic_probe.data.corpus import WIKIPEDIA, Corpus, Retry
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
+MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]
 
 
 @cache
@@ -303,8 +304,8 @@ def test_a_function_is_called_for_every_pass_and_read_no_further_than_needed(tok
 
 
 def test_the_progress_bar_knows_the_number_of_texts(tokenizer, capfd):
-    list(Corpus.from_texts(TEXTS).documents(tokenizer, progress=True))
-    assert "3/3" in capfd.readouterr().err
+    list(Corpus.from_texts(TEXTS).documents(tokenizer, max_length=5, long="chunk", progress=True))
+    assert "3/3 " in capfd.readouterr().err
     list(Corpus.from_texts(TEXTS).documents(tokenizer))
     assert capfd.readouterr().err == ""
 
@@ -543,6 +544,26 @@ def test_wikipedia_is_pinned_and_says_without_a_network_what_works_instead(tmp_p
         list(corpus)
 
 
+def test_every_part_of_every_source_can_be_read_from_any_place(parquet, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\nfour")
+    (tmp_path / "b.jsonl").write_text('{"text": "frog"}\n{"text": null}\n{"text": "toad"}')
+    corpora = [
+        Corpus.from_texts(MIXED),
+        Corpus.from_texts(lambda: iter(ROWS)),
+        Corpus.from_files([tmp_path / "a.txt", tmp_path / "b.jsonl"], split="line"),
+        Corpus.bundled(),
+    ]
+    for data in every_kind(parquet, tmp_path).values():
+        corpora.append(Corpus.from_dataset(data))
+        corpora.append(Corpus.from_dataset(data, n_documents=7))
+        corpora.append(Corpus.from_dataset(data, n_documents=7, seed=0, spread=3))
+    for source in (corpus.source for corpus in corpora):
+        for part in range(source.n_parts):
+            whole = list(source.read(part, 0))
+            for start in {1, len(whole) // 2, len(whole)}:
+                assert list(source.read(part, start)) == whole[start:], source
+
+
 # --- streams that break ------------------------------------------------------------------------------
 
 
@@ -676,9 +697,6 @@ def small_shards(monkeypatch):
     """Two texts at a time, and shards of some ten tokens."""
     monkeypatch.setattr(corpus_module, "_TEXTS_AT_ONCE", 2)
     monkeypatch.setattr(token_store, "TOKENS_PER_SHARD", 10)
-
-
-MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]
 
 
 @pytest.mark.usefixtures("small_shards")

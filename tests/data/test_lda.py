@@ -113,6 +113,8 @@ def test_words_of_too_few_or_too_many_documents_are_left_out():
     assert fit.provenance["left_out"]["different words, in too many documents"] == 1  # everywhere
     assert fit.provenance["left_out"]["stop words"] == 300 * 2
     assert fit.settings["stop_words"] == ["AND", "the"]
+    enough = fit_topics([*planted(), *[[ID["once"]]] * 5], wordpiece(), stop_words=(), **FAST)
+    assert "once" in enough.texts
     loose = fit_topics(planted(), wordpiece(), stop_words=(), max_share=1.0, **FAST)
     assert set(loose.texts) == {*WORDS, "the", "and", "everywhere"}
 
@@ -219,6 +221,17 @@ def test_bags_come_back_whole_in_order_or_mixed(n_bags):
     assert mixed == again
     places = [len(ids) for ids, _ in mixed]
     assert np.corrcoef(places, sizes)[0, 1] < 0.4
+
+
+def test_many_blocks_are_mixed_beyond_those_that_are_in_memory_together(monkeypatch):
+    monkeypatch.setattr(lda_module._Bags, "_BLOCKS_MIXED", 2)
+    with lda_module._Bags() as kept:
+        for number in range(1000):
+            kept.add((np.array([number]), np.array([1])))
+        kept.flush()
+        order = [int(ids[0]) for ids, _ in kept.shuffled(np.random.default_rng(0))]
+    assert sorted(order) == list(range(1000))
+    assert abs(np.corrcoef(order, range(1000))[0, 1]) < 0.4
 
 
 def test_a_disk_without_room_for_the_bags_names_the_remedy(monkeypatch):

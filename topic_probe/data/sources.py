@@ -440,7 +440,8 @@ class HubData(Source):
         if self.seed is not None:
             chosen = np.random.default_rng(self.seed).choice(len(data), n, replace=False)
             data = data.select(np.sort(chosen))
-        return iter(data.select(range(start, n)))
+        # datasets refuses an empty selection at the very end.
+        return iter(data.select(range(start, n)) if start < n else ())
 
     def _stream(self, part: int, start: int) -> Iterator[Any]:
         if self.n_parts == 1 and self.seed is None:
