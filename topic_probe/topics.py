@@ -944,14 +944,23 @@ def _gensim_columns(lda: Any, n: int, tokenizer: Any) -> list[int] | None:
 
 
 def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
-    """Ids of the stop words that are one token, in any case and behind a space; None: gensim's English list."""
+    """Ids of the stop words that are one token, in any case; None: gensim's English list.
+
+    Tokens count that a stop word becomes, alone or behind a space, and tokens that read like one, because behind a
+    bracket some tokenizers have one that stands for it nowhere else.
+    """
     if stop_words is None:
         from gensim.parsing.preprocessing import STOPWORDS
 
         stop_words = sorted(STOPWORDS)
     words = _words(stop_words, "stop_words")
     found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
-    return sorted({pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1})
+    ids = {pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1}
+    lowered = {word.strip().lower() for word in words}
+    known = sorted(set(tokenizer.get_vocab().values()))
+    texts = tokenizer.batch_decode([[index] for index in known])
+    alike = {index for index, text in zip(known, texts, strict=True) if text.strip("▁ ").lower() in lowered}
+    return sorted(ids | alike)
 
 
 def _never_kept(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:

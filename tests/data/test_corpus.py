@@ -862,6 +862,31 @@ def test_a_stream_that_cannot_be_known_again_is_not_cached(tmp_path, tokenizer):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_pinned_data_set_of_the_hub_is_cached_and_then_needs_no_network(
+    parquet, tmp_path, tokenizer, monkeypatch
+):
+    from datasets import load_dataset
+
+    def documents():
+        return list(Corpus.wikipedia(12, seed=0, spread=2).documents(tokenizer, cache=tmp_path / "cache"))
+
+    monkeypatch.setattr(sources, "_open", lambda _: load_dataset(str(parquet), split="train", streaming=True))
+    first = documents()
+    monkeypatch.undo()  # offline again
+    assert len(first) == 12
+    assert same(documents(), first)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_two_passes_at_once_share_a_cache(tmp_path):
+    corpus = Corpus.from_texts(MIXED)
+    plain = list(corpus.documents(byte_level(), **OPTIONS))
+    streams = [corpus.documents(byte_level(), cache=tmp_path, **OPTIONS) for _ in range(2)]
+    pairs = list(zip(*streams, strict=True))
+    assert all(same([one for one, _ in pairs], documents) for documents in (plain, [two for _, two in pairs]))
+    assert same(list(corpus.documents(byte_level(), cache=tmp_path, **OPTIONS)), plain)
+
+
 def test_a_data_set_is_known_by_its_texts_or_its_commit(parquet):
     def identity(data, **options):
         return Corpus.from_dataset(data, **options).source.identity()

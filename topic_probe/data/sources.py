@@ -413,8 +413,14 @@ class HubData(Source):
         return data.select_columns([self.field])
 
     @property
+    def _remote(self) -> bool:
+        """Whether the data set is a name on the hub."""
+        return isinstance(self.data, str | os.PathLike) and not Path(self.data).expanduser().exists()
+
+    @property
     def _streams(self) -> bool:
-        return not hasattr(self._opened, "select")
+        # What is known without opening it works without a network, as a cache may have all the rest.
+        return self.streaming if self._remote else not hasattr(self._opened, "select")
 
     @property
     def n_parts(self) -> int:
@@ -496,13 +502,13 @@ class HubData(Source):
 
     def identity(self) -> str | None:
         """Hash of name, commit, field and sample; of all texts where they are on this machine; else None."""
-        here = isinstance(self.data, str | os.PathLike) and Path(self.data).expanduser().exists()
-        if not self._streams or here:
+        opened = not isinstance(self.data, str | os.PathLike)
+        if not self._streams or not (self._remote or opened):
             return _hash_of_texts(entry for part in range(self.n_parts) for entry in self.read(part, 0))
         commit = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision)
         if not commit or self.options:
             return None
-        return hashlib.sha256(json.dumps([self.describe(), self.n_parts]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()
 
 
 def _open(wanted: HubData) -> Any:
