@@ -293,6 +293,20 @@ def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
     assert {site.stack for site in view.sites} == {"decoder", "cross"}
 
 
+def test_a_decoder_that_is_causal_only_without_a_cache_is_run_without():
+    config = hf.FSMTConfig(
+        langs=["en", "de"], src_vocab_size=97, tgt_vocab_size=97, d_model=32, encoder_layers=1, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=37, decoder_ffn_dim=37,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    view = capture.view(hosts.open_model(hf.FSMTModel(config).eval()))
+    inputs = view.inputs(*zoo.documents())
+    for site, (pattern, visible) in read(view, inputs, every_row(inputs), "auto").items():
+        if site.stack == "decoder":
+            assert not pattern.triu(1).any()
+            assert torch.equal(visible[0], torch.ones(20, 20).tril().bool())
+
+
 # ------------------------------------------------------------------------------ embeddings and hidden states
 
 

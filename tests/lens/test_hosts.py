@@ -602,6 +602,13 @@ def test_the_adapter_free_host_takes_the_options_of_the_model(name):
     assert len(answer.hidden_states) == 4
 
 
+def test_a_host_that_asks_a_model_for_its_patterns_leaves_nothing_on_it():
+    model = zoo.make("mpnet")
+    before = snapshot(model)
+    hosts.open_model(model)(*zoo.documents())
+    assert_unchanged(model, before)
+
+
 def test_a_copy_of_a_host_reads_its_own_weights():
     hooked = hosts.open_model(zoo.make("albert"))
     twin = copy.deepcopy(hooked)

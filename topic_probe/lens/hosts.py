@@ -36,7 +36,8 @@ def open_model(
         tokenizer: the model's tokenizer; loaded beside the model where ``source`` is a folder or a name.
         host: "bridge" wraps a Hugging Face model in TransformerLens's bridge, "huggingface" in this package's own
             adapter-free host; "auto" takes the bridge where TransformerLens has an adapter that shows the model's true
-            patterns, and the adapter-free host otherwise.
+            patterns, and the adapter-free host otherwise. Hooks that edit patterns take effect in the adapter-free
+            host (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such edits.
         revision: the commit, branch or tag of a model on the hub.
         device: where a model that is loaded here is put; a given model stays where it is.
         dtype: the type of the weights of a model that is loaded here; a given model keeps its own.
