@@ -1,7 +1,6 @@
 """Topic models of token ids: the words that are fitted, the topics found, their scores, and the way to Topics."""
 
 import json
-import logging
 import math
 import random
 import warnings
@@ -277,11 +276,9 @@ def test_a_cluster_that_is_not_there_is_explained():
 
 
 def test_fitting_says_nothing_unless_asked(capfd):
-    level = logging.getLogger("gensim").level
     fit_topics(planted(), wordpiece(), n_topics=3, passes=1)
     out = capfd.readouterr()
     assert out.out == out.err == ""
-    assert logging.getLogger("gensim").level == level
     fit_topics(planted(), wordpiece(), n_topics=3, passes=2, progress=True)
     assert "600/600" in capfd.readouterr().err
 
@@ -427,6 +424,8 @@ def test_diversity_and_exclusive_words_are_counted():
 
 def test_equally_likely_words_come_in_the_order_of_their_ids():
     assert a_fit([[1, 2, 2, 1, 2]]).top_words(4) == [["w1", "w2", "w4", "w0"]]
+    many = a_fit([[1 + place % 2 for place in range(40)]])
+    assert many.top_words(21)[0] == [f"w{place}" for place in [*range(1, 40, 2), 0]]
 
 
 def test_empty_and_identical_topics_are_reported():
@@ -607,7 +606,7 @@ def test_both_policies_of_the_paper_differ_where_a_word_is_in_two_topics():
 def test_an_empty_topic_of_a_fit_stays_empty_and_keeps_its_number():
     fit = a_fit([[4, 3, 2, 1], [1.01, 1, 1, 1], [1, 2, 3, 4]], tokens=[70.0, 0.2, 30.0])
     with pytest.warns(UserWarning, match="topics without a word, which measure as NaN: 1"):
-        topics = Topics.from_lda(fit, fraction=0.5)
+        topics = Topics.from_lda(fit, fraction=0.5, one_topic_per_word=False)
     assert topics.sizes.tolist() == [2, 0, 2]
     assert topics.names == ("0", "1", "2")
 
@@ -620,6 +619,11 @@ def test_more_words_can_be_left_out_of_a_fit():
     assert {*WORDS} - {*topics.texts} == {"frog", "toad"}
     with pytest.raises(ValueError, match="stop_words are looked up with the tokenizer: pass it as well"):
         Topics.from_lda(fit, stop_words=["frog"])
+
+
+def test_stop_words_that_were_fitted_on_purpose_are_kept():
+    fit = fit_topics(planted(), wordpiece(), stop_words=(), max_share=1.0, **FAST)
+    assert "the" in Topics.from_lda(fit, fraction=1.0, min_probability=0, tokenizer=wordpiece()).texts
 
 
 def test_a_fit_refuses_another_tokenizer():

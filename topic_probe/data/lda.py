@@ -1,7 +1,6 @@
 """Topic models of token ids: which words to fit, LDA by gensim, how good and how stable the topics are."""
 
 import html
-import logging
 import math
 import os
 import tempfile
@@ -10,7 +9,6 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -612,7 +610,7 @@ def _fit(
     from tqdm.auto import tqdm
 
     stopped = None
-    with _quiet(), tqdm(total=settings["passes"] * bags.n, unit=" documents", disable=not progress) as bar:
+    with tqdm(total=settings["passes"] * bags.n, unit=" documents", disable=not progress) as bar:
         model = _untrained(len(columns), settings)
         passes = _Passes(bags, columns, settings["seed"], bar)
         if settings["start"] == "documents":
@@ -672,19 +670,6 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
     for topic, (places, counts) in enumerate([*long, *short][: model.num_topics]):
         model.state.sstats[topic, places] += (_START_WEIGHT * counts).astype(model.dtype)
     model.sync_state()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep gensim's remarks on its own doings from a standard error that nobody has set up for them."""
-    logger = logging.getLogger("gensim")
-    level = logger.level
-    if not logger.hasHandlers():
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _provenance(reading: _Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
