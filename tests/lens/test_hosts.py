@@ -113,8 +113,13 @@ class MidwayError(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ["bert", "bart", "albert", "gpt2", "t5", "mpnet", "modernbert"])
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        *((name, "auto") for name in ("bert", "bart", "albert", "gpt2", "t5", "mpnet")),
+        ("bert", "huggingface"),
+    ],
+)
 @pytest.mark.parametrize("through", ["hooks", "auto"])
 def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through):
     model = mixed_modes(zoo.make(name))
@@ -294,11 +299,10 @@ def own(model):
 @pytest.mark.parametrize(
     "name", ["bert", "bert-headless", "gpt2", "gpt2-headless", "albert", "modernbert", "t5-encoder"]
 )
-@pytest.mark.parametrize("as_path", [True, False])
-def test_a_folder_gives_the_model_that_was_saved(name, as_path, tmp_path):
+def test_a_folder_gives_the_model_that_was_saved(name, tmp_path):
     model = zoo.make(name)
     model.save_pretrained(tmp_path)
-    hooked = hosts.open_model(tmp_path if as_path else str(tmp_path))
+    hooked = hosts.open_model(str(tmp_path) if name == "bert" else tmp_path)
     assert type(hooked.original_model) is type(model)
     assert type(hooked).__name__ == ("TransformerBridge" if name in zoo.BRIDGED else "HuggingFaceHost")
     for shown, expected in zip(patterns_of(hooked), own(model), strict=True):
@@ -656,8 +660,8 @@ def trained(name):
     "name",
     [
         *OWN_LAYERS,
-        *("bert", "bart", "albert", "electra-headless", "gpt2", "gpt2-headless", "llama", "modernbert"),
-        *("t5", "t5-encoder", "mpnet"),
+        *("bert", "bart", "albert", "electra-headless", "gpt2", "gpt2-headless", "modernbert"),
+        *("t5-encoder", "mpnet"),
     ],
 )
 def test_an_untrained_twin_has_the_same_architecture_and_weights_that_depend_on_the_seed_only(name):
