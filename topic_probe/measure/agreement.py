@@ -1,7 +1,8 @@
 """How near a trained toy is to what theory says: its loss, its matrices, its attention."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log, nan, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -201,8 +202,7 @@ def measure_agreement(
             "of the same number of words"
         )
     reasons: dict[str, str] = {}
-    batches = _masked_documents(world, masking, n_documents, seed)
-    losses = _losses(model, world, masking, batches, kind, batch_size, seed, reasons)
+    documents = _documents(world, masking, n_documents, seed)
     floor, floor_kind = _floor(world, masking, config.regime, kind, reasons)
     n = world.n_words
     options = {
@@ -212,12 +212,12 @@ def measure_agreement(
     return AgreementReport(
         regime=config.regime,
         loss_kind=loss,
-        **losses,
+        **_losses(model, documents, kind, batch_size, reasons),
         guess=log(n) if loss == "cross_entropy" else 1 - 1 / n,
         floor=floor,
         floor_kind=floor_kind,
         **_matrices(model, world, masking, kind, reasons),
-        **_attention(model, world, masking, batches if attention else None, batch_size, reasons),
+        **_attention(model, world, masking, documents.batches if attention else None, batch_size, reasons),
         reasons=reasons,
         provenance=provenance(world_topics(world), model=config.to_dict(), options=options, seed=seed),
     )
@@ -234,60 +234,39 @@ def world_topics(world: TopicModel) -> Topics:
 # -------------------------------------------------------------------- loss
 
 
-def _masked_documents(world: TopicModel, masking: Masking, n_documents: int, seed: int) -> list[MaskedBatch]:
+@dataclass(frozen=True)
+class _Documents:
+    """Masked documents with all that does not depend on a model."""
+
+    batches: tuple[MaskedBatch, ...]
+    posteriors: tuple[Float64[Tensor, "_ token"], ...]
+    best: theory.BayesLoss | None
+    no_posterior: str | None
+
+
+# Several models are often compared on the same documents, whose posteriors take longer than a model does.
+@lru_cache(maxsize=2)
+def _documents(world: TopicModel, masking: Masking, n_documents: int, seed: int) -> _Documents:
+    """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [min(DRAWN_AT_ONCE, n_documents - start) for start in range(0, n_documents, DRAWN_AT_ONCE)]
     drawn = (world.documents(size, generator=generator) for size in sizes)
-    return [masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn]
-
-
-def _losses(
-    model: nn.Module,
-    world: TopicModel,
-    masking: Masking,
-    batches: list[MaskedBatch],
-    loss: Loss,
-    batch_size: int,
-    seed: int,
-    reasons: dict[str, str],
-) -> dict[str, Any]:
-    """The model's loss, the best possible one, and the excess, each with its standard error."""
+    batches = tuple(masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn)
     reason = _no_posterior(world, batches)
     if reason is not None:
-        reasons["Bayes-optimal loss"] = reason
-        mean, error = _mean_over_documents(
-            batches, [_drawn_loss(_logits(model, batch, batch_size), batch, loss) for batch in batches]
-        )
-        return {
-            "loss": mean, "loss_error": error, "bayes": nan, "bayes_error": nan, "excess": nan, "excess_error": nan
-        }  # fmt: skip
-    excess, excess_error = _mean_over_documents(
-        batches,
-        [_excess_loss(_logits(model, batch, batch_size), world, masking, batch, loss) for batch in batches],
-    )
+        return _Documents(batches, (), None, reason)
+    posteriors = tuple(theory.bayes_predictor(world, masking, batch).probabilities for batch in batches)
     best = theory.bayes_loss(
         world,
         masking,
-        n_documents=sum(len(batch) for batch in batches),
+        n_documents=n_documents,
         batch_size=DRAWN_AT_ONCE,
         generator=torch.Generator().manual_seed(seed),  # the same documents again
     )
-    bayes, bayes_error = (
-        (best.squared, best.squared_error)
-        if loss == "squared"
-        else (best.cross_entropy, best.cross_entropy_error)
-    )
-    return {
-        "loss": bayes + excess,
-        "loss_error": sqrt(bayes_error**2 + excess_error**2),
-        "bayes": bayes,
-        "bayes_error": bayes_error,
-        "excess": excess,
-        "excess_error": excess_error,
-    }
+    return _Documents(batches, posteriors, best, None)
 
 
-def _no_posterior(world: TopicModel, batches: list[MaskedBatch]) -> str | None:
+def _no_posterior(world: TopicModel, batches: Sequence[MaskedBatch]) -> str | None:
     """Why there is no exact Bayes-optimal prediction; None if there is one."""
     try:
         if posterior_method(world) == "sampling":
@@ -300,15 +279,39 @@ def _no_posterior(world: TopicModel, batches: list[MaskedBatch]) -> str | None:
     return None
 
 
+def _losses(
+    model: nn.Module, documents: _Documents, loss: Loss, batch_size: int, reasons: dict[str, str]
+) -> dict[str, Any]:
+    """The model's loss, the best possible one, and the excess, each with its standard error."""
+    batches, best = documents.batches, documents.best
+    logits = [_logits(model, batch, batch_size) for batch in batches]
+    if best is None:
+        assert documents.no_posterior is not None
+        reasons["Bayes-optimal loss"] = documents.no_posterior
+        drawn = [_drawn_loss(part, batch, loss) for part, batch in zip(logits, batches, strict=True)]
+        mean, error = _mean_over_documents(batches, drawn)
+        return {
+            "loss": mean, "loss_error": error, "bayes": nan, "bayes_error": nan, "excess": nan, "excess_error": nan
+        }  # fmt: skip
+    above = [_excess_loss(part, best, loss) for part, best in zip(logits, documents.posteriors, strict=True)]
+    excess, excess_error = _mean_over_documents(batches, above)
+    squared = loss == "squared"
+    bayes = best.squared if squared else best.cross_entropy
+    bayes_error = best.squared_error if squared else best.cross_entropy_error
+    return {
+        "loss": bayes + excess,
+        "loss_error": sqrt(bayes_error**2 + excess_error**2),
+        "bayes": bayes,
+        "bayes_error": bayes_error,
+        "excess": excess,
+        "excess_error": excess_error,
+    }
+
+
 def _excess_loss(
-    logits: Float64[Tensor, "chosen token"],
-    world: TopicModel,
-    masking: Masking,
-    batch: MaskedBatch,
-    loss: Loss,
+    logits: Float64[Tensor, "chosen token"], posterior: Float64[Tensor, "chosen token"], loss: Loss
 ) -> Float64[Tensor, " chosen"]:
     """Expected loss above the Bayes-optimal predictor's, at every chosen position."""
-    posterior = theory.bayes_predictor(world, masking, batch).probabilities
     if loss == "squared":
         return (logits - posterior).square().sum(dim=1)
     terms: Tensor = torch.special.xlogy(posterior, posterior) - posterior * logits.log_softmax(dim=1)
@@ -335,7 +338,7 @@ def _logits(model: nn.Module, batch: MaskedBatch, batch_size: int) -> Float64[Te
 
 
 def _mean_over_documents(
-    batches: list[MaskedBatch], losses: list[Float64[Tensor, "_"]]
+    batches: Sequence[MaskedBatch], losses: list[Float64[Tensor, "_"]]
 ) -> tuple[float, float]:
     """Mean over documents of the mean over their masked positions, and its standard error."""
     means = []
@@ -446,7 +449,7 @@ def _attention(
     model: nn.Module,
     world: TopicModel,
     masking: Masking,
-    batches: list[MaskedBatch] | None,
+    batches: Sequence[MaskedBatch] | None,
     batch_size: int,
     reasons: dict[str, str],
 ) -> dict[str, Any]:

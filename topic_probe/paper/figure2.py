@@ -37,18 +37,18 @@ LONG_DOCUMENTS: dict[str, Any] = {
 
 # Figure 10 compares its losses with these.
 WITHOUT_L2: tuple[Setting, ...] = (
-    pair_setting("value", CE_SGD, 2_000_000, seconds=1020, **NEAR_ZERO),
-    pair_setting("value", CE_ADAM, 5_000, seconds=3, **NEAR_ZERO),
-    pair_setting("value", SQ_SGD, 100_000, seconds=51, **NEAR_ZERO),
-    pair_setting("value", SQ_ADAM, 5_000, seconds=3, **NEAR_ZERO),
+    pair_setting("value", CE_SGD, 2_000_000, seconds=1020.0, **NEAR_ZERO),
+    pair_setting("value", CE_ADAM, 5_000, seconds=3.0, **NEAR_ZERO),
+    pair_setting("value", SQ_SGD, 100_000, seconds=51.0, **NEAR_ZERO),
+    pair_setting("value", SQ_ADAM, 5_000, seconds=3.0, **NEAR_ZERO),
 )
 SETTINGS: tuple[Setting, ...] = (
-    pair_setting("value", CE_SGD, 300_000, seconds=155, suffix=WITH_L2, l2=1e-3, **NEAR_ZERO),
-    pair_setting("value", CE_ADAM, 5_000, seconds=3, suffix=WITH_L2, l2=1e-3, **NEAR_ZERO),
-    pair_setting("value", SQ_SGD, 100_000, seconds=51, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
-    pair_setting("value", SQ_ADAM, 5_000, seconds=3, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
+    pair_setting("value", CE_SGD, 300_000, seconds=155.0, suffix=WITH_L2, l2=1e-3, **NEAR_ZERO),
+    pair_setting("value", CE_ADAM, 5_000, seconds=3.0, suffix=WITH_L2, l2=1e-3, **NEAR_ZERO),
+    pair_setting("value", SQ_SGD, 100_000, seconds=51.0, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
+    pair_setting("value", SQ_ADAM, 5_000, seconds=3.0, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
     *WITHOUT_L2,
-    pair_setting("value", SQ_SGD, 2_000, seconds=6, **LONG_DOCUMENTS, **NEAR_ZERO),
+    pair_setting("value", SQ_SGD, 2_000, seconds=6.0, **LONG_DOCUMENTS, **NEAR_ZERO),
 )
 # SGD at a higher rate does the same in fewer steps: what counts is the rate times the number of steps.
 QUICK_WITHOUT_L2: tuple[Setting, ...] = (
@@ -63,7 +63,7 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
     pair_setting("value", SQ_SGD, 200, seconds=0.1, learning_rate=5.0, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
     pair_setting("value", SQ_ADAM, 300, seconds=0.2, suffix=WITH_L2, l2=1e-4, **NEAR_ZERO),
     *QUICK_WITHOUT_L2,
-    pair_setting("value", SQ_SGD, 400, seconds=1, **{**LONG_DOCUMENTS, "learning_rate": 5.0}, **NEAR_ZERO),
+    pair_setting("value", SQ_SGD, 400, seconds=1.0, **{**LONG_DOCUMENTS, "learning_rate": 5.0}, **NEAR_ZERO),
 )
 
 
@@ -140,10 +140,15 @@ def closed_form_claims(
 
 def _theorem2_claim(trained: TrainedToy, report: AgreementReport) -> Claim:
     long = trained.setting.name.endswith(LONG)
-    finite = (
+    detail = (
         "the optimum for documents of 100 to 150 words under this λ is itself at 0.22, because a word that is kept "
         "(p_c) is part of its own average, which raises the diagonal"
     )
+    if trained.setting.train.optimizer == "adam":
+        detail += (
+            "; the rest is that Adam at a constant rate of 0.01 never settles: every entry goes on moving by about "
+            "0.02, which is more than an entry between topics is"
+        )
     return Claim(
         text="With L2, W_V is near the one optimum of the smallest norm (Frobenius distance ÷ norm)",
         source="Theorem 2",
@@ -151,5 +156,5 @@ def _theorem2_claim(trained: TrainedToy, report: AgreementReport) -> Claim:
         measured=report.value_distance,
         below=0.05 if long else 0.3,
         setting=trained.setting.name,
-        detail="" if long else finite,
+        detail="" if long else detail,
     )
