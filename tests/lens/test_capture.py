@@ -283,6 +283,18 @@ def test_attention_that_bypasses_the_interface_in_half_of_a_model_is_not_lost():
         )
 
 
+def test_a_layer_that_calls_attention_twice_is_one_layer():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = hf.DiffLlamaModel(hf.DiffLlamaConfig(**zoo._grouped)).eval()
+    view = capture.view(hosts.open_model(model))
+    inputs = view.inputs(*zoo.documents())
+    own = zoo.own_patterns(model, inputs)["self"]
+    assert [site.layer for site in view.sites] == [0, 1, 2]
+    for site, (pattern, _) in read(view, inputs, every_row(inputs), "auto").items():
+        torch.testing.assert_close(pattern[0], own[site.layer][0])
+
+
 def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
     config = hf.LongT5Config(
         vocab_size=zoo.VOCABULARY, d_model=32, d_kv=8, num_layers=2, num_heads=4, d_ff=37, decoder_start_token_id=0
