@@ -16,7 +16,8 @@ from real_text import minilm_folder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from topic_probe.data import corpus as corpus_module
-from topic_probe.data import sources, token_store
+from topic_probe.data import encoder, hub, sources, token_store
+from topic_probe.data.articles import prose
 from topic_probe.data.batches import encode_texts, token_batches
 from topic_probe.data.corpus import WIKIPEDIA, Corpus, Retry
 
@@ -196,7 +197,7 @@ def test_cutting_keeps_the_beginning_and_counts_the_rest(tokenizer):
 
 @pytest.mark.parametrize("make", [minilm, byte_level, metaspace])
 def test_a_text_too_long_for_the_tokenizer_gives_what_the_whole_would(make, monkeypatch):
-    monkeypatch.setattr(corpus_module, "_LONGEST_TEXT", 50)
+    monkeypatch.setattr(encoder, "_LONGEST_TEXT", 50)
     tokenizer = make()
     text = "   ".join([" ".join(TEXTS * 3), "frog\n\nfrog " * 20, "The frog  \n" * 12]) + " x" * 40
     (whole,) = encode_texts([text], tokenizer)
@@ -206,7 +207,7 @@ def test_a_text_too_long_for_the_tokenizer_gives_what_the_whole_would(make, monk
 
 
 def test_a_long_text_without_a_space_is_still_read(tokenizer, monkeypatch):
-    monkeypatch.setattr(corpus_module, "_LONGEST_TEXT", 50)
+    monkeypatch.setattr(encoder, "_LONGEST_TEXT", 50)
     (document,) = Corpus.from_texts(["frog" * 100]).documents(tokenizer)
     assert tokenizer.decode(document.ids[1:-1]).replace(" ", "") == "frog" * 100
 
@@ -870,7 +871,7 @@ def test_a_pinned_data_set_of_the_hub_is_cached_and_then_needs_no_network(
     def documents():
         return list(Corpus.wikipedia(12, seed=0, spread=2).documents(tokenizer, cache=tmp_path / "cache"))
 
-    monkeypatch.setattr(sources, "_open", lambda _: load_dataset(str(parquet), split="train", streaming=True))
+    monkeypatch.setattr(hub, "_open", lambda _: load_dataset(str(parquet), split="train", streaming=True))
     first = documents()
     monkeypatch.undo()  # offline again
     assert len(first) == 12
@@ -928,7 +929,7 @@ def test_markup_that_gensim_leaves_is_no_prose():
         "* a list of frogs that is longer than forty letters.\nA caption without an end that is quite long indeed\n"
         "File:Frog.jpg|A frog that sits on a log in the sun. It is green.\nShort line.\n"
     )
-    assert sources.prose(text) == "Frogs are amphibians that live in many parts of the world."
+    assert prose(text) == "Frogs are amphibians that live in many parts of the world."
 
 
 def test_word_numbers_of_neighbouring_chunks_begin_anew(tokenizer):

@@ -18,10 +18,14 @@ from gensim.models import CoherenceModel, LdaModel
 from real_text import minilm_folder
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from topic_probe.data import bags as bags_module
+from topic_probe.data import coherence
 from topic_probe.data import lda as lda_module
+from topic_probe.data.bags import word_ids
 from topic_probe.data.batches import Document
 from topic_probe.data.corpus import Corpus
-from topic_probe.data.lda import TopicFit, fit_topics, topic_stability, word_ids
+from topic_probe.data.lda import TopicFit, fit_topics
+from topic_probe.data.stability import topic_stability
 from topic_probe.topics import Topics
 
 SAVED = Path(__file__).parent / "fit_schema1"
@@ -197,7 +201,7 @@ def test_documents_are_read_once_from_any_stream():
 
 
 def test_bags_that_do_not_fit_into_memory_give_the_same_topics(monkeypatch):
-    monkeypatch.setattr(lda_module._Bags, "_IN_MEMORY", 100)
+    monkeypatch.setattr(bags_module.Bags, "_IN_MEMORY", 100)
     fit = fit_topics(planted(), wordpiece(), **FAST)
     assert torch.equal(fit.phi, planted_fit().phi)
 
@@ -208,7 +212,7 @@ def test_bags_come_back_whole_in_order_or_mixed(n_bags):
     sizes = range(n_bags)
     bags = [(np.sort(generator.choice(99, n, replace=False)), generator.integers(1, 9, n)) for n in sizes]
     told = {(tuple(ids), tuple(counts)) for ids, counts in bags}
-    with lda_module._Bags() as kept:
+    with bags_module.Bags() as kept:
         for bag in bags:
             kept.add(bag)
         kept.flush()
@@ -224,8 +228,8 @@ def test_bags_come_back_whole_in_order_or_mixed(n_bags):
 
 
 def test_many_blocks_are_mixed_beyond_those_that_are_in_memory_together(monkeypatch):
-    monkeypatch.setattr(lda_module._Bags, "_BLOCKS_MIXED", 2)
-    with lda_module._Bags() as kept:
+    monkeypatch.setattr(bags_module.Bags, "_BLOCKS_MIXED", 2)
+    with bags_module.Bags() as kept:
         for number in range(1000):
             kept.add((np.array([number]), np.array([1])))
         kept.flush()
@@ -245,7 +249,7 @@ def test_a_disk_without_room_for_the_bags_names_the_remedy(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(lda_module.tempfile, "SpooledTemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(bags_module.tempfile, "SpooledTemporaryFile", lambda **_: Full())
     with pytest.raises(OSError, match=r"do not fit into .*No space left.*environment variable TMPDIR"):
         fit_topics(planted(), wordpiece(), **FAST)
 
@@ -368,13 +372,13 @@ def a_fit(phi, tokens=None, token_ids=None, texts=None, seed=0, **provenance):
 def test_coherence_is_what_it_is_by_hand():
     # Documents: {a, b}, {a}, {b, c}, {} -> together: ab 1, bc 1, ac 0; alone: a 2, b 2, c 1.
     together = np.array([[2, 1, 0], [1, 2, 1], [0, 1, 1]])
-    npmi, umass = lda_module._scores(together, 4)
+    npmi, umass = coherence.scores(together, 4)
     ab = math.log((1 / 4) / (2 / 4 * 2 / 4)) / -math.log(1 / 4)
     bc = math.log((1 / 4) / (2 / 4 * 1 / 4)) / -math.log(1 / 4)
     assert npmi == pytest.approx((ab + bc - 1) / 3)
     assert umass == pytest.approx((math.log(2 / 2) + math.log(1 / 2) + math.log(2 / 2)) / 3)
-    assert lda_module._scores(np.full((2, 2), 4), 4)[0] == 1
-    assert all(map(math.isnan, lda_module._scores(np.array([[3]]), 4)))
+    assert coherence.scores(np.full((2, 2), 4), 4)[0] == 1
+    assert all(map(math.isnan, coherence.scores(np.array([[3]]), 4)))
 
 
 def test_coherence_equals_double_loops_over_the_documents():
@@ -405,12 +409,12 @@ def test_coherence_equals_gensims_own_over_whole_documents():
         window_size=1000,
         processes=1,
     ).get_coherence_per_topic()
-    with lda_module._Bags() as bags:
+    with bags_module.Bags() as bags:
         for document in planted():
             ids, counts = np.unique(document, return_counts=True)
             bags.add((ids, counts.astype(np.int64)))
         bags.flush()
-        npmi, _ = lda_module._coherence(fit._top(8), bags, fit.token_ids.numpy())
+        npmi, _ = coherence.coherence(fit.top_columns(8), bags, fit.token_ids.numpy())
     np.testing.assert_allclose(npmi, theirs, atol=1e-9)
 
 

@@ -1,25 +1,22 @@
-"""Topic models of token ids: which words to fit, LDA by gensim, how good and how stable the topics are."""
+"""LDA over token ids, by gensim: the fitted topics, their scores, and their way to disk and back."""
 
 import html
 import math
 import os
-import tempfile
-import unicodedata
 import warnings
-from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.data.batches import Document, read_documents
+from topic_probe.data.bags import COMMON, RARE, Bag, Bags, Reading, judge
+from topic_probe.data.coherence import coherence
 from topic_probe.storage import (
     check_schema,
     checksum,
@@ -29,229 +26,23 @@ from topic_probe.storage import (
     to_safetensors,
     write_directory,
 )
-from topic_probe.topics import stop_word_ids
-from topic_probe.vocabulary import tokenizer_hash, vocabulary_size
+from topic_probe.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TopicFit", "TopicStability", "fit_topics", "topic_stability", "word_ids"]
+__all__ = ["TopicFit", "fit_topics"]
 
 _KIND, _SCHEMA = "topic fit", 1
 _JSON, _ARRAYS = "fit.json", "arrays.safetensors"
 
 # Likeliest words of a topic by which it is shown, scored and compared.
-_TOP = 10
+TOP = 10
 # The share of top words that no other topic has is usually told for this many.
 _TOP_DIVERSITY = 25
-# In vocabularies that mark the beginning of a word more tokens than these do so.
-_SHARE_MARKED = 0.1
 # A document that starts a topic has so many words if there are enough that do; each word counts so often that it
 # stands out of the random start.
 _WORDS_TO_START, _START_WEIGHT = 10, 3.0
-
-STOP, SPECIAL, NO_WORD, PIECE, RARE, COMMON = (
-    "stop words",
-    "special tokens",
-    "tokens that are no words",
-    "pieces of split words",
-    "different words, in too few documents",
-    "different words, in too many documents",
-)
-
-
-# --- which token ids are words ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Words:
-    """What is known of every token id before any text is read.
-
-    Attributes:
-        reason: Why an id is not fitted, as a place in ``reasons``; 0 where it is.
-        lettered: Whether it has letters: a word of two such tokens is a split one.
-        begins: Whether it begins a word, where the vocabulary marks that (``Ġword``, ``▁word``); otherwise True.
-        texts: Readable form of every id.
-    """
-
-    reason: Int64[np.ndarray, "vocabulary"]
-    lettered: Bool[np.ndarray, "vocabulary"]
-    begins: Bool[np.ndarray, "vocabulary"]
-    texts: tuple[str, ...]
-    reasons: tuple[str, ...] = ("", SPECIAL, NO_WORD, STOP)
-
-
-def word_ids(
-    tokenizer: Any, *, stop_words: Iterable[str] | None = None, min_letters: int = 2
-) -> Int64[Tensor, "word"]:
-    """Token ids that are words by themselves, ascending: letters only, and no stop words.
-
-    Special tokens, punctuation, numbers, pieces that continue a word (``##ing``) and single letters are none. A
-    byte-level or sentencepiece vocabulary does not tell every piece from a word; documents with word numbers do.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer.
-        stop_words: Words to leave out, looked up in any case and behind a space; None: gensim's English list.
-        min_letters: Letters that a word has at least.
-    """
-    words = _judge(tokenizer, stop_words, min_letters)
-    return torch.from_numpy(np.flatnonzero(words.reason == 0))
-
-
-def _judge(tokenizer: Any, stop_words: Iterable[str] | None, min_letters: int) -> _Words:
-    size = vocabulary_size(tokenizer)
-    texts, begins = [""] * size, np.zeros(size, dtype=bool)
-    tokens = {index: str(token) for token, index in tokenizer.get_vocab().items()}
-    decoded = tokenizer.batch_decode([[index] for index in tokens])
-    for (index, token), text in zip(tokens.items(), decoded, strict=True):
-        texts[index], begins[index] = str(text).strip("▁ "), token.startswith(("Ġ", "▁"))
-    if begins.mean() < _SHARE_MARKED:
-        begins[:] = True
-    reason = np.array([0 if _is_word(text, min_letters) else 2 for text in texts], dtype=np.int64)
-    reason[stop_word_ids(stop_words, tokenizer)] = 3
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    reason[sorted(special | set(tokenizer.all_special_ids))] = 1
-    lettered = np.array([any(map(str.isalpha, text)) for text in texts], dtype=bool)
-    return _Words(reason, lettered, begins, tuple(texts))
-
-
-def _is_word(text: str, min_letters: int) -> bool:
-    # Marks are parts of letters in many scripts, and str.isalpha refuses them.
-    kinds = [unicodedata.category(letter)[0] for letter in text]
-    return kinds.count("L") >= min_letters and not set(kinds) - {"L", "M"}
-
-
-# --- bags of words ----------------------------------------------------------------------------------
-
-# Token ids of a document, ascending, and how often it has each.
-_Bag = tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"]]
-
-
-class _Bags:
-    """Bags of words of all documents: in memory while they are few, then in a temporary file.
-
-    They are kept in blocks of neighbouring documents, and come back with the blocks in random order and the documents
-    of many blocks mixed. A corpus goes from theme to theme, and topics updated in that order would forget. Only the
-    places of the blocks stay in memory.
-    """
-
-    _IN_MEMORY = 1 << 26
-    _BLOCK, _BLOCKS_MIXED = 32, 128
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=self._IN_MEMORY)  # noqa: SIM115
-        self._starts = array("Q")
-        self._block: list[_Bag] = []
-        self.n = 0
-
-    def __enter__(self) -> "_Bags":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def add(self, bag: _Bag) -> None:
-        self.n += 1
-        self._block.append(bag)
-        if len(self._block) == self._BLOCK:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the block that is being filled."""
-        if not self._block:
-            return
-        lengths = [len(ids) for ids, _ in self._block]
-        both = [part for place in (0, 1) for part in (bag[place] for bag in self._block)]
-        content = np.concatenate([np.array([len(lengths), *lengths]), *both]).astype("<u4").tobytes()
-        self._starts.append(self._file.tell())
-        self._block = []
-        try:
-            self._file.write(content)
-        except OSError as error:
-            raise OSError(
-                f"the words of the documents do not fit into {tempfile.gettempdir()} ({error}): name a folder of a "
-                "larger disk in the environment variable TMPDIR"
-            ) from error
-
-    def shuffled(self, generator: np.random.Generator) -> Iterator[_Bag]:
-        """All bags in an order that the generator gives."""
-        order = generator.permutation(len(self._starts))
-        for first in range(0, len(order), self._BLOCKS_MIXED):
-            bags = [
-                bag for block in order[first : first + self._BLOCKS_MIXED] for bag in self._read(int(block))
-            ]
-            for place in generator.permutation(len(bags)):
-                yield bags[place]
-
-    def __iter__(self) -> Iterator[_Bag]:
-        """All bags in the order in which they came."""
-        for block in range(len(self._starts)):
-            yield from self._read(block)
-
-    def _read(self, block: int) -> Iterator[_Bag]:
-        self._file.seek(self._starts[block])
-        lengths = self._numbers(int(self._numbers(1)[0]))
-        ids, counts = (np.split(self._numbers(int(lengths.sum())), lengths.cumsum()[:-1]) for _ in range(2))
-        yield from zip(ids, counts, strict=True)
-
-    def _numbers(self, n: int) -> Int64[np.ndarray, "_"]:
-        return np.frombuffer(self._file.read(4 * n), dtype="<u4").astype(np.int64)
-
-
-@dataclass
-class _Reading:
-    """What one pass over the documents gives."""
-
-    bags: _Bags
-    words: _Words
-    documents: int = 0
-    tokens: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.document_frequency = np.zeros(len(self.words.reason), dtype=np.int64)
-
-    def read(self, documents: Any) -> None:
-        """Take the words of every document, and count the rest by its reason."""
-        size = len(self.words.reason)
-        for document in read_documents(documents):
-            ids = document.ids.numpy()
-            if len(ids) and not 0 <= ids.min() <= ids.max() < size:
-                raise ValueError(
-                    f"document {self.documents} holds the token id {ids.max()}, the tokenizer has 0..{size - 1}: "
-                    "were the documents made with another tokenizer?"
-                )
-            self.documents += 1
-            self.tokens += len(ids)
-            kept = self._kept(document, ids)
-            unique, counts = np.unique(ids[kept], return_counts=True)
-            self.document_frequency[unique] += 1
-            self.bags.add((unique, counts.astype(np.int64)))
-        self.bags.flush()
-
-    def _kept(self, document: Document, ids: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
-        reason = self.words.reason[ids]
-        if document.special is not None:
-            reason = np.where(document.special.numpy(), 1, reason)
-        kept = reason == 0
-        for place, count in enumerate(np.bincount(reason, minlength=4)[1:], 1):
-            self.left_out[self.words.reasons[place]] += int(count)
-        split = kept & self._split(document, ids)
-        self.left_out[PIECE] += int(split.sum())
-        whole: np.ndarray = kept & ~split
-        return whole
-
-    def _split(self, document: Document, ids: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
-        """Whether tokens are pieces of longer words, by the word numbers or else by how the tokens look."""
-        if document.word_index is None:
-            continues: np.ndarray = ~self.words.begins[ids]
-            return continues
-        # Sentencepiece counts punctuation to the word before it, so only tokens with letters make a word a split one.
-        numbers = document.word_index.numpy()
-        inside = numbers >= 0
-        pieces: np.ndarray = np.bincount(numbers[inside], self.words.lettered[ids[inside]], minlength=1)
-        split: np.ndarray = inside & (pieces[numbers] > 1)
-        return split
 
 
 # --- the result -------------------------------------------------------------------------------------
@@ -312,19 +103,19 @@ class TopicFit:
         """Pairs of topics (the lower number first) with the same ten likeliest words, empty topics aside."""
         first: dict[tuple[int, ...], int] = {}
         pairs = []
-        for topic, row in enumerate(np.sort(self._top(_TOP), axis=1).tolist()):
+        for topic, row in enumerate(np.sort(self.top_columns(TOP), axis=1).tolist()):
             if topic not in self.empty_topics and (earlier := first.setdefault(tuple(row), topic)) != topic:
                 pairs.append((earlier, topic))
         return tuple(pairs)
 
-    def _top(self, n: int) -> Int64[np.ndarray, "topic rank"]:
+    def top_columns(self, n: int) -> Int64[np.ndarray, "topic rank"]:
         """Columns of the likeliest words of every topic, equal ones in the order of their ids."""
         order: np.ndarray = np.argsort(-self.phi.numpy(), axis=1, kind="stable")[:, :n]
         return order
 
-    def top_words(self, n: int = _TOP) -> list[list[str]]:
+    def top_words(self, n: int = TOP) -> list[list[str]]:
         """The likeliest words of every topic."""
-        return [[self.texts[column] for column in row] for row in self._top(n).tolist()]
+        return [[self.texts[column] for column in row] for row in self.top_columns(n).tolist()]
 
     def label(self, topic: int, n: int = 3) -> str:
         """A topic as people know it: ``id: word·word·word``."""
@@ -334,14 +125,14 @@ class TopicFit:
 
     def diversity(self, n: int = _TOP_DIVERSITY) -> float:
         """Different words among the ``n`` likeliest of all topics, as a share: 1 where topics have none in common."""
-        top = self._top(n)
+        top = self.top_columns(n)
         return len(np.unique(top)) / top.size
 
-    def to_dataframe(self, n: int = _TOP) -> "pd.DataFrame":
+    def to_dataframe(self, n: int = TOP) -> "pd.DataFrame":
         """A row for every topic: its share of the tokens, coherence, words that only it has, notes, top words."""
         import pandas as pd
 
-        top = self._top(n)
+        top = self.top_columns(n)
         topics_of = np.bincount(top.ravel(), minlength=len(self.token_ids))
         return pd.DataFrame(
             {
@@ -485,9 +276,9 @@ def fit_topics(
     _check_options(n_topics, passes, chunk_size, min_documents, max_share, workers, distributed, alpha)
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)
-    words = _judge(tokenizer, stop_words, min_letters)
-    with _Bags() as bags:
-        reading = _Reading(bags, words)
+    words = judge(tokenizer, stop_words, min_letters)
+    with Bags() as bags:
+        reading = Reading(bags, words)
         reading.read(documents)
         columns = _columns(reading, min_documents, max_share)
         settings = {
@@ -508,8 +299,8 @@ def fit_topics(
             "reproducible": workers == 1 and not distributed,
         }
         phi, tokens, stopped = _fit(bags, columns, settings, progress)
-        top = np.argsort(-phi, axis=1, kind="stable")[:, :_TOP]
-        npmi, umass = _coherence(top, bags, columns)
+        top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
+        npmi, umass = coherence(top, bags, columns)
     fit = TopicFit(
         phi=torch.from_numpy(phi),
         token_ids=torch.from_numpy(columns),
@@ -560,7 +351,7 @@ def _even_chunks(n_documents: int, wanted: int | None) -> int:
     return math.ceil(n_documents / max(1, round(n_documents / wanted)))
 
 
-def _columns(reading: _Reading, min_documents: int, max_share: float) -> Int64[np.ndarray, "column"]:
+def _columns(reading: Reading, min_documents: int, max_share: float) -> Int64[np.ndarray, "column"]:
     """The token ids that are fitted; what the limits leave out is counted."""
     frequency = reading.document_frequency
     rare = (frequency > 0) & (frequency < min_documents)
@@ -579,7 +370,7 @@ def _columns(reading: _Reading, min_documents: int, max_share: float) -> Int64[n
 class _Passes:
     """The bags as gensim wants them: sized, iterable for every pass, each document (column, count) pairs."""
 
-    def __init__(self, bags: _Bags, columns: Int64[np.ndarray, "column"], seed: int, bar: Any) -> None:
+    def __init__(self, bags: Bags, columns: Int64[np.ndarray, "column"], seed: int, bar: Any) -> None:
         self._bags, self._bar = bags, bar
         self.n_read = 0
         self._place = np.full(int(columns.max()) + 1, -1)
@@ -595,7 +386,7 @@ class _Passes:
             self.n_read += 1
             yield list(zip(places.tolist(), counts.tolist(), strict=True))
 
-    def shuffled(self) -> Iterator[_Bag]:
+    def shuffled(self) -> Iterator[Bag]:
         """Columns and counts of every document, in a new order every time."""
         for ids, counts in self._bags.shuffled(self._generator):
             inside = ids < len(self._place)
@@ -604,7 +395,7 @@ class _Passes:
 
 
 def _fit(
-    bags: _Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool
+    bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool
 ) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
     """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
     from tqdm.auto import tqdm
@@ -658,8 +449,8 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
     From gensim's own start, in which all topics are nearly alike, the words of a small corpus end up spread over topics
     without a theme. On a hundred Wikipedia articles this doubles the coherence.
     """
-    long: list[_Bag] = []
-    short: list[_Bag] = []
+    long: list[Bag] = []
+    short: list[Bag] = []
     for bag in passes.shuffled():
         if len(long) == model.num_topics:
             break
@@ -672,7 +463,7 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
     model.sync_state()
 
 
-def _provenance(reading: _Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
+def _provenance(reading: Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
     from importlib.metadata import version
 
     told = getattr(documents, "provenance", None)
@@ -700,151 +491,3 @@ def _warn_of_bad_topics(fit: TopicFit) -> None:
     if fit.identical_topics:
         pairs = ", ".join(f"{one} = {other}" for one, other in fit.identical_topics[:5])
         warnings.warn(f"topics with the same top words: {pairs}", stacklevel=3)
-
-
-# --- how good they are ------------------------------------------------------------------------------
-
-
-def _coherence(
-    top: Int64[np.ndarray, "topic rank"], bags: _Bags, columns: Int64[np.ndarray, "column"]
-) -> tuple[Float64[np.ndarray, "topic"], Float64[np.ndarray, "topic"]]:
-    """NPMI and UMass of every topic, counted in one pass over the documents."""
-    words, place = np.unique(top, return_inverse=True)
-    counts = _count_together(words, bags, columns)
-    place = place.reshape(top.shape)
-    scores = [_scores(counts[np.ix_(row, row)], bags.n) for row in place]
-    return np.array([npmi for npmi, _ in scores]), np.array([umass for _, umass in scores])
-
-
-def _count_together(
-    words: Int64[np.ndarray, "chosen"], bags: _Bags, columns: Int64[np.ndarray, "column"]
-) -> Int64[np.ndarray, "chosen chosen"]:
-    """Documents in which two of the words are; on the diagonal, those in which one is."""
-    counts = np.zeros((len(words), len(words)), dtype=np.int64)
-    for ids, _ in bags:
-        found = np.flatnonzero(np.isin(columns[words], ids, assume_unique=True))
-        counts[np.ix_(found, found)] += 1
-    return counts
-
-
-def _scores(together: Int64[np.ndarray, "rank rank"], n: int) -> tuple[float, float]:
-    """Mean NPMI and UMass over all pairs of a topic's words, which come likeliest first."""
-    if len(together) < 2 or n == 0:
-        return math.nan, math.nan
-    later, earlier = np.tril_indices(len(together), k=-1)
-    single, joint = together.diagonal(), together[later, earlier]
-    umass = np.log((joint + 1) / single[earlier]).mean()
-    npmi = np.full(len(joint), -1.0)  # never together: the limit
-    npmi[joint == n] = 1.0  # always together, everywhere: the other limit
-    between = (joint > 0) & (joint < n)
-    pmi = np.log(joint[between] * n / (single[later] * single[earlier])[between])
-    npmi[between] = pmi / -np.log(joint[between] / n)
-    return float(npmi.mean()), float(umass)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TopicStability:
-    """How well the topics of a fit are found again in other fits, such as those of other seeds.
-
-    Attributes:
-        similarity: For every other fit and topic of the first: how alike its partner is, 0 (nothing in common) to 1.
-        partner: The topic of the other fit that it is paired with; -1 where the other has too few topics.
-        labels: The topics of the first fit.
-        measure: How likeness was measured.
-    """
-
-    similarity: Float64[Tensor, "fit topic"]
-    partner: Int64[Tensor, "fit topic"]
-    labels: tuple[str, ...]
-    measure: str
-
-    @property
-    def per_topic(self) -> Float64[Tensor, "topic"]:
-        """Mean over the other fits; topics near 0 are chance."""
-        return self.similarity.mean(dim=0)
-
-    @property
-    def mean(self) -> float:
-        """Mean over topics and fits."""
-        return float(self.similarity.mean())
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """A row for every topic of the first fit, least stable last."""
-        import pandas as pd
-
-        table = pd.DataFrame(
-            {
-                "topic": self.labels,
-                "stability": self.per_topic.numpy(),
-                "lowest": self.similarity.min(dim=0).values.numpy(),
-            }
-        )
-        return table.sort_values("stability", ascending=False, kind="stable", ignore_index=True)
-
-    def __repr__(self) -> str:
-        table = self.to_dataframe().to_string(
-            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30
-        )
-        return f"TopicStability: mean {self.mean:.3f} ({self.measure}) over {len(self.similarity)} other fits\n{table}"
-
-
-def topic_stability(fits: Sequence[TopicFit], *, n: int = _TOP, measure: str = "jaccard") -> TopicStability:
-    """How well the topics of the first fit are found again in each of the others.
-
-    Topics are paired one to one so that the sum of likenesses is largest.
-
-    Args:
-        fits: Two or more fits of the same tokenizer, for example of different seeds.
-        n: Likeliest words per topic that "jaccard" compares.
-        measure: "jaccard": common words ÷ all words of the two lists. "cosine": of the two rows P(word | topic).
-    """
-    if len(fits) < 2:
-        raise ValueError(f"stability compares at least two fits, got {len(fits)}")
-    if measure not in ("jaccard", "cosine"):
-        raise ValueError(f"measure must be 'jaccard' or 'cosine', got {measure!r}")
-    if len({fit.tokenizer_hash for fit in fits}) > 1:
-        raise ValueError("the fits are of different tokenizers, so their words cannot be compared by id")
-    tables = [_comparable(fit, n if measure == "jaccard" else None) for fit in fits]
-    pairs = [_paired(_likeness(tables[0], other, measure)) for other in tables[1:]]
-    return TopicStability(
-        similarity=torch.from_numpy(np.stack([similarity for similarity, _ in pairs])),
-        partner=torch.from_numpy(np.stack([partner for _, partner in pairs])),
-        labels=tuple(fits[0].label(topic) for topic in range(fits[0].n_topics)),
-        measure=f"{measure} of the {n} likeliest words" if measure == "jaccard" else measure,
-    )
-
-
-def _comparable(fit: TopicFit, n: int | None) -> Float64[np.ndarray, "topic vocabulary"]:
-    """Rows over all token ids: probabilities, or 1 on the ``n`` likeliest words."""
-    table = np.zeros((fit.n_topics, fit.vocabulary_size))
-    if n is None:
-        table[:, fit.token_ids.numpy()] = fit.phi.numpy()
-    else:
-        np.put_along_axis(table, fit.token_ids.numpy()[fit._top(n)], 1.0, axis=1)
-    return table
-
-
-def _likeness(
-    one: Float64[np.ndarray, "topic vocabulary"],
-    other: Float64[np.ndarray, "partner vocabulary"],
-    measure: str,
-) -> Float64[np.ndarray, "topic partner"]:
-    products = one @ other.T
-    squares, others = (one**2).sum(axis=1)[:, None], (other**2).sum(axis=1)
-    likeness: np.ndarray
-    if measure == "jaccard":
-        likeness = products / (squares + others - products)
-    else:
-        likeness = products / np.sqrt(squares * others)
-    return likeness
-
-
-def _paired(
-    likeness: Float64[np.ndarray, "topic partner"],
-) -> tuple[Float64[np.ndarray, "topic"], Int64[np.ndarray, "topic"]]:
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
-
-    rows, columns = linear_sum_assignment(likeness, maximize=True)
-    similarity, partner = np.zeros(len(likeness)), np.full(len(likeness), -1, dtype=np.int64)
-    similarity[rows], partner[rows] = likeness[rows, columns], columns
-    return similarity, partner

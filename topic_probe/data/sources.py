@@ -1,30 +1,25 @@
-"""Where texts come from: lists, files, `datasets`, the articles inside gensim. All of them can be read again.
+"""Where texts come from, and how they are read: lists, functions, files; other modules have more.
 
 A source has parts (its files, or one) and reads any part from any place on. That is all that resuming a broken
 stream, sampling, splitting over processes and the cache of token ids need.
 """
 
 import asyncio
-import bz2
 import gzip
 import hashlib
 import http.client
 import io
 import json
 import os
-import re
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from functools import cache, cached_property
-from itertools import accumulate, islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 EMPTY = "empty texts"
 MISSING = "missing texts (None)"
@@ -32,7 +27,6 @@ NOT_TEXT = "entries that are no text"
 NO_UNICODE = "texts with invalid Unicode"
 NO_FIELD = "records without the field"
 NOT_JSON = "lines that are no JSON"
-REDIRECTS = "redirects"
 
 _BLOCK = 1 << 20
 
@@ -146,7 +140,7 @@ def as_entry(value: Any, *, first: bool) -> str | Excluded:
     Where the first entry is of the wrong type, all of them probably are, and counting would hide it.
     """
     if isinstance(value, str):
-        return _checked(value)
+        return checked(value)
     if value is None or (isinstance(value, float) and value != value):
         return Excluded(MISSING)
     if not first:
@@ -157,7 +151,8 @@ def as_entry(value: Any, *, first: bool) -> str | Excluded:
     )
 
 
-def _checked(text: str) -> str | Excluded:
+def checked(text: str) -> str | Excluded:
+    """The text, or the reason why nothing can be done with it."""
     if not text or text.isspace():
         return Excluded(EMPTY)
     try:
@@ -167,7 +162,8 @@ def _checked(text: str) -> str | Excluded:
     return text
 
 
-def _field_of(record: Any, field: str, *, first: bool) -> str | Excluded:
+def field_of(record: Any, field: str, *, first: bool) -> str | Excluded:
+    """The text in a field of a record, or the reason why there is none; an error if it is the first of all."""
     if isinstance(record, Mapping) and field in record:
         return as_entry(record[field], first=first)
     if not first:
@@ -176,7 +172,8 @@ def _field_of(record: Any, field: str, *, first: bool) -> str | Excluded:
     raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
 
 
-def _hash_of_texts(entries: Iterable[str | Excluded]) -> str:
+def hash_of_texts(entries: Iterable[str | Excluded]) -> str:
+    """SHA-256 over all entries, those that are no text included."""
     digest = hashlib.sha256()
     for entry in entries:
         # The length keeps ["ab", "c"] and ["a", "bc"] apart.
@@ -227,7 +224,7 @@ class Texts(Source):
 
     def identity(self) -> str:
         """Hash of all texts, which takes a pass over them."""
-        return _hash_of_texts(self.read(0, 0))
+        return hash_of_texts(self.read(0, 0))
 
 
 # --- files -------------------------------------------------------------------------------------------
@@ -287,11 +284,11 @@ class Files(Source):
 
     def _texts(self, path: Path) -> Iterator[str | Excluded]:
         if self.split == "file":
-            yield _checked("".join(_lines(path)))
+            yield checked("".join(_lines(path)))
         elif self.split == "line":
-            yield from (_checked(line.strip()) for line in _lines(path) if not line.isspace())
+            yield from (checked(line.strip()) for line in _lines(path) if not line.isspace())
         else:
-            yield from map(_checked, _paragraphs(_lines(path)))
+            yield from map(checked, _paragraphs(_lines(path)))
 
     def _records(self, path: Path, part: int) -> Iterator[str | Excluded]:
         first = part == 0
@@ -303,7 +300,7 @@ class Files(Source):
             except (ValueError, RecursionError):
                 yield Excluded(NOT_JSON)
                 continue
-            yield _field_of(record, self.field, first=first)
+            yield field_of(record, self.field, first=first)
             first = False
 
     def describe(self) -> dict[str, Any]:
@@ -360,245 +357,3 @@ def _hash_of_file(path: Path) -> str:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()
-
-
-# --- datasets ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HubData(Source):
-    """A field of a `datasets` data set: of the hub, of a folder, or one that is already open.
-
-    A stream is sampled file by file: each gives the same number of records, one of every ``spread`` at random from
-    its beginning on. Only so much is downloaded, and all of the data set has its share.
-    """
-
-    data: Any
-    config: str | None = None
-    split: str = "train"
-    field: str = "text"
-    revision: str | None = None
-    n_documents: int | None = None
-    seed: int | None = None
-    spread: int = 10
-    streaming: bool = True
-    options: Mapping[str, Any] = attribute(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, value in (("n_documents", self.n_documents), ("spread", self.spread)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.seed is not None and self.n_documents is None:
-            raise ValueError("seed draws a sample, so it needs n_documents as well")
-
-    @cached_property
-    def _opened(self) -> Any:
-        data = _open(self) if isinstance(self.data, str | os.PathLike) else self.data
-        if isinstance(data, Mapping):
-            if self.split not in data:
-                raise ValueError(f"the data set has no split {self.split!r}; it has {sorted(data)}")
-            data = data[self.split]
-        features = getattr(data, "features", None)
-        if not callable(getattr(data, "select_columns", None)):
-            raise TypeError(f"a `datasets` data set or its name is needed, got {type(data).__name__}")
-        if features is None:
-            return data
-        if self.field not in features:
-            raise ValueError(
-                f"the data set has no field {self.field!r}; it has {sorted(features)}: name one with field="
-            )
-        kind = getattr(features[self.field], "dtype", type(features[self.field]).__name__)
-        if kind not in ("string", "large_string", "null"):
-            raise TypeError(f"the field {self.field!r} holds {kind}, a corpus needs texts")
-        return data.select_columns([self.field])
-
-    @property
-    def _remote(self) -> bool:
-        """Whether the data set is a name on the hub."""
-        return isinstance(self.data, str | os.PathLike) and not Path(self.data).expanduser().exists()
-
-    @property
-    def _streams(self) -> bool:
-        # What is known without opening it works without a network, as a cache may have all the rest.
-        return self.streaming if self._remote else not hasattr(self._opened, "select")
-
-    @property
-    def n_parts(self) -> int:
-        """Files of a stream, of which each is read (and sampled) by itself; otherwise 1."""
-        whole = self.n_documents is None or self.seed is not None
-        return int(getattr(self._opened, "num_shards", 1)) if self._streams and whole else 1
-
-    @property
-    def n_entries(self) -> int | None:
-        """Records of the data set or the sample; None for a stream that is read to its end."""
-        if self._streams:
-            return self.n_documents
-        return len(self._opened) if self.n_documents is None else min(self.n_documents, len(self._opened))
-
-    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
-        """The texts of a part without the first ``start``."""
-        records = self._stream(part, start) if self._streams else self._rows(start)
-        for place, record in enumerate(records, start):
-            yield _field_of(record, self.field, first=part == place == 0)
-
-    def _rows(self, start: int) -> Iterator[Any]:
-        data, n = self._opened.with_format(None), self.n_entries or 0
-        if self.seed is not None:
-            chosen = np.random.default_rng(self.seed).choice(len(data), n, replace=False)
-            data = data.select(np.sort(chosen))
-        # datasets refuses an empty selection at the very end.
-        return iter(data.select(range(start, n)) if start < n else ())
-
-    def _stream(self, part: int, start: int) -> Iterator[Any]:
-        if self.n_parts == 1 and self.seed is None:
-            return islice(self._opened.skip(start), self._left(start))
-        if self.seed is None:
-            return iter(self._file(part).skip(start))
-        return self._sampled(part, start)
-
-    def _left(self, start: int) -> int | None:
-        return None if self.n_documents is None else max(0, self.n_documents - start)
-
-    def _file(self, part: int) -> Any:
-        return self._opened.shard(num_shards=self.n_parts, index=part)
-
-    def _sampled(self, part: int, start: int) -> Iterator[Any]:
-        """Every so many records one, at places that only the seed and the part decide."""
-        assert self.n_documents is not None
-        file = int(np.random.default_rng(self.seed).permutation(self.n_parts)[part])
-        wanted = self.n_documents // self.n_parts + (part < self.n_documents % self.n_parts)
-        generator = np.random.default_rng([self.seed or 0, 1 + file])
-        gaps = (int(generator.geometric(1 / self.spread)) for _ in repeat(None))
-        places = (place - 1 for place in accumulate(islice(gaps, wanted)))
-        chosen = next(ahead := islice(places, start, None), None)
-        if chosen is None:
-            return
-        records = self._file(file).skip(chosen)
-        for place, record in enumerate(records, chosen):
-            if place == chosen:
-                yield record
-                if (chosen := next(ahead, None)) is None:
-                    return
-        warnings.warn(
-            f"file {file} of the data set ended before its share of {wanted} records was found; a spread lower than "
-            f"{self.spread} finds more",
-            stacklevel=2,
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Name, revision, field and sample."""
-        named = isinstance(self.data, str | os.PathLike)
-        return {
-            "source": "datasets",
-            "name": str(self.data) if named else type(self.data).__name__,
-            "config": self.config,
-            "split": self.split,
-            "revision": self.revision,
-            "field": self.field,
-            "n_documents": self.n_documents,
-            "seed": self.seed,
-            "spread": self.spread if self.seed is not None else None,
-        }
-
-    def identity(self) -> str | None:
-        """Hash of name, commit, field and sample; of all texts where they are on this machine; else None."""
-        opened = not isinstance(self.data, str | os.PathLike)
-        if not self._streams or not (self._remote or opened):
-            return _hash_of_texts(entry for part in range(self.n_parts) for entry in self.read(part, 0))
-        commit = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision)
-        if not commit or self.options:
-            return None
-        return hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()
-
-
-def _open(wanted: HubData) -> Any:
-    """The data set of a name or folder, or an error that says how to do without a network."""
-    from datasets import load_dataset, load_from_disk
-
-    path = Path(wanted.data).expanduser()
-    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
-        return load_from_disk(str(path))
-    try:
-        return load_dataset(
-            str(path) if path.exists() else str(wanted.data),
-            wanted.config,
-            split=wanted.split,
-            revision=wanted.revision,
-            streaming=wanted.streaming,
-            **wanted.options,
-        )
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        if not is_transient(error):
-            raise
-        raise ConnectionError(
-            f"the data set {wanted.data!s} cannot be reached ({error}). Without a network, Corpus.bundled() has real "
-            "articles and Corpus.from_files reads your own; or download the data set on another machine "
-            f"(hf download {wanted.data!s} --repo-type dataset --local-dir FOLDER) and pass the folder"
-        ) from error
-
-
-# --- the articles inside gensim ----------------------------------------------------------------------
-
-_DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
-_ENDS_A_SENTENCE = re.compile(r"[.!?][\"'”’)]*(\s|$)")
-_LEFTOVERS = re.compile(r"^(File|Image):|\.(jpe?g|png|svg|gif)\|", re.IGNORECASE)
-_SHORTEST_LINE = 40
-
-
-@dataclass(frozen=True)
-class GensimArticles(Source):
-    """The English Wikipedia articles that come with gensim, as prose."""
-
-    n_parts: int = attribute(default=1, init=False)
-
-    @property
-    def n_entries(self) -> int:
-        """Pages of the dump, redirects included."""
-        return len(_pages())
-
-    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
-        """The articles without the first ``start`` pages."""
-        return iter(_pages()[start:])
-
-    def describe(self) -> dict[str, Any]:
-        """The file that they are in."""
-        from importlib.metadata import version
-
-        return {"source": "Wikipedia articles inside gensim", "gensim": version("gensim"), "file": _DUMP}
-
-    def identity(self) -> str:
-        """Hash of the articles as they are read."""
-        return _hash_of_texts(_pages())
-
-
-@cache
-def _pages() -> tuple[str | Excluded, ...]:
-    """All pages, three megabytes, kept because cleaning them takes a second."""
-    from gensim.corpora.wikicorpus import extract_pages, filter_wiki
-    from gensim.test.utils import datapath
-
-    with bz2.open(datapath(_DUMP)) as file:
-        sources = [source for _, source, _ in extract_pages(file, ("0",))]
-    return tuple(
-        Excluded(REDIRECTS)
-        if source.lstrip().upper().startswith("#REDIRECT")
-        else _checked(prose(filter_wiki(source)))
-        for source in sources
-    )
-
-
-def prose(text: str) -> str:
-    """The paragraphs of an article, a line each, without what is left of headings, lists, tables and captions."""
-    lines = (line.strip() for line in re.sub("'{2,}", "", text).splitlines())
-    return "\n".join(line for line in lines if _is_prose(line))
-
-
-def _is_prose(line: str) -> bool:
-    return (
-        len(line) >= _SHORTEST_LINE
-        and line[0] not in "*#:;|!{=}-"
-        and _ENDS_A_SENTENCE.search(line) is not None
-        and _LEFTOVERS.search(line) is None
-    )
