@@ -52,6 +52,7 @@ def short(name="value", steps=12, **train):
 def test_every_module_is_a_recipe_that_can_be_reproduced_by_name():
     files = {path.stem for path in Path(topic_probe.paper.__file__).parent.glob("*.py")}
     assert files - SHARED_MODULES == set(RECIPES)
+    assert {name: module.TITLE for name, module in modules().items()} == RECIPES
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -233,6 +234,13 @@ def test_convergence_is_claimed_from_late_improvement(end, verdict):
     assert claim.verdict == verdict
 
 
+def test_a_training_that_was_stopped_has_not_converged():
+    diverged = replace(history_with_losses([3.5] * 100), stopped="diverged: the loss of step 7 is inf")
+    (claim,) = converged_claims({"x": TrainedToy(short(), diverged, 1.0)}, source="", quick=False)
+    assert claim.verdict == "failed"
+    assert "diverged" in claim.detail
+
+
 def test_quick_variants_do_not_claim_convergence():
     history = history_with_losses([3.5] * 100)
     (claim,) = converged_claims({"x": TrainedToy(short(), history, 1.0)}, source="", quick=True)
@@ -259,6 +267,14 @@ def agreements(few, many):
         "attention, squared, Adam": replace(report, regime="attention", loss=many, **guess),
         "value, squared, SGD": replace(report, loss=0.0),  # no partner, so no claim
     }
+
+
+def test_a_loss_that_is_a_little_higher_passes_both_ways():
+    assert [c.verdict for c in loss_claims(agreements(0.91, 0.9), "value", "attention", source="", quick=False)] == [
+        "passed", "passed",
+    ]  # fmt: skip
+    quick = loss_claims(agreements(0.91, 0.9), "value", "attention", source="", quick=True)
+    assert [c.verdict for c in quick] == ["passed", "passed", "not checked"]
 
 
 def test_losses_are_compared_as_they_are_and_above_guessing():
