@@ -14,9 +14,9 @@ from topic_probe.lens.capture import seen_offsets
 def attention_pattern(tokens: Sequence[str], pattern: Float[Tensor, "query key"]) -> Any:
     """A circuitsvis figure of one head's pattern, with every pair that it attends to drawn.
 
-    circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does; here it is
-    hidden only where the pattern itself is causal. Tokens are escaped, because circuitsvis puts them into the page as they
-    are. ``figure.local_src`` is a page that needs no network.
+    circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does; here
+    it is hidden only where the pattern itself is causal. Tokens are escaped, because circuitsvis puts them into the
+    page as they are. ``figure.local_src`` is a page that needs no network.
 
     Args:
         tokens: the text of every position.
