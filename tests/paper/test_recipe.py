@@ -189,6 +189,25 @@ def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
         found.save(folder)
 
 
+def test_tables_and_figures_are_saved_with_a_result(tmp_path):
+    from matplotlib.figure import Figure
+
+    rows = (
+        {"model": "BERT", "ratio": 1.21, "interval": None},
+        {"model": "ALBERT", "ratio": 5.64, "interval": None},
+    )
+    found = replace(result(), tables={"ratios": rows}, draw=lambda result: {"The bars": Figure()})
+    assert found.table("ratios")["ratio"].tolist() == [1.21, 5.64]
+    folder = found.save(tmp_path / "result")
+    assert json.loads((folder / "tables" / "ratios.json").read_text()) == [dict(row) for row in rows]
+    assert (folder / "tables" / "ratios.csv").read_text().splitlines()[1] == "BERT,1.21,"
+    assert (folder / "figures" / "the-bars.png").read_bytes()[1:4] == b"PNG"
+    assert "<svg" in (folder / "figures" / "the-bars.svg").read_text()
+    with pytest.raises(KeyError, match="no table 'x'; there are ratios"):
+        found.table("x")
+    assert result().figures() == {}
+
+
 def test_a_result_passes_if_nothing_failed_and_says_what_it_found():
     good, bad = Claim("a", "b", "c", 2.0, above=1.0), Claim("d", "e", "f", 0.0, above=1.0)
     unknown = Claim("g", "h", "i", not_checked="too long")

@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -23,6 +23,7 @@ from topic_probe.toy.training import train_toy
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 PAIRS = (("cross_entropy", "sgd"), ("cross_entropy", "adam"), ("squared", "sgd"), ("squared", "adam"))
 """Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
@@ -113,18 +114,22 @@ class RecipeResult:
         title: What the paper shows there.
         quick: Whether it is the quick variant.
         claims: What must be seen, checked.
-        runs: What was trained, in order.
+        runs: What was trained, in order; empty where nothing is.
         reports: What was measured, kind → setting → report: ``result.reports["agreement"][setting]``.
+        tables: The numbers side by side, name → rows: plain values (text, numbers, None) by column.
         seconds: How long everything took.
+        draw: The function of the recipe that makes its figures, name → figure; None if it has none.
     """
 
     recipe: str
     title: str
     quick: bool
     claims: tuple[Claim, ...]
-    runs: tuple[TrainedToy, ...]
+    runs: tuple[TrainedToy, ...] = ()
     reports: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     seconds: float = nan
+    draw: "Callable[[RecipeResult], Mapping[str, Figure]] | None" = None
 
     @property
     def passed(self) -> bool:
@@ -142,6 +147,18 @@ class RecipeResult:
         """A row for every claim."""
         return claims_to_dataframe(self.claims)
 
+    def table(self, name: str) -> "pd.DataFrame":
+        """One of the tables by its name."""
+        import pandas as pd
+
+        if name not in self.tables:
+            raise KeyError(f"no table {name!r}; there are {', '.join(self.tables) or 'none'}")
+        return pd.DataFrame(list(self.tables[name]))
+
+    def figures(self) -> dict[str, "Figure"]:
+        """The figures of the recipe by name, drawn from what was trained and measured; empty if it has none."""
+        return {} if self.draw is None else dict(self.draw(self))
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in summary(self.claims).items() if count)
         kind = " (quick variant)" if self.quick else ""
@@ -149,7 +166,11 @@ class RecipeResult:
         return f"{head}\n\n{claims_table(self.claims)}"
 
     def save(self, directory: str | Path) -> Path:
-        """A new folder with the claims (JSON and text), a folder for every history and one for every report."""
+        """A new folder with the claims (JSON and text), tables, figures, and a folder for every history and report.
+
+        ``claims.json``, ``claims.txt``, ``tables/NAME.json`` and ``.csv``, ``figures/NAME.svg`` and ``.png``,
+        ``histories/SETTING``, ``reports/KIND/SETTING``. It is whole or absent.
+        """
         target = Path(directory).expanduser()
         if target.exists():
             raise FileExistsError(f"{target} exists and is not overwritten: choose another folder")
@@ -167,11 +188,30 @@ class RecipeResult:
             for kind, reports in self.reports.items():
                 for name, report in reports.items():
                     report.save(draft / "reports" / kind / slug(name))
+            self._save_tables(draft / "tables")
+            self._save_figures(draft / "figures")
             draft.chmod(0o755)
             draft.rename(target)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return target
+
+    def _save_tables(self, folder: Path) -> None:
+        for name in self.tables:
+            folder.mkdir(exist_ok=True)
+            frame = self.table(name)
+            text = frame.to_json(orient="records", indent=1, force_ascii=False, double_precision=15)
+            (folder / f"{slug(name)}.json").write_text(text, encoding="utf-8")
+            frame.to_csv(folder / f"{slug(name)}.csv", index=False)
+
+    def _save_figures(self, folder: Path) -> None:
+        from matplotlib import pyplot
+
+        for name, figure in self.figures().items():
+            folder.mkdir(exist_ok=True)
+            for kind in ("svg", "png"):
+                figure.savefig(folder / f"{slug(name)}.{kind}", bbox_inches="tight", dpi=150)
+            pyplot.close(figure)
 
 
 def slug(name: str) -> str:
