@@ -15,6 +15,8 @@ ROOT = Path(tp.__file__).parent
 ROWS = [
     ("storage",),
     ("vocabulary",),
+    ("token_lists",),
+    ("topic_models",),
     ("topics",),
     ("uncertainty",),
     ("contrast",),

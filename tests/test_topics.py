@@ -18,7 +18,8 @@ import transformers
 from safetensors.numpy import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-import topic_probe.topics
+from topic_probe.token_lists import by_topic
+from topic_probe.topic_models import kept_per_topic
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.vocabulary import look_up, readable
 
@@ -279,7 +280,7 @@ def test_mappings_without_usable_topics_are_refused(lists, error, message):
     if not isinstance(lists, dict):
         # The type checker of the test run would answer first.
         with pytest.raises(error, match=message):
-            topic_probe.topics._by_topic(lists, "token ids")
+            by_topic(lists, "token ids")
         return
     with pytest.raises(error, match=message):
         Topics.from_token_ids(lists, vocabulary_size=10)
@@ -642,7 +643,7 @@ def test_the_public_codes_rounding_gives_the_pairs_per_topic_of_the_papers_table
 )
 def test_the_number_kept_per_topic_follows_the_stated_rounding(rounding, fraction, kept):
     # A hundred columns; the second fraction is of half a token, and 0.29 * 100 is below 29 in floats.
-    assert topic_probe.topics._kept_per_topic(100, fraction, rounding) == kept
+    assert kept_per_topic(100, fraction, rounding) == kept
 
 
 def test_half_a_token_is_rounded_up():

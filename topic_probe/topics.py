@@ -4,7 +4,6 @@ import hashlib
 import html
 import json
 import math
-import operator
 import os
 import warnings
 from collections import Counter
@@ -27,6 +26,16 @@ from topic_probe.storage import (
     to_safetensors,
     write_directory,
 )
+from topic_probe.token_lists import Ids, by_topic, token_id_array, whole_number, word_list
+from topic_probe.topic_models import (
+    columns_of,
+    kept_per_topic,
+    matrix,
+    most_likely,
+    never_kept,
+    probabilities_of,
+    topic_model,
+)
 from topic_probe.vocabulary import (
     ONE_PIECE,
     OUTCOMES,
@@ -48,9 +57,6 @@ _HEADER = ("id", "name", "size", "first words")
 
 _REPEATED = "repeated within a topic, merged"
 _IDENTICAL = "identical topics"
-
-# The axis is anonymous, because several lists of ids of different lengths stand in one signature.
-_Ids = Int64[np.ndarray, "_"]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -115,8 +121,8 @@ class Topics:
             n_topics: T, at least 1.
             words_per_topic: v, at least 1. The vocabulary has T v + 1 ids.
         """
-        n_topics = _whole_number(n_topics, "n_topics", at_least=1)
-        width = _whole_number(words_per_topic, "words_per_topic", at_least=1)
+        n_topics = whole_number(n_topics, "n_topics", at_least=1)
+        width = whole_number(words_per_topic, "words_per_topic", at_least=1)
         return cls(
             names=tuple(str(topic) for topic in range(n_topics)),
             vocabulary_size=n_topics * width + 1,
@@ -140,10 +146,12 @@ class Topics:
             tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
                 hash that ``check_tokenizer`` compares.
         """
-        size = _whole_number(vocabulary_size, "vocabulary_size", at_least=1)
-        given, outliers = _by_topic(ids, "token ids")
-        lists = {name: _token_ids(values, f"topic {name!r}", below=size) for name, values in given.items()}
-        left_out = {reason: _token_ids(values, reason).tolist() for reason, values in outliers.items()}
+        size = whole_number(vocabulary_size, "vocabulary_size", at_least=1)
+        given, outliers = by_topic(ids, "token ids")
+        lists = {
+            name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
+        }
+        left_out = {reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()}
         left_out[_REPEATED] = [i for values in lists.values() for i in _repeats(values.tolist())]
         entries, topics = _assignments(list(lists.values()))
         return _assemble(
@@ -183,8 +191,8 @@ class Topics:
         """
         if split_words not in ("drop", "keep"):
             raise ValueError(f"split_words must be 'drop' or 'keep', got {split_words!r}")
-        given, outliers = _by_topic(words, "words")
-        lists = {name: _words(values, f"topic {name!r}") for name, values in given.items()}
+        given, outliers = by_topic(words, "words")
+        lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
         listed = dict.fromkeys(word for values in lists.values() for word in values)
         found = look_up(listed, tokenizer, case_variants=case_variants, leading_space=leading_space)
 
@@ -194,7 +202,7 @@ class Topics:
             for outcome in OUTCOMES
             if outcome not in kept
         }
-        left_out |= {reason: _words(values, reason) for reason, values in outliers.items()}
+        left_out |= {reason: word_list(values, reason) for reason, values in outliers.items()}
         left_out[_REPEATED] = [word for values in lists.values() for word in _repeats(values)]
 
         size = vocabulary_size(tokenizer)
@@ -260,22 +268,22 @@ class Topics:
             vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise V by default.
             tokenizer: As in ``from_token_ids``.
         """
-        table = _matrix(phi)
+        table = matrix(phi)
         n_topics, n_columns = table.shape
-        per_topic = _kept_per_topic(n_columns, fraction, rounding)
+        per_topic = kept_per_topic(n_columns, fraction, rounding)
         if not 0 <= min_probability < 1:
             raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
         names = tuple(str(topic) for topic in range(n_topics)) if names is None else tuple(names)
         if len(names) != n_topics:
             raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
-        columns, size = _columns(n_columns, token_ids, vocabulary_size)
-        excluded = np.isin(columns, _token_ids(exclude, "exclude"))
+        columns, size = columns_of(n_columns, token_ids, vocabulary_size)
+        excluded = np.isin(columns, token_id_array(exclude, "exclude"))
 
         kept = []
         for topic, name in enumerate(names):
-            probabilities = _probabilities(table[topic], f"row {topic} of phi (topic {name!r})")
+            probabilities = probabilities_of(table[topic], f"row {topic} of phi (topic {name!r})")
             allowed = ~excluded & (probabilities > min_probability)
-            kept.append(_most_likely(probabilities, columns, allowed, per_topic))
+            kept.append(most_likely(probabilities, columns, allowed, per_topic))
         entries, topics = _assignments([ids for ids, _ in kept])
         weights = np.concatenate([probabilities for _, probabilities in kept])
         twins = _identical_topics(entries, topics, names)
@@ -337,10 +345,10 @@ class Topics:
             vocabulary_size: Number of token ids; by default that of the fit, or of ``tokenizer``.
             tokenizer: As in ``from_token_ids``. A fit brings its own words and hash, and refuses another tokenizer.
         """
-        source = _topic_model(lda, token_ids, vocabulary_size, tokenizer)
+        source = topic_model(lda, token_ids, vocabulary_size, tokenizer)
         if stop_words is None and source.filtered:
             stop_words = ()
-        excluded = [*_token_ids(exclude, "exclude"), *_never_kept(stop_words, tokenizer)]
+        excluded = [*token_id_array(exclude, "exclude"), *never_kept(stop_words, tokenizer)]
         topics = cls.from_matrix(
             source.phi,
             fraction=fraction,
@@ -465,7 +473,7 @@ class Topics:
         counts = torch.zeros(len(self.group_topics) + 1, dtype=torch.int64)
         n_documents = 0
         for document in documents:
-            ids = torch.from_numpy(_token_ids(document, f"document {n_documents}"))
+            ids = torch.from_numpy(token_id_array(document, f"document {n_documents}"))
             # No topic is -1, so it is counted in the first cell.
             counts += torch.bincount(self.labels(ids) + 1, minlength=len(counts))
             n_documents += 1
@@ -484,7 +492,7 @@ class Topics:
 
     def with_vocabulary_size(self, n: int) -> "Topics":
         """The same topics over ``n`` token ids, for a model whose table is padded beyond the tokenizer."""
-        n = _whole_number(n, "vocabulary size", at_least=1)
+        n = whole_number(n, "vocabulary size", at_least=1)
         single = self.words < self.vocabulary_size
         pieces = [piece for compound in self.compounds for piece in compound]
         highest = max(self.words[single].tolist() + pieces)
@@ -511,11 +519,11 @@ class Topics:
 
     def restrict(self, ids: Iterable[Any]) -> "Topics":
         """The same topics with only the given entries, for example those that occur in a text."""
-        return self._subset(np.isin(self.words.numpy(), _token_ids(ids, "restrict")), "restricted away")
+        return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
 
     def without(self, ids: Iterable[Any]) -> "Topics":
         """The same topics without the given entries. Entries that have no topic anyway change nothing."""
-        return self._subset(~np.isin(self.words.numpy(), _token_ids(ids, "without")), "dropped on demand")
+        return self._subset(~np.isin(self.words.numpy(), token_id_array(ids, "without")), "dropped on demand")
 
     def _subset(self, keep: Bool[np.ndarray, "word"], reason: str) -> "Topics":
         if not keep.any():
@@ -695,87 +703,7 @@ class Coverage:
         )
 
 
-# --- checking what came ---------------------------------------------------------------------------
-
-
-def _whole_number(value: Any, name: str, *, at_least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    number = operator.index(value)
-    if number < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {number}")
-    return number
-
-
-def _token_ids(values: Any, what: str, *, below: int | None = None) -> _Ids:
-    """Token ids as an array in the order given; whatever only resembles token ids is refused."""
-    if isinstance(values, Tensor | np.ndarray):
-        ids = _ids_of_array(values.detach().cpu() if isinstance(values, Tensor) else values, what)
-    else:
-        ids = _ids_of_items(values, what)
-    if below is not None and len(wrong := ids[(ids < 0) | (ids >= below)]):
-        raise ValueError(
-            f"{what} holds {len(wrong)} ids that the vocabulary does not have, such as {wrong[0]}: its ids are "
-            f"0..{below - 1}; are these ids of another tokenizer?"
-        )
-    return ids
-
-
-def _ids_of_array(values: Tensor | np.ndarray, what: str) -> _Ids:
-    whole = (
-        not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
-        if isinstance(values, Tensor)
-        else values.dtype.kind in "iu"
-    )
-    if values.ndim != 1 or not (whole or 0 in values.shape):
-        raise TypeError(f"{what} needs a row of whole ids, got {values.dtype} of shape {list(values.shape)}")
-    return np.asarray(values).astype(np.int64)
-
-
-def _ids_of_items(values: Any, what: str) -> _Ids:
-    remedy = "words go to Topics.from_word_lists"
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(f"{what} needs a list of token ids, got {values!r}; {remedy}")
-    items = list(values)
-    for item in items:
-        if isinstance(item, bool | np.bool_) or not hasattr(item, "__index__"):
-            raise TypeError(f"{what} needs token ids, which are whole numbers, got {item!r}; {remedy}")
-    try:
-        return np.array([operator.index(item) for item in items], dtype=np.int64)
-    except OverflowError as error:
-        raise ValueError(f"{what} holds an id of more than 64 bits: are these token ids?") from error
-
-
-def _words(values: Any, what: str) -> list[str]:
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(f"{what} needs a list of words, got {values!r}; put a single word into a list")
-    words = list(values)
-    for word in words:
-        if not isinstance(word, str):
-            raise TypeError(
-                f"{what} needs words, which are strings, got {word!r}; token ids go to Topics.from_token_ids, "
-                "and of (word, score) pairs only the word is wanted"
-            )
-    return words
-
-
-def _by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The list of every topic by its name, and apart from them that of the outlier topic -1 by its reason."""
-    if not isinstance(lists, Mapping):
-        raise TypeError(f"topics need a mapping topic -> {what}, got {type(lists).__name__}")
-    if not lists:
-        raise ValueError(f"topics need at least one topic -> {what}, got an empty mapping")
-    if all(isinstance(key, str) for key in lists):
-        return dict(lists), {}
-    if any(isinstance(key, bool | np.bool_) or not hasattr(key, "__index__") for key in lists):
-        raise TypeError(f"topics must all be named by strings or all by whole numbers, got {list(lists)[:5]}")
-    numbered = {operator.index(key): values for key, values in lists.items()}
-    outliers = {"outliers (topic -1)": numbered.pop(-1)} if -1 in numbered else {}
-    if not numbered:
-        raise ValueError("no topic is left: only the outlier topic -1 was given")
-    if min(numbered) < 0:
-        raise ValueError(f"topic numbers must be 0 or more, or -1 for outliers, got {min(numbered)}")
-    return {str(number): numbered[number] for number in sorted(numbered)}, outliers
+# --- putting topics together ------------------------------------------------------------------------
 
 
 def _repeats(items: Sequence[Any]) -> list[Any]:
@@ -783,10 +711,7 @@ def _repeats(items: Sequence[Any]) -> list[Any]:
     return [item for item, count in Counter(items).items() if count > 1]
 
 
-# --- putting topics together ------------------------------------------------------------------------
-
-
-def _assignments(lists: Sequence[_Ids]) -> tuple[_Ids, _Ids]:
+def _assignments(lists: Sequence[Ids]) -> tuple[Ids, Ids]:
     """All (entry, topic) pairs of a list of entries per topic, as two columns."""
     return np.concatenate(lists), np.repeat(np.arange(len(lists)), [len(entries) for entries in lists])
 
@@ -877,179 +802,6 @@ def _from_parts(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
         policy=content["policy"],
     )
-
-
-# --- reading a topic model --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _TopicModel:
-    """What `Topics.from_lda` needs to know of a topic model, whoever fitted it."""
-
-    phi: Any
-    token_ids: Iterable[Any] | None
-    vocabulary_size: int | None
-    filtered: bool
-    texts: Mapping[int, str] = field(default_factory=dict)
-    hash: str | None = None
-
-    def chance(self) -> float:
-        """P(token | topic) if all tokens were equally likely, and a rounding error more; below 1."""
-        return min((1 + 1e-9) / int(self.phi.shape[1]), 0.5)
-
-
-def _topic_model(lda: Any, token_ids: Any, size: int | None, tokenizer: Any) -> _TopicModel:
-    if all(hasattr(lda, name) for name in ("phi", "token_ids", "texts", "tokenizer_hash")):
-        if token_ids is not None:
-            raise ValueError("a fit knows the token ids of its columns: leave token_ids out")
-        if tokenizer is not None and tokenizer_hash(tokenizer) != lda.tokenizer_hash:
-            raise ValueError(
-                f"the topics were fitted with another tokenizer (vocabulary {lda.tokenizer_hash[:12]}…) than this one: "
-                "fit them on documents of this one"
-            )
-        texts = dict(zip(lda.token_ids.tolist(), lda.texts, strict=True))
-        size = lda.vocabulary_size if size is None else size
-        phi = lda.phi.clone()
-        phi[list(lda.empty_topics)] = 1.0
-        return _TopicModel(phi, lda.token_ids, size, True, texts, lda.tokenizer_hash)
-    if not callable(getattr(lda, "get_topics", None)):
-        raise TypeError(
-            f"from_lda needs a TopicFit or a gensim model with get_topics, got {type(lda).__name__}; the matrix "
-            "P(token | topic) of any other topic model goes to Topics.from_matrix"
-        )
-    # The whole matrix: get_term_topics of gensim is no probability and hides whatever is small.
-    phi = _matrix(lda.get_topics())
-    columns = _gensim_columns(lda, phi.shape[1], tokenizer) if token_ids is None else token_ids
-    if size is None and tokenizer is not None:
-        size = vocabulary_size(tokenizer)
-    return _TopicModel(phi, columns, size, tokenizer is None)
-
-
-def _gensim_columns(lda: Any, n: int, tokenizer: Any) -> list[int] | None:
-    """Token ids of the columns of a gensim model as its ``id2word`` has them; None where columns are ids."""
-    mapping = getattr(lda, "id2word", None)
-    words = [mapping.get(column) for column in range(n)] if mapping else [str(column) for column in range(n)]
-    if all(str(word).isdecimal() for word in words):
-        ids = [int(word) for word in words]
-        return None if ids == list(range(n)) else ids
-    known = {} if tokenizer is None else tokenizer.get_vocab()
-    missing = [word for word in words if word not in known]
-    if missing:
-        what = "pass the tokenizer" if tokenizer is None else "fit the model on its token ids"
-        raise ValueError(
-            f"{len(missing)} columns of the model are named by words that are no tokens, such as {missing[0]!r}: "
-            f"{what}, or name the token id of every column with token_ids="
-        )
-    return [known[word] for word in words]
-
-
-def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
-    """Ids of the stop words that are one token, in any case; None: gensim's English list.
-
-    Tokens count that a stop word becomes, alone or behind a space, and tokens that read like one, because behind a
-    bracket some tokenizers have one that stands for it nowhere else.
-    """
-    if stop_words is None:
-        from gensim.parsing.preprocessing import STOPWORDS
-
-        stop_words = sorted(STOPWORDS)
-    words = _words(stop_words, "stop_words")
-    found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
-    ids = {pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1}
-    lowered = {word.strip().lower() for word in words}
-    known = sorted(set(tokenizer.get_vocab().values()))
-    texts = tokenizer.batch_decode([[index] for index in known])
-    alike = {index for index, text in zip(known, texts, strict=True) if text.strip("▁ ").lower() in lowered}
-    return sorted(ids | alike)
-
-
-def _never_kept(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
-    """Ids of stop words and of special tokens; none where there is no tokenizer to look them up with."""
-    if tokenizer is not None:
-        return stop_word_ids(stop_words, tokenizer) + sorted(tokenizer.all_special_ids)
-    if stop_words is not None and list(stop_words):
-        raise ValueError(
-            "stop_words are looked up with the tokenizer: pass it as well, or exclude= token ids"
-        )
-    return []
-
-
-def _matrix(phi: Any) -> Any:
-    """The topic model as a 2-d array or tensor of real numbers, not copied."""
-    if not isinstance(phi, Tensor):
-        try:
-            phi = np.asarray(phi)
-        except ValueError as error:
-            raise ValueError("phi must be [topic, token], with rows of equal length") from error
-    real = (
-        not (phi.dtype.is_complex or phi.dtype == torch.bool)
-        if isinstance(phi, Tensor)
-        else phi.dtype.kind in "iuf"
-    )
-    if not real or phi.ndim != 2 or 0 in phi.shape:
-        raise ValueError(
-            "phi must hold the numbers P(token | topic) as [topic, token], "
-            f"got {phi.dtype} of shape {list(phi.shape)}"
-        )
-    return phi
-
-
-def _probabilities(row: Any, what: str) -> Float64[np.ndarray, "column"]:
-    """A row of the topic model, summing to one."""
-    values = np.asarray(row.detach().cpu().double() if isinstance(row, Tensor) else row, dtype=np.float64)
-    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-    if len(wrong):
-        raise ValueError(
-            f"{what} must be finite and not negative, got {values[wrong[0]]} in column {wrong[0]}"
-        )
-    total = values.sum()
-    if total == 0:
-        raise ValueError(f"{what} is zero everywhere: leave the topic out")
-    probabilities: np.ndarray = values / total
-    return probabilities
-
-
-def _kept_per_topic(n_columns: int, fraction: float, rounding: str) -> int:
-    if isinstance(fraction, bool) or not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
-    if rounding == "plain":
-        return max(1, math.floor(n_columns * fraction + 0.5))
-    if rounding == "public_code":
-        return min(n_columns, int(n_columns * fraction) + 1)
-    raise ValueError(f"rounding must be 'plain' or 'public_code', got {rounding!r}")
-
-
-def _columns(n_columns: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple[_Ids, int]:
-    """The token id of every column, and the number of token ids."""
-    if token_ids is None:
-        size = _whole_number(n_columns if size is None else size, "vocabulary_size", at_least=n_columns)
-        return np.arange(n_columns), size
-    if size is None:
-        raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
-    size = _whole_number(size, "vocabulary_size", at_least=1)
-    columns = _token_ids(token_ids, "token_ids", below=size)
-    different = len(np.unique(columns))
-    if not len(columns) == different == n_columns:
-        raise ValueError(
-            f"token_ids must name a different id for each of the {n_columns} columns of phi, "
-            f"got {len(columns)} ids, {different} of them different"
-        )
-    return columns, size
-
-
-def _most_likely(
-    probabilities: Float64[np.ndarray, "column"],
-    columns: Int64[np.ndarray, "column"],
-    allowed: Bool[np.ndarray, "column"],
-    n: int,
-) -> tuple[Int64[np.ndarray, "kept"], Float64[np.ndarray, "kept"]]:
-    """Ids and probabilities of the ``n`` likeliest allowed columns, equal ones in the order of their ids."""
-    kept = np.flatnonzero(allowed)
-    if len(kept) > n:
-        # Sorting only what reaches the n-th value is fast, and keeps every tie for the ids to decide.
-        kept = kept[probabilities[kept] >= np.partition(probabilities[kept], -n)[-n]]
-    kept = kept[np.lexsort((columns[kept], -probabilities[kept]))][:n]
-    return columns[kept], probabilities[kept]
 
 
 # --- tables -----------------------------------------------------------------------------------------

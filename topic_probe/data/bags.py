@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.data.batches import Document, read_documents
-from topic_probe.topics import stop_word_ids
+from topic_probe.topic_models import stop_word_ids
 from topic_probe.vocabulary import vocabulary_size
 
 STOP, SPECIAL, NO_WORD, PIECE, RARE, COMMON = (
