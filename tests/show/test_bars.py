@@ -1,0 +1,109 @@
+"""Bars of ratios draw the rows that they are given."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+
+from topic_probe.show.bars import ratio_bars, ratio_panels
+
+RATIOS = {("small", 0.001): 1.5, ("small", 0.002): 0.8, ("large", 0.001): 2.0, ("large", 0.002): 1.25}
+
+
+def rows(**changes):
+    return [
+        {"model": model, "threshold": threshold, "score": "attention", "ratio": ratio, "low": ratio - 0.1,
+         "high": ratio + 0.2, "paper": 2 * ratio}
+        | changes.get(f"{model} {threshold}", {})
+        for (model, threshold), ratio in RATIOS.items()
+    ]  # fmt: skip
+
+
+def bars(ax):
+    return sorted((patch.get_x() + patch.get_width() / 2, patch) for patch in ax.patches)
+
+
+def intervals(ax):
+    lines = [c for c in ax.collections if isinstance(c, LineCollection)]
+    return sorted(segment.tolist() for one in lines for segment in one.get_segments())
+
+
+def paper(ax):
+    points = [line.get_xydata() for line in ax.get_lines() if line.get_label() == "paper"]
+    return sorted(np.concatenate(points).tolist()) if points else []
+
+
+def test_a_bar_reaches_from_one_to_its_ratio_models_side_by_side():
+    ends = [patch.get_y() + patch.get_height() for _, patch in bars(ratio_bars(rows()))]
+    assert ends == pytest.approx(list(RATIOS.values()))
+    assert {patch.get_y() for _, patch in bars(ratio_bars(rows()))} == {1.0}
+
+
+def test_intervals_and_printed_values_stand_at_their_bars():
+    ax = ratio_bars(rows())
+    at = [place for place, _ in bars(ax)]
+    wanted = [[[x, r - 0.1], [x, r + 0.2]] for x, r in zip(at, RATIOS.values(), strict=True)]
+    np.testing.assert_allclose(intervals(ax), wanted)
+    np.testing.assert_allclose(paper(ax), [[x, 2 * r] for x, r in zip(at, RATIOS.values(), strict=True)])
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["small", "large"]
+
+
+def test_an_interval_that_does_not_hold_the_ratio_is_drawn_where_it_is():
+    ax = ratio_bars(rows(**{"small 0.001": {"low": 1.6, "high": 1.7}}))
+    assert intervals(ax)[0][0][1] == 1.6
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan])
+def test_a_ratio_that_is_missing_leaves_a_gap_with_a_mark(nothing):
+    ax = ratio_bars(rows(**{"small 0.002": {"ratio": nothing}}))
+    assert len(ax.patches) == len(intervals(ax)) == 3
+    assert [text.get_text() for text in ax.texts] == ["×"]
+
+
+def test_rows_need_neither_intervals_nor_printed_values_nor_thresholds():
+    ax = ratio_bars(
+        [{"model": "a", "ratio": 1.2}, {"model": "b", "ratio": 1.1, "low": 1.0, "high": math.inf}]
+    )
+    assert len(ax.patches) == 2
+    assert intervals(ax) == []
+    assert paper(ax) == []
+
+
+def test_large_ratios_get_a_logarithmic_axis_on_which_all_of_them_are():
+    ax = ratio_bars(rows(**{"large 0.001": {"paper": 8.1}}))
+    assert ax.get_yscale() == "log"
+    assert ax.get_ylim()[0] < 0.7
+    assert ax.get_ylim()[1] > 8.1
+    assert ratio_bars(rows(**{"large 0.001": {"paper": 2.9}})).get_yscale() == "linear"
+
+
+def test_scores_are_drawn_apart():
+    both = rows() + [row | {"score": "cosine", "ratio": 3 * row["ratio"]} for row in rows()]
+    with pytest.raises(ValueError, match="choose one with score=, or draw them all by ratio_panels"):
+        ratio_bars(both)
+    with pytest.raises(ValueError, match="no row has the score 'dot'"):
+        ratio_bars(both, score="dot")
+    drawn = ratio_panels(both).axes
+    assert [ax.get_title() for ax in drawn] == ["attention", "cosine"]
+    tops = [patch.get_y() + patch.get_height() for _, patch in bars(drawn[1])]
+    assert tops == pytest.approx([3 * ratio for ratio in RATIOS.values()])
+
+
+def test_nothing_to_draw_is_said():
+    for empty in ([], [{"model": "a", "threshold": 1, "score": "x", "ratio": math.nan}]):
+        ax = ratio_bars(empty)
+        assert "no ratio to draw" in ax.texts[0].get_text()
+
+
+def test_more_models_than_thresholds_and_a_single_bar_are_drawn():
+    for n_models, n_thresholds in itertools.product((1, 7), (1, 4)):
+        cells = [
+            {"model": f"m{m}", "threshold": t, "score": "s", "ratio": 1.1}
+            for m in range(n_models)
+            for t in range(n_thresholds)
+        ]
+        places = [place for place, _ in bars(ratio_bars(cells))]
+        assert len(places) == n_models * n_thresholds
+        assert min(np.diff(places), default=1) > 0.15

@@ -1,0 +1,131 @@
+"""Colours and labels that all figures and pages share, so that a topic looks the same wherever it is shown."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from topic_probe.topics import Topics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = (
+    "#65dfef", "#802c53", "#568baf", "#503880", "#cc736a", "#0e4e14",
+    "#b3e176", "#877d0d", "#d7c516", "#4e2df7", "#a78cfc", "#8726c2",
+)  # fmt: skip
+"""Colours of topics 0 to 11; beyond them colours come again.
+
+Chosen so that all twelve stay apart with every kind of colour blindness, and light and dark alternate: neighbouring
+topics differ in a grey print too.
+"""
+
+SEQUENTIAL = "cividis"
+"""Colour map of numbers: its lightness rises evenly, in grey and for the colour-blind as well, and its middle is grey.
+"""
+
+MISSING = "#e8e8e8"
+"""Where there is no number."""
+
+ACCENTS = ("#00366c", "#bc5a00", "#7a7a7a", "#12827c", "#a2417d", "#8a7400")
+"""Colours of curves that are no topics; line styles tell them apart as well."""
+LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 2)))
+
+
+def topic_colour(topic: int) -> str:
+    """The colour of a topic as ``#rrggbb``, by its id alone: the same in every figure and page."""
+    return PALETTE[topic % len(PALETTE)]
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever can be read better on a ``#rrggbb`` colour."""
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # Contrast (lighter + 0.05) / (darker + 0.05) is the same with both at this luminance.
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+
+
+def topic_label(topic: int, words: Sequence[str | int], *, n: int = 3) -> str:
+    """A topic as people know it, ``id: word·word·word``, with the first ``n`` of its words."""
+    shown = [text if text.isprintable() else repr(text)[1:-1] for text in map(str, words[:n])]
+    return f"{topic}: {'·'.join(shown) or '(no words)'}"
+
+
+def topic_labels(topics: Topics, *, n: int = 3, tokenizer: Any = None) -> list[str]:
+    """The label of every topic, with its words as its tokenizer or the topics themselves spell them, else ids."""
+    words = topics.top_words(n, tokenizer=tokenizer)
+    return [topic_label(topic, first, n=n) for topic, first in enumerate(words)]
+
+
+# -------------------------------------------------------------------- what all figures do
+
+
+def axes_for(ax: "Axes | None", *, size: tuple[float, float] = (6.0, 4.0)) -> "Axes":
+    """The axes to draw on: those given, or those of a new figure, which no pyplot knows of."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained").subplots()
+
+
+def panels(
+    draw: Sequence[Callable[["Axes"], Any]],
+    *,
+    columns: int | None = None,
+    size: tuple[float, float] = (3.2, 3.2),
+    title: str = "",
+    **sharing: Any,
+) -> "Figure":
+    """A figure with a panel for every function, which draws on the axes that it is given; ``size`` is of one panel.
+
+    ``sharing`` goes to `matplotlib.figure.Figure.subplots` (``sharex=True``).
+    """
+    from matplotlib.figure import Figure
+
+    n_columns = min(len(draw), columns or len(draw)) or 1
+    n_rows = max(1, -(-len(draw) // n_columns))
+    figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, squeeze=False, **sharing)
+    for ax, draw_one in zip(grid.flat, draw, strict=False):
+        draw_one(ax)
+    for ax in grid.flat[len(draw) :]:
+        ax.set_axis_off()
+    if title:
+        figure.suptitle(drawable(title))
+    return figure
+
+
+def say(ax: "Axes", text: str) -> "Axes":
+    """The axes with a sentence in place of a picture, where there is nothing to draw."""
+    import textwrap
+
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, drawable(textwrap.fill(text, 36)), ha="center", va="center", transform=ax.transAxes)
+    return ax
+
+
+def drawable(text: str) -> str:
+    """The text as matplotlib draws it: no formula between dollars, and a box for what the font does not have.
+
+    Without this a word of another script is a warning, and a dollar sign among the words an error.
+    """
+    characters = _characters()
+    shown = (one if ord(one) in characters or one == "\n" else "□" for one in text)
+    return "".join(shown).replace("$", r"\$")
+
+
+def _characters() -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont
+
+    return _characters_of(str(findfont(FontProperties())))
+
+
+@lru_cache
+def _characters_of(path: str) -> frozenset[int]:
+    from matplotlib.font_manager import get_font
+
+    return frozenset(get_font(path).get_charmap())
