@@ -1,0 +1,414 @@
+"""What the recipes on real text share: the paper's models, and for each the documents and topics of its own tokenizer.
+
+A model, its tokenizer's documents and an LDA of their token ids are prepared together, because topics are sets of
+token ids and mean nothing to another tokenizer. What needs files that are not there is reported as `Missing`, so that
+one model without files does not stop the others.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from topic_probe.data.batches import Document
+from topic_probe.data.corpus import Corpus, DocumentStream
+from topic_probe.data.lda import TopicFit, fit_topics
+from topic_probe.data.token_store import tokenizer_identity
+from topic_probe.lens import capture
+from topic_probe.lens.hosts import open_model, random_init
+from topic_probe.topics import Topics
+
+HUB = {
+    "bert": "google-bert/bert-base-uncased",
+    "albert": "albert/albert-base-v2",
+    "bart": "facebook/bart-base",
+    # ELECTRA trains two models; the discriminator is the one that is kept and used, the generator only helps it.
+    "electra": "google/electra-base-discriminator",
+    "roberta": "FacebookAI/roberta-base",
+}
+"""The paper's pretrained models and their names on the Hugging Face hub, the base size of each."""
+
+RANDOM = " random"
+"""A name that ends so is the untrained twin of the model before it."""
+
+PAPER_MODELS = (*HUB, "bert" + RANDOM)
+THRESHOLDS = (0.0005, 0.001, 0.002)
+"""Words per topic ÷ vocabulary size; the paper calls it the ambiguity threshold."""
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How articles become topics, and which documents are measured.
+
+    Attributes:
+        n_articles: Articles of the Wikipedia sample, where no corpus is given.
+        n_topics: Topics of LDA, which is fitted on whole articles.
+        passes: Passes of LDA over them.
+        length: Tokens that a measured document is cut to, at word borders and special ones included (fewer for a model
+            that takes fewer): the common length of all documents that reach it.
+        n_documents: Measured documents at most, spread evenly over the corpus; None: all.
+        fraction_of: What a threshold is a fraction of. "tokenizer": the ids of the tokenizer, so that words per topic
+            do not depend on how large the corpus is. The paper's topics have 15, 30 and 59 words for BERT, which is
+            this up to rounding. "fit": the words that LDA was fitted on, which rare words are not among; of a small
+            corpus only few words per topic remain.
+    """
+
+    n_articles: int = 10_000
+    n_topics: int = 100
+    passes: int = 10
+    length: int = 128
+    n_documents: int | None = 2_000
+    fraction_of: str = "tokenizer"
+
+    def __post_init__(self) -> None:
+        if self.fraction_of not in ("tokenizer", "fit"):
+            raise ValueError(f"fraction_of must be 'tokenizer' or 'fit', got {self.fraction_of!r}")
+        for name in ("n_articles", "n_topics", "passes", "length", "n_documents"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
+"""For the articles that come with gensim."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A model with everything that is measured on it.
+
+    Attributes:
+        label: What it is called in tables.
+        model: Hooked.
+        random: Whether it is an untrained twin.
+        articles: The whole texts as documents of its tokenizer, to be read as a stream.
+        documents: The cut documents that are measured.
+        fit: LDA of the articles.
+        settings: How they were made.
+    """
+
+    label: str
+    model: Any
+    random: bool
+    articles: DocumentStream
+    documents: Sequence[Document]
+    fit: TopicFit
+    settings: TextSettings
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's own tokenizer."""
+        return self.model.tokenizer
+
+    def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
+        """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
+        columns = len(self.fit.token_ids)
+        size = self.fit.vocabulary_size if self.settings.fraction_of == "tokenizer" else columns
+        fraction = min(1.0, threshold * size / columns)
+        return Topics.from_lda(self.fit, fraction=fraction, one_topic_per_word=one_topic_per_word)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A model that could not be measured.
+
+    Attributes:
+        label: What it would be called in tables.
+        random: Whether it would be an untrained twin.
+        reason: Why, and what to do about it.
+    """
+
+    label: str
+    random: bool
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A model that a recipe is to measure.
+
+    Attributes:
+        label: What it is called in tables.
+        source: A name of ``HUB``, a name on the hub, a folder, or a model.
+        random: Whether its untrained twin is meant.
+        named: Whether the user named it, so that it is an error if it is not there.
+    """
+
+    label: str
+    source: Any
+    random: bool = False
+    named: bool = True
+
+
+def wanted_models(
+    models: Any = None, *, twins: bool = False, only: Iterable[str] | None = None
+) -> list[Wanted]:
+    """The models that are meant, each followed by its untrained twin if ``twins``.
+
+    Args:
+        models: None: the paper's; a name, hub name or folder; several of them; or label → one of these or a model.
+        twins: Whether to add the untrained twin of every model.
+        only: Labels to keep.
+    """
+    if models is None:
+        named: Mapping[Any, Any] = {name: name for name in PAPER_MODELS}
+    elif isinstance(models, Mapping):
+        named = models
+    elif isinstance(models, str | Path):
+        named = {_label(models): models}
+    elif isinstance(models, Iterable):
+        named = {_label(source): source for source in models}
+    else:
+        raise TypeError(f"models must be names, folders, or a mapping label → model, got {_kind(models)}")
+    if not named:
+        raise ValueError("models is empty: name at least one, or leave it out for the paper's")
+    found: dict[str, Wanted] = {}
+    for label, source in named.items():
+        one = _wanted(str(label), source, named=models is not None)
+        found.setdefault(one.label, one)
+        if twins and not one.random:
+            twin = one.label + RANDOM
+            found.setdefault(twin, Wanted(twin, one.source, random=True, named=one.named))
+    return _kept(list(found.values()), only)
+
+
+def _label(source: Any) -> str:
+    if not isinstance(source, str | Path):
+        raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {_kind(source)}")
+    is_folder = isinstance(source, Path) or Path(source).expanduser().is_dir()
+    name = Path(source).expanduser().name if is_folder else str(source)
+    labels = {hub_name: label for label, hub_name in HUB.items()}
+    return labels.get(name, name)
+
+
+def _wanted(label: str, source: Any, *, named: bool) -> Wanted:
+    if isinstance(source, str) and source.endswith(RANDOM):
+        return Wanted(label, source.removesuffix(RANDOM), random=True, named=named)
+    return Wanted(label, source, named=named)
+
+
+def _kept(found: list[Wanted], only: Iterable[str] | None) -> list[Wanted]:
+    if only is None:
+        return found
+    only = set(only)
+    unknown = sorted(only - {one.label for one in found})
+    if unknown:
+        known = ", ".join(one.label for one in found)
+        raise ValueError(f"no model {unknown[0]!r} in this recipe; there are: {known}")
+    return [one for one in found if one.label in only]
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+# --- opening ----------------------------------------------------------------------------------------
+
+
+def hub_is_reachable() -> bool:
+    """Whether the Hugging Face hub answers, asked once and without retries."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # whatever the HTTP client of this version raises
+        return False
+    return True
+
+
+def open_named(source: Any, *, reachable: Callable[[], bool] = hub_is_reachable) -> Any:
+    """A hooked model by one of the paper's names, or by anything that `open_model` takes.
+
+    Raises:
+        OSError: where files are missing; at once where the hub cannot be reached.
+    """
+    if not isinstance(source, str):
+        return open_model(source)
+    name = HUB.get(source, source)
+    if _is_local(name) or reachable():
+        return open_model(name)
+    folder = _downloaded(name)
+    if folder is None:
+        raise OSError(_NOT_HERE.format(name=name, label=source if source in HUB else "NAME"))
+    return open_model(folder)
+
+
+_NOT_HERE = (
+    "{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf download "
+    '{name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
+)
+
+
+def _is_local(name: str) -> bool:
+    return (
+        name.startswith((".", "~", "/"))
+        or name.count("/") > 1
+        or Path(name).is_dir()
+        or Path(name).is_absolute()
+    )
+
+
+def _downloaded(name: str) -> str | None:
+    """The folder in which an earlier download has left a model."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # not there, or no name that the hub could have
+        return None
+
+
+# --- preparing --------------------------------------------------------------------------------------
+
+
+def prepare_all(
+    models: Any = None,
+    corpus: Corpus | None = None,
+    settings: TextSettings | None = None,
+    *,
+    quick: bool = False,
+    twins: bool = False,
+    only: Iterable[str] | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: bool = False,
+) -> Iterator[Prepared | Missing]:
+    """Every model, ready to be measured, one at a time.
+
+    Args:
+        models: As in `wanted_models`.
+        corpus: Texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
+        settings: None: 100 topics as in the paper, or if ``quick`` `QUICK`.
+        quick: Whether the quick variant is meant.
+        twins: Whether to add the untrained twin of every model.
+        only: Labels to keep.
+        seed: Of the Wikipedia sample, LDA and untrained twins.
+        folder: Where token ids and fits are kept for the next time. A fit is found again only for the same texts,
+            tokenizer and options.
+        progress: Whether to show progress bars.
+
+    Raises:
+        OSError: where the user named a model, or gave a corpus, that is not there.
+    """
+    settings = settings or (QUICK if quick else TextSettings())
+    reachable = cache(hub_is_reachable)
+    texts = _Texts(
+        corpus, settings, quick=quick, seed=seed, folder=folder, progress=progress, reachable=reachable
+    )
+    source, model = None, None
+    for one in wanted_models(models, twins=twins, only=only):
+        try:
+            if model is None or one.source != source:
+                source, model = one.source, open_named(one.source, reachable=reachable)
+        except OSError as error:
+            if one.named:
+                raise
+            yield Missing(one.label, one.random, str(error))
+            continue
+        try:
+            articles, documents, fit = texts.of(model)
+        except ConnectionError as error:
+            if corpus is not None:
+                raise
+            yield Missing(one.label, one.random, str(error))
+            continue
+        measured = random_init(model, seed=seed) if one.random else model
+        yield Prepared(one.label, measured, one.random, articles, documents, fit, settings)
+
+
+class _Texts:
+    """The documents and the fit of every tokenizer, each made once."""
+
+    def __init__(
+        self,
+        corpus: Corpus | None,
+        settings: TextSettings,
+        *,
+        quick: bool,
+        seed: int,
+        folder: str | Path | None,
+        progress: bool,
+        reachable: Callable[[], bool],
+    ) -> None:
+        self._needs_hub = corpus is None and not quick
+        if corpus is None:
+            corpus = Corpus.bundled() if quick else Corpus.wikipedia(settings.n_articles, seed=seed)
+        self._corpus, self._settings, self._seed, self._progress = corpus, settings, seed, progress
+        self._folder = None if folder is None else Path(folder).expanduser()
+        self._reachable = reachable
+        self._done: dict[str, tuple[DocumentStream, Sequence[Document], TopicFit]] = {}
+
+    def of(self, model: Any) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
+        """Whole articles, cut documents and the fit for the tokenizer of a model."""
+        tokenizer = getattr(model, "tokenizer", None)
+        if tokenizer is None:
+            raise ValueError(
+                f"{capture.describe_class(model)} has no tokenizer, which its documents and topics need: open it with "
+                "topic_probe.open_model(model, tokenizer=...) and pass that"
+            )
+        length = min(self._settings.length, capture.context_length(model) or self._settings.length)
+        key = json.dumps([tokenizer_identity(tokenizer), length])
+        if key not in self._done:
+            if self._needs_hub and self._folder is None and not self._reachable():
+                raise ConnectionError(
+                    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
+                    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or "
+                    "Corpus.from_files for your own"
+                )
+            self._done[key] = self._read(tokenizer, length)
+        return self._done[key]
+
+    def _read(self, tokenizer: Any, length: int) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
+        cache_folder = None if self._folder is None else self._folder / "tokens"
+        articles = self._corpus.documents(tokenizer, cache=cache_folder, progress=self._progress)
+        fit = self._fit(articles, tokenizer)
+        cut = self._corpus.documents(
+            tokenizer, max_length=length, cache=cache_folder, progress=self._progress
+        )
+        wanted = self._settings.n_documents
+        step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
+        return articles, list(islice(islice(cut, 0, None, step), wanted)), fit
+
+    def _fit(self, articles: DocumentStream, tokenizer: Any) -> TopicFit:
+        path = self._path_of_fit(tokenizer)
+        if path is not None and path.exists():
+            return TopicFit.load(path)
+        fit = fit_topics(
+            articles,
+            tokenizer,
+            n_topics=self._settings.n_topics,
+            passes=self._settings.passes,
+            seed=self._seed,
+            progress=self._progress,
+        )
+        if fit.provenance["stopped"]:
+            raise KeyboardInterrupt(f"LDA: {fit.provenance['stopped']}")
+        if path is not None:
+            fit.save(path)
+        return fit
+
+    def _path_of_fit(self, tokenizer: Any) -> Path | None:
+        """Where a fit is kept; None without a folder, or for texts that may be others next time."""
+        texts = None if self._folder is None else self._corpus.source.identity()
+        if self._folder is None or texts is None:
+            return None
+        facts = {
+            "texts": texts,
+            "shard": [self._corpus.shard_index, self._corpus.n_shards],
+            "tokenizer": tokenizer_identity(tokenizer),
+            "options": [self._settings.n_topics, self._settings.passes, self._seed],
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return self._folder / "fits" / digest[:16]
+
+
+def settings_table(settings: TextSettings, **more: Any) -> list[dict[str, Any]]:
+    """The settings as rows of a table."""
+    content = {**asdict(settings), **more}
+    return [{"setting": name, "value": str(value)} for name, value in content.items()]
