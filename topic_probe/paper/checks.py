@@ -86,7 +86,8 @@ def loss_claims(
 ) -> list[Claim]:
     """A regime with less to train loses only little, for every loss and optimizer that both were trained with.
 
-    Once as the paper words it, and once on a scale where guessing is 0.
+    Once as the paper words it, and once on a scale where guessing is 0. There uniform attention may cost much, as much
+    as theory says: with squared loss its floor has 0.38 of what attention to the topics can gain.
     """
     claims = []
     for loss, optimizer in PAIRS:
@@ -105,6 +106,7 @@ def _slightly(limited: str, free: str) -> str:
 
 
 def _loss_claims(few: AgreementReport, many: AgreementReport, *, setting: str, source: str) -> list[Claim]:
+    share_of_floors = (few.guess - few.floor) / (many.guess - many.floor)
     return [
         Claim(
             text=_slightly(few.regime, many.regime),
@@ -118,11 +120,12 @@ def _loss_claims(few: AgreementReport, many: AgreementReport, *, setting: str, s
             f"{many.loss_error:.4f}; guessing {many.guess:.4f}, best possible {many.bayes:.4f}",
         ),
         Claim(
-            text=f"The same where guessing is 0: the share of what {many.regime} gains that {few.regime} gains too",
+            text=f"Where guessing is 0, {few.regime} keeps as much of what {many.regime} gains as their floors allow "
+            "(share; at least nine tenths of the share of the floors)",
             source="our scale: under squared loss even guessing is within 10 % of the best",
             paper="no number",
             measured=(few.guess - few.loss) / (many.guess - many.loss),
-            above=0.8,
+            above=0.9 * share_of_floors,
             below=1.2,
             setting=setting,
             detail=f"on long documents {few.regime} cannot get below {few.floor:.4f}, {many.regime} not below "
