@@ -119,8 +119,8 @@ def _diagonal_claim(name: str, contrast: Contrast) -> Claim:
     assert contrast.interval is not None
     low, high = contrast.interval.tolist()
     return Claim(
-        text="W_Eᵀ W_E has become a diagonal, the special case of blocks (same word − other words of the topic, ÷ those "
-        "− different topics; about 10 at 300 steps)",
+        text="W_Eᵀ W_E has become a diagonal, the special case of blocks (same word − other words of the topic, ÷ "
+        "those − different topics; about 10 at 300 steps)",
         source=SOURCE,
         paper="a special case of the block-wise optima",
         measured=(same - topic) / abs(topic - different),
