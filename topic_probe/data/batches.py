@@ -163,7 +163,7 @@ def token_batches(
     if long not in ("cut", "chunk"):
         raise ValueError(f"long must be 'cut' or 'chunk', not {long!r}")
     intake = Intake() if intake is None else intake
-    pieces = _pieces(read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake)
+    pieces = cut_documents(read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake)
     specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
     return _batches(pieces if keep is None else filter(keep, pieces), batch_size, pad_id or 0, specials)
 
@@ -188,13 +188,14 @@ def _groups(items: Iterable[Document], size: int) -> Iterator[list[Document]]:
         yield group
 
 
-def _pieces(
+def cut_documents(
     documents: Iterable[Document],
     vocabulary_size: int | None,
     max_length: int | None,
     long: str,
     intake: Intake,
 ) -> Iterator[Document]:
+    """The documents, checked, counted, and cut or chunked as `token_batches` says; empty ones are left out."""
     for number, document in enumerate(documents):
         length = len(document)
         if length == 0:
