@@ -1,6 +1,7 @@
 """Masked-language-model corruption: which positions are to be predicted, and what is shown there."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Int64
@@ -16,7 +17,7 @@ class MaskedBatch:
     """Documents with some positions chosen for prediction.
 
     Attributes:
-        shown: The corrupted ids, what a model sees; 0 is ``[MASK]`` (and padding, where ``mask`` is False).
+        shown: The corrupted ids, what a model sees. In the toy 0 is ``[MASK]`` (and padding, where ``mask`` is False).
         target: The original ids.
         mask: True where a document has a token.
         chosen: The set M, True where the original word is to be predicted; never in padding. A row without
@@ -30,6 +31,10 @@ class MaskedBatch:
 
     def __len__(self) -> int:
         return self.shown.shape[0]
+
+    def to(self, device: torch.device) -> "MaskedBatch":
+        """The batch on a device."""
+        return MaskedBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -66,15 +71,54 @@ class Masking:
         """
         if n_words < 1:
             raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")
-        device = generator.device
+
+        def random_words(n: int) -> Int64[Tensor, " word"]:
+            return torch.randint(1, n_words + 1, (n,), generator=generator, device=generator.device)
+
+        return self._corrupt(documents.ids, documents.mask, documents.mask, random_words, MASK_ID, generator)
+
+    def corrupt_tokens(
+        self,
+        ids: Int64[Tensor, "batch position"],
+        mask: Bool[Tensor, "batch position"],
+        *,
+        maskable: Bool[Tensor, "batch position"],
+        words: Int64[Tensor, " word"],
+        mask_id: int,
+        generator: torch.Generator,
+    ) -> MaskedBatch:
+        """Tokens of real text with positions chosen and corrupted; ``ids`` are left as they are.
+
+        Args:
+            ids: Token ids of a tokenizer, on the device of the generator.
+            mask: True where a document has a token.
+            maskable: True where a token may be chosen: special tokens are not words.
+            words: The ids that random words are drawn from.
+            mask_id: Id of the tokenizer's ``[MASK]``.
+            generator: The only source of randomness.
+        """
+
+        def random_words(n: int) -> Int64[Tensor, " word"]:
+            return words[torch.randint(len(words), (n,), generator=generator, device=generator.device)]
+
+        return self._corrupt(ids, mask, maskable, random_words, mask_id, generator)
+
+    def _corrupt(
+        self,
+        ids: Int64[Tensor, "batch position"],
+        mask: Bool[Tensor, "batch position"],
+        maskable: Bool[Tensor, "batch position"],
+        random_words: Callable[[int], Tensor],
+        mask_id: int,
+        generator: torch.Generator,
+    ) -> MaskedBatch:
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
         # is shown there, so one draw decides both.
-        draw = torch.rand(documents.ids.shape, dtype=torch.float64, generator=generator, device=device)
-        draw.masked_fill_(~documents.mask, 1.0)
+        draw = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=generator.device)
+        draw.masked_fill_(~maskable, 1.0)
         kept, random = self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)
         chosen = draw < self.p_mask
-        shown = documents.ids.masked_fill(chosen & (draw >= kept), MASK_ID)
+        shown = ids.masked_fill(chosen & (draw >= kept), mask_id)
         rows, positions = (chosen & (draw >= kept) & (draw < random)).nonzero(as_tuple=True)
-        words = torch.randint(1, n_words + 1, rows.shape, generator=generator, device=device)
-        shown[rows, positions] = words
-        return MaskedBatch(shown, documents.ids, documents.mask, chosen)
+        shown[rows, positions] = random_words(len(rows))
+        return MaskedBatch(shown, ids, mask, chosen)

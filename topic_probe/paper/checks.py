@@ -8,6 +8,7 @@ from topic_probe.measure.agreement import AgreementReport, measure_agreement
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import NAMES, PAIRS, TrainedToy
 from topic_probe.toy.history import History
+from topic_probe.toy.model import ToyConfig
 
 EVALUATION_SEED = 1000
 """Of the fresh documents that trained toys are measured on; no training uses it."""
@@ -54,6 +55,7 @@ def late_improvement(history: History) -> float:
     """
     tenth = max(1, len(history) // 10)
     last, before = float(history.loss[-tenth:].mean()), float(history.loss[-2 * tenth : -tenth].mean())
+    assert isinstance(history.toy, ToyConfig)
     n = history.toy.world.n_words
     guess = log(n) if history.train.loss == "cross_entropy" else 1 - 1 / n
     return (before - last) / (guess - last) if guess > last else nan

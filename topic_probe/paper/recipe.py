@@ -17,9 +17,11 @@ from torch import nn
 from topic_probe.data.synthetic import TopicModel
 from topic_probe.measure.report import Report
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
+from topic_probe.toy.bert import TextConfig, build_bert
 from topic_probe.toy.history import History, TrainConfig
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.training import train_toy
+from topic_probe.toy.text import TrainingText
+from topic_probe.toy.training import train_text, train_toy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,14 +42,14 @@ class Setting:
 
     Attributes:
         name: Unique within the recipe.
-        toy: The model.
+        toy: The model, a toy or a BERT that is trained on text.
         train: The training.
         seed: Of the initialisation.
         seconds: What the training took when it was measured, on one core of a two-core machine.
     """
 
     name: str
-    toy: ToyConfig
+    toy: ToyConfig | TextConfig
     train: TrainConfig
     seed: int = 0
     seconds: float = nan
@@ -59,7 +61,8 @@ class Setting:
 
     @property
     def world(self) -> TopicModel:
-        """Where the documents come from."""
+        """Where the documents of a toy come from."""
+        assert isinstance(self.toy, ToyConfig)
         return self.train.world or self.toy.world
 
     def shifted(self, seed: int) -> "Setting":
@@ -102,7 +105,7 @@ class TrainedToy:
 
     def model(self) -> nn.Module:
         """The trained model, a new one at every call."""
-        return build_toy(self.history.toy, tensors=self.history.tensors)
+        return self.history.model()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -231,37 +234,44 @@ def choose(settings: Sequence[Setting], only: Iterable[str] | None, seed: int) -
 
 
 def train_all(
-    settings: Iterable[Setting], *, folder: str | Path | None = None, progress: bool = False
+    settings: Iterable[Setting],
+    *,
+    text: TrainingText | None = None,
+    folder: str | Path | None = None,
+    progress: bool = False,
 ) -> dict[str, TrainedToy]:
-    """Every setting trained, by name.
+    """Every setting trained, by name; those of a BERT on the text.
 
     With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
     repeated by another recipe that has the same setting.
     """
-    return {setting.name: _train(setting, folder, progress=progress) for setting in settings}
+    return {setting.name: _train(setting, text, folder, progress=progress) for setting in settings}
 
 
-def _train(setting: Setting, folder: str | Path | None, *, progress: bool) -> TrainedToy:
+def _train(
+    setting: Setting, text: TrainingText | None, folder: str | Path | None, *, progress: bool
+) -> TrainedToy:
     start = time.perf_counter()
     path = (
         None
         if folder is None
-        else Path(folder).expanduser() / f"{slug(setting.name)}-{_digest(setting)}.safetensors"
+        else Path(folder).expanduser() / f"{slug(setting.name)}-{_digest(setting, text)}.safetensors"
     )
     finished_before = path is not None and path.exists()
-    history = train_toy(
-        build_toy(setting.toy, seed=setting.seed),
-        setting.train,
-        checkpoint=path,
-        checkpoint_every=20_000,
-        progress=progress,
-    )
+    if isinstance(setting.toy, TextConfig):
+        model = build_bert(setting.toy, seed=setting.seed)
+        history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
+    else:
+        model = build_toy(setting.toy, seed=setting.seed)
+        history = train_toy(model, setting.train, checkpoint=path, checkpoint_every=20_000, progress=progress)
     if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
         raise KeyboardInterrupt(f"{setting.name}: {history.stopped}")
     seconds = time.perf_counter() - start
     return TrainedToy(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
 
 
-def _digest(setting: Setting) -> str:
+def _digest(setting: Setting, text: TrainingText | None) -> str:
     content = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
+    if text is not None:
+        content["text"] = text.fingerprint
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]

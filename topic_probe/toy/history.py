@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float64, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from topic_probe.data.masking import Masking
 from topic_probe.data.synthetic import TopicModel
@@ -22,8 +22,9 @@ from topic_probe.storage import (
     to_safetensors,
     write_directory,
 )
+from topic_probe.toy.bert import TextConfig, build_bert
 from topic_probe.toy.lean import LOSSES
-from topic_probe.toy.model import ToyConfig
+from topic_probe.toy.model import ToyConfig, build_toy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +137,7 @@ class History:
     Row t is about the state after t updates: the loss on the batch of that step, and the norms of that state.
 
     Attributes:
-        toy: The model's config.
+        toy: The model's config; a `TextConfig` where a BERT was trained on text.
         train: The training's config.
         steps: Step of every row.
         table: The numbers of every row, one column for each of ``columns``.
@@ -145,14 +146,14 @@ class History:
             ten steps or for a W_V of zeros; several layers have a column each).
         measured: What ``measure`` returned, by name.
         tensors: The named tensors at the end, in the paper's orientation; after a divergence, those of the last
-            state with a finite loss. The model holds the same.
+            state with a finite loss. The model holds the same. Of a BERT these are all its parameters.
         last_step: The step those tensors are of.
         stopped: Why the training ended: ``finished``, or a sentence about an interruption or divergence.
         empty_batches: Batches with nothing masked, drawn again.
         provenance: Versions of what computed this, and the form of the forward pass.
     """
 
-    toy: ToyConfig
+    toy: ToyConfig | TextConfig
     train: TrainConfig
     steps: Int64[Tensor, "row"]
     table: Float64[Tensor, "row column"]
@@ -180,7 +181,7 @@ class History:
 
     @property
     def norms(self) -> dict[str, Float64[Tensor, "row"]]:
-        """Frobenius norm of every tensor, in every row."""
+        """Frobenius norm of every tensor (of a BERT: W_E, and W_K, W_Q, W_V of every layer), in every row."""
         return self._columns("norm_")
 
     @property
@@ -190,6 +191,12 @@ class History:
 
     def _columns(self, prefix: str) -> dict[str, Float64[Tensor, "row"]]:
         return {c.removeprefix(prefix): self[c] for c in self.columns if c.startswith(prefix)}
+
+    def model(self) -> nn.Module:
+        """The trained model, a new one at every call."""
+        if isinstance(self.toy, TextConfig):
+            return build_bert(self.toy, tensors=self.tensors)
+        return build_toy(self.toy, tensors=self.tensors)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row per recorded or measured step; measured numbers are columns too (arrays are left out)."""
@@ -265,7 +272,7 @@ class History:
         }
         prefix = "tensor."
         return cls(
-            toy=ToyConfig.from_dict(about["toy"]),
+            toy=_model_config(about["toy"]),
             train=TrainConfig.from_dict(about["train"]),
             steps=tensors["steps"],
             table=tensors["table"],
@@ -277,6 +284,10 @@ class History:
             empty_batches=about["empty_batches"],
             provenance=about["provenance"],
         )
+
+
+def _model_config(values: Mapping[str, Any]) -> ToyConfig | TextConfig:
+    return ToyConfig.from_dict(values) if "world" in values else TextConfig(**values)
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

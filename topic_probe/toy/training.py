@@ -1,4 +1,4 @@
-"""One training loop for every regime of the toy transformer."""
+"""One training loop for everything that is trained: every regime of the toy transformer, and a small BERT on text."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from topic_probe.data.masking import MaskedBatch
 from topic_probe.toy.history import History, Series, TrainConfig
-from topic_probe.toy.lean import LeanForm, has_hooks, hooked_loss, lean_form, lean_loss, queries
-from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
+from topic_probe.toy.task import Task, ToyTask
+from topic_probe.toy.text import TextTask
 
 Measure = Callable[[nn.Module], Any]
 
@@ -61,10 +60,77 @@ def train_toy(
         checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
         progress: Show a progress bar.
     """
+    return _train(
+        ToyTask(model, config),
+        config,
+        measure=measure,
+        log=log,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        progress=progress,
+    )
+
+
+def train_text(
+    model: nn.Module,
+    documents: Any,
+    config: TrainConfig,
+    *,
+    tokenizer: Any = None,
+    measure: Measure | Mapping[str, Measure] | None = None,
+    log: Callable[[int, dict[str, float]], None] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
+    progress: bool = False,
+) -> History:
+    """Train a BERT in place on real text by masked language modelling and return what happened.
+
+    The loop, the history and what it records are those of `train_toy`; the tensors of every layer are ``W_K.0``,
+    ``W_Q.0``, ``W_V.0``, ``W_K.1`` and so on, all heads of a layer together. The loss is the mean over all masked
+    positions of the batch, as `transformers` has it; special tokens are never masked and never shown as random words.
+    Dropout is off, so that the seed decides everything. Interruption, divergence and checkpoints are as in `train_toy`.
+
+    Args:
+        model: A `BertForMaskedLM`, from `build_bert` or any other. Parameters that require a gradient are trained.
+        documents: A `DocumentStream` (``corpus.documents(tokenizer, max_length=64, long="chunk")``) or token ids in
+            any shape that measurements take. They are read once, at the start, and kept as four bytes per token: all
+            of them, or the first ``config.n_documents``. Every step takes ``config.batch_size`` of them at random.
+        config: How to train; ``world``, ``loss`` and ``forward`` belong to the toy and stay as they are.
+        tokenizer: Says which ids are special; None takes that of the stream.
+        measure: As in `train_toy`; it is called with the model, which every ``measure_*`` takes.
+        log: As in `train_toy`.
+        checkpoint: As in `train_toy`; it continues only on the same documents.
+        checkpoint_every: Steps between two writings.
+        progress: Show a progress bar.
+    """
+    task = TextTask(model, documents, config, tokenizer)
+    with task.without_dropout():
+        return _train(
+            task,
+            config,
+            measure=measure,
+            log=log,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            progress=progress,
+        )
+
+
+def _train(
+    task: Task,
+    config: TrainConfig,
+    *,
+    measure: Measure | Mapping[str, Measure] | None,
+    log: Callable[[int, dict[str, float]], None] | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: int,
+    progress: bool,
+) -> History:
+    """The loop."""
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
-    run = _Run(model, config)
+    run = _Run(task, config)
     if path is not None and path.exists():
         run.load(path)
     first = run.first
@@ -104,28 +170,22 @@ def train_toy(
 class _Run:
     """A training under way: the state at one step, and everything recorded so far."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig):
-        self.model, self.config, self.toy = model, config, toy_config(model)
-        self.batches = _Batches(config, self.toy, next(model.parameters()).device)
-        self.form, self.hooked = _choose_form(model, config), has_hooks(model)
-        self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
-        if not self.leaves:
+    def __init__(self, task: Task, config: TrainConfig):
+        self.task, self.config = task, config
+        if not task.trained:
             raise ValueError("every tensor of the model is frozen; name some in ToyConfig(trained=...)")
-        # Tensors in the paper's orientation that share the memory of the parameters: a step updates these, and
-        # what it updates, differentiates and saves is the same on every TransformerLens.
-        self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
-        self.trained = [self.tensors[name].requires_grad_() for name in self.leaves]
+        self.trained = [task.tensors[name] for name in task.trained]
         self.optimizer = _Optimizer(config, self.trained)
-        self.recorder = _Recorder(config, self.tensors, list(self.leaves))
+        self.recorder = _Recorder(config, task)
         self.before = [tensor.detach().clone() for tensor in self.trained]
         self.measured: dict[str, list[tuple[int, Tensor]]] = {}
-        self.first = self.step = 0
+        self.first = self.step = self.n_empty = 0
         self.stopped, self.loss = "finished", math.nan
         self.gradients: list[Tensor] = []
 
     def mark(self) -> None:
         """Remember what a checkpoint needs of the beginning of this step."""
-        self.state = (self.batches.generator.get_state(), self.batches.n_empty, len(self.recorder.steps))
+        self.state = (self.task.generator.get_state(), self.n_empty, len(self.recorder.steps))
 
     def evaluate(self) -> bool:
         """Loss and gradients on the batch of this step; False, and back to the state before, if not finite."""
@@ -146,31 +206,15 @@ class _Run:
         self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
 
     def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
-        for batch in self.batches:
-            found = self._hooked(batch) if self.form is None else self._lean(batch, self.form)
+        for _ in range(MOST_EMPTY_BATCHES):
+            found = self.task.loss_and_gradients()
             if found is not None:
                 return found
-        raise AssertionError("batches never end")
-
-    def _lean(self, batch: MaskedBatch, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
-        dtype = self.trained[0].dtype
-        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=dtype)
-        if reduced is None:
-            return None
-        loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
-        return loss, list(torch.autograd.grad(loss, self.trained, materialize_grads=True))
-
-    def _hooked(self, batch: MaskedBatch) -> tuple[Tensor, list[Tensor]] | None:
-        loss = hooked_loss(self.model, batch, loss=self.config.loss)
-        if loss is None:
-            return None
-        found = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
-        gradients = []
-        for (name, _), gradient in zip(self.leaves.items(), found, strict=True):
-            # b_K shifts all scores of a query alike, so what comes out is rounding, which Adam would make a step of.
-            exact = torch.zeros_like(gradient) if name.startswith("b_K") and not self.hooked else gradient
-            gradients.append(in_paper_layout(self.model, name, exact))
-        return loss, gradients
+            self.n_empty += 1
+        raise ValueError(
+            f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
+            "batch_size or the length of the documents"
+        )
 
     def record(self) -> dict[str, float] | None:
         """Write the row of this step, if it has one."""
@@ -180,7 +224,7 @@ class _Run:
         """Call the user's function or functions and keep what they return."""
         functions = measure if isinstance(measure, Mapping) else {"": measure}
         for prefix, function in functions.items():
-            for name, value in _numbers(prefix, function(self.model)):
+            for name, value in _numbers(prefix, function(self.task.model)):
                 series = self.measured.setdefault(name, [])
                 if series and series[0][1].shape != value.shape:
                     raise ValueError(
@@ -204,7 +248,7 @@ class _Run:
             name: [entry for entry in entries if entry[0] <= last] for name, entries in self.measured.items()
         }
         return History(
-            toy=self.toy,
+            toy=self.task.toy,
             train=self.config,
             steps=steps,
             table=table,
@@ -216,13 +260,14 @@ class _Run:
                 for name, entries in measured.items()
                 if entries
             },
-            tensors={name: _copy(tensor) for name, tensor in self.tensors.items()},
+            tensors={name: _copy(tensor) for name, tensor in self.task.tensors.items()},
             last_step=self.step,
             stopped=self.stopped if stopped is None else stopped,
-            empty_batches=self.batches.n_empty,
+            empty_batches=self.n_empty,
             provenance={
-                **{package: version(package) for package in ("topic-probe", "transformer-lens", "torch")},
-                "forward": "hooked" if self.form is None else "lean",
+                **{package: version(package) for package in ("topic-probe", self.task.package, "torch")},
+                "forward": self.task.forward,
+                **self.task.identity,
             },
         )
 
@@ -233,7 +278,10 @@ class _Run:
         tensors["resume.generator"] = generator
         tensors.update({f"resume.past.{name}": value for name, value in self.recorder.past_tensors().items()})
         tensors.update(
-            {f"resume.moment.{name}": value for name, value in self.optimizer.moments(self.leaves).items()}
+            {
+                f"resume.moment.{name}": value
+                for name, value in self.optimizer.moments(self.task.trained).items()
+            }
         )
         about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
         try:
@@ -250,8 +298,9 @@ class _Run:
         text, tensors = _read_checkpoint(path)
         about = json.loads(text)
         kept = about["history"]
-        _check_same(path, "toy", kept["toy"], self.toy.to_dict())
+        _check_same(path, "toy", kept["toy"], self.task.toy.to_dict())
         _check_same(path, "train", {**kept["train"], "steps": self.config.steps}, self.config.to_dict())
+        _check_same(path, "text", kept["provenance"], self.task.identity)
         if about["step"] > self.config.steps:
             raise ValueError(
                 f"{path} is of step {about['step']}, beyond steps={self.config.steps}; raise steps, or train into "
@@ -260,58 +309,14 @@ class _Run:
         history = History.unpack(kept, tensors)
         with torch.no_grad():
             for name, value in history.tensors.items():
-                self.tensors[name].copy_(value)
+                self.task.tensors[name].copy_(value)
         self.first = self.step = about["step"]
-        self.batches.n_empty = about["n_empty"]
-        self.batches.generator.set_state(tensors["resume.generator"])
-        self.optimizer.load(self.step, self.leaves, _under("resume.moment.", tensors))
+        self.n_empty = about["n_empty"]
+        self.task.generator.set_state(tensors["resume.generator"])
+        self.optimizer.load(self.step, self.task.trained, _under("resume.moment.", tensors))
         self.recorder.load(history, _under("resume.past.", tensors))
         for name, series in history.measured.items():
             self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
-
-
-class _Batches:
-    """Masked batches without end; nothing but the generator and the count of empty ones carries state."""
-
-    def __init__(self, config: TrainConfig, toy: ToyConfig, device: torch.device):
-        self.config, self.device = config, device
-        self.world, self.masking = config.world or toy.world, config.masking or toy.masking
-        if self.world.vocabulary_size != toy.vocabulary_size:
-            raise ValueError(
-                f"the documents have {self.world.vocabulary_size} token ids, the model {toy.vocabulary_size}; build "
-                "the model with ToyConfig(world=...) of the same number of words"
-            )
-        if self.masking.p_mask == 0:
-            raise ValueError("with p_mask=0 nothing is masked and there is nothing to learn; raise p_mask")
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.n_empty = 0
-        self.documents = self.masked = None
-        if config.n_documents is not None:
-            self.documents = self.world.documents(config.n_documents, generator=self.generator)
-            self.masked = None if config.remask else self._corrupt(self.documents)
-
-    def __iter__(self) -> Iterator[MaskedBatch]:
-        for _ in range(MOST_EMPTY_BATCHES):
-            batch = self._draw()
-            yield MaskedBatch(*(getattr(batch, part.name).to(self.device) for part in fields(MaskedBatch)))
-            self.n_empty += 1  # whoever comes back for another batch found nothing masked in this one
-        raise ValueError(
-            f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.masking.p_mask}, "
-            "batch_size or the length of the documents"
-        )
-
-    def _corrupt(self, documents: Any) -> MaskedBatch:
-        return self.masking.corrupt(documents, n_words=self.world.n_words, generator=self.generator)
-
-    def _draw(self) -> MaskedBatch:
-        size = self.config.batch_size
-        if self.documents is None:
-            return self._corrupt(self.world.documents(size, generator=self.generator))
-        n = len(self.documents)
-        rows = torch.arange(n) if n <= size else torch.randperm(n, generator=self.generator)[:size]
-        if self.masked is None:
-            return self._corrupt(self.documents.select(rows))
-        return MaskedBatch(*(getattr(self.masked, part.name)[rows] for part in fields(MaskedBatch)))
 
 
 class _Optimizer:
@@ -341,12 +346,12 @@ class _Optimizer:
         torch._foreach_add_(scale, epsilon)
         torch._foreach_addcdiv_(self.tensors, self.first, scale, -rate / (1 - beta1**self.count))
 
-    def moments(self, names: Iterator[str] | Mapping[str, Any]) -> dict[str, Tensor]:
+    def moments(self, names: Sequence[str]) -> dict[str, Tensor]:
         """The state, by name."""
         pairs = zip(names, self.first, self.second, strict=True) if self.first else ()
         return {f"{order}.{name}": _copy(moment) for name, *two in pairs for order, moment in enumerate(two)}
 
-    def load(self, count: int, names: Mapping[str, Any], moments: Mapping[str, Tensor]) -> None:
+    def load(self, count: int, names: Sequence[str], moments: Mapping[str, Tensor]) -> None:
         """Take the state back."""
         self.count = count
         for order, own in enumerate((self.first, self.second)):
@@ -357,19 +362,19 @@ class _Optimizer:
 class _Recorder:
     """Rows of the history: loss, norms, and how far W_V has turned in ten steps."""
 
-    def __init__(self, config: TrainConfig, tensors: Mapping[str, Tensor], trained: Sequence[str]):
-        self.config, self.tensors = config, tensors
-        self.trained = {name: tensors[name].detach() for name in trained}
-        self.turning = [name for name in trained if name.startswith("W_V")]
+    def __init__(self, config: TrainConfig, task: Task):
+        self.config = config
+        self.trained = {name: task.tensors[name].detach() for name in task.trained}
+        self.turning = [name for name in task.trained if name in task.watched and name.startswith("W_V")]
         self.columns = (
             "loss",
             "penalty",
-            *(f"norm_{name}" for name in tensors),
+            *(f"norm_{name}" for name in task.watched),
             *(f"rotation_{name}" for name in self.turning),
         )
         self.steps, self.values = array("q"), array("d")
         self.norms = {
-            name: float(value.detach().norm(dtype=torch.float64)) for name, value in tensors.items()
+            name: float(task.tensors[name].detach().norm(dtype=torch.float64)) for name in task.watched
         }
         # Unit vectors of W_V at the steps that a later row will look back to.
         self.past: dict[int, dict[str, Tensor]] = {}
@@ -380,7 +385,9 @@ class _Recorder:
         if not (has_row or kept):
             return None
         norms = torch.stack(torch._foreach_norm(list(self.trained.values()), 2, dtype=torch.float64)).tolist()
-        self.norms.update(zip(self.trained, norms, strict=True))
+        self.norms.update(
+            (name, norm) for name, norm in zip(self.trained, norms, strict=True) if name in self.norms
+        )
         units = {name: self._unit(name) for name in self.turning}
         if kept:
             self.past[step] = units
@@ -425,16 +432,6 @@ class _Recorder:
             step, _, name = key.partition(".")
             # Copied, because a file's tensors lie anywhere, and sums depend on the alignment in their last bit.
             self.past.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
-
-
-def _choose_form(model: nn.Module, config: TrainConfig) -> LeanForm | None:
-    form = None if config.forward == "hooked" else lean_form(model)
-    if form is None and config.forward == "lean":
-        raise ValueError(
-            "the lean form is for one layer and head without residual and without hooks on the model; "
-            "use forward='auto' or 'hooked'"
-        )
-    return form
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
