@@ -10,6 +10,7 @@ from topic_probe.measure import words as words_module
 from topic_probe.measure.words import (
     embedding_sums,
     first_topics,
+    group_sums,
     labelled_words,
     pair_sums,
     times_shared,
@@ -72,7 +73,7 @@ def test_sums_are_those_of_a_double_loop_over_all_words(lists, exclude):
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 def test_every_topic_has_the_sums_of_a_double_loop(lists):
     topics = topics_of(lists)
-    found = pair_sums(labelled_words(table(), topics), topics)[1]
+    found = pair_sums(group_sums(labelled_words(table(), topics), topics), topics)[1]
     rows = table()
     for topic, ids in enumerate(lists.values()):
         sums, counts = np.zeros(3), np.zeros(3)
@@ -93,7 +94,7 @@ def test_every_topic_has_the_sums_of_a_double_loop(lists):
 def test_an_empty_topic_has_nothing_but_zeros_and_becomes_nan_with_a_reason():
     with pytest.warns(UserWarning, match="topics without a word"):
         topics = topics_of(DISJOINT | {"empty": []})
-    overall, by_topic = pair_sums(labelled_words(table(), topics), topics)
+    overall, by_topic = pair_sums(group_sums(labelled_words(table(), topics), topics), topics)
     assert by_topic.counts[-1].tolist() == [0, 0, 0]
     np.testing.assert_allclose(overall.sums, double_loop(table(), DISJOINT)[0], atol=1e-9)
     cell = by_topic.contrast()[0, 4]
@@ -157,7 +158,7 @@ def test_rows_without_a_direction_are_left_out_and_counted():
     words = labelled_words(rows, topics_of(OVERLAPPING), exclude=(20, 39))
     assert words.left_out == {"words in exclude": 1, "words whose row is zero or not finite": 3}
     sums, counts = double_loop(rows, OVERLAPPING, (3, 4, 8, 20))
-    found = pair_sums(words, topics_of(OVERLAPPING))[0]
+    found = pair_sums(group_sums(words, topics_of(OVERLAPPING)), topics_of(OVERLAPPING))[0]
     np.testing.assert_allclose(found.sums, sums, atol=1e-9)
     assert found.counts.tolist() == counts.tolist()
     assert words.ids.tolist() == sorted(words.ids.tolist(), key=words.ids.tolist().index)
@@ -175,7 +176,7 @@ def test_split_words_have_no_row_and_are_left_out_and_counted():
         found = labelled_words(rows, topics)
         assert found.left_out == {"split words, which have no row": 1}
         np.testing.assert_allclose(
-            pair_sums(found, topics)[0].sums, double_loop(table(), DISJOINT)[0], atol=1e-9
+            pair_sums(group_sums(found, topics), topics)[0].sums, double_loop(table(), DISJOINT)[0], atol=1e-9
         )
 
 

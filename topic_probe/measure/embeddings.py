@@ -8,12 +8,14 @@ import torch
 
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
+from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.states import LayerMeter
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
     first_topics,
+    group_sums,
     labelled_words,
     pair_sums,
     word_ends,
@@ -37,6 +39,8 @@ class EmbeddingReport(Report, kind="embeddings"):
         layers: "cosine" and "dot", with a cell for every layer, between positions of the same document: layer 0 is
             what enters the first block. None where no documents were given.
         provenance: model, topics, options, versions, and what was left out and why.
+        matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
+            between topics. None for thousands of topics, and in reports saved before there were any.
     """
 
     cosine: Contrast
@@ -44,6 +48,7 @@ class EmbeddingReport(Report, kind="embeddings"):
     topics: Mapping[str, Contrast]
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
+    matrices: MatrixReport | None = None
 
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
@@ -125,7 +130,8 @@ def measure_embeddings(
         remove_components=remove_components,
         exclude=excluded,
     )
-    overall, by_topic = pair_sums(words, topics)
+    sums = group_sums(words, topics)
+    overall, by_topic = pair_sums(sums, topics)
     resampling: dict[str, Any] = {
         "statistic": statistic,
         "n_resamples": n_resamples,
@@ -147,7 +153,8 @@ def measure_embeddings(
         record["documents"] = meter.run(documents, batch_size=batch_size, max_length=max_length)
         record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
         layers = meter.contrasts(**resampling)
-    return EmbeddingReport(cosine, dot, _per_topic(by_topic, words, topics), layers, record)
+    matrices = embedding_matrices(words, sums, topics)
+    return EmbeddingReport(cosine, dot, _per_topic(by_topic, words, topics), layers, record, matrices)
 
 
 def _per_topic(sums: PairSums, words: EmbeddingWords, topics: Topics) -> dict[str, Contrast]:

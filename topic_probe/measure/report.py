@@ -33,7 +33,7 @@ SCHEMA = 1
 _JSON, _ARRAYS = "report.json", "arrays.safetensors"
 
 # Modules of this package whose reports may not have been imported yet when one is loaded.
-_MODULES = ("embeddings", "attention", "weights", "dynamics", "agreement")
+_MODULES = ("matrix", "embeddings", "attention", "weights", "dynamics", "agreement", "landscape")
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
 

@@ -7,6 +7,7 @@ every head needs.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +20,13 @@ from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.heads import embedding_in_residual, head_weights, unembedding
 from topic_probe.lens.huggingface import Site
+from topic_probe.measure.matrix import (
+    MatrixReport,
+    choose_level,
+    matrices_of_topics,
+    matrices_of_words,
+    mean_between,
+)
 from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.words import EmbeddingWords, first_topics, labelled_words, times_shared
 from topic_probe.topics import Topics
@@ -41,11 +49,15 @@ class WeightReport(Report, kind="weights"):
         standardised: ``difference`` divided by the standard deviation of a head's scores over all ordered pairs of
             words (each with itself included), comparable between heads; NaN where all scores are equal.
         provenance: model, topics, options, versions, and what was left out and why.
+        matrices: the scores of every circuit and head between up to 512 words in the order of their topics; their
+            means between topics where there are more, or where words do not fit into 16 MiB. Where even these do not,
+            the heads of the largest |standardised|. None in reports saved before there were any.
     """
 
     heads: Contrast
     standardised: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
+    matrices: MatrixReport | None = None
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every circuit and head."""
@@ -116,9 +128,10 @@ def measure_weights(
         "circuits": [circuit for circuit, _, _ in factors], "exclude": excluded, "statistic": statistic,
         "n_resamples": n_resamples, "confidence": confidence,
     }  # fmt: skip
+    standardised = divide(heads.difference, np.concatenate([part.spread for part in parts]))
     return WeightReport(
         heads,
-        divide(heads.difference, np.concatenate([part.spread for part in parts])),
+        standardised,
         provenance(
             topics,
             model=capture.describe(model),
@@ -126,6 +139,7 @@ def measure_weights(
             seed=seed,
             left_out={**words.left_out, **missing},
         ),
+        _matrices(model, heads, standardised, factors, words, topics),
     )
 
 
@@ -261,9 +275,7 @@ def _measure_site(
     **options: Any,
 ) -> _SitePart:
     """One circuit of all heads at one site; ``options`` go to `word_interval`."""
-    weights = head_weights(model, site)
-    factors = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
-    P, Q = (factor.cpu().double() for factor in factors)
+    P, Q = _projections(model, site, circuit)
     sums, spread = circuit_sums(moments, P, Q)
     interval = None
     if n_resamples:
@@ -271,6 +283,15 @@ def _measure_site(
         ends = head_ends(moments, P, Q, group, topics, torch.from_numpy(split_halves(strata, seed=seed)))
         interval = word_interval(*ends, strata, n_resamples=n_resamples, seed=seed, **options)
     return _SitePart(circuit, site, sums, spread, interval)
+
+
+def _projections(
+    model: Any, site: Site, circuit: Circuit
+) -> tuple[Float64[Tensor, "head d_model d_head"], Float64[Tensor, "head d_model d_head"]]:
+    """What multiplies the left and the right side of a circuit, for every head of a site."""
+    weights = head_weights(model, site)
+    left, right = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
+    return left.cpu().double(), right.cpu().double()
 
 
 def head_ends(
@@ -327,3 +348,54 @@ def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio",
     interval = np.concatenate(intervals)
     reason = no_interval_reason(interval, n_words, "words")
     return sums.contrast(interval=interval, reason=reason, statistic=statistic, index=index)
+
+
+# -------------------------------------------------------------------- the scores themselves, for pictures
+
+
+def _matrices(
+    model: Any,
+    heads: Contrast,
+    standardised: Float64[np.ndarray, " head"],
+    factors: Sequence[tuple[Circuit, Tensor, Tensor]],
+    words: EmbeddingWords,
+    topics: Topics,
+) -> MatrixReport | None:
+    """The scores of every head that fits, between words or between topics."""
+    level, n_kept = choose_level(len(words.index), topics.n_topics, len(heads))
+    if not n_kept:
+        return None
+    kept = np.sort(np.argsort(-np.nan_to_num(np.abs(standardised)), kind="stable")[:n_kept])
+    assert heads.index is not None
+    index = {name: tuple(cells[cell] for cell in kept) for name, cells in heads.index.items()}
+    sides = {circuit: (left, right) for circuit, left, right in factors}
+    sites = {(site.stack, site.layer): site for site in capture.sites(model)}
+    found = []
+    cells = list(zip(*index.values(), strict=True))
+    for (circuit, stack, layer), group in groupby(cells, key=lambda cell: cell[:3]):
+        left, right = sides[circuit]
+        P, Q = _projections(model, sites[stack, layer], circuit)
+        for *_, head in group:
+            a, b = left @ P[head], right @ Q[head]
+            found.append(a @ b.T if level == "word" else _topic_means(a, b, words.group, topics))
+    stacked = torch.stack([one.float() for one in found])
+    if level == "word":
+        return matrices_of_words(stacked, index, words, topics)
+    return matrices_of_topics(stacked, index, topics)
+
+
+def _topic_means(
+    a: Float64[Tensor, "word d_head"],
+    b: Float64[Tensor, "word d_head"],
+    group: Int64[Tensor, " word"],
+    topics: Topics,
+) -> Float64[Tensor, "topic topic"]:
+    """Means of a head's scores a_i·b_j between the words of any two topics."""
+    member = topics.group_topics.double()
+    rows, columns = (
+        member.T @ torch.zeros(len(member), side.shape[1], dtype=torch.float64).index_add_(0, group, side)
+        for side in (a, b)
+    )
+    own = (member.T * torch.bincount(group, (a * b).sum(1), len(member))) @ member
+    sizes = torch.bincount(group, minlength=len(member)).double()
+    return mean_between((rows @ columns.T)[None], own[None], sizes, member)[0]

@@ -55,7 +55,7 @@ def embedding_sums(
     `measure_embeddings`.
     """
     words = labelled_words(table, topics, center=center, remove_components=remove_components, exclude=exclude)
-    return pair_sums(words, topics)[0]
+    return pair_sums(group_sums(words, topics), topics)[0]
 
 
 def labelled_words(
@@ -176,7 +176,30 @@ def times_shared(
     return torch.cat([block.double() @ values for block in torch.split(shared, 1024)], dim=-2)
 
 
-def pair_sums(words: EmbeddingWords, topics: Topics) -> tuple[PairSums, PairSums]:
+@dataclass(frozen=True)
+class GroupSums:
+    """All that sums over pairs of words depend on, for cosine and dot product.
+
+    Attributes:
+        sums: summed unit vectors, and summed vectors, of the words of every group.
+        squares: summed squares of their norms: 1 for every unit vector.
+        sizes: number of words in every group.
+    """
+
+    sums: Float64[Tensor, "score group d_embed"]
+    squares: Float64[Tensor, "score group"]
+    sizes: Float64[Tensor, " group"]
+
+
+def group_sums(words: EmbeddingWords, topics: Topics) -> GroupSums:
+    """The sums of every group of words with the same topics."""
+    n_groups = len(topics.group_topics)
+    sizes = torch.bincount(words.group, minlength=n_groups).double()
+    squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
+    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes)
+
+
+def pair_sums(of_groups: GroupSums, topics: Topics) -> tuple[PairSums, PairSums]:
     """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
 
     A topic's *same topic* pairs are the different words in it, its *different topic* pairs are its words with
@@ -184,10 +207,7 @@ def pair_sums(words: EmbeddingWords, topics: Topics) -> tuple[PairSums, PairSums
     """
     member = topics.group_topics.double()
     overlap = bool((member.sum(1) > 1).any())
-    n_groups = len(member)
-    sums = _bin_sums(words, words.group, n_groups)
-    sizes = torch.bincount(words.group, minlength=n_groups).double()
-    squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
+    sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
     # Where topics do not overlap, a group shares its topic with itself alone.
     shared = times_shared(topics.shared, sums) if overlap else sums
     mates = times_shared(topics.shared, sizes[:, None]).squeeze(1) if overlap else sizes

@@ -1,0 +1,174 @@
+"""Numbers between words in the order of their topics: what a picture of blocks shows, small enough to be kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+from topic_probe.measure.report import Report
+from topic_probe.measure.words import EmbeddingWords, GroupSums
+from topic_probe.topics import Topics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_WORDS = 512
+"""Up to so many words a matrix is kept word by word, beyond that as means between topics."""
+
+MAX_NUMBERS = 2**22
+"""Of all matrices of a report together, 16 MiB; matrices that do not fit are left out."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MatrixReport(Report, kind="matrix"):
+    """Matrices between words, or between topics, in the order of topics.
+
+    Attributes:
+        values: the matrices.
+        index: which matrix is which, along the first axis: ``{"score": ("cosine", "dot")}``.
+        level: "word", or "topic": means over all ordered pairs of different words of two topics, NaN without any.
+        topic: the topic of every row and column, ascending; of a word with several topics the first.
+        words: the word of every row and column, its id where its text is not known; the labels of "topic".
+        labels: ``id: word·word·word`` by topic.
+        provenance: empty inside another report, whose provenance it shares.
+    """
+
+    values: Float32[np.ndarray, "matrix row column"]
+    index: Mapping[str, tuple[Any, ...]]
+    level: Literal["word", "topic"]
+    topic: Int64[np.ndarray, " row"]
+    words: tuple[str | int, ...]
+    labels: Mapping[int, str]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def pick(self, **chosen: Any) -> Float32[np.ndarray, "row column"]:
+        """One matrix by the names of its cell: ``pick(score="dot")``, ``pick(circuit="ov", layer=0, head=3)``.
+
+        ValueError unless the names fit exactly one.
+        """
+        return np.asarray(self.values[self.number(**chosen)])
+
+    def number(self, **chosen: Any) -> int:
+        """The place of the one matrix that the names fit, along the first axis of ``values``."""
+        unknown = [name for name in chosen if name not in self.index]
+        fits = np.ones(len(self), dtype=bool)
+        for name in [name for name in chosen if name in self.index]:
+            fits &= np.array([cell == chosen[name] for cell in self.index[name]], dtype=bool)
+        if unknown or fits.sum() != 1:
+            known = "; ".join(f"{name}: {_abridged(cells)}" for name, cells in self.index.items())
+            wanted = ", ".join(f"{name}={value!r}" for name, value in chosen.items()) or "no name"
+            raise ValueError(f"{wanted} fits {0 if unknown else fits.sum()} matrices, choose one of {known}")
+        return int(fits.argmax())
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every matrix: its names, the means within and between topics, its range."""
+        import pandas as pd
+
+        same = self.topic[:, None] == self.topic[None, :]
+        other = same & ~np.eye(len(same), dtype=bool) if self.level == "word" else same
+        numbers = {
+            "same_topic": [_mean(matrix[other]) for matrix in self.values],
+            "different_topic": [_mean(matrix[~same]) for matrix in self.values],
+            "lowest": [float(np.nanmin(matrix, initial=np.inf)) for matrix in self.values],
+            "highest": [float(np.nanmax(matrix, initial=-np.inf)) for matrix in self.values],
+        }
+        return pd.DataFrame({**self.index, **numbers})
+
+    def _notes(self) -> list[str]:
+        return [f"{self.values.shape[1]} × {self.values.shape[1]} {self.level}s in each"]
+
+
+def embedding_matrices(words: EmbeddingWords, sums: GroupSums, topics: Topics) -> MatrixReport | None:
+    """Cosine and dot product between words, or between topics where there are too many; None if those are too."""
+    index = {"score": ("cosine", "dot")}
+    if len(words.index) <= MAX_WORDS:
+        rows = words.rows[words.index.to(words.rows.device)].cpu().double()
+        units = rows / words.norms[:, None]
+        return matrices_of_words(torch.stack([units @ units.T, rows @ rows.T]), index, words, topics)
+    if 2 * topics.n_topics**2 > MAX_NUMBERS:
+        return None
+    member = topics.group_topics.double()
+    by_topic = member.T @ sums.sums
+    own = torch.einsum("gs,xg,gt->xst", member, sums.squares, member)
+    found = mean_between(by_topic @ by_topic.mT, own, sums.sizes, member)
+    return matrices_of_topics(found, index, topics)
+
+
+def mean_between(
+    sums: Float64[Tensor, "matrix topic topic"],
+    own: Float64[Tensor, "matrix topic topic"],
+    sizes: Float64[Tensor, " group"],
+    member: Float64[Tensor, "group topic"],
+) -> Float64[Tensor, "matrix topic topic"]:
+    """Means over ordered pairs of different words: sums over all pairs of two topics, less those of a word with itself.
+
+    NaN where there is no pair.
+    """
+    per_topic = sizes @ member
+    counts = torch.outer(per_topic, per_topic) - (member * sizes[:, None]).T @ member
+    return torch.where(counts > 0, (sums - own) / counts, torch.nan)
+
+
+def choose_level(n_words: int, n_topics: int, n_matrices: int) -> tuple[Literal["word", "topic"], int]:
+    """Whether so many matrices are kept between words or between topics, and how many of them fit."""
+    if n_words <= MAX_WORDS and n_matrices * n_words**2 <= MAX_NUMBERS:
+        return "word", n_matrices
+    return "topic", min(n_matrices, MAX_NUMBERS // n_topics**2)
+
+
+def matrices_of_words(
+    matrices: Float[Tensor, "matrix word word"],
+    index: Mapping[str, tuple[Any, ...]],
+    words: EmbeddingWords,
+    topics: Topics,
+) -> MatrixReport:
+    """The report of matrices over ``words``, brought into the order of topics."""
+    first = topics.group_topics.long().argmax(1)[words.group]
+    # By topic, then by id: groups with the same first topic need not follow each other.
+    order = np.lexsort((words.ids.numpy(), first.numpy()))
+    texts = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
+    ids = words.ids[order].tolist()
+    return MatrixReport(
+        values=matrices[:, order][:, :, order].float().numpy(),
+        index=index,
+        level="word",
+        topic=first[order].numpy(),
+        words=tuple(texts.get(id_, id_) for id_ in ids),
+        labels=_labels(topics),
+    )
+
+
+def matrices_of_topics(
+    matrices: Float[Tensor, "matrix topic topic"], index: Mapping[str, tuple[Any, ...]], topics: Topics
+) -> MatrixReport:
+    """The report of means between topics."""
+    labels = _labels(topics)
+    return MatrixReport(
+        values=matrices.float().numpy(),
+        index=index,
+        level="topic",
+        topic=np.arange(topics.n_topics),
+        words=tuple(labels.values()),
+        labels=labels,
+    )
+
+
+def _labels(topics: Topics) -> dict[int, str]:
+    return {topic: topics.label(topic) for topic in range(topics.n_topics)}
+
+
+def _mean(cells: Float32[np.ndarray, " cell"]) -> float:
+    known = cells[~np.isnan(cells)]
+    return float(known.mean(dtype=np.float64)) if len(known) else np.nan
+
+
+def _abridged(cells: Sequence[Any]) -> str:
+    different = list(dict.fromkeys(cells))
+    return ", ".join(repr(cell) for cell in different[:8]) + (", …" if len(different) > 8 else "")
