@@ -27,7 +27,8 @@ ROWS = [
     ("measure",),
     ("show",),
     ("paper",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 ]
 
 

@@ -103,7 +103,7 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
     except (OSError, SafetensorError) as error:
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
     if tokenizer is None:
-        tokenizer = _load_tokenizer(name, revision)
+        tokenizer = load_tokenizer(name, revision)
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
 
 
@@ -129,7 +129,8 @@ def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
     return base
 
 
-def _load_tokenizer(name: str, revision: str | None) -> Any:
+def load_tokenizer(name: str, revision: str | None = None) -> Any:
+    """The tokenizer in a folder or under a name on the hub, or None where there is none that can be loaded."""
     from transformers import AutoTokenizer
 
     try:

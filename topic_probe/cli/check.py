@@ -1,0 +1,30 @@
+"""``topic-probe check MODEL``."""
+
+import argparse
+from typing import Any
+
+from topic_probe.cli.console import plain
+from topic_probe.cli.inputs import MODEL_HELP, OPEN_MODEL, open_model
+from topic_probe.cli.options import add_command, add_options
+
+
+def add_to(commands: Any) -> None:
+    """The command."""
+    parser = add_command(
+        commands,
+        "check",
+        run,
+        "say what can be measured of a model, and whether to trust it",
+        usage="check MODEL",
+    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_options(parser, {"model": (OPEN_MODEL,)})
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Check a model; 1 where its attention cannot be measured."""
+    from topic_probe.lens.check import check_model
+
+    found = check_model(open_model(parsed))
+    parsed.console.answer(str(found), {**plain(found), "attention_can_be_measured": found.attention})
+    return 0 if found.attention else 1

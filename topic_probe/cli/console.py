@@ -1,0 +1,95 @@
+"""What a command says, and where: answers on stdout, everything else on stderr."""
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TextIO
+
+NAME = "topic-probe"
+
+
+@dataclass(frozen=True)
+class Console:
+    """Where a command writes.
+
+    Attributes:
+        answers: The real standard output.
+        json: Whether the answer is one JSON document in place of text.
+        progress: Whether bars with the time left are shown.
+        silent: Nothing is written: another process of the same run does.
+    """
+
+    answers: TextIO
+    json: bool = False
+    progress: bool = False
+    silent: bool = False
+
+    def answer(self, text: str, document: Mapping[str, Any]) -> None:
+        """Print what was asked for: the text, or the document for machines."""
+        if not self.silent:
+            print(to_json(document) if self.json else text, file=self.answers, flush=True)
+
+    def tell(self, text: str) -> None:
+        """A remark, which is not part of the answer for machines."""
+        if not self.silent:
+            print(text, file=sys.stderr if self.json else self.answers, flush=True)
+
+
+def warn(text: str, kind: str = "warning") -> None:
+    """One line on stderr."""
+    print(f"{NAME}: {kind}: {one_line(text)}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
+@contextmanager
+def only_answers_on_stdout(*, debug: bool) -> Iterator[TextIO]:
+    """Sends what libraries print to stderr, and their warnings too: ours as a line, those of others only on demand."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category is UserWarning:
+            warn(str(message))
+
+    answers = sys.stdout
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():
+        warnings.simplefilter("default" if debug else "ignore")
+        warnings.simplefilter("always", UserWarning)
+        if not debug:
+            warnings.showwarning = show
+        yield answers
+
+
+def to_json(document: Any) -> str:
+    """Strict JSON: what has no number (NaN, infinity) is null."""
+    return json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
+
+
+def plain(value: Any) -> Any:
+    """Reports, tables and arrays as lists and dictionaries; a contrast is a list of rows, or a row if it is overall."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "to_dataframe") and hasattr(value, "shape"):
+        rows = plain(value.to_dataframe())
+        return rows if value.shape else rows[0]
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
+        return plain(value.to_dict(orient="records"))
+    if is_dataclass(value):
+        kind = getattr(value, "kind", None)
+        content = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return content if kind is None else {"kind": kind, **content}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value)

@@ -1,0 +1,270 @@
+"""What commands read: models, tokenizers, topics and texts, named in words that a shell can pass."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from topic_probe.cli.options import Call, Option
+
+MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
+TOPICS_HELP = "a folder of topics or of a fit, what fit-topics has written, or a JSON file {topic: [word, …]}"
+CORPUS_HELP = (
+    "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a "
+    "data set on the Hugging Face hub"
+)
+BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
+
+OPEN_MODEL = Call(
+    "topic_probe.lens.hosts:open_model",
+    (
+        Option("tokenizer", "name or folder of the tokenizer, where it does not lie beside the model"),
+        Option("host", "how the model is opened", default="auto", choices=("auto", "bridge", "huggingface")),
+        Option("revision", "commit, branch or tag on the hub"),
+        Option("device", "such as cpu, cuda or cuda:1", shown="cpu"),
+        Option("dtype", "type of the weights, such as float32", shown="that of the checkpoint"),
+    ),
+    filled=("source",),
+)
+WORD_LISTS = Call(
+    "topic_probe.topics:Topics.from_word_lists",
+    (
+        Option("case_variants", "look words up in any case", bool, True),
+        Option("leading_space", "look words up behind a space too", bool, True),
+        Option("split_words", "words that are several tokens", default="drop", choices=("drop", "keep")),
+    ),
+    filled=("words", "tokenizer"),
+)
+FROM_FIT = Call(
+    "topic_probe.topics:Topics.from_lda",
+    (
+        Option("fraction", "words kept per topic, as a share of the vocabulary of the fit", float, 0.001),
+        Option("one_topic_per_word", "a word stays with its likeliest topic", bool, True),
+        Option("rounding", "of that number of words", default="plain", choices=("plain", "public_code")),
+        Option("min_probability", "keep only words likelier than this in the topic", float, shown="chance"),
+    ),
+    filled=("lda",),
+    without={
+        "stop_words": "a fit has left them out already",
+        "exclude": "the same",
+        "names": "a fit numbers its topics",
+        "token_ids": "a fit knows them",
+        "vocabulary_size": "a fit knows it",
+        "tokenizer": "a fit knows it",
+    },
+)
+_N_DOCUMENTS = "articles, or texts of a data set"
+_SEED = Option("seed", "which texts are drawn", int, 0, flag="corpus-seed")
+_SPREAD = Option("spread", "how far into each file of a stream a sample reaches", int, 10)
+_RETRY = {"retry": "a stream that breaks is read on"}
+FILES = Call(
+    "topic_probe.data.corpus:Corpus.from_files",
+    (
+        Option("field", "field of a record that is the text", default="text"),
+        Option(
+            "split", "a text of a .txt: file, line or paragraph; or the split of a data set", default="file"
+        ),
+    ),
+    filled=("paths",),
+)
+WIKIPEDIA_CORPUS = Call(
+    "topic_probe.data.corpus:Corpus.wikipedia",
+    (
+        Option("n_documents", _N_DOCUMENTS, int, 10_000, shown="10,000; of a data set all"),
+        _SEED,
+        _SPREAD,
+        Option(
+            "revision",
+            "commit of the data set",
+            default="b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
+            shown="of Wikipedia a fixed one",
+            flag="corpus-revision",
+        ),
+    ),
+    without=_RETRY,
+)
+DATASET = Call(
+    "topic_probe.data.corpus:Corpus.from_dataset",
+    (
+        Option("config", "name of the configuration of a data set", flag="corpus-config"),
+        Option("split", "split", default="train"),
+        Option("field", "field of a record that is the text", default="text"),
+        Option("revision", "commit, branch or tag", flag="corpus-revision"),
+        Option("n_documents", _N_DOCUMENTS, int),
+        Option("seed", "which texts are drawn", int, flag="corpus-seed"),
+        _SPREAD,
+        Option("streaming", "read a data set without downloading all of it first", bool, True),
+    ),
+    filled=("dataset",),
+    without={**_RETRY, "options": "only Python can pass any argument on to the datasets package"},
+)
+CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET)
+DOCUMENTS = Call(
+    "topic_probe.data.corpus:Corpus.documents",
+    (
+        Option("max_length", "tokens of a document at most", int, shown="what the model can take"),
+        Option("long", "longer documents", default="cut", choices=("cut", "chunk")),
+        Option("min_length", "shorter documents are left out", int, 1),
+        Option("add_special_tokens", "as the tokenizer does in pretraining", bool, True),
+        Option("cache", "folder to keep token ids in for the next time"),
+    ),
+    filled=("tokenizer", "progress"),
+)
+
+
+def open_model(parsed: argparse.Namespace) -> Any:
+    """The model that a command names, hooked."""
+    from topic_probe.lens import hosts
+
+    folder = Path(parsed.model).expanduser()
+    trained = folder / "history" if (folder / "history").is_dir() else folder
+    if not (folder / "config.json").is_file() and (trained / "report.json").is_file():
+        _refuse(OPEN_MODEL.given(parsed), "what train has written is opened as it is")
+        return _trained_toy(trained)
+    options = OPEN_MODEL.arguments(parsed)
+    if "dtype" in options:
+        options["dtype"] = _dtype(options["dtype"])
+    if "tokenizer" in options:
+        options["tokenizer"] = open_tokenizer(options["tokenizer"])
+    with quiet_transformers(progress=parsed.console.progress):
+        return hosts.open_model(parsed.model, **options)
+
+
+def _trained_toy(folder: Path) -> Any:
+    from topic_probe.toy.history import History
+    from topic_probe.toy.model import ToyConfig, build_toy
+
+    history = History.load(folder)
+    if not isinstance(history.toy, ToyConfig):
+        raise ValueError(f"{folder} is the history of a {type(history.toy).__name__}, not of a toy of train")
+    return build_toy(history.toy, tensors=history.tensors)
+
+
+def _dtype(name: str) -> Any:
+    import torch
+
+    dtype = getattr(torch, name, None)
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(
+            f"--dtype must be a type of weights such as float32, float16 or bfloat16, got {name!r}"
+        )
+    return dtype
+
+
+def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
+    """The tokenizer of a model, from a folder or the hub."""
+    from topic_probe.lens.hosts import load_tokenizer
+
+    with quiet_transformers(progress=False):
+        tokenizer = load_tokenizer(str(Path(name).expanduser()) if name.startswith("~") else name, revision)
+    if tokenizer is None:
+        raise OSError(
+            f"no tokenizer can be loaded from {name!r}: give the folder of a model with its tokenizer, or a name "
+            f"on the Hugging Face hub; without a network, fetch the files elsewhere (`hf download {name} --local-dir "
+            "FOLDER`) and give that folder"
+        )
+    return tokenizer
+
+
+def tokenizer_of(model: Any) -> Any:
+    """The tokenizer of an opened model, which texts and word lists need."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        raise ValueError("this model has no tokenizer to read words with: name one with --tokenizer")
+    return tokenizer
+
+
+def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
+    """The topics that a command names."""
+    from topic_probe.data.lda import TopicFit
+    from topic_probe.topics import Topics
+
+    path = Path(parsed.topics).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"there are no topics at {parsed.topics}: needed is {TOPICS_HELP}")
+    if path.is_file() and path.name not in ("topics.json", "fit.json"):
+        _refuse(
+            FROM_FIT.given(parsed), "that is for topics that fit-topics has fitted, this is a file of words"
+        )
+        return Topics.from_word_lists(_word_lists(path), tokenizer_of(model), **WORD_LISTS.arguments(parsed))
+    folder = path.parent if path.is_file() else path
+    _refuse(WORD_LISTS.given(parsed), "that is for a JSON file of words")
+    wanted = FROM_FIT.arguments(parsed)
+    fits = [place for place in (folder, folder / "fit") if (place / "fit.json").is_file()]
+    saved = [place for place in (folder, folder / "topics") if (place / "topics.json").is_file()]
+    if fits and (wanted or not saved):
+        return Topics.from_lda(TopicFit.load(fits[0]), **wanted)
+    if not saved:
+        raise FileNotFoundError(f"there are no topics in the folder {path}: needed is {TOPICS_HELP}")
+    _refuse(FROM_FIT.given(parsed), "these topics are chosen already, and no fit is beside them")
+    return Topics.load(saved[0])
+
+
+def _word_lists(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): needed is {{topic: [word, …]}}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold {{topic: [word, …]}}, it holds a {type(content).__name__}")
+    return content
+
+
+def open_corpus(parsed: argparse.Namespace) -> Any:
+    """The texts that a command names."""
+    from topic_probe.data.corpus import Corpus
+
+    name = parsed.corpus
+    path = Path(name).expanduser()
+    if name == BUNDLED:
+        _refuse_all_but((), parsed, "the bundled articles take no such option")
+        return Corpus.bundled()
+    if name == WIKIPEDIA:
+        _refuse_all_but((WIKIPEDIA_CORPUS,), parsed, "Wikipedia takes no such option")
+        return Corpus.wikipedia(**WIKIPEDIA_CORPUS.arguments(parsed))
+    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
+        _refuse_all_but((FILES,), parsed, "files take no such option")
+        return Corpus.from_files(path, **FILES.arguments(parsed))
+    return Corpus.from_dataset(name, **DATASET.arguments(parsed))
+
+
+_KINDS = (".txt", ".jsonl", ".gz")
+
+
+def _refuse_all_but(calls: tuple[Call, ...], parsed: argparse.Namespace, why: str) -> None:
+    allowed = {option for call in calls for option in call.given(parsed)}
+    given = dict.fromkeys(option for call in CORPORA for option in call.given(parsed))
+    _refuse([option for option in given if option not in allowed], why)
+
+
+def _refuse(options: list[str], why: str) -> None:
+    """Leave no option unheeded."""
+    if options:
+        raise ValueError(f"{options[0]} does not fit here: {why}")
+
+
+def open_documents(parsed: argparse.Namespace, tokenizer: Any, *, limit: int | None, progress: bool) -> Any:
+    """The documents that a command names, as a stream of token ids."""
+    options = DOCUMENTS.arguments(parsed)
+    if limit is not None:
+        options["max_length"] = min(options.get("max_length", limit), limit)
+    return open_corpus(parsed).documents(tokenizer, progress=progress, **options)
+
+
+@contextmanager
+def quiet_transformers(*, progress: bool) -> Iterator[None]:
+    """Keeps what transformers logs to itself, because what matters of it is said by this package."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

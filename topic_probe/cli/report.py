@@ -1,0 +1,41 @@
+"""``topic-probe report DIR``: saved results as one page."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from topic_probe.cli.options import add_command, add_out
+from topic_probe.cli.outputs import new_file
+
+PAGE = "index.html"
+
+
+def add_to(commands: Any) -> None:
+    """The command."""
+    parser = add_command(
+        commands, "report", run, "turn saved results into one self-contained page", usage="report DIR"
+    )
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="a folder that other commands have written, or one with such folders in it",
+    )
+    add_out(parser, f"the page (default: DIR/{PAGE})", metavar="PAGE")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Write the page."""
+    from topic_probe.show.pages import report_page
+
+    folder = Path(parsed.directory).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {parsed.directory}")
+    out = folder / PAGE if parsed.out is None else Path(parsed.out).expanduser()
+    with new_file(out, overwrite=parsed.overwrite) as draft:
+        draft.write_text(report_page(folder).html, encoding="utf-8")
+    size = out.stat().st_size
+    parsed.console.answer(
+        f"open {out.resolve()} in a browser ({size / 1e6:.1f} MB)",
+        {"page": str(out.resolve()), "bytes": size},
+    )
+    return 0

@@ -1,0 +1,177 @@
+"""``topic-probe reproduce NAME|all``: the figures and tables of the paper, claim by claim."""
+
+import argparse
+import inspect
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from topic_probe.cli.console import plain, warn
+from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus
+from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
+from topic_probe.cli.outputs import check_free, new_file, new_folder
+from topic_probe.paper import RECIPES
+
+ALL, PAGE, OUT = "all", "index.html", "reproduced"
+
+# The options that every recipe has.
+RUN = Call(
+    "topic_probe.paper.figure1:run",
+    (
+        Option("quick", "the quick variant, seconds in place of up to hours", bool, False),
+        Option("only", "names of settings, in place of all", many=True),
+        Option("seed", "added to all seeds", int, 0),
+        Option("folder", "where checkpoints are kept, so that what was stopped goes on"),
+    ),
+    filled=("progress",),
+)
+_EPILOG = """recipes:
+{recipes}
+
+example:
+  topic-probe reproduce figure1 --quick
+  topic-probe reproduce table1 --models BERT=./bert-base-uncased --corpus wikipedia"""
+
+
+def add_to(commands: Any) -> None:
+    """The command."""
+    recipes = "\n".join(f"  {name:<10} {what}" for name, what in RECIPES.items())
+    parser = add_command(
+        commands,
+        "reproduce",
+        run,
+        "reproduce the paper: claim, measured, paper, verdict",
+        usage="reproduce NAME|all",
+        epilog=_EPILOG.format(recipes=recipes),
+    )
+    parser.add_argument(
+        "name", metavar="NAME", choices=(*RECIPES, ALL), help="a figure or table (below), or all"
+    )
+    add_out(parser, f"folder for results and their page (default: {OUT})", default=OUT)
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="LABEL=MODEL",
+        default=argparse.SUPPRESS,
+        help="models in place of the paper's, for recipes that measure pretrained ones",
+    )
+    parser.add_argument("--corpus", metavar="CORPUS", default=argparse.SUPPRESS, help=CORPUS_HELP)
+    add_options(parser, {"recipe": (RUN,), "documents": CORPORA})
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run one recipe or all, save results as they come, write the page."""
+    names = list(RECIPES) if parsed.name == ALL else [parsed.name]
+    recipes = {name: import_module(f"topic_probe.paper.{name}") for name in names}
+    options = {**RUN.arguments(parsed), **_inputs(parsed)}
+    _check(parsed, recipes, options)
+    out = Path(parsed.out).expanduser()
+    told: dict[str, dict[str, Any]] = {}
+    try:
+        for number, (name, recipe) in enumerate(recipes.items(), 1):
+            _announce(name, recipe, f"{number} of {len(names)}", quick=options.get("quick", False))
+            told[name] = _one(parsed, name, recipe, options, out / name)
+    except KeyboardInterrupt as stop:
+        saved = [name for name, about in told.items() if "saved" in about]
+        _write_page(out, saved)
+        kept = f"finished and kept in {out}: {', '.join(saved)}" if saved else "nothing was finished"
+        checkpoints = options.get("folder")
+        more = f"checkpoints are in {checkpoints}" if checkpoints else "give --folder DIR to go on next time"
+        raise KeyboardInterrupt(f"{stop}; {kept}; {more}".removeprefix("; ")) from stop
+    page = _write_page(out, [name for name, about in told.items() if "saved" in about])
+    parsed.console.answer(_summary(told, page), {"recipes": told, "page": page and str(page)})
+    return 0 if all(about.get("passed") for about in told.values()) else 1
+
+
+def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
+    """Models and texts, where they were named."""
+    inputs: dict[str, Any] = {}
+    if "models" in parsed:
+        labelled = [entry for entry in parsed.models if "=" in entry]
+        inputs["models"] = mapping(parsed.models, "--models") if labelled else parsed.models
+    if "corpus" in parsed:
+        inputs["corpus"] = open_corpus(parsed)
+    elif given := [option for call in CORPORA for option in call.given(parsed)]:
+        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
+    return inputs
+
+
+def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuse what cannot go well before anything is computed."""
+    if parsed.name == ALL and "only" in options:
+        raise ValueError("--only names settings of one recipe: name the recipe in place of all")
+    for option in options:
+        if not any(option in _parameters(recipe) for recipe in recipes.values()):
+            raise ValueError(f"{parsed.name} takes no --{option}")
+    out = Path(parsed.out).expanduser()
+    for name in recipes:
+        check_free(out / name, overwrite=parsed.overwrite)
+    if (out / PAGE).exists() and not any((out / name / "claims.json").is_file() for name in RECIPES):
+        raise FileExistsError(
+            f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
+        )
+
+
+def _parameters(recipe: Any) -> Any:
+    return inspect.signature(recipe.run).parameters
+
+
+def _announce(name: str, recipe: Any, place: str, *, quick: bool) -> None:
+    seconds = sum(
+        setting.seconds for setting in getattr(recipe, "QUICK_SETTINGS" if quick else "SETTINGS", ())
+    )
+    minutes = f", about {max(1, round(seconds / 60))} min" if seconds > 60 else ""
+    warn(f"({place}) {RECIPES[name]}{minutes}", name)
+
+
+def _one(
+    parsed: argparse.Namespace, name: str, recipe: Any, options: dict[str, Any], folder: Path
+) -> dict[str, Any]:
+    """What came out of a recipe, which is saved; where all are run, also why one crashed."""
+    start = time.perf_counter()
+    fitting = {option: value for option, value in options.items() if option in _parameters(recipe)}
+    try:
+        with new_folder(folder, overwrite=parsed.overwrite) as draft:
+            result = recipe.run(progress=parsed.console.progress, **fitting)
+            draft.rmdir()  # it is made anew
+            result.save(draft)
+    except Exception as error:
+        if parsed.name != ALL or parsed.debug:
+            raise
+        warn(f"{type(error).__name__}: {error}", f"{name} failed")
+        return {"error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - start}
+    parsed.console.tell(f"{result}\n")
+    return {
+        "title": result.title,
+        "passed": result.passed,
+        "claims": plain([claim.to_dict() for claim in result.claims]),
+        "seconds": time.perf_counter() - start,
+        "saved": str(folder),
+    }
+
+
+def _summary(told: dict[str, dict[str, Any]], page: Path | None) -> str:
+    lines = []
+    for name, about in told.items():
+        verdicts = [claim["verdict"] for claim in about.get("claims", ())]
+        counts = ", ".join(
+            f"{verdicts.count(verdict)} {verdict}"
+            for verdict in dict.fromkeys(("passed", "failed", *verdicts))
+        )
+        lines.append(
+            f"{name:<10} {counts if verdicts else 'crashed: ' + about['error']}, {about['seconds']:.0f} s"
+        )
+    return "\n".join([*lines, f"open {page} in a browser"] if page else lines)
+
+
+def _write_page(out: Path, saved: list[str]) -> Path | None:
+    """The page over everything that is saved; None where nothing is."""
+    if not saved:
+        return None
+    from topic_probe.show.pages import report_page
+
+    page = report_page(out)
+    with new_file(out / PAGE, overwrite=True) as draft:
+        draft.write_text(page.html, encoding="utf-8")
+    return (out / PAGE).resolve()

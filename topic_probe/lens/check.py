@@ -1,0 +1,261 @@
+"""What can be measured of a model, and whether the numbers can be trusted, found out by trying."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from math import nan
+from typing import Any
+
+import torch
+
+from topic_probe.lens import capture
+from topic_probe.lens.huggingface import Inputs, Probe, Site, evaluating
+
+# The versions that the tests run with.
+TESTED: Mapping[str, tuple[str, ...]] = {
+    "transformer-lens": ("3.9", "4.3"),
+    "transformers": ("5.23",),
+    "torch": ("2.13",),
+}
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""How far rows of attention may be from summing to one, and a document from itself in a batch, by precision."""
+
+_WORDS = "Same words, different topics: bassoonists re-tuned antidisestablishmentarianism"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One kind of attention of a model.
+
+    Attributes:
+        name: "self", or "encoder", "decoder" and "cross" in models with two stacks.
+        layers: Layers that attend.
+        heads: Heads of each layer.
+        causal: Whether no position sees a later one.
+    """
+
+    name: str
+    layers: int
+    heads: tuple[int, ...]
+    causal: bool
+
+
+@dataclass(frozen=True)
+class ModelCheck:
+    """What a trial on a few tokens showed of a model.
+
+    Attributes:
+        model: Class of the host, with that of the Hugging Face model inside.
+        name: Name or folder that the model says it comes from; None where it does not say.
+        host: "bridge" or "hooked" (TransformerLens's own), or "adapter-free" (this package's).
+        attention: Whether attention can be measured.
+        reason: Why not; empty where it can.
+        stacks: Where it attends.
+        row_error: How far the rows of its patterns are from summing to one, at most; NaN without patterns.
+        rows_sum_to_one: Whether that is rounding only.
+        honours_padding: Whether no document attends to the padding beside it. Where it does, documents of different
+            length are never put into one batch, so numbers are right but slower to come by.
+        batch_error: How far the patterns of a document in a padded batch are from those of it alone, at most.
+        batch_changes_nothing: Whether that is rounding only.
+        fused: Whether attention is read beside PyTorch's fused kernel, which is faster.
+        tokenizer: Class of the tokenizer; None where there is none.
+        word_numbers: Whether the tokenizer says which tokens form a word, which split words need.
+        vocabulary_size: Rows of the word embedding table.
+        tokenizer_size: Entries of the tokenizer; None without one.
+        embedding_width: Width of the word embedding table.
+        context_length: Tokens that it can take; None where nothing limits it.
+        dtype: Of its weights.
+        device: Where it is.
+        versions: What is installed.
+        untested: Packages of another version than any that the tests run with.
+    """
+
+    model: str
+    name: str | None
+    host: str
+    attention: bool
+    reason: str
+    stacks: tuple[Stack, ...]
+    row_error: float
+    rows_sum_to_one: bool
+    honours_padding: bool
+    batch_error: float
+    batch_changes_nothing: bool
+    fused: bool
+    tokenizer: str | None
+    word_numbers: bool
+    vocabulary_size: int
+    tokenizer_size: int | None
+    embedding_width: int
+    context_length: int | None
+    dtype: str
+    device: str
+    versions: Mapping[str, str | None]
+    untested: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        width = max(len(what) for what, _ in self._lines())
+        return "\n".join(f"{what:<{width}}  {answer}" for what, answer in self._lines())
+
+    def _lines(self) -> list[tuple[str, str]]:
+        lines = [
+            ("model", self.model if self.name is None else f"{self.model}, {self.name}"),
+            ("host", self.host),
+        ]
+        if self.attention:
+            lines += [("attention", self._stack(stack)) for stack in self.stacks]
+            lines += [
+                ("patterns are seen", "yes"),
+                ("rows sum to one", f"{_yes(self.rows_sum_to_one)} (off by {self.row_error:.0e} at most)"),
+                (
+                    "padding is honoured",
+                    f"{_yes(self.honours_padding)}{'' if self.honours_padding else _ALONE}",
+                ),
+                (
+                    "batched = single",
+                    f"{_yes(self.batch_changes_nothing)} (off by {self.batch_error:.0e} at most)",
+                ),
+                ("read beside the fused kernel", _yes(self.fused)),
+            ]
+        else:
+            lines += [("patterns are seen", f"no: {self.reason}")]
+        tokenizer = "none: texts need --tokenizer" if self.tokenizer is None else self.tokenizer
+        sizes = f"{self.vocabulary_size:,} × {self.embedding_width:,}"
+        return [
+            *lines,
+            (
+                "tokenizer",
+                f"{tokenizer}{f', {self.tokenizer_size:,} entries' if self.tokenizer_size else ''}",
+            ),
+            ("words of split tokens", "known" if self.word_numbers else "unknown: no word level"),
+            ("word embeddings", sizes),
+            ("context", "no limit" if self.context_length is None else f"{self.context_length:,} tokens"),
+            ("weights", f"{self.dtype} on {self.device}"),
+            ("versions", ", ".join(f"{name} {found}" for name, found in self.versions.items())),
+            ("tested with these", f"no: {', '.join(self.untested)}" if self.untested else "yes"),
+        ]
+
+    def _stack(self, stack: Stack) -> str:
+        heads = sorted(set(stack.heads))
+        each = str(heads[0]) if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
+        seen = "causal" if stack.causal else "in both directions"
+        return f"{stack.name}: {stack.layers} layers × {each} heads, {seen}"
+
+
+_ALONE = ": documents of different length never share a batch"
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "NO"
+
+
+def check_model(model: Any) -> ModelCheck:
+    """What can be measured of a hooked model, found out on a few tokens.
+
+    Args:
+        model: what `open_model` gives. It comes back as it was.
+    """
+    try:
+        seen, reason = capture.view(model), ""
+    except ValueError as error:
+        seen, reason = None, str(error)
+    found: dict[str, Any] = {"stacks": (), "row_error": nan, "batch_error": nan}
+    if seen is not None:
+        found = _attention(seen)
+    described = capture.describe(model)
+    tolerance = TOLERANCE.get(getattr(torch, described["dtype"]), 1e-5)
+    table = capture.word_embeddings(model, check=False)
+    tokenizer = getattr(model, "tokenizer", None)
+    return ModelCheck(
+        model=described["host"],
+        name=described["name"],
+        host=_host(model),
+        attention=seen is not None,
+        reason=reason,
+        rows_sum_to_one=found["row_error"] <= tolerance,
+        honours_padding=seen is not None and seen.honours_padding,
+        batch_changes_nothing=found["batch_error"] <= tolerance,
+        fused=seen is not None and seen.tap is not None,
+        tokenizer=None if tokenizer is None else type(tokenizer).__name__,
+        word_numbers=_has_word_numbers(tokenizer),
+        vocabulary_size=table.shape[0],
+        tokenizer_size=None if tokenizer is None else len(tokenizer),
+        embedding_width=table.shape[1],
+        context_length=capture.context_length(model),
+        dtype=described["dtype"],
+        device=described["device"],
+        versions=(versions := {package: _version(package) for package in TESTED}),
+        untested=tuple(f"{name} {found}" for name, found in versions.items() if not _is_tested(name, found)),
+        **found,
+    )
+
+
+def _host(model: Any) -> str:
+    if isinstance(getattr(model, "probe", None), Probe):
+        return "adapter-free"
+    return "bridge" if capture.is_a(model, "TransformerBridge") else "hooked"
+
+
+def _attention(seen: capture.View) -> dict[str, Any]:
+    """Stacks, and what is off in the patterns of two documents of different length."""
+    inputs = capture.trial_inputs(seen.model)
+    with capture.without_hooks(seen.model), evaluating(seen.model):
+        together = capture.patterns(seen.model, inputs)
+        alone = [capture.patterns(seen.model, _single(inputs, number)) for number in range(len(inputs.ids))]
+    heads = dict(zip(seen.sites, seen.n_heads, strict=True))
+    stacks = []
+    for name in dict.fromkeys(site.stack for site in seen.sites):
+        sites = [site for site in seen.sites if site.stack == name]
+        causal = name != "cross" and all(_is_causal(together[site]) for site in sites)
+        stacks.append(Stack(name, len(sites), tuple(heads[site] for site in sites), causal))
+    sums = [pattern.double().sum(-1) for patterns in alone for pattern in patterns.values()]
+    return {
+        "stacks": tuple(stacks),
+        "row_error": max(float((total - 1).abs().max()) for total in sums),
+        "batch_error": max(
+            _difference(site, together[site][number], patterns[site][0], inputs, number)
+            for number, patterns in enumerate(alone)
+            for site in seen.sites
+        ),
+    }
+
+
+def _single(inputs: Inputs, number: int) -> Inputs:
+    """One of the documents by itself, without padding."""
+    real = inputs.mask[number]
+    source = inputs.ids[number : number + 1, real], inputs.mask[number : number + 1, real]
+    if inputs.target_ids is None or inputs.target_mask is None:
+        return Inputs(*source)
+    target = inputs.target_mask[number]
+    rows = slice(number, number + 1)
+    return Inputs(*source, inputs.target_ids[rows, target], inputs.target_mask[rows, target])
+
+
+def _difference(site: Site, batched: Any, single: Any, inputs: Inputs, number: int) -> float:
+    queries = capture.queries_mask(site, inputs)[number]
+    keys = capture.keys_mask(site, inputs)[number]
+    return float((batched[:, queries][:, :, keys].double() - single.double()).abs().max())
+
+
+def _is_causal(pattern: Any) -> bool:
+    return capture.seen_offsets(pattern[0])[1] <= 0
+
+
+def _has_word_numbers(tokenizer: Any) -> bool:
+    from topic_probe.data.batches import encode_texts
+
+    if tokenizer is None or not getattr(tokenizer, "is_fast", False):
+        return False
+    return next(iter(encode_texts([_WORDS], tokenizer))).word_index is not None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _is_tested(package: str, found: str | None) -> bool:
+    return found is not None and any(f"{found}.".startswith(f"{known}.") for known in TESTED[package])
