@@ -1,0 +1,130 @@
+"""Writes reference.md beside this file: every public name with its signature and docstring.
+
+``python demos/build_reference.py`` after a docstring or a signature has changed; a test compares the two.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import topic_probe as tp
+
+TARGET = Path(__file__).with_name("reference.md")
+
+HEAD = """# Reference
+
+Written from the docstrings by `demos/build_reference.py`. `import topic_probe as tp` comes before everything.
+"""
+GROUPS = {
+    "Topics": ["Topics", "fit_topics", "TopicFit", "topic_stability", "TopicStability"],
+    "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Retry", "Cooccurrence", "count_cooccurrence"],
+    "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
+    "Measurements": ["measure_", "Contrast", "load_report", "Report"],
+    "To look at": ["show_attention", "report_page", "Page"],
+    "The toy world": ["TopicModel", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_", "History", "theory"],
+    "The paper": ["reproduce"],
+}  # fmt: skip
+
+
+def reference() -> str:
+    """The whole page."""
+    names = [name for name in tp.__all__ if not name.startswith("_")]
+    parts = [HEAD]
+    for title, wanted in GROUPS.items():
+        chosen = [name for entry in wanted for name in names if fits(name, entry)]
+        chosen = list(dict.fromkeys(chosen))
+        names = [name for name in names if name not in chosen]
+        parts.append(f"## {title}\n")
+        parts += [text for name in chosen for text in describe(f"tp.{name}", getattr(tp, name), "###")]
+    if names:
+        parts.append("## More\n")
+        parts += [text for name in names for text in describe(f"tp.{name}", getattr(tp, name), "###")]
+    return "\n".join(parts)
+
+
+def fits(name: str, entry: str) -> bool:
+    """Whether a public name belongs to an entry of a group: itself, its prefix, or the report of a measurement."""
+    return name == entry or (entry.endswith("_") and name.startswith(entry)) or (entry == "Report" and name.endswith("Report"))
+
+
+def describe(name: str, value: Any, level: str) -> Iterator[str]:
+    """A heading, the signature, the docstring, and the same for what is inside."""
+    if isinstance(value, ModuleType):
+        yield f"{level} `{name}`\n\n{docstring(value)}\n"
+        for inner in public_names(value):
+            yield from describe(f"{name}.{inner}", getattr(value, inner), f"{level}#")
+        return
+    yield f"{level} `{name}`\n"
+    if callable(value):
+        yield f"```python\n{name.split('.')[-1]}{signature(value)}\n```\n"
+    yield f"{docstring(value)}\n"
+    if inspect.isclass(value):
+        for inner, member in vars(value).items():
+            if not inner.startswith("_") and is_documented(member):
+                yield from describe_member(f"{name}.{inner}", member, f"{level}#")
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Functions and classes that a module offers."""
+    offered = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return sorted(name for name, value in offered.items() if inspect.isfunction(value) or inspect.isclass(value))
+
+
+def is_documented(member: Any) -> bool:
+    """Methods and properties with a docstring; fields are in the docstring of their class."""
+    function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
+    return inspect.isfunction(function) and bool(function.__doc__)
+
+
+def describe_member(name: str, member: Any, level: str) -> Iterator[str]:
+    """A method, or a property, which has no signature."""
+    function = getattr(member, "__func__", None)
+    if function is None and not inspect.isfunction(member):
+        yield f"{level} `{name}`\n\n{docstring(member)}\n"
+    else:
+        method = function or member
+        short = ".".join(name.split(".")[-2:]) if isinstance(member, classmethod) else name.split(".")[-1]
+        yield f"{level} `{name}`\n\n```python\n{short}{signature(method, bound=True)}\n```\n\n{docstring(method)}\n"
+
+
+def signature(value: Any, *, bound: bool = False) -> str:
+    """The signature, an argument in a line where it is long."""
+    found = inspect.signature(value)
+    parameters = list(found.parameters.values())[1 if bound else 0 :]
+    text = str(found.replace(parameters=parameters))
+    text = re.sub(r"<factory>|<object object at 0x[0-9a-f]+>", "…", text).replace("topic_probe.", "")
+    if len(text) <= 100:
+        return text
+    inner = str(found.replace(parameters=[], return_annotation=found.return_annotation)).removeprefix("()")
+    lines, starred = [], False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            lines.append("*")
+            starred = True
+        starred = starred or parameter.kind is parameter.VAR_POSITIONAL
+        lines.append(re.sub(r"<factory>", "…", str(parameter)).replace("topic_probe.", ""))
+    return "(\n" + "".join(f"    {line},\n" for line in lines) + ")" + inner.replace("topic_probe.", "")
+
+
+def docstring(value: Any) -> str:
+    """The docstring with the sections of Google's style as lists."""
+    lines, section = [], False
+    for line in (inspect.getdoc(value) or "").splitlines():
+        if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
+            lines += [f"**{line.removesuffix(':')}**", ""]
+            section = True
+        elif section and (item := re.match(r" {4}(\*{0,2}[\w.]+):\s*(.*)", line)):
+            lines.append(f"* `{item[1]}`: {item[2]}")
+        elif section and line.startswith(" "):
+            lines.append("  " + line.strip())
+        else:
+            section = section and not line.strip()
+            lines.append(line)
+    return re.sub(r"``([^`]+)``", r"`\1`", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference(), encoding="utf-8")
