@@ -8,7 +8,7 @@ one model without files does not stop the others.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -85,6 +85,7 @@ class Prepared:
         label: What it is called in tables.
         model: Hooked.
         random: Whether it is an untrained twin.
+        tokenizer: The model's own; that of the model it is the twin of.
         articles: The whole texts as documents of its tokenizer, to be read as a stream.
         documents: The cut documents that are measured.
         fit: LDA of the articles.
@@ -94,15 +95,11 @@ class Prepared:
     label: str
     model: Any
     random: bool
+    tokenizer: Any
     articles: DocumentStream
     documents: Sequence[Document]
     fit: TopicFit
     settings: TextSettings
-
-    @property
-    def tokenizer(self) -> Any:
-        """The model's own tokenizer."""
-        return self.model.tokenizer
 
     def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
         """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
@@ -110,6 +107,26 @@ class Prepared:
         size = self.fit.vocabulary_size if self.settings.fraction_of == "tokenizer" else columns
         fraction = min(1.0, threshold * size / columns)
         return Topics.from_lda(self.fit, fraction=fraction, one_topic_per_word=one_topic_per_word)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A model that is there.
+
+    Attributes:
+        label: What it is called in tables.
+        model: Hooked.
+        random: Whether it is an untrained twin.
+        tokenizer: The model's own, None if it has none; that of the model it is the twin of, because building a
+            hooked model around another one may change what its tokenizer adds to a text.
+        added: Whether it is only there because every model gets its twin.
+    """
+
+    label: str
+    model: Any
+    random: bool
+    tokenizer: Any
+    added: bool
 
 
 @dataclass(frozen=True)
@@ -136,26 +153,33 @@ class Wanted:
         source: A name of ``HUB``, a name on the hub, a folder, or a model.
         random: Whether its untrained twin is meant.
         named: Whether the user named it, so that it is an error if it is not there.
+        added: Whether it is only there because every model gets its twin.
     """
 
     label: str
     source: Any
     random: bool = False
     named: bool = True
+    added: bool = False
 
 
 def wanted_models(
-    models: Any = None, *, twins: bool = False, only: Iterable[str] | None = None
+    models: Any = None,
+    *,
+    default: Sequence[str] = PAPER_MODELS,
+    twins: bool = False,
+    only: Iterable[str] | None = None,
 ) -> list[Wanted]:
     """The models that are meant, each followed by its untrained twin if ``twins``.
 
     Args:
-        models: None: the paper's; a name, hub name or folder; several of them; or label → one of these or a model.
+        models: None: ``default``; a name, hub name or folder; several of them; or label → one of these or a model.
+        default: Names of the paper's models.
         twins: Whether to add the untrained twin of every model.
         only: Labels to keep.
     """
     if models is None:
-        named: Mapping[Any, Any] = {name: name for name in PAPER_MODELS}
+        named: Mapping[Any, Any] = {name: name for name in default}
     elif isinstance(models, Mapping):
         named = models
     elif isinstance(models, str | Path):
@@ -166,13 +190,14 @@ def wanted_models(
         raise TypeError(f"models must be names, folders, or a mapping label → model, got {_kind(models)}")
     if not named:
         raise ValueError("models is empty: name at least one, or leave it out for the paper's")
+    given = {str(label): _wanted(str(label), source, models is not None) for label, source in named.items()}
     found: dict[str, Wanted] = {}
-    for label, source in named.items():
-        one = _wanted(str(label), source, named=models is not None)
-        found.setdefault(one.label, one)
+    for label, one in given.items():
+        found.setdefault(label, one)
+        twin = label + RANDOM
         if twins and not one.random:
-            twin = one.label + RANDOM
-            found.setdefault(twin, Wanted(twin, one.source, random=True, named=one.named))
+            added = replace(one, label=twin, random=True, added=True)
+            found.setdefault(twin, given.get(twin, added))
     return _kept(list(found.values()), only)
 
 
@@ -185,7 +210,7 @@ def _label(source: Any) -> str:
     return labels.get(name, name)
 
 
-def _wanted(label: str, source: Any, *, named: bool) -> Wanted:
+def _wanted(label: str, source: Any, named: bool) -> Wanted:
     if isinstance(source, str) and source.endswith(RANDOM):
         return Wanted(label, source.removesuffix(RANDOM), random=True, named=named)
     return Wanted(label, source, named=named)
@@ -254,6 +279,16 @@ def _is_local(name: str) -> bool:
     )
 
 
+def tokenizer_of(opened: Opened) -> Any:
+    """The tokenizer of a model; ValueError where it has none."""
+    if opened.tokenizer is None:
+        raise ValueError(
+            f"{opened.label!r} has no tokenizer, and without it no word has a token id: open it with "
+            "topic_probe.open_model(model, tokenizer=...) and pass that"
+        )
+    return opened.tokenizer
+
+
 def _downloaded(name: str) -> str | None:
     """The folder in which an earlier download has left a model."""
     from huggingface_hub import snapshot_download
@@ -262,6 +297,46 @@ def _downloaded(name: str) -> str | None:
         return str(snapshot_download(name, local_files_only=True))
     except (OSError, ValueError):  # not there, or no name that the hub could have
         return None
+
+
+def open_all(
+    models: Any = None,
+    *,
+    default: Sequence[str] = PAPER_MODELS,
+    twins: bool = False,
+    only: Iterable[str] | None = None,
+    seed: int = 0,
+    reachable: Callable[[], bool] | None = None,
+) -> Iterator[Opened | Missing]:
+    """Every model that is meant, opened when its turn comes.
+
+    Args:
+        models: As in `wanted_models`.
+        default: The same.
+        twins: Whether to add the untrained twin of every model.
+        only: Labels to keep.
+        seed: Of the untrained twins.
+        reachable: Says whether the hub can be reached; None: it is asked once.
+
+    Raises:
+        OSError: where the user named a model that is not there.
+    """
+    reachable = reachable or cache(hub_is_reachable)
+    source, model = None, None
+    for one in wanted_models(models, default=default, twins=twins, only=only):
+        try:
+            if model is None or one.source != source:
+                source, model = one.source, open_named(one.source, reachable=reachable)
+        except OSError as error:
+            if one.named:
+                raise
+            # Its model has been reported already.
+            if not one.added:
+                yield Missing(one.label, one.random, str(error))
+            continue
+        tokenizer = getattr(model, "tokenizer", None)
+        found = random_init(model, seed=seed) if one.random else model
+        yield Opened(one.label, found, one.random, tokenizer, one.added)
 
 
 # --- preparing --------------------------------------------------------------------------------------
@@ -273,6 +348,7 @@ def prepare_all(
     settings: TextSettings | None = None,
     *,
     quick: bool = False,
+    default: Sequence[str] = PAPER_MODELS,
     twins: bool = False,
     only: Iterable[str] | None = None,
     seed: int = 0,
@@ -286,6 +362,7 @@ def prepare_all(
         corpus: Texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
         settings: None: 100 topics as in the paper, or if ``quick`` `QUICK`.
         quick: Whether the quick variant is meant.
+        default: As in `wanted_models`.
         twins: Whether to add the untrained twin of every model.
         only: Labels to keep.
         seed: Of the Wikipedia sample, LDA and untrained twins.
@@ -301,25 +378,19 @@ def prepare_all(
     texts = _Texts(
         corpus, settings, quick=quick, seed=seed, folder=folder, progress=progress, reachable=reachable
     )
-    source, model = None, None
-    for one in wanted_models(models, twins=twins, only=only):
-        try:
-            if model is None or one.source != source:
-                source, model = one.source, open_named(one.source, reachable=reachable)
-        except OSError as error:
-            if one.named:
-                raise
-            yield Missing(one.label, one.random, str(error))
+    for one in open_all(models, default=default, twins=twins, only=only, seed=seed, reachable=reachable):
+        if isinstance(one, Missing):
+            yield one
             continue
         try:
-            articles, documents, fit = texts.of(model)
+            articles, documents, fit = texts.of(one)
         except ConnectionError as error:
             if corpus is not None:
                 raise
-            yield Missing(one.label, one.random, str(error))
+            if not one.added:
+                yield Missing(one.label, one.random, str(error))
             continue
-        measured = random_init(model, seed=seed) if one.random else model
-        yield Prepared(one.label, measured, one.random, articles, documents, fit, settings)
+        yield Prepared(one.label, one.model, one.random, one.tokenizer, articles, documents, fit, settings)
 
 
 class _Texts:
@@ -344,15 +415,10 @@ class _Texts:
         self._reachable = reachable
         self._done: dict[str, tuple[DocumentStream, Sequence[Document], TopicFit]] = {}
 
-    def of(self, model: Any) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
+    def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
-        tokenizer = getattr(model, "tokenizer", None)
-        if tokenizer is None:
-            raise ValueError(
-                f"{capture.describe_class(model)} has no tokenizer, which its documents and topics need: open it with "
-                "topic_probe.open_model(model, tokenizer=...) and pass that"
-            )
-        length = min(self._settings.length, capture.context_length(model) or self._settings.length)
+        tokenizer = tokenizer_of(opened)
+        length = min(self._settings.length, capture.context_length(opened.model) or self._settings.length)
         key = json.dumps([tokenizer_identity(tokenizer), length])
         if key not in self._done:
             if self._needs_hub and self._folder is None and not self._reachable():
