@@ -250,6 +250,28 @@ def test_a_report_comes_back_from_disk(tmp_path):
     assert loaded == report
 
 
+def test_a_share_of_the_largest_norm_can_be_asked_for_where_training_starts_next_to_zero():
+    tiny = {"value": late(start=1e-6, first=0), "key": late(start=1e-6, first=200)}
+    plain = planted(smooth=1, query=tiny["key"], **tiny)
+    # 20 % more than 1e-6 is passed with the first step of 0.01.
+    assert (plain.value_start, plain.key_start) == (1, 201)
+    found = planted(smooth=1, query=tiny["key"], least=0.05, **tiny)
+    # 5 % of 10 is reached after 50 steps (the 1e-6 makes it more), 5 % of 8 at 200 + 40.
+    assert (found.value_start, found.key_start) == (50, 240)
+    # Where 20 % is more than the share, nothing changes.
+    assert planted(least=0.05) == planted()
+
+
+def test_layers_have_stages_of_their_own_with_and_without_the_share():
+    names = ("W_V", "W_K", "W_Q")
+    curves = {f"{name}.{i}": late(start=1e-6, first=100 * i) for i in range(4) for name in names}
+    report = measure_dynamics(history(curves, n_layers=4), least=0.05, smooth=1)
+    # 5 % of what is reached at step 1000: 50, 45, 40 and 35 steps after the start.
+    assert report.value_start.tolist() == [50, 145, 240, 335]
+    assert report.key_start.tolist() == report.query_start.tolist() == report.value_start.tolist()
+    assert report.pattern == NO_PATTERN
+
+
 def test_too_few_rows_and_bad_thresholds_are_refused():
     few = np.arange(9)
     with pytest.raises(ValueError, match="at least 10 recorded rows"):
@@ -258,3 +280,5 @@ def test_too_few_rows_and_bad_thresholds_are_refused():
         planted(flat=0.0)
     with pytest.raises(ValueError, match="smooth"):
         planted(smooth=0)
+    with pytest.raises(ValueError, match="least"):
+        planted(least=1.0)

@@ -119,18 +119,21 @@ def measure_dynamics(
     *,
     until: int | None = None,
     started: float = 0.2,
+    least: float = 0.0,
     flat: float = 0.25,
     smooth: int | None = None,
 ) -> DynamicsReport:
     """The stages of a training, from the norms of W_V, W_K and W_Q that its history recorded.
 
-    The rules are those of `find_stages`, for every layer by itself. Tensors that were not trained are curves too:
-    they never start.
+    The rules are those of `find_stages`, for every layer by itself, all its heads together. Tensors that were not
+    trained are curves too: they never start.
 
     Args:
-        history: of `train_toy`, with at least ten rows.
+        history: of `train_toy` or `train_text`, with at least ten rows.
         until: look at the rows up to this step only; None: all.
         started: how far above its smallest norm a tensor has started.
+        least: the share of its largest norm that it must have as well; say 0.05 where training begins so near to zero
+            that 20 % above is still nothing.
         flat: how far from its norm a flat tensor may get.
         smooth: rows in the running median; None: a fiftieth of all rows.
 
@@ -150,6 +153,7 @@ def measure_dynamics(
             key=curves["K"],
             query=curves["Q"],
             started=started,
+            least=least,
             flat=flat,
             smooth=smooth,
         )
@@ -172,8 +176,8 @@ def measure_dynamics(
         provenance=provenance(
             model=history.toy.to_dict(),
             options={
-                "until": until, "started": started, "flat": flat, "smooth": smooth, "training": history.train.to_dict(),
-                "last_step": history.last_step, "stopped": history.stopped,
+                "until": until, "started": started, "least": least, "flat": flat, "smooth": smooth,
+                "training": history.train.to_dict(), "last_step": history.last_step, "stopped": history.stopped,
             },
             seed=history.train.seed,
         ),
@@ -187,6 +191,7 @@ def find_stages(
     key: Float64[np.ndarray, " row"],
     query: Float64[np.ndarray, " row"],
     started: float = 0.2,
+    least: float = 0.0,
     flat: float = 0.25,
     smooth: int | None = None,
 ) -> Stages:
@@ -197,7 +202,8 @@ def find_stages(
 
     * A tensor *starts* at the first step from which its norm stays more than 20 % above the smallest norm it had in
       the whole record (above 5 % of the largest, where the smallest is 0). A norm that never gets that far, or falls
-      back in the end, never starts. How far it goes after its start does not matter.
+      back in the end, never starts. How far it goes after its start does not matter, unless ``least`` asks for a share
+      of the largest norm too.
     * W_V is *flat* from the first step since its start from which its norm stays within 25 % of what it is there,
       until the end of the record. To be called flat it has to stay so for at least as long as it took to get there;
       a record that ends sooner cannot tell, and steady growth never passes.
@@ -210,6 +216,7 @@ def find_stages(
         key: norm of W_K.
         query: norm of W_Q.
         started: the 20 %.
+        least: share of the largest norm that a norm must have besides.
         flat: the 25 %.
         smooth: rows in the running median (even numbers are rounded up); None: a fiftieth of them, at least 1.
     """
@@ -218,6 +225,8 @@ def find_stages(
             f"needed at least {MIN_ROWS} recorded rows to see a curve, got {len(steps)}; train longer, or record more "
             "often (TrainConfig(record_every=...))"
         )
+    if not 0 <= least < 1:
+        raise ValueError(f"least is a share of the largest norm and must lie in 0 … 1, got {least}")
     if not (started > 0 and flat > 0):
         raise ValueError(
             f"started and flat are shares of a norm and must be positive, got {started} and {flat}"
@@ -226,7 +235,7 @@ def find_stages(
         raise ValueError(f"smooth is a number of rows and must be at least 1 (no smoothing), got {smooth}")
     window = max(1, len(steps) // 50) if smooth is None else smooth
     v, k, q = (_running_median(curve, window) for curve in (value, key, query))
-    starts = [_start(curve, started) for curve in (v, k, q)]
+    starts = [_start(curve, started, least) for curve in (v, k, q)]
     flattening = None if starts[0] is None else _flat_from(steps, v, starts[0], flat)
     rows = (starts[0], flattening, starts[1], starts[2])
     value_start, value_flat, key_start, query_start = (
@@ -236,9 +245,10 @@ def find_stages(
     return Stages(value_start, value_flat, key_start, query_start, reason)
 
 
-def _start(curve: Float64[np.ndarray, " row"], started: float) -> int | None:
+def _start(curve: Float64[np.ndarray, " row"], started: float, least: float) -> int | None:
     """The row from which the curve stays above its threshold."""
-    threshold = (1 + started) * curve.min() if curve.min() > 0 else SHARE_FROM_ZERO * curve.max()
+    share = least if curve.min() > 0 else max(least, SHARE_FROM_ZERO)
+    threshold = max((1 + started) * curve.min(), share * curve.max())
     below = np.flatnonzero(curve <= threshold)
     first = int(below[-1]) + 1
     return first if first < len(curve) else None

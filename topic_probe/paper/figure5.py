@@ -1,0 +1,323 @@
+"""Figure 5: two stages in a BERT of four layers that learns real text, from keys, queries and values near zero.
+
+A BERT of 4 layers with 4 heads each learns to predict masked words; after every step the norms of W_K, W_Q and W_V of
+every layer are recorded, and how far W_V has turned in ten steps. The paper says what must be seen in the first 400
+steps, *approximately*: at first W_V grows and turns fast while W_K and W_Q stay close to 0, and much later W_K and W_Q
+grow too. Unlike in Figure 4, W_V is not said to become flat. The rules that are checked, for every layer:
+
+* a tensor *starts* when its norm is 20 % above its smallest and above 5 % of its largest, and stays so;
+* W_K and W_Q start at more than twice the step at which W_V does;
+* when W_V has made half of its growth, W_K and W_Q have made less than a quarter of theirs.
+
+The paper does not say which hyperparameters its curves have. Its picture appears with Adam, if the rate is small and
+the noise tiny: the gradients of W_K and W_Q have a factor W_Q and W_K, and below Adam's epsilon of 1e-8 they move
+slowly even there. At a rate of 1e-4 stage 1 takes about 50 steps, at 3e-4 about 20. BERT's usual initialisation shows
+no stages. With plain SGD there is only stage 1 as far as was looked: at rates that do not diverge (up to 0.5) W_K and
+W_Q do not move within a thousand steps, because their gradients are thousands of times smaller than those of the rest.
+
+The text is a sample of Wikipedia, in the quick variant the articles that come with gensim, and the vocabulary is the
+most frequent words of these texts (`word_tokenizer`), so that nothing else is needed and a step is affordable.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from topic_probe.data.corpus import Corpus
+from topic_probe.data.word_tokenizer import word_tokenizer
+from topic_probe.lens.hosts import load_tokenizer
+from topic_probe.measure.dynamics import DynamicsReport, measure_dynamics
+from topic_probe.paper.claims import Claim
+from topic_probe.paper.pretrained import hub_is_reachable
+from topic_probe.paper.recipe import NAMES, RecipeResult, Setting, TrainedToy, choose, train_all
+from topic_probe.toy.bert import TextConfig
+from topic_probe.toy.history import History, TrainConfig
+from topic_probe.toy.text import TrainingText
+from topic_probe.vocabulary import vocabulary_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "two stages of training in a BERT on real text"
+SOURCE = "Figure 5, Section 8.1"
+FIRST_STEPS = 400
+"""Steps that the paper describes, and all that is checked."""
+
+LEAST, LATER, SHARE = 0.05, 2.0, 0.25
+"""The 5 %, the twice and the quarter of the rules; a quarter is also how far W_V must have come by stage 2."""
+
+N_ARTICLES = 5_000
+N_WORDS = {False: 10_000, True: 4_000}
+"""Words of the vocabulary, by whether the variant is quick."""
+
+
+def _setting(
+    optimizer: str,
+    rate: float,
+    steps: int,
+    *,
+    noise: float | None,
+    seed: int = 0,
+    seconds: float,
+    **sizes: int,
+) -> Setting:
+    start = "usual initialisation" if noise is None else f"noise {noise:g}"
+    init = {"init": "usual"} if noise is None else {"noise": noise}
+    return Setting(
+        name=f"{NAMES[optimizer]}, rate {rate:g}, {start}, seed {seed}",
+        # The vocabulary is known once there is a tokenizer.
+        toy=TextConfig(vocabulary_size=1, **init, **sizes),  # type: ignore[arg-type]
+        train=TrainConfig(optimizer=optimizer, learning_rate=rate, batch_size=32, steps=steps, seed=seed),
+        seed=seed,
+        seconds=seconds,
+    )
+
+
+FULL_SIZE = {"d_model": 128, "max_length": 64}
+QUICK_SIZE = {"d_model": 64, "max_length": 32}
+
+SETTINGS: tuple[Setting, ...] = (
+    _setting("adam", 1e-4, 1_000, noise=1e-6, seconds=250.0, **FULL_SIZE),
+    _setting("adam", 1e-4, 1_000, noise=1e-6, seed=1, seconds=250.0, **FULL_SIZE),
+    _setting("adam", 3e-4, 1_000, noise=1e-6, seconds=250.0, **FULL_SIZE),
+    _setting("adam", 1e-4, 1_000, noise=1e-5, seconds=250.0, **FULL_SIZE),
+    _setting("adam", 1e-4, 1_000, noise=None, seconds=250.0, **FULL_SIZE),
+    _setting("adam", 1e-3, 1_000, noise=None, seconds=250.0, **FULL_SIZE),
+    _setting("sgd", 0.5, 1_000, noise=1e-3, seconds=250.0, **FULL_SIZE),
+)
+QUICK_SETTINGS: tuple[Setting, ...] = (
+    _setting("adam", 3e-4, 200, noise=1e-6, seconds=8.0, **QUICK_SIZE),
+    _setting("adam", 1e-3, 80, noise=None, seconds=3.0, **QUICK_SIZE),
+)
+
+
+def run(
+    *,
+    quick: bool = False,
+    only: Iterable[str] | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: bool = False,
+    corpus: Corpus | None = None,
+    tokenizer: Any = None,
+) -> RecipeResult:
+    """Train every setting, measure, and check the claims.
+
+    Args:
+        quick: The small, short settings on the articles that come with gensim.
+        only: Names of the settings to train; None: all.
+        seed: Added to the seed of every setting.
+        folder: Where checkpoints and token ids are kept, so that a second call continues.
+        progress: Show a progress bar for every training.
+        corpus: The texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
+        tokenizer: A Hugging Face tokenizer, its folder, or its name; None: the most frequent words of the corpus.
+            The 30,000 word pieces of a pretrained model make every step several times slower.
+    """
+    start = time.perf_counter()
+    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
+    if corpus is None and not quick and not hub_is_reachable():
+        claim = Claim(text=_LATER, source=SOURCE, paper="much later", not_checked=_NO_TEXT)
+        return RecipeResult("figure5", TITLE, quick, (claim,), seconds=time.perf_counter() - start, draw=draw)
+    if corpus is None:
+        corpus = Corpus.bundled() if quick else Corpus.wikipedia(N_ARTICLES, seed=seed)
+    text = _read(corpus, tokenizer, quick=quick, folder=folder, progress=progress)
+    runs = train_all(
+        (_with_vocabulary(one, text) for one in chosen), text=text, folder=folder, progress=progress
+    )
+    reports = {
+        name: measure_dynamics(one.history, until=FIRST_STEPS, least=LEAST) for name, one in runs.items()
+    }
+    rows = {name: layer_rows(one.history, reports[name]) for name, one in runs.items()}
+    claims: list[Claim] = []
+    for name, one in runs.items():
+        if _is_papers(one):
+            claims += _claims(name, rows[name], reports[name])
+    others = {name: rows[name] for name, one in runs.items() if not _is_papers(one)}
+    if others:
+        claims.append(_sensitivity_claim(others))
+    return RecipeResult(
+        recipe="figure5",
+        title=TITLE,
+        quick=quick,
+        claims=tuple(claims),
+        runs=tuple(runs.values()),
+        reports={"dynamics": reports},
+        tables={"layers": [{"setting": name, **row} for name, found in rows.items() for row in found]},
+        seconds=time.perf_counter() - start,
+        draw=draw,
+    )
+
+
+_LATER = (
+    "In every layer W_K and W_Q start to grow much later than W_V (step ÷ step, smallest over the layers)"
+)
+_NO_TEXT = (
+    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
+    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
+)
+
+
+def _read(
+    corpus: Corpus, tokenizer: Any, *, quick: bool, folder: str | Path | None, progress: bool
+) -> TrainingText:
+    """The corpus in pieces as long as the model takes them; the last piece of an article only if it is half as long."""
+    if tokenizer is None:
+        tokenizer = word_tokenizer(corpus, n_words=N_WORDS[quick])
+    elif isinstance(tokenizer, str | Path):
+        name, tokenizer = str(tokenizer), load_tokenizer(str(Path(tokenizer).expanduser()))
+        if tokenizer is None:
+            raise OSError(
+                f"no tokenizer can be loaded from {name!r}: give a folder that save_pretrained has written, or leave "
+                "tokenizer out for the words of the corpus"
+            )
+    length = (QUICK_SIZE if quick else FULL_SIZE)["max_length"]
+    cache = None if folder is None else Path(folder).expanduser() / "tokens"
+    stream = corpus.documents(
+        tokenizer, max_length=length, long="chunk", min_length=length // 2, cache=cache, progress=progress
+    )
+    return TrainingText.read(stream)
+
+
+def _with_vocabulary(setting: Setting, text: TrainingText) -> Setting:
+    assert isinstance(setting.toy, TextConfig)
+    return replace(setting, toy=replace(setting.toy, vocabulary_size=vocabulary_size(text.tokenizer)))
+
+
+def _is_papers(trained: TrainedToy) -> bool:
+    """Whether a setting is meant to show the paper's picture."""
+    toy = trained.setting.toy
+    return (
+        trained.setting.train.optimizer == "adam" and isinstance(toy, TextConfig) and toy.init == "near-zero"
+    )
+
+
+def layer_rows(history: History, report: DynamicsReport) -> list[dict[str, Any]]:
+    """What the claims look at, a row for every layer: when each tensor starts, and what the others did by then."""
+    return [_layer_row(history, report, number) for number in range(len(report.layer))]
+
+
+def _layer_row(history: History, report: DynamicsReport, number: int) -> dict[str, Any]:
+    rows = history.steps.numpy() <= FIRST_STEPS
+    steps, suffix = history.steps.numpy()[rows], f".{number}" if len(report.layer) > 1 else ""
+    value, key, query = (history.norms[f"W_{letter}{suffix}"].numpy()[rows] for letter in "VKQ")
+    turned = history.rotations[f"W_V{suffix}"].numpy()[rows]
+    starts = report.key_start[number], report.query_start[number]
+    second = np.nan if np.isnan(starts).all() else float(np.nanmin(starts))
+    half = int(np.argmax(value - value[0] >= (value.max() - value[0]) / 2))
+    row = {
+        "layer": report.layer[number],
+        "value_start": float(report.value_start[number]),
+        "key_start": float(starts[0]),
+        "query_start": float(starts[1]),
+        "later": second / float(report.value_start[number]),
+        "value_share": _share(value, int(np.argmax(steps >= second))) if np.isfinite(second) else np.nan,
+        "key_share": _share(key, half),
+        "query_share": _share(query, half),
+        "attention_size": float(min(key[-1], query[-1]) / value[-1]),
+        "first_rotation": _mean(turned[steps <= second]),
+        "second_rotation": _mean(turned[steps > second]),
+    }
+    late = row["later"] > LATER and max(row["key_share"], row["query_share"]) < SHARE
+    return {**row, "two_stages": bool(late)}
+
+
+def _share(curve: Float64[np.ndarray, " row"], row: int) -> float:
+    """How much of its growth a norm has made at a row; NaN if it never grows."""
+    growth = float(curve.max() - curve[0])
+    return float(curve[row] - curve[0]) / growth if growth > 0 else np.nan
+
+
+def _mean(values: Float64[np.ndarray, " row"]) -> float:
+    kept = values[np.isfinite(values)]
+    return float(kept.mean()) if len(kept) else np.nan
+
+
+def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport) -> list[Claim]:
+    starts = "; ".join(
+        f"layer {row['layer']}: W_V at step {row['value_start']:.0f}, W_K {row['key_start']:.0f}, "
+        f"W_Q {row['query_start']:.0f}"
+        for row in rows
+    )
+    shares = [row[what] for row in rows for what in ("key_share", "query_share")]
+    turning = [row["first_rotation"] / row["second_rotation"] for row in rows]
+    return [
+        Claim(
+            text=_LATER,
+            source=SOURCE,
+            paper="much later",
+            measured=float(np.min([row["later"] for row in rows])),
+            above=LATER,
+            setting=name,
+            detail=f"{starts}. By the stricter rule of Figure 4, that W_V is flat by then: {report.pattern}",
+        ),
+        Claim(
+            text="In stage 1 W_K and W_Q stay close to 0 (share of their growth that they have made when W_V has made "
+            "half of its own, largest over the layers)",
+            source=SOURCE,
+            paper="stay close to 0",
+            measured=float(np.max(shares)),
+            below=SHARE,
+            setting=name,
+        ),
+        Claim(
+            text="Meanwhile the norm of W_V increases significantly (share of its growth that it has made where W_K or "
+            "W_Q starts, smallest over the layers)",
+            source=SOURCE,
+            paper="increases significantly",
+            measured=float(np.min([row["value_share"] for row in rows])),
+            above=SHARE,
+            setting=name,
+        ),
+        Claim(
+            text="In stage 1 the orientation of W_V changes rapidly (mean rotation in ten steps, stage 1 ÷ stage 2, "
+            "smallest over the layers)",
+            source=SOURCE,
+            paper="changes rapidly",
+            measured=float(np.min(turning)),
+            above=2.0,
+            setting=name,
+        ),
+        Claim(
+            text=f"In stage 2 W_K and W_Q increase significantly (their norm ÷ that of W_V by step {FIRST_STEPS}, "
+            "smallest over the layers)",
+            source=SOURCE,
+            paper="increase significantly",
+            measured=float(np.min([row["attention_size"] for row in rows])),
+            above=SHARE,
+            setting=name,
+        ),
+    ]
+
+
+def _sensitivity_claim(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Claim:
+    counts = {name: sum(row["two_stages"] for row in rows) for name, rows in others.items()}
+    return Claim(
+        text="Whether there are two stages depends on the hyperparameters (number of other settings in which not every "
+        "layer has them)",
+        source="Section 8.1",
+        paper="sensitive to initialization and learning rate",
+        measured=float(sum(counts[name] < len(rows) for name, rows in others.items())),
+        above=0.0,
+        setting="all others",
+        detail="; ".join(f"{name}: {count} of {len(others[name])} layers" for name, count in counts.items()),
+    )
+
+
+def draw(result: RecipeResult) -> "dict[str, Figure]":
+    """Norms and rotation against steps, a column for every layer; the settings like the paper's, and the others."""
+    from topic_probe.show.curves import training_panels
+
+    groups = {
+        "figure5": [one.history for one in result.runs if _is_papers(one)],
+        "figure5 other settings": [one.history for one in result.runs if not _is_papers(one)],
+    }
+    return {
+        name: training_panels({"": histories}, stages=False, title=result.title)
+        for name, histories in groups.items()
+        if histories
+    }
