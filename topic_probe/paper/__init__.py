@@ -19,6 +19,7 @@ RECIPES = {
     "figure1": "topics in trained word embeddings",
     "figure2": "blocks in W_V under uniform attention",
     "figure4": "two stages of training",
+    "figure5": "two stages of training in a BERT on real text",
     "figure10": "blocks in W_V when attention is trained too",
     "table3": "attention between words of one topic",
 }
