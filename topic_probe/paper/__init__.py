@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 RECIPES = {
     "figure1": "topics in trained word embeddings",
     "figure2": "blocks in W_V under uniform attention",
+    "figure3": "cosines of words that belong together",
     "figure4": "two stages of training",
     "figure5": "two stages of training in a BERT on real text",
     "figure10": "blocks in W_V when attention is trained too",
+    "table1": "same-topic words in pretrained models",
     "table3": "attention between words of one topic",
+    "table5": "same-topic words in pretrained models, several topics per word",
 }
 
 

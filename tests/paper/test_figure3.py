@@ -1,0 +1,104 @@
+"""Figure 3: cosines of lists of words on a real checkpoint, directly computed, and with words of one's own."""
+
+import pytest
+import torch
+from real_text import minilm_folder
+from small_language import save_model, words
+
+import topic_probe as tp
+from topic_probe.paper import figure3, reproduce
+from topic_probe.paper.figure3 import WORDS
+
+
+@pytest.fixture(scope="module")
+def result():
+    return figure3.run(models={"minilm": minilm_folder()})
+
+
+def test_words_that_belong_together_are_near_each_other_in_a_real_model_and_not_in_its_twin(result):
+    assert [claim.verdict for claim in result.claims] == ["passed"] * 5, repr(result)
+    assert [claim.setting.split(",")[0] for claim in result.claims] == ["minilm"] * 4 + ["minilm random"]
+    assert result.claims[0].measured > 0.2
+    assert "left_out" not in result.tables
+
+
+def test_the_table_has_the_cosines_that_hugging_faces_embeddings_have(result):
+    from transformers import AutoModel, AutoTokenizer
+
+    table = AutoModel.from_pretrained(minilm_folder()).get_input_embeddings().weight.detach().double()
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    found = result.table("cosines minilm").set_index("word")
+    every = [word for group in WORDS.values() for word in group]
+    assert set(found.index) == set(found.columns) == set(every)
+    for one in every:
+        for other in every:
+            first, second = (table[tokenizer.convert_tokens_to_ids(word)] for word in (one, other))
+            expected = float(torch.nn.functional.cosine_similarity(first, second, dim=0))
+            assert found.loc[one, other] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_figure_has_a_heat_map_for_every_model_in_one_range_of_colours(result):
+    figure = result.figures()["figure3"]
+    images = [image for ax in figure.axes for image in ax.get_images()]
+    assert [image.get_array().shape for image in images] == [(9, 9)] * 2
+    assert images[0].get_clim() == images[1].get_clim()
+
+
+def test_words_that_are_split_are_left_out_and_named(tmp_path):
+    lists = {"a": [*words(0)[:4], "unheardof"], "b": words(1)[:4], "c": ["neverseen"]}
+    result = figure3.run(models={"bert": save_model("bert", tmp_path)}, words=lists, twins=False)
+    assert [(row["list"], row["word"]) for row in result.tables["left_out"]] == [
+        ("a", "unheardof"),
+        ("c", "neverseen"),
+    ]
+    assert set(result.table("cosines bert")["word"]) == {*words(0)[:4], *words(1)[:4]}
+    folder = result.save(tmp_path / "out")
+    assert (folder / "tables" / "left-out.csv").is_file()
+
+
+def test_too_few_words_are_not_checked_and_say_why(tmp_path):
+    folder = save_model("bert", tmp_path)
+    for lists in ({"a": words(0)[:3], "b": ["neverseen"]}, {"a": words(0)[:1], "b": words(1)[:1]}):
+        (claim,) = figure3.run(models={"bert": folder}, words=lists, twins=False).claims
+        assert claim.verdict == "not checked"
+        assert "too few of the words as one piece" in claim.not_checked
+
+
+def test_of_two_pieces_of_a_word_the_one_behind_a_space_is_measured():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"[UNK]": 0, "frog": 1, "Ġfrog": 2, "toad": 3, "Ġtoad": 4, "jazz": 5}
+    inside = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    inside.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    given = PreTrainedTokenizerFast(tokenizer_object=inside, unk_token="[UNK]")
+    model = _with_rows(6)
+    opened = figure3.Opened("x", model, False, given, False)
+    topics, missing = figure3.lists_as_topics({"animals": ["frog", "toad"], "music": ["jazz"]}, opened)
+    assert missing == []
+    assert topics is not None
+    assert topics.words.tolist() == [2, 4, 5]
+
+
+def _with_rows(n):
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=n, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+    )
+    return tp.open_model(BertModel(config), host="huggingface")
+
+
+def test_one_list_has_nothing_to_be_compared_with():
+    with pytest.raises(ValueError, match=r"at least two lists to compare, got \['a'\]"):
+        figure3.run(words={"a": ["frog", "toad"]})
+
+
+def test_without_files_and_network_bert_is_not_checked(monkeypatch):
+    monkeypatch.setattr("topic_probe.paper.pretrained.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("topic_probe.paper.pretrained._downloaded", lambda name: None)
+    result = reproduce("figure3", quick=True)
+    (claim,) = result.claims
+    assert (claim.setting, claim.verdict) == ("bert", "not checked")
+    assert "hf download google-bert/bert-base-uncased" in claim.not_checked
+    assert result.figures() == {}

@@ -1,0 +1,195 @@
+"""Figure 3: words that belong together are near each other in the word embeddings of a pretrained model.
+
+Cosines between the words of some short lists, on the raw table of word embeddings. A word counts if the model's
+tokenizer has it as one piece (behind a space, where that makes a difference); a word that is split has no row in
+the table and is left out and named in the table ``left_out``.
+
+In the untrained twin of a model cosines are those of random directions: in d dimensions they vary by 1/√d around 0.
+Its difference must be within four standard errors that follow from this.
+"""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topic_probe.lens import capture
+from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.paper.claims import Claim
+from topic_probe.paper.pretrained import Missing, Opened, open_all, tokenizer_of
+from topic_probe.paper.recipe import RecipeResult
+from topic_probe.topics import Topics
+from topic_probe.vocabulary import ONE_PIECE, look_up
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "cosines of words that belong together"
+SOURCE = "Figure 3, Section 4"
+WORDS: Mapping[str, Sequence[str]] = {
+    "animals": ("frog", "toad", "lizard"),
+    "composers": ("mozart", "beethoven", "schubert"),
+    "mathematics": ("algebra", "arithmetic", "calculus"),
+}
+"""The paper's words."""
+
+_TEXT = (
+    "Cosines of different words of one list are above those of words of different lists (difference of means)"
+)
+_TEXT_LIST = "The same for every list: its words among each other − its words with all others"
+_TEXT_RANDOM = "The same in an untrained model: no difference"
+_TOO_FEW = (
+    "the tokenizer of this model has too few of the words as one piece: two lists, one of them with two words"
+)
+
+
+def run(
+    *,
+    quick: bool = False,
+    only: Iterable[str] | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: bool = False,
+    models: Any = None,
+    words: Mapping[str, Iterable[str]] = WORDS,
+    twins: bool = True,
+) -> RecipeResult:
+    """Measure the words in every model, and check the claims.
+
+    Args:
+        quick: The same, as it takes seconds once a model is there.
+        only: Labels of the models to measure; None: all.
+        seed: Of untrained twins and intervals.
+        folder: Not needed, as nothing here takes long.
+        progress: The same.
+        models: None: BERT, as in the paper; names of the paper's models, names on the hub or folders; or label → one
+            of these or a model.
+        words: Lists of words by name, at least two.
+        twins: Whether to measure the untrained twin of every model too.
+    """
+    start = time.perf_counter()
+    lists = {str(name): list(dict.fromkeys(values)) for name, values in words.items()}
+    if len(lists) < 2:
+        raise ValueError(f"words needs at least two lists to compare, got {list(lists)}")
+    claims: list[Claim] = []
+    reports: dict[str, EmbeddingReport] = {}
+    left_out: list[dict[str, Any]] = []
+    for one in open_all(models, default=("bert",), twins=twins, only=only, seed=seed):
+        if isinstance(one, Missing):
+            claims.append(_not_checked(one.label, one.reason))
+            continue
+        topics, missing = lists_as_topics(lists, one)
+        left_out += [{"model": one.label, **row} for row in missing]
+        if topics is None:
+            claims.append(_not_checked(one.label, _TOO_FEW))
+            continue
+        report = measure_embeddings(one.model, topics, statistic="difference", seed=seed)
+        reports[one.label] = report
+        claims += _claims(one, report)
+    return RecipeResult(
+        recipe="figure3",
+        title=TITLE,
+        quick=quick,
+        claims=tuple(claims),
+        reports={"embeddings": reports} if reports else {},
+        tables=_tables(reports, left_out),
+        seconds=time.perf_counter() - start,
+        draw=draw,
+    )
+
+
+def lists_as_topics(
+    lists: Mapping[str, Sequence[str]], opened: Opened
+) -> tuple[Topics | None, list[dict[str, Any]]]:
+    """The lists as topics of token ids, and the words that are left out with the reason.
+
+    None in place of topics where fewer than two lists are left, or none with two words.
+    """
+    tokenizer = tokenizer_of(opened)
+    every = dict.fromkeys(word for words in lists.values() for word in words)
+    found = look_up(every, tokenizer, case_variants=False, leading_space=True)
+    # Of two pieces the last is the one behind a space, as the word stands in running text.
+    ids = {word: what.sequences[-1][0] for word, what in found.items() if what.outcome == ONE_PIECE}
+    missing = [
+        {"list": name, "word": word, "reason": found[word].outcome}
+        for name, words in lists.items()
+        for word in words
+        if word not in ids
+    ]
+    kept = {name: [ids[word] for word in words if word in ids] for name, words in lists.items()}
+    kept = {name: values for name, values in kept.items() if values}
+    if len(kept) < 2 or max(map(len, kept.values())) < 2:
+        return None, missing
+    size = capture.vocabulary_size(opened.model)
+    return Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer), missing
+
+
+def _claims(one: Opened, report: EmbeddingReport) -> list[Claim]:
+    cosine = report.cosine
+    difference = float(cosine.difference)
+    means = f"same list {float(cosine.same_topic):.3f}, different lists {float(cosine.different_topic):.3f}"
+    if one.random:
+        # Contrasts count ordered pairs, a pair and its reverse are one cosine.
+        pairs = 2 / float(cosine.n_same_topic) + 2 / float(cosine.n_different_topic)
+        limit = 4 * math.sqrt(pairs / capture.word_embeddings(one.model).shape[1])
+        text = Claim(
+            _TEXT_RANDOM, SOURCE, "no row", difference, -limit, limit, setting=one.label, detail=means
+        )
+        return [text]
+    assert cosine.interval is not None
+    low, high = cosine.interval.tolist()
+    interval = (
+        cosine.reason if math.isnan(low) else f"[{low:.3f}, {high:.3f}] with other words of the same lists"
+    )
+    detail = f"{interval}; {means}"
+    claims = [Claim(_TEXT, SOURCE, "blocks", difference, above=0.0, setting=one.label, detail=detail)]
+    by_list = report.topics["cosine"]
+    for name, list_difference in zip(
+        (by_list.index or {})["topic"], by_list.difference.tolist(), strict=True
+    ):
+        if not math.isnan(list_difference):
+            setting = f"{one.label}, {name}"
+            claims.append(Claim(_TEXT_LIST, SOURCE, "blocks", list_difference, above=0.0, setting=setting))
+    return claims
+
+
+def _not_checked(label: str, reason: str) -> Claim:
+    return Claim(_TEXT, SOURCE, "blocks", above=0.0, setting=label, not_checked=reason)
+
+
+def _tables(
+    reports: Mapping[str, EmbeddingReport], left_out: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The cosines of every model, a row and a column for every word, and the words that are left out."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for label, report in reports.items():
+        if report.matrices is not None:
+            matrix, words = (
+                report.matrices.pick(score="cosine"),
+                [str(word) for word in report.matrices.words],
+            )
+            tables[f"cosines {label}"] = [
+                {"word": word, **dict(zip(words, map(float, row), strict=True))}
+                for word, row in zip(words, matrix, strict=True)
+            ]
+    if left_out:
+        tables["left_out"] = [dict(row) for row in left_out]
+    return tables
+
+
+def draw(result: RecipeResult) -> "dict[str, Figure]":
+    """A heat map of the cosines for every model, with borders between the lists."""
+    from topic_probe.show.blocks import block_panels
+
+    found = result.reports.get("embeddings", {})
+    reports = {label: report for label, report in found.items() if isinstance(report, EmbeddingReport)}
+    if not reports:
+        return {}
+    # The same colours for all, off the diagonal, so that an untrained model looks as flat as it is.
+    cosines = [report.matrices.pick(score="cosine") for report in reports.values() if report.matrices]
+    between = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in cosines])
+    limits = float(between.min()), float(between.max())
+    return {"figure3": block_panels(reports, columns=2, title=result.title, limits=limits)}
