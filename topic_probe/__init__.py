@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
+    from topic_probe.show.pages import report_page as report_page
+    from topic_probe.show.pages import show_attention as show_attention
     from topic_probe.topics import Topics as Topics
     from topic_probe.toy import theory as theory
     from topic_probe.toy.history import History as History
@@ -69,7 +71,9 @@ _PUBLIC = {
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.hosts",
     "random_init": "topic_probe.lens.hosts",
+    "report_page": "topic_probe.show.pages",
     "reproduce": "topic_probe.paper",
+    "show_attention": "topic_probe.show.pages",
     "toy_tensors": "topic_probe.toy.model",
     "train_toy": "topic_probe.toy.training",
     "theory": "topic_probe.toy.theory",

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -13,11 +15,13 @@ def test_a_bidirectional_pattern_is_drawn_whole_and_a_causal_one_below_the_diago
     assert '"maskUpperTri": true' in attention_pattern(tokens, causal).local_src
 
 
-def test_tokens_cannot_become_markup():
-    page = attention_pattern(["<script>", "b"], torch.full((2, 2), 0.5)).local_src
+def test_tokens_cannot_become_markup_and_are_still_themselves():
+    """circuitsvis writes tokens into its script as they are and shows them as text, not as HTML."""
+    page = attention_pattern(["</script><script>", "b"], torch.full((2, 2), 0.5)).local_src
     drawn = page[page.rindex("CircuitsVis.render(") :]  # behind circuitsvis's own code
-    assert '"&lt;script&gt;"' in drawn
-    assert "<script>" not in drawn
+    assert drawn.count("<") == 1  # of the script's own end
+    props = json.loads(drawn[drawn.index("{") : drawn.rindex("}") + 1])
+    assert props["tokens"] == ["</script><script>", "b"]
 
 
 def test_a_pattern_of_another_shape_is_refused():

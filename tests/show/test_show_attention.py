@@ -1,0 +1,323 @@
+import base64
+import json
+import math
+import re
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from page_parser import Parsed, check_stands_alone
+from real_text import minilm_folder, topics_by_hand
+
+import topic_probe as tp
+from topic_probe.lens.huggingface import Inputs
+from topic_probe.show.pages import attention_page, read_text_attention, show_attention
+from topic_probe.topics import Topics
+
+TOPICS = {"one": range(5, 30), "two": range(25, 60), "three": range(60, 80)}  # 25 … 29 are in two topics
+
+
+@pytest.fixture(scope="module")
+def topics():
+    return Topics.from_token_ids(
+        {name: list(ids) for name, ids in TOPICS.items()}, vocabulary_size=zoo.VOCABULARY
+    )
+
+
+def ids_of(n=24, seed=0):
+    return zoo.documents((n,), seed)[0][0].tolist()
+
+
+@cache
+def opened(name):
+    return tp.open_model(zoo.make(name))
+
+
+def embedded(page):
+    """What the page's script gets to read."""
+    (packed,) = [code for code in Parsed(page.html).scripts if code.startswith('{"queries"')]
+    data = json.loads(packed)
+    n = len(data["queries"]["words"])
+    m = n if data["keys"] is None else len(data["keys"]["words"])
+
+    def unpack(text, kind):
+        return np.frombuffer(base64.b64decode(text), kind).reshape(n, m)
+
+    data["relation"] = unpack(data["relation"], np.uint8)
+    data["masks"] = [unpack(mask, np.uint8) for mask in data["masks"]]
+    for head in data["heads"]:
+        head["pattern"] = unpack(head["pattern"], "<f4")
+    return data
+
+
+def own(name, ids):
+    inside = zoo.make(name)
+    batch = torch.tensor([ids])
+    return zoo.own_patterns(inside, Inputs(batch, torch.ones_like(batch, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "deberta", "gemma2"])
+def test_the_page_holds_the_patterns_that_hugging_face_returns(name, topics):
+    ids = ids_of()
+    data = embedded(show_attention(opened(name), topics, ids, heads=[(0, 3), "L2H1"], circuitsvis=False))
+    assert [head["label"] for head in data["heads"]] == ["L0H3", "L2H1"]
+    theirs = own(name, ids)["self"]
+    for head, (layer, number) in zip(data["heads"], [(0, 3), (2, 1)], strict=True):
+        np.testing.assert_allclose(head["pattern"], theirs[layer][0, number], atol=1e-6)
+        batch = Inputs(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
+        seen = zoo.visible(name, "self", layer, batch)[0].numpy()
+        assert (data["masks"][head["mask"]] == seen).all()
+
+
+def test_the_numbers_beside_a_head_are_those_of_a_double_loop_over_its_pattern(topics):
+    ids = ids_of()
+    model = opened("bert")
+    page = show_attention(model, topics, ids, layer=1, heads=2, circuitsvis=False)
+    pattern = own("bert", ids)["self"][1][0, 2].double()
+    of = {one: {name for name, held in TOPICS.items() if one in held} for one in ids}
+    scores = {"same word": [], "same topic": [], "different topic": []}
+    for query, one in enumerate(ids):
+        for key, other in enumerate(ids):
+            if of[one] and of[other]:
+                relation = (
+                    "same word"
+                    if one == other
+                    else "same topic"
+                    if of[one] & of[other]
+                    else "different topic"
+                )
+                scores[relation].append(float(pattern[query, key]) * len(ids))
+    mean = {name: sum(found) / len(found) for name, found in scores.items()}
+    parsed = Parsed(page.html)
+    for name, found in scores.items():
+        assert f"{name} {mean[name]:.4g} {len(found)}" in parsed.text
+    assert f"ratio {mean['same topic'] / mean['different topic']:.4g}" in parsed.text
+    # … which are the same that measure_attention gives, to every digit.
+    report = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0)
+    place = report.heads.index["layer"].index(1) + 2
+    (shown,) = [given["title"] for given in parsed.all("span", **{"class": "ratio"})]
+    assert float(shown.split(": ")[1]) == report.heads.ratio[place]
+    # … and the cells of the page have these relations.
+    counts = np.bincount(embedded(page)["relation"].ravel(), minlength=4)[1:]
+    assert counts.tolist() == [len(found) for found in scores.values()]
+
+
+def test_a_causal_model_hides_the_upper_triangle_and_an_encoder_nothing(topics):
+    causal = show_attention(opened("gpt2"), topics, ids_of(), max_heads=2)
+    (mask,) = embedded(causal)["masks"]
+    assert (mask == np.tril(np.ones_like(mask))).all()
+    assert '"maskUpperTri": true' in causal.html
+    assert "Grey: what a causal mask hides" in causal.html
+    whole = show_attention(opened("bert"), topics, ids_of(), max_heads=2)
+    assert (embedded(whole)["masks"][0] == 1).all()
+    assert '"maskUpperTri": false' in whole.html
+    assert "causal mask hides" not in whole.html
+
+
+def test_the_page_stands_alone_with_one_copy_of_circuitsvis_however_many_heads(topics):
+    page = show_attention(opened("bert"), topics, ids_of(), max_heads=12)
+    parsed = check_stands_alone(page)
+    assert len(embedded(page)["heads"]) == 12
+    big = [code for code in parsed.scripts if len(code) > 500_000]
+    assert len(big) == 1
+    assert big[0].count("CircuitsVis.render(") == 1
+    assert len(page.html) < 1_700_000
+    assert "unpkg" not in big[0][-100_000:]
+    without = show_attention(opened("bert"), topics, ids_of(), max_heads=12, circuitsvis=False)
+    assert len(without.html) < 100_000
+    assert check_stands_alone(without).all("details", id="circuitsvis") == []
+
+
+def test_no_token_becomes_markup_or_ends_a_script(topics):
+    found = read_text_attention(opened("bert"), topics, ids_of(9), max_heads=1)
+    nasty = (
+        "<script>alert(1)</script>",
+        '</script><img src=x onerror="alert(2)">',
+        "<!--<script>",
+        "\0",
+        "\ud83d",
+        "'\"&",
+        "\u202eevil",
+        "שלום 🐸",
+        "",
+    )
+    tokens = type(found.keys)(nasty, found.keys.topics, found.keys.special, found.keys.continues)
+    changed = {
+        **vars(found),
+        "queries": tokens,
+        "keys": tokens,
+        "labels": ("0: <b>·\0·'\"",) * 3,
+        "names": nasty[:3],
+    }
+    page = attention_page(type(found)(**changed))
+    parsed = check_stands_alone(page)
+    plain = check_stands_alone(attention_page(found))
+    assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in plain.elements]
+    for word in ("<script>alert(1)</script>", "␀", "'\"&", "שלום 🐸"):
+        assert word in parsed.text
+    assert embedded(page)["queries"]["words"][:2] == list(nasty[:2])
+    assert page.html.encode().count(b"\0") == 0
+    # circuitsvis gets the words, not their HTML.
+    (code,) = [code for code in parsed.scripts if "CircuitsVis.render(" in code]
+    call = code.rpartition("CircuitsVis.render(")[2]
+    props = json.loads(re.search(r"CircuitsVis\.AttentionHeads,\s*(\{.*\})\s*\)", call)[1])
+    assert props["tokens"][0] == "<script>alert(1)</script>"
+
+
+def test_topics_keep_their_number_and_words_of_several_topics_name_all(topics):
+    ids = [61, 26, 7, 90]
+    page = show_attention(opened("bert"), topics, ids, layer=0, heads=0, circuitsvis=False)
+    data = embedded(page)
+    assert data["queries"]["topics"] == [[2], [0, 1], [0], []]
+    assert sorted(data["topics"]) == ["0", "1", "2"]
+    parsed = Parsed(page.html)
+    (both,) = [given for given in parsed.all("bdi") if given["data-at"] == "1"]
+    assert both["title"] == "0: 5·6·7 and 1: 25·26·27"
+    assert "t0" in both["class"].split()
+
+
+def test_long_inputs_are_cut_and_say_so(topics):
+    page = show_attention(opened("bert"), topics, ids_of(40), max_tokens=16, max_heads=1, circuitsvis=False)
+    assert len(embedded(page)["queries"]["words"]) == 16
+    assert "Only the first 16 of 40 tokens are shown and measured (max_tokens=16)." in Parsed(page.html).text
+    page = show_attention(opened("bert"), topics, ids_of(64) + ids_of(20), max_heads=1, circuitsvis=False)
+    assert "Only the first 64 of 84 tokens" in page.html
+    assert "the model takes no more than 64 tokens" in page.html
+    assert "Only" not in Parsed(show_attention(opened("bert"), topics, ids_of(), circuitsvis=False).html).text
+
+
+def test_the_strongest_heads_are_shown_and_the_page_says_so(topics):
+    model, ids = opened("bert"), ids_of()
+    page = show_attention(model, topics, ids, max_heads=3, circuitsvis=False)
+    heads = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0).heads.top(3).index
+    expected = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+    assert [head["label"] for head in embedded(page)["heads"]] == expected
+    assert "the 3 heads with the highest ratio on this text, of 12 in all layers" in Parsed(page.html).text
+    within = show_attention(model, topics, ids, layer=2, max_heads=9, circuitsvis=False)
+    assert {head["label"][:2] for head in embedded(within)["heads"]} == {"L2"}
+    assert len(embedded(within)["heads"]) == zoo.HEADS
+
+
+def test_a_text_without_topics_or_with_one_word_shows_dashes_and_their_reason(topics):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = show_attention(opened("bert"), topics, [90, 91, 92], circuitsvis=False)
+        single = show_attention(opened("bert"), topics, [7], circuitsvis=False)
+    parsed = check_stands_alone(page)
+    assert "No word of this text belongs to a topic" in parsed.text
+    assert "no ratio is defined on this text" in parsed.text
+    assert "same topic – 0" in parsed.text
+    assert "nan" not in parsed.text.lower()
+    assert "no pair of different words shares a topic" in check_stands_alone(single).text
+    assert "same word" in Parsed(single.html).text
+
+
+def test_each_stack_of_an_encoder_decoder_can_be_chosen(topics):
+    ids = ids_of(10)
+    theirs = None
+    for stack in ("encoder", "decoder", "cross"):
+        page = show_attention(opened("bart"), topics, ids, stack=stack, layer=1, heads=[3])
+        data = embedded(page)
+        parsed = check_stands_alone(page)
+        assert f"Shown is the stack “{stack}”" in parsed.text
+        inside = zoo.make("bart")
+        target = torch.tensor([[inside.config.decoder_start_token_id, *ids[:-1]]])
+        ones = torch.ones(1, len(ids), dtype=torch.bool)
+        theirs = zoo.own_patterns(inside, Inputs(torch.tensor([ids]), ones, target, ones))
+        np.testing.assert_allclose(data["heads"][0]["pattern"], theirs[stack][1][0, 3], atol=1e-6)
+        if stack == "cross":
+            assert data["queries"]["words"] == [str(one) for one in target[0].tolist()]
+            assert data["keys"]["words"] == [str(one) for one in ids]
+            assert parsed.all("details", id="circuitsvis") == []  # which knows only square patterns
+        else:
+            assert data["keys"] is None
+    assert (
+        "Shown is the stack “encoder”" in show_attention(opened("t5-headless"), topics, ids, max_heads=1).html
+    )
+
+
+def test_a_toy_model_and_one_whose_hooks_are_its_own_are_shown():
+    world = tp.TopicModel(n_topics=3, words_per_topic=4, alpha=0.1)
+    toy = tp.build_toy(tp.ToyConfig(regime="full", world=world))
+    page = show_attention(
+        toy, Topics.blocks(n_topics=3, words_per_topic=4), list(range(13)), circuitsvis=False
+    )
+    assert [head["label"] for head in embedded(page)["heads"]] == ["L0H0"]
+    check_stands_alone(page)
+
+
+def test_real_text_is_read_with_the_models_own_tokenizer():
+    model = tp.open_model(minilm_folder())
+    topics = topics_by_hand(model.tokenizer)
+    text = "The army and its troops play music: guitar, piano. Unbelievable! <b>Église</b>\0 🐸 שלום"
+    page = show_attention(model, topics, text, circuitsvis=False)
+    parsed = check_stands_alone(page)
+    words = embedded(page)["queries"]["words"]
+    assert words[:4] == ["[CLS]", "the", "army", "and"]
+    assert words[-1] == "[SEP]"
+    colours = {given["data-at"]: given["class"].split() for given in parsed.all("bdi")}
+    assert "t0" in colours["2"]  # army: war
+    assert "t1" in colours[str(words.index("guitar"))]  # music
+    assert "special" in colours["0"]
+    long = "army music, " * 100_000
+    cut = embedded(
+        page_of_long := show_attention(model, topics, long, max_tokens=32, max_heads=1, circuitsvis=False)
+    )
+    assert len(cut["queries"]["words"]) == 32
+    assert cut["queries"]["words"][-1] == "[SEP]"
+    assert f"Only the first 32 tokens of a text of {len(long):,} characters are shown" in page_of_long.html
+    middle = show_attention(model, topics, "army music " * 40, max_tokens=32, max_heads=1, circuitsvis=False)
+    assert "Only 32 of 82 tokens are shown and measured" in middle.html
+    with pytest.raises(ValueError, match="L99H0"):
+        show_attention(model, topics, text, heads="L99H0")
+
+
+def test_documents_in_any_shape_are_shown_but_only_one(topics):
+    ids = ids_of(8)
+    model = opened("bert")
+    same = [
+        embedded(show_attention(model, topics, given, layer=0, heads=0, circuitsvis=False))["heads"][0]["pattern"]
+        for given in (ids, tuple(ids), torch.tensor(ids), np.array(ids), torch.tensor([ids]), [ids],
+                      tp.Document(torch.tensor(ids)), {"input_ids": [ids], "attention_mask": [[1] * 8]})
+    ]  # fmt: skip
+    for pattern in same:
+        np.testing.assert_array_equal(pattern, same[0])
+    with pytest.raises(ValueError, match="one text is shown at a time, but 2 came"):
+        show_attention(model, topics, [ids, ids])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer": 9}, r"no layer 9 in this stack; its layers are 0–2"),
+        ({"heads": [(0, 7)]}, r"no head L0H7 in this stack; the heads of layer 0 are 0–3"),
+        ({"heads": 2}, "needs its layer"),
+        ({"heads": "first"}, "named as in 'L3H7'"),
+        ({"heads": []}, "heads is empty"),
+        ({"stack": "decoder"}, "no stack 'decoder'; it has 'self'"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 on"),
+        ({"max_heads": True}, "max_heads must be a whole number"),
+    ],
+)
+def test_what_is_not_there_is_named(options, message, topics):
+    with pytest.raises(ValueError, match=message):
+        show_attention(opened("bert"), topics, ids_of(6), **options)
+
+
+def test_text_without_a_tokenizer_and_text_without_tokens_are_refused(topics):
+    model = opened("bert")
+    with pytest.raises(ValueError, match="needs the model's tokenizer and this model has none"):
+        show_attention(model, topics, "words")
+    with pytest.raises(ValueError, match="has no tokens"):
+        show_attention(model, topics, torch.tensor([], dtype=torch.int64))
+
+
+def test_a_head_with_nan_is_refused(topics):
+    inside = zoo.make("bert")
+    with torch.no_grad():
+        inside.bert.encoder.layer[1].attention.self.query.weight.fill_(math.nan)
+    with pytest.raises(ValueError, match=r"NaN|not an attention pattern"):
+        show_attention(inside, topics, ids_of())

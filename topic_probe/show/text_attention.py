@@ -1,0 +1,400 @@
+"""What a page shows of one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int8, Int64
+from torch import Tensor
+
+from topic_probe.contrast import NO_RELATION, Contrast, relations
+from topic_probe.data.batches import Document, TokenBatch, encode_texts, read_documents, token_batches
+from topic_probe.lens import capture
+from topic_probe.measure.attention import measure_attention
+from topic_probe.measure.positions import labelled_units
+from topic_probe.topics import Topics
+from topic_probe.vocabulary import readable
+
+Stack = Literal["self", "encoder", "decoder", "cross"]
+Wanted = int | str | tuple[int, int]
+
+# A word is hardly ever longer, so that a long text need not be split into tokens as a whole to show its beginning.
+_CHARACTERS_PER_TOKEN = 50
+
+_FEW = 20
+
+_LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that ask, or that are attended to.
+
+    Attributes:
+        words: The text of every token.
+        topics: The topics of every token; none for special tokens, pieces of split words and words without a topic.
+        special: Which are special tokens.
+        continues: Which continue the word of the token before.
+    """
+
+    words: tuple[str, ...]
+    topics: tuple[tuple[int, ...], ...]
+    special: tuple[bool, ...]
+    continues: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadAttention:
+    """The pattern of one head over one text.
+
+    Attributes:
+        layer: Number of the layer within its stack.
+        head: Number of the head within its layer.
+        pattern: Attention after softmax.
+        visible: Which keys each query may see.
+        contrast: What `topic_probe.measure_attention` says of the head on this text alone.
+    """
+
+    layer: int
+    head: int
+    pattern: Float[Tensor, "query key"]
+    visible: Bool[Tensor, "query key"]
+    contrast: Contrast
+
+    @property
+    def label(self) -> str:
+        """The head as people name it, ``L3H7``."""
+        return f"L{self.layer}H{self.head}"
+
+    @property
+    def causal(self) -> bool:
+        """Whether no query may see what comes after it."""
+        return len(self.visible) > 1 and not bool(self.visible.triu(1).any())
+
+
+@dataclass(frozen=True, eq=False)
+class TextAttention:
+    """How some heads attend within one text, by topic.
+
+    Attributes:
+        model: The model's class.
+        stack: "self", or in models with two stacks "encoder", "decoder" or "cross".
+        stacks: All stacks of the model.
+        queries: The tokens that ask.
+        keys: The tokens that are attended to; the same ones except in "cross".
+        relation: The relation of every pair, as `topic_probe.contrast.relations` codes it, whether visible or not.
+        heads: The heads, in the order in which they are shown.
+        n_heads: How many heads there were to choose from.
+        labels: ``id: word·word·word`` for every topic.
+        names: Name of every topic.
+        notes: What a reader has to know: what was cut, why these heads, what is missing.
+    """
+
+    model: str
+    stack: str
+    stacks: tuple[str, ...]
+    queries: Tokens
+    keys: Tokens
+    relation: Int8[Tensor, "query key"]
+    heads: tuple[HeadAttention, ...]
+    n_heads: int
+    labels: tuple[str, ...]
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def read_text_attention(
+    model: Any,
+    topics: Topics,
+    text_or_ids: Any,
+    *,
+    layer: int | None = None,
+    heads: Iterable[Wanted] | Wanted | None = None,
+    stack: Stack | None = None,
+    max_tokens: int = 128,
+    max_heads: int = 6,
+    include_self: bool = True,
+    tokenizer: Any = None,
+    check_rows: bool = True,
+) -> TextAttention:
+    """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
+    from topic_probe.lens.hosts import open_model
+
+    for name, given in (("max_tokens", max_tokens), ("max_heads", max_heads)):
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise ValueError(f"{name} must be a whole number from 1 on, not {given!r}")
+    model = open_model(model, tokenizer=tokenizer)
+    tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+    view = capture.view(model)
+    stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
+    stack = _choose_stack(stack, stacks)
+    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, capture.context_length(model))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "none of the 1 documents holds a word of any topic", UserWarning)
+        measured = measure_attention(
+            model, topics, [document], batch_size=1, include_self=include_self, n_resamples=0, n_permutations=0,
+            check_rows=check_rows,
+        ).heads  # fmt: skip
+    index = measured.index or {}
+    of_stack = [place for place, name in enumerate(index["stack"]) if name == stack]
+    chosen = _choose_heads(measured, of_stack, layer, heads, max_heads, notes)
+    options: Any = {"special_ids": capture.special_ids(model), "pad_id": capture.pad_id(model)}
+    batch = next(token_batches([document], **options))
+    sides = {name: _tokens(view, batch, name, topics, tokenizer) for name in ("source", "target")}
+    site = next(site for site in view.sites if site.stack == stack)
+    (asking, query_entries), (asked, key_entries) = (
+        sides[capture.query_side(site)],
+        sides[capture.key_side(site)],
+    )
+    relation = relations(query_entries, key_entries, topics)
+    if not include_self and stack != "cross":
+        relation.fill_diagonal_(NO_RELATION)
+    if not bool((relation != NO_RELATION).any()):
+        notes.append("No word of this text belongs to a topic, so there is nothing to compare.")
+    elif (few := _few_pairs(measured, chosen)) is not None:
+        notes.append(few)
+    if len(stacks) > 1:
+        others = ", ".join(name for name in stacks if name != stack)
+        notes.append(f"Shown is the stack “{stack}”; stack= chooses another one ({others}).")
+    return TextAttention(
+        model=capture.describe_class(model),
+        stack=stack,
+        stacks=stacks,
+        queries=asking,
+        keys=asked,
+        relation=relation,
+        heads=_read_heads(view, batch, stack, [(index["layer"][at], index["head"][at]) for at in chosen],
+                          [measured[at] for at in chosen]),
+        n_heads=len(of_stack),
+        labels=tuple(topics.label(topic) for topic in range(topics.n_topics)),
+        names=topics.names,
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _few_pairs(measured: Contrast, chosen: Sequence[int]) -> str | None:
+    """A warning where the ratios of a text rest on next to nothing."""
+    same = int(measured.n_same_topic[chosen].min())
+    different = int(measured.n_different_topic[chosen].min())
+    if min(same, different) >= _FEW:
+        return None
+    return (
+        f"The ratios rest on few pairs ({same} of one topic, {different} of different topics): this text is an "
+        "example, measure_attention over many texts is evidence."
+    )
+
+
+def _choose_stack(stack: str | None, stacks: Sequence[str]) -> Any:
+    if stack is None:
+        return stacks[0]
+    if stack not in stacks:
+        raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
+    return stack
+
+
+def _one_document(
+    given: Any, tokenizer: Any, max_tokens: int, context: int | None
+) -> tuple[Document, list[str]]:
+    """The tokens to show, and what has to be said about those that are not."""
+    limit = min(max_tokens, context or max_tokens)
+    why = (
+        f"max_tokens={max_tokens}"
+        if limit == max_tokens
+        else f"the model takes no more than {context} tokens"
+    )
+    if isinstance(given, str):
+        return _encode(given, tokenizer, limit, why)
+    documents = list(read_documents(given if _is_whole_input(given) else [given]))
+    if len(documents) != 1:
+        raise ValueError(f"one text is shown at a time, but {len(documents)} came: pick one of them")
+    document = documents[0]
+    if not len(document):
+        raise ValueError("the text has no tokens: there is nothing to show")
+    notes = []
+    if len(document) > limit:
+        notes.append(f"Only the first {limit:,} of {len(document):,} tokens are shown and measured ({why}).")
+    return document.part(0, limit), notes
+
+
+def _is_whole_input(given: Any) -> bool:
+    """Whether something is already one of the shapes that hold several documents."""
+    if isinstance(given, Document) or hasattr(given, "keys") or hasattr(given, "mask"):
+        return True
+    if hasattr(given, "ndim"):
+        return bool(given.ndim > 1)
+    return isinstance(given, list | tuple) and len(given) > 0 and not isinstance(given[0], int | np.integer)
+
+
+def _encode(text: str, tokenizer: Any, limit: int, why: str) -> tuple[Document, list[str]]:
+    if tokenizer is None:
+        raise ValueError(
+            "a text needs the model's tokenizer and this model has none: give token ids, or tokenizer="
+        )
+    beginning = text[: _CHARACTERS_PER_TOKEN * (limit + 10)]
+    (whole,) = encode_texts([beginning], tokenizer)
+    if not len(whole):
+        raise ValueError("the text has no tokens: there is nothing to show")
+    if len(whole) <= limit:
+        document = whole
+    else:
+        (document,) = encode_texts([beginning], tokenizer, max_length=limit)
+    notes = []
+    if len(beginning) < len(text):
+        notes.append(
+            f"Only the first {len(document):,} tokens of a text of {len(text):,} characters are shown and measured "
+            f"({why})."
+        )
+    elif len(document) < len(whole):
+        notes.append(f"Only {len(document):,} of {len(whole):,} tokens are shown and measured ({why}).")
+    return document, notes
+
+
+def _choose_heads(
+    measured: Contrast,
+    of_stack: list[int],
+    layer: int | None,
+    heads: Iterable[Wanted] | Wanted | None,
+    max_heads: int,
+    notes: list[str],
+) -> list[int]:
+    """Where the wanted heads are among those measured."""
+    index = measured.index or {}
+    place = {(index["layer"][at], index["head"][at]): at for at in of_stack}
+    layers = sorted({number for number, _ in place})
+    if layer is not None and layer not in layers:
+        raise ValueError(f"there is no layer {layer!r} in this stack; its layers are {_numbers(layers)}")
+    if heads is not None:
+        single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
+        listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
+        if not listed:
+            raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
+        return list(dict.fromkeys(_place_of(one, layer, place) for one in listed))
+    candidates = [at for (number, _), at in place.items() if layer is None or number == layer]
+    ratios = measured.ratio[candidates]
+    order = np.argsort(-np.nan_to_num(ratios, nan=-np.inf), kind="stable")[:max_heads]
+    where = "all layers" if layer is None else f"layer {layer}"
+    count = f"{len(order)} heads"
+    if not np.isfinite(ratios).any():
+        notes.append(f"Shown are the first {count} of {where}: no ratio is defined on this text.")
+    elif len(order) < len(candidates):
+        notes.append(
+            f"Shown are the {count} with the highest ratio on this text, of {len(candidates)} in {where}; heads= "
+            "chooses others."
+        )
+    return [candidates[at] for at in order]
+
+
+def _is_pair(heads: Any) -> bool:
+    return (
+        isinstance(heads, tuple) and len(heads) == 2 and all(isinstance(n, int | np.integer) for n in heads)
+    )
+
+
+def _place_of(one: Any, layer: int | None, place: dict[tuple[int, int], int]) -> int:
+    if isinstance(one, str):
+        found = _LABEL.fullmatch(one.strip())
+        if found is None:
+            raise ValueError(f"a head is named as in 'L3H7', not {one!r}")
+        one = int(found[1]), int(found[2])
+    elif isinstance(one, int | np.integer) and not isinstance(one, bool):
+        if layer is None:
+            raise ValueError(f"the head {one} needs its layer: say layer=, or (layer, head), or 'L3H7'")
+        one = layer, int(one)
+    elif not _is_pair(one):
+        raise TypeError(f"a head is a number, a pair (layer, head) or a label such as 'L3H7', not {one!r}")
+    wanted = int(one[0]), int(one[1])
+    if wanted not in place:
+        heads = sorted({head for number, head in place if number == wanted[0]})
+        known = f"the heads of layer {wanted[0]} are {_numbers(heads)}" if heads else "nor that layer"
+        raise ValueError(f"there is no head L{wanted[0]}H{wanted[1]} in this stack; {known}")
+    return place[wanted]
+
+
+def _numbers(values: Sequence[int]) -> str:
+    if len(values) > 2 and all(other == one + 1 for one, other in pairwise(values)):
+        return f"{values[0]}–{values[-1]}"
+    return ", ".join(map(str, values))
+
+
+def _tokens(
+    view: capture.View, batch: TokenBatch, side: str, topics: Topics, tokenizer: Any
+) -> tuple[Tokens, Int64[Tensor, " position"]]:
+    """The tokens of a side with the vocabulary entries that count there; -1 for those without a topic."""
+    ids, special = batch.ids[0], batch.special[0]
+    words = None if batch.word_index is None else batch.word_index[0]
+    if side == "target":
+        if not view.has_decoder:
+            return Tokens((), (), (), ()), ids[:0]
+        start = capture.decoder_start(capture.huggingface_model(view.model))
+        # A decoder reads one position later, behind its start token, which is nobody's word.
+        ids = torch.cat([torch.tensor([start]), ids[:-1]])
+        special = torch.cat([torch.tensor([True]), special[:-1]])
+        words = None if words is None else torch.cat([torch.tensor([-1]), words[:-1]])
+    units = labelled_units(ids, special, words, topics, level="token")
+    entries = torch.full_like(ids, -1)
+    entries[units.positions] = units.entries
+    groups = topics.labels(entries)
+    of_group = [tuple(row.nonzero().flatten().tolist()) for row in topics.group_topics]
+    continues = torch.zeros(len(ids), dtype=torch.bool)
+    if words is not None:
+        continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
+    tokens = Tokens(
+        words=_spelled(ids.tolist(), topics, tokenizer),
+        topics=tuple(of_group[group] if group >= 0 else () for group in groups.tolist()),
+        special=tuple(special.tolist()),
+        continues=tuple(continues.tolist()),
+    )
+    return tokens, entries
+
+
+def _spelled(ids: Sequence[int], topics: Topics, tokenizer: Any) -> tuple[str, ...]:
+    if tokenizer is not None:
+        spelled = {one: readable(tokenizer, [one]) for one in set(ids)}
+    else:
+        spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
+    return tuple(spelled.get(one, str(one)) for one in ids)
+
+
+def _read_heads(
+    view: capture.View,
+    batch: TokenBatch,
+    stack: str,
+    wanted: Sequence[tuple[int, int]],
+    contrasts: Sequence[Contrast],
+) -> tuple[HeadAttention, ...]:
+    """The patterns of some heads of a stack; of the others nothing is kept."""
+    inputs = view.inputs(batch.ids, batch.mask)
+    everything = {
+        side: torch.arange(inputs.side(side)[0].shape[1])[None]
+        for side in {capture.query_side(site) for site in view.sites}
+    }
+    found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def keep(number: int, rows: Tensor, visible: Tensor) -> None:
+        site = view.sites[number]
+        for layer, head in wanted:
+            if (site.stack, site.layer) == (stack, layer):
+                found[layer, head] = (
+                    rows[0, head].detach().to("cpu", torch.float32, copy=True),
+                    visible[0].cpu(),
+                )
+
+    view.attention_rows(inputs, everything, keep)
+    for (layer, head), (pattern, _) in found.items():
+        if not bool(torch.isfinite(pattern).all()):
+            raise ValueError(
+                f"L{layer}H{head} has NaN or infinity in its attention to this text; this is usually overflow in half "
+                "precision: load the model in float32"
+            )
+    return tuple(
+        HeadAttention(layer, head, *found[layer, head], contrast)
+        for (layer, head), contrast in zip(wanted, contrasts, strict=True)
+    )
