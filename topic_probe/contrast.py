@@ -322,6 +322,22 @@ class DocumentSums:
         order = [self._rows[key] for key in keys]
         return np.array(keys, np.uint64), self._sums[order], self._counts[order]
 
+    @classmethod
+    def from_rows(
+        cls,
+        limit: int,
+        keys: UInt64[np.ndarray, "document"],
+        sums: Float64[np.ndarray, "document *shape 3"],
+        counts: Float64[np.ndarray, "document *count_shape 3"],
+        *,
+        folded: bool,
+    ) -> "DocumentSums":
+        """What had these ``rows``; ``folded`` says whether they are blocks of documents."""
+        found = cls(limit)
+        found.folded = folded
+        found.add(keys, sums, counts)
+        return found
+
     def total(self) -> PairSums:
         """The sums and counts over all documents."""
         _, sums, counts = self.rows()

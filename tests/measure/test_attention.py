@@ -17,7 +17,7 @@ from transformers import (
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure import attention
+from topic_probe.measure import attention, stream
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -403,7 +403,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     meter = attention._Meter(
         view, topics, null, level="token", include_self=True, through="auto", check_rows=True
     )
-    meter.run(attention.token_batches(documents, batch_size=4), progress=False)
+    stream.run(meter, stream.token_batches(documents, batch_size=4))
     for number in range(5):
         permuted = tp.Topics(
             names=topics.names,
@@ -527,9 +527,9 @@ def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
         through="auto",
         check_rows=True,
     )
-    meter.run(attention.token_batches(some_documents(700, longest=30)), progress=False)
-    assert meter.measured == 700
-    assert len(meter.by_document) <= 256
+    stream.run(meter, stream.token_batches(some_documents(700, longest=30)))
+    assert meter.totals.measured == 700
+    assert len(meter.totals.by_document) <= 256
 
 
 def test_a_report_lists_its_highest_heads_and_comes_back_from_disk(topics, tmp_path):

@@ -1,5 +1,6 @@
 """Real text as documents of token ids: read as a stream, any number of times, with everything counted."""
 
+import copy
 import math
 import os
 import warnings
@@ -285,6 +286,21 @@ class DocumentStream:
             "read": None if self._last is None else self._last.summary(),
         }
 
+    def identity(self) -> str | None:
+        """A hash that equals another one only if the documents are the same; None where that cannot be known.
+
+        To know the texts they are read once (not for a pinned hub data set).
+        """
+        facts = self._facts()
+        return None if facts is None else TokenStore.key_of(facts)
+
+    def shard(self, index: int, n_shards: int) -> "DocumentStream":
+        """The documents of one of ``n_shards`` shares of the corpus; only the first one shows a progress bar."""
+        share = copy.copy(self)
+        share.corpus = self.corpus.shard(index, n_shards)
+        share._last, share._progress = None, self._progress and index == 0
+        return share
+
     @property
     def counts(self) -> dict[str, Any] | None:
         """What the last whole pass counted: texts, documents, tokens, and what was left out and why."""
@@ -346,18 +362,23 @@ class DocumentStream:
     def _store(self) -> TokenStore | None:
         if self._cache is None:
             return None
-        self._identity = self._identity or self.corpus.source.identity()
-        if self._identity is None:
+        if (facts := self._facts()) is None:
             warnings.warn(
                 "going on without a cache, because it cannot be known whether a stream gives the same texts next time: "
                 "pass the name of the data set and revision= as a whole commit hash",
                 stacklevel=3,
             )
             return None
-        facts = {
+        return TokenStore(self._cache, facts)
+
+    def _facts(self) -> dict[str, Any] | None:
+        """What decides about the documents; None where it cannot be known whether texts stay the same."""
+        self._identity = self._identity or self.corpus.source.identity()
+        if self._identity is None:
+            return None
+        return {
             "texts": self._identity,
             "shard": [self.corpus.shard_index, self.corpus.n_shards],
             "tokenizer": tokenizer_identity(self.tokenizer),
             "options": self._encoder.options(),
         }
-        return TokenStore(self._cache, facts)

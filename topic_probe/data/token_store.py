@@ -84,12 +84,17 @@ class TokenStore:
     """
 
     def __init__(self, cache: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
-        self.key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        self.key = self.key_of(facts)
         self.folder = Path(cache).expanduser() / self.key[:32]
         self._waiting: list[Document] = []
         self._n_waiting = self._n_shards = 0
         self._damaged: Path | None = None
         self._writable = True
+
+    @staticmethod
+    def key_of(facts: Mapping[str, Any]) -> str:
+        """The hash of a corpus, tokenizer and set of options."""
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def shards(self) -> Iterator[tuple[list[Document], Progress]]:
         """The documents of every shard that is there, with the progress at its end, from the first on."""

@@ -1,5 +1,6 @@
 """Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -21,11 +22,14 @@ from topic_probe.contrast import (
     bootstrap_interval,
     relations,
 )
-from topic_probe.data.batches import Document, Intake, TokenBatch, token_batches
+from topic_probe.data.batches import Document, TokenBatch
 from topic_probe.lens import capture
 from topic_probe.lens.huggingface import Site
 from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
+from topic_probe.measure.processes import joined
 from topic_probe.measure.report import Report, provenance
+from topic_probe.measure.stream import Reading, Saving, run, take_in
+from topic_probe.measure.totals import Totals
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Alternative,
@@ -117,6 +121,9 @@ def measure_attention(
     seed: int = 0,
     through: capture.Through = "auto",
     check_rows: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 300.0,
+    distributed: bool = False,
     progress: bool = False,
 ) -> AttentionReport:
     """How much more a model attends to words of the same topic, by stack, layer and head.
@@ -146,55 +153,79 @@ def measure_attention(
         through: how attention is read, see `topic_probe.lens.capture.View.attention_rows`.
         check_rows: whether rows that do not sum to one are an error; False for models whose heads may attend to nothing
             and for patterns that you edit.
+        checkpoint: a folder in which sums are saved on the way. The same call takes them up after an interruption,
+            whatever stopped it, and gives the report that it would have given; once it is through, a further call has
+            the sums at once. Documents in them are read again (from a corpus's cache, if it has one) but not measured.
+        checkpoint_every: seconds between two saves: what is lost at most, and one batch.
+        distributed: whether this is one of several processes (of ``torchrun``, or of an initialised
+            ``torch.distributed``) that share out the documents between them. All are given the same arguments, all
+            return the same report, and an error in one is an error in all.
         progress: whether to show a progress bar.
 
     Raises:
-        ValueError: for topics of another vocabulary, rows that do not sum to one, or too many documents with NaN.
+        ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
+            checkpoint of another measurement.
+        OSError: where the checkpoint cannot be written.
+        RuntimeError: where another process failed, or ``distributed`` finds no processes.
     """
     from topic_probe.lens.hosts import open_model
 
-    model = open_model(model)
-    capture.check_topics(model, topics)
     if level not in ("token", "word"):
         raise ValueError(f"level must be 'token' or 'word', not {level!r}")
-    view = capture.view(model)
-    limit = capture.context_length(model)
-    specials = capture.special_ids(model) if special_ids is None else set(special_ids)
-    intake = Intake()
-    meter = _Meter(
-        view,
-        topics,
-        _Null(topics, n_permutations, seed),
-        level=level,
-        include_self=include_self,
-        through=through,
-        check_rows=check_rows,
-    )
-    batches = token_batches(
-        documents,
-        batch_size=batch_size,
-        max_length=limit if max_length is None else min(max_length, limit or max_length),
-        long=long,
-        pad_id=capture.pad_id(model),
-        vocabulary_size=capture.vocabulary_size(model),
-        special_ids=specials,
-        keep=meter.has_topics,
-        intake=intake,
-    )
-    stopped = meter.run(batches, progress=progress)
+    with joined(distributed) as processes:
+        model = open_model(model)
+        capture.check_topics(model, topics)
+        specials = capture.special_ids(model) if special_ids is None else set(special_ids)
+        reading = Reading(batch_size, max_length, specials, long)
+        meter = _Meter(
+            capture.view(model),
+            topics,
+            _Null(topics, n_permutations, seed),
+            level=level,
+            include_self=include_self,
+            through=through,
+            check_rows=check_rows,
+        )
+        of_sums = {
+            "measurement": "attention", "level": level, "include_self": include_self, "through": through,
+            "n_permutations": n_permutations, "seed": seed, "limit": meter.totals.by_document.limit,
+        }  # fmt: skip
+        told = take_in(
+            meter,
+            model,
+            topics,
+            documents,
+            reading,
+            keep=meter.has_topics,
+            options=of_sums,
+            saving=Saving(checkpoint, checkpoint_every),
+            processes=processes,
+            progress=progress,
+        )
+        totals = meter.totals
+        meter.check_broken()
     options = {
-        "level": level, "include_self": include_self, "max_length": max_length or limit, "long": long,
+        "level": level, "include_self": include_self, "max_length": reading.longest(model), "long": long,
         "n_resamples": n_resamples, "confidence": confidence, "n_permutations": n_permutations,
-        "alternative": alternative, "distance_bins": DISTANCE_BINS, "special_ids": specials, "stopped": stopped,
+        "alternative": alternative, "distance_bins": DISTANCE_BINS, "special_ids": specials, "stopped": told.stopped,
     }  # fmt: skip
-    left_out = Counter({**intake.left_out}) + meter.left_out
     record = provenance(
-        topics, model=capture.describe(model), options=options, seed=seed, left_out=left_out
-    ) | {"documents": intake.documents, "tokens": intake.tokens, "documents_measured": meter.measured}
+        topics,
+        model=capture.describe(model),
+        options=options,
+        seed=seed,
+        left_out=totals.intake.left_out + totals.left_out,
+    ) | {
+        "documents": totals.intake.documents,
+        "tokens": totals.intake.tokens,
+        "documents_measured": totals.measured,
+        "corpus": told.corpus,
+        "processes": processes.size,
+    }
     if meter.sums.n_rows.sum() == 0:
         warnings.warn(
-            f"none of the {intake.documents} documents holds a word of any topic, so there is nothing to compare; were "
-            "topics and documents made with the same tokenizer?",
+            f"none of the {totals.intake.documents} documents holds a word of any topic, so there is nothing to "
+            "compare; were topics and documents made with the same tokenizer?",
             stacklevel=2,
         )
     return meter.report(
@@ -281,38 +312,47 @@ class _Meter:
             through,
             check_rows,
         )
-        self.left_out: Counter[str] = Counter()
         starts = np.cumsum([0, *view.n_heads])
         self.heads = [slice(int(a), int(b)) for a, b in pairwise(starts)]
         self.total_heads = int(starts[-1])
         self.sums = _Sums.zeros(self.total_heads, len(null))
-        self.by_document = DocumentSums(limit=int(np.clip(MAX_DOCUMENT_SUMS // self.total_heads, 256, 4096)))
-        self.measured = 0
+        limit = int(np.clip(MAX_DOCUMENT_SUMS // self.total_heads, 256, 4096))
+        self.totals = Totals(DocumentSums(limit), vars(self.sums))
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """What was left out of measuring, by reason."""
+        return self.totals.left_out
+
+    @property
+    def measured(self) -> int:
+        """Documents that were measured."""
+        return self.totals.measured
+
+    @measured.setter
+    def measured(self, number: int) -> None:
+        self.totals.measured = number
 
     def run(self, batches: Iterator[TokenBatch], *, progress: bool) -> str | None:
         """Takes in all batches; says why it stopped early, if it did."""
-        from tqdm.auto import tqdm
-
-        stopped = None
-        with tqdm(unit=" documents", disable=not progress) as bar:
-            try:
-                for batch in batches:
-                    self.add(batch)
-                    bar.update(len(batch))
-            except KeyboardInterrupt:
-                stopped = f"interrupted after {self.measured} documents"
-        broken = self.left_out[_BROKEN]
-        if broken > MAX_BROKEN_SHARE * (self.measured + broken):
-            raise ValueError(
-                f"{broken} of {self.measured + broken} documents have NaN or infinity in their attention; this is "
-                "usually overflow in half precision: load the model in float32"
-            )
+        stopped, _ = run(self, batches, progress=progress)
+        self.check_broken()
         return stopped
+
+    def check_broken(self) -> None:
+        """ValueError where so many documents have NaN that the model must be at fault."""
+        broken = self.left_out[_BROKEN]
+        seen = self.measured + broken
+        if broken > MAX_BROKEN_SHARE * seen:
+            raise ValueError(
+                f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
+                "half precision: load the model in float32"
+            )
 
     def has_topics(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
         found = bool(self.topics.compounds) or bool((self.topics.labels(document.ids) >= 0).any())
-        self.left_out[_NO_WORD] += not found
+        self.totals.intake.left_out[_NO_WORD] += not found
         return found
 
     def add(self, batch: TokenBatch) -> None:
@@ -446,7 +486,7 @@ class _Meter:
                         parts, row, asking, asked, heads, cross=site.stack == "cross"
                     )
                     sums[place, heads], counts[place, heads] = found
-        self.by_document.add(batch.keys[kept].numpy(), sums, counts)
+        self.totals.by_document.add(batch.keys[kept].numpy(), sums, counts)
         self.measured += len(kept)
 
     def _alike(self, blocks: list[_Block]) -> list[list[int]]:
@@ -595,8 +635,8 @@ class _Meter:
             "head": tuple(int(head) for head in head_of),
         }
         rows = (
-            self.by_document.rows()
-            if len(self.by_document)
+            self.totals.by_document.rows()
+            if len(self.totals.by_document)
             else (None, *2 * (np.zeros((0, self.total_heads, 3)),))
         )
 

@@ -1,5 +1,6 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ from topic_probe.lens import capture
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.states import LayerMeter
+from topic_probe.measure.stream import Reading, Saving
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
@@ -84,6 +86,10 @@ def measure_embeddings(
     n_resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: float = 300.0,
+    distributed: bool = False,
+    progress: bool = False,
 ) -> EmbeddingReport:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
 
@@ -114,9 +120,15 @@ def measure_embeddings(
         n_resamples: resampled sets of words, or documents, behind the intervals; 0 leaves them out.
         confidence: what share of intervals is to hold the true number.
         seed: seed of resampling.
+        checkpoint: a folder in which the sums over documents are saved on the way, as in `measure_attention`.
+        checkpoint_every: seconds between two saves.
+        distributed: whether this is one of several processes that share out the documents, as in `measure_attention`.
+        progress: whether to show a progress bar over documents.
 
     Raises:
-        ValueError: for topics of another vocabulary, or where no word is left to measure.
+        ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
+            measurement.
+        RuntimeError: where another process failed, or ``distributed`` finds no processes.
     """
     from topic_probe.lens.hosts import open_model
 
@@ -149,8 +161,14 @@ def measure_embeddings(
     layers = None
     if documents is not None:
         specials = capture.special_ids(model) if special_ids is None else set(special_ids)
-        meter = LayerMeter(model, topics, specials | set(excluded), include_self=include_self)
-        record["documents"] = meter.run(documents, batch_size=batch_size, max_length=max_length)
+        meter = LayerMeter(model, topics, include_self=include_self)
+        record["documents"] = meter.run(
+            documents,
+            Reading(batch_size, max_length, specials | set(excluded)),
+            saving=Saving(checkpoint, checkpoint_every),
+            distributed=distributed,
+            progress=progress,
+        )
         record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
         layers = meter.contrasts(**resampling)
     matrices = embedding_matrices(words, sums, topics)

@@ -9,9 +9,12 @@ from jaxtyping import Float, Float64, Int8
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, DocumentSums, relations
-from topic_probe.data.batches import Intake, TokenBatch, token_batches
+from topic_probe.data.batches import TokenBatch
 from topic_probe.lens import capture
 from topic_probe.measure.positions import Units, labelled_units, padded_positions
+from topic_probe.measure.processes import joined
+from topic_probe.measure.stream import Reading, Saving, take_in
+from topic_probe.measure.totals import Totals
 from topic_probe.measure.words import SCORES
 from topic_probe.topics import Topics
 
@@ -19,32 +22,33 @@ from topic_probe.topics import Topics
 class LayerMeter:
     """Runs documents through a model and adds up what its states say."""
 
-    def __init__(self, model: Any, topics: Topics, without_topic: set[int], *, include_self: bool) -> None:
+    def __init__(self, model: Any, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = capture.view(model), topics, include_self
-        self.without_topic = without_topic
-        self.by_document = DocumentSums()
-        self.left_out: Counter[str] = Counter()
+        self.totals = Totals(DocumentSums())
 
-    def run(self, documents: Any, *, batch_size: int, max_length: int | None) -> dict[str, Any]:
+    def run(
+        self, documents: Any, reading: Reading, *, saving: Saving, distributed: bool, progress: bool
+    ) -> dict[str, Any]:
         """Takes in all documents; what was read, cut and left out."""
-        intake, model = Intake(), self.view.model
-        limit = capture.context_length(model)
-        batches = token_batches(
-            documents,
-            batch_size=batch_size,
-            max_length=limit if max_length is None else min(max_length, limit or max_length),
-            pad_id=capture.pad_id(model),
-            vocabulary_size=capture.vocabulary_size(model),
-            special_ids=self.without_topic,
-            intake=intake,
-        )
-        for batch in batches:
-            self.add(batch)
-        if not len(self.by_document):
+        limit = self.totals.by_document.limit
+        with joined(distributed) as processes:
+            told = take_in(
+                self,
+                self.view.model,
+                self.topics,
+                documents,
+                reading,
+                options={"measurement": "states", "include_self": self.include_self, "limit": limit},
+                saving=saving,
+                processes=processes,
+                progress=progress,
+            )
+        if not len(self.totals.by_document):
             raise ValueError("no document is left to measure: there were none, or all were empty")
-        read = intake.summary()
-        read["left_out"] |= {reason: count for reason, count in sorted(self.left_out.items()) if count}
-        return read
+        read = self.totals.intake.summary()
+        left_out = sorted(self.totals.left_out.items())
+        read["left_out"] |= {reason: count for reason, count in left_out if count}
+        return read | {"corpus": told.corpus, "stopped": told.stopped, "processes": processes.size}
 
     def add(self, batch: TokenBatch) -> None:
         """Takes in a batch, in parts where memory or the host want it so."""
@@ -59,9 +63,10 @@ class LayerMeter:
                 raise
             self._add_halves(batch)
             return
-        self.left_out += left_out
+        self.totals.left_out += left_out
+        self.totals.measured += len(batch)
         # One more axis, because cosine and dot product have the same pairs.
-        self.by_document.add(batch.keys.numpy(), sums.numpy(), counts[:, :, None].numpy())
+        self.totals.by_document.add(batch.keys.numpy(), sums.numpy(), counts[:, :, None].numpy())
 
     def _add_halves(self, batch: TokenBatch) -> None:
         for half in batch.halves():
@@ -106,7 +111,7 @@ class LayerMeter:
 
     def contrasts(self, **resampling: Any) -> dict[str, Contrast]:
         """Cosine and dot product by layer."""
-        both = self.by_document.contrast(**resampling)
+        both = self.totals.by_document.contrast(**resampling)
         index = {"layer": tuple(range(len(both)))}
         return {score: replace(both[:, number], index=index) for number, score in enumerate(SCORES)}
 

@@ -1,0 +1,146 @@
+"""What several processes measure together: imported by a test, and run by torchrun, a program of the test's.
+
+As a program it saves the reports and the words of the errors of every process in a folder, for the test to compare.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from real_text import minilm_folder
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+import topic_probe as tp
+
+VOCABULARY = 50
+TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
+TEXTS = [
+    f"the {animal} of {place}" for animal in ("frog", "toad", "duck") for place in ("water", "stone", "wood")
+]
+
+
+def model(vocabulary: int = VOCABULARY) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+        config = BertConfig(vocab_size=vocabulary, max_position_embeddings=64, initializer_range=0.3, **sizes)
+        return BertModel(config).double().eval()
+
+
+def topics() -> tp.Topics:
+    return tp.Topics.from_token_ids(TOPICS, vocabulary_size=VOCABULARY)
+
+
+def other_topics() -> tp.Topics:
+    return tp.Topics.from_token_ids({"one": [5, 6, 10], "two": [30, 31]}, vocabulary_size=VOCABULARY)
+
+
+def documents(n: int, seed: int = 0) -> list[list[int]]:
+    words = [5, 6, 7, 8, 10, 11, 12, 13, 20, 30, 31, 32, 40, 41, 2]
+    generator = np.random.default_rng(seed)
+    return [generator.choice(words, size=generator.integers(1, 24)).tolist() for _ in range(n)]
+
+
+def stream() -> Any:
+    return tp.Corpus.from_texts(TEXTS).documents(AutoTokenizer.from_pretrained(minilm_folder()))
+
+
+def text_topics() -> tp.Topics:
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    lists = {"animals": ["frog", "toad", "duck"], "places": ["water", "stone", "wood"]}
+    return tp.Topics.from_word_lists(lists, tokenizer)
+
+
+# What is measured: by one process in the test, by two processes here.
+CASES: dict[str, Callable[..., Any]] = {
+    "attention": lambda **more: tp.measure_attention(model(), topics(), documents(23), batch_size=4, **more),
+    "one document": lambda **more: tp.measure_attention(model(), topics(), documents(1), **more),
+    "no document": lambda **more: tp.measure_attention(model(), topics(), [], **more),
+    "stream": lambda **more: tp.measure_attention(model(30_522), text_topics(), stream(), **more),
+    "embeddings": lambda **more: tp.measure_embeddings(model(), topics(), documents(23), **more),
+}
+
+
+def endless(*, fails: bool) -> Iterator[list[int]]:
+    """Documents without end, or an error after some of them."""
+    yield from documents(40)
+    if fails:
+        raise OSError("the disk is gone")
+    yield from cycle(documents(40))
+
+
+def wrong_on_one(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Calls that fail in one of two processes, or that do not fit together."""
+    good, one = documents(60), list(documents(60))
+    one[41] = [VOCABULARY + 7]  # in the share of process 1
+    return {
+        "bad id": lambda: tp.measure_attention(model(), topics(), one, distributed=True),
+        "topics": lambda: tp.measure_attention(
+            model(), topics() if rank else other_topics(), good, distributed=True
+        ),
+        "missing model": lambda: tp.measure_attention(
+            model() if rank else folder / "no-model", topics(), good, distributed=True
+        ),
+        "endless": lambda: tp.measure_attention(
+            model(), topics(), endless(fails=rank == 1), batch_size=1, distributed=True
+        ),
+        "share": lambda: tp.measure_attention(
+            model(30_522),
+            text_topics(),
+            tp.Corpus.from_texts(TEXTS).shard(0, 2).documents(AutoTokenizer.from_pretrained(minilm_folder())),
+            distributed=True,
+        ),
+    }
+
+
+def in_each_process(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    for name, measure in CASES.items():
+        measure(distributed=True).save(folder / f"{name} {rank}")
+    told = {}
+    for name, measure in wrong_on_one(rank, folder).items():
+        start = monotonic()
+        try:
+            measure()
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+            told[name] = f"{type(error).__name__}: {error}", monotonic() - start
+    checkpoint = folder / "checkpoint"
+    first = CASES["attention"](distributed=True, checkpoint=checkpoint)
+    again = CASES["attention"](distributed=True, checkpoint=checkpoint)
+    told["same from its checkpoint"] = first == again, 0.0
+    (folder / f"told {rank}.json").write_text(json.dumps(told))
+
+
+def killed(folder: Path) -> None:
+    """A measurement whose process is killed while it reads its 46th document."""
+
+    def until_killed() -> Iterator[list[int]]:
+        for number, document in enumerate(documents(60)):
+            if number == 45:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield document
+
+    tp.measure_attention(
+        model(),
+        topics(),
+        until_killed(),
+        batch_size=1,
+        checkpoint=folder,
+        checkpoint_every=0.0,
+        n_permutations=20,
+    )
+
+
+if __name__ == "__main__":
+    {"in each process": in_each_process, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
