@@ -43,12 +43,12 @@ def modules():
 
 
 def toy_recipes():
-    """Recipes that train toys; the others measure pretrained models, or theory alone."""
+    """Recipes that train toys; the others train on text, measure pretrained models, or theory alone."""
     trains = {name: module for name, module in modules().items() if hasattr(module, "SETTINGS")}
     return {
         name: module
         for name, module in trains.items()
-        if all(isinstance(setting, Setting) for setting in module.SETTINGS)
+        if all(isinstance(one, Setting) and isinstance(one.toy, ToyConfig) for one in module.SETTINGS)
     }
 
 

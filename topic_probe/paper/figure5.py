@@ -91,8 +91,8 @@ SETTINGS: tuple[Setting, ...] = (
     _setting("sgd", 0.5, 1_000, noise=1e-3, seconds=250.0, **FULL_SIZE),
 )
 QUICK_SETTINGS: tuple[Setting, ...] = (
-    _setting("adam", 3e-4, 200, noise=1e-6, seconds=8.0, **QUICK_SIZE),
-    _setting("adam", 1e-3, 80, noise=None, seconds=3.0, **QUICK_SIZE),
+    _setting("adam", 3e-4, 150, noise=1e-6, seconds=6.0, **QUICK_SIZE),
+    _setting("adam", 1e-3, 60, noise=None, seconds=2.0, **QUICK_SIZE),
 )
 
 
