@@ -1,7 +1,7 @@
 """Tables 1 and 5: on every architecture, against a direct computation, on a real checkpoint, and on disk."""
 
 import math
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from small_language import N_TOPICS, corpus, save_model, texts, tokenizer, words
 
 import topic_probe as tp
 from topic_probe.contrast import Contrast
+from topic_probe.measure import attention
 from topic_probe.paper import reproduce, table1
 from topic_probe.paper.pretrained import PAPER_MODELS, THRESHOLDS, TextSettings
 from topic_probe.paper.table1 import NO_DIFFERENCE, PRINTED, SCORES
@@ -52,8 +53,8 @@ def test_every_architecture_of_the_paper_runs_from_a_folder(name, tmp_path):
         assert row["same_topic"] is not None
         assert row["n_same_topic"] > 100
         assert row["n_different_topic"] > 1000
-    attention = result.tables["ratios"][2]
-    assert 0.5 < attention["low"] < attention["ratio"] < attention["high"] < 2
+    row = result.tables["ratios"][2]
+    assert 0.5 < row["low"] < row["ratio"] < row["high"] < 2
     assert {claim.verdict for claim in result.claims} <= {"passed", "failed"}
     assert ("by stack: encoder" in result.claims[2].detail) == (name == "bart")
 
@@ -80,7 +81,7 @@ def test_the_table_equals_a_direct_computation_from_what_hugging_face_returns(re
     fit = tp.fit_topics(corpus().documents(tokenizer()), tokenizer(), n_topics=N_TOPICS, passes=5)
     topic_of = planted(fit)
     model = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
-    attention = {"same": [], "different": []}
+    weights = {"same": [], "different": []}
     # 40 texts, of which every third is measured and then no more than twelve.
     for text in texts()[::3][:12]:
         ids = tokenizer()(text, truncation=True, max_length=20)["input_ids"]
@@ -91,13 +92,11 @@ def test_the_table_equals_a_direct_computation_from_what_hugging_face_returns(re
             for j, other in enumerate(ids):
                 if one in topic_of and other in topic_of and one != other:
                     kind = "same" if topic_of[one] == topic_of[other] else "different"
-                    attention[kind] += (heads[:, i, j] * len(ids)).tolist()
+                    weights[kind] += (heads[:, i, j] * len(ids)).tolist()
     found = row_of(result, "attention")
-    assert found["n_same_topic"] == len(attention["same"])
-    assert found["n_different_topic"] == len(attention["different"])
-    assert found["ratio"] == pytest.approx(
-        np.mean(attention["same"]) / np.mean(attention["different"]), rel=1e-5
-    )
+    assert found["n_same_topic"] == len(weights["same"])
+    assert found["n_different_topic"] == len(weights["different"])
+    assert found["ratio"] == pytest.approx(np.mean(weights["same"]) / np.mean(weights["different"]), rel=1e-5)
 
     table = model.embeddings.word_embeddings.weight.detach().double()
     cosine = {"same": [], "different": []}
@@ -273,16 +272,34 @@ def test_other_weights_in_the_same_folder_are_measured_anew(bert, tmp_path):
     assert len(list((tmp_path / "measured").iterdir())) == 4
 
 
-def test_an_interrupted_measurement_stops_the_recipe_and_is_not_kept(bert, tmp_path, monkeypatch):
-    def interrupted(*args, **options):
-        report = tp.measure_attention(*args, **options)
-        options = {**report.provenance["options"], "stopped": "interrupted after 3 documents"}
-        return replace(report, provenance={**report.provenance, "options": options})
+def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(
+    result, bert, tmp_path, monkeypatch
+):
+    rows, add = [], attention._Meter.add
 
-    monkeypatch.setattr(table1, "measure_attention", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="bert: interrupted after 3 documents"):
+    def interrupted(meter, batch):
+        if rows:
+            raise KeyboardInterrupt
+        rows.append(len(batch))
+        add(meter, batch)
+
+    small_steps = partial(tp.measure_attention, batch_size=8, checkpoint_every=0.0)
+    monkeypatch.setattr(table1, "measure_attention", small_steps)
+    monkeypatch.setattr(attention._Meter, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="bert: interrupted after 8 documents"):
         run_small(bert, folder=tmp_path)
-    assert [path.name.split("-")[0] for path in (tmp_path / "measured").iterdir()] == ["embeddings"]
+    kept = {path.name.split("-", 1)[0] + path.name[-5:] for path in (tmp_path / "measured").iterdir()}
+    assert {name for name in kept if name.startswith("attention")} == {"attention-sums"}
+
+    def counted(meter, batch):
+        rows.append(len(batch))
+        add(meter, batch)
+
+    monkeypatch.setattr(attention._Meter, "add", counted)
+    again = run_small(bert, folder=tmp_path)
+    assert rows == [8, 4]
+    assert again.tables == result.tables
+    assert not list((tmp_path / "measured").glob("*-sums"))
 
 
 def test_a_result_on_disk_has_tables_figures_and_reports(result, tmp_path):
@@ -297,6 +314,9 @@ def test_a_result_on_disk_has_tables_figures_and_reports(result, tmp_path):
         tp.load_report(folder / "reports" / "attention" / "bert-0.12")
         == result.reports["attention"]["bert, 0.12"]
     )
+    corpus_of = result.reports["attention"]["bert, 0.12"].provenance["corpus"]
+    assert corpus_of["options"]["max_length"] == 20
+    assert (corpus_of["every"], corpus_of["at_most"]) == (3, 12)
     (text,) = result.tables["texts"]
     assert (text["fitted_articles"], text["vocabulary"], text["measured_documents"]) == (40, 97, 12)
     assert (text["shortest"], text["longest"]) == (20, 20)

@@ -77,6 +77,20 @@ QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
 """For the articles that come with gensim."""
 
 
+class Sample(Sequence[Document]):
+    """Documents in memory that know where they come from, for the provenance of what is measured on them."""
+
+    def __init__(self, documents: Iterable[Document], provenance: Mapping[str, Any]) -> None:
+        self._documents = tuple(documents)
+        self.provenance = provenance
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._documents[index]
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A model with everything that is measured on it.
@@ -439,7 +453,8 @@ class _Texts:
         )
         wanted = self._settings.n_documents
         step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
-        return articles, list(islice(islice(cut, 0, None, step), wanted)), fit
+        documents = islice(islice(cut, 0, None, step), wanted)
+        return articles, Sample(documents, {**cut.provenance, "every": step, "at_most": wanted}), fit
 
     def _fit(self, articles: DocumentStream, tokenizer: Any) -> TopicFit:
         path = self._path_of_fit(tokenizer)

@@ -17,6 +17,7 @@ paper's 1.000 needs vectors that share something, and which ones it took is not 
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from topic_probe.contrast import Contrast
 from topic_probe.data.corpus import Corpus
 from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
+from topic_probe.measure.checkpoint import model_facts
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.measure.report import Report, load_report
 from topic_probe.paper.claims import Claim
@@ -180,24 +181,22 @@ class _Measure:
     def __init__(self, prepared: Prepared, *, seed: int, folder: str | Path | None, progress: bool) -> None:
         self._prepared, self._seed, self._progress = prepared, seed, progress
         self._folder = None if folder is None else Path(folder).expanduser() / "measured"
-        self._facts = (
-            None if folder is None else [_hash_of_weights(prepared.model), _hash_of_documents(prepared)]
-        )
+        self._facts = None if folder is None else [model_facts(prepared.model), _hash_of_documents(prepared)]
 
     def both(self, topics: Topics) -> tuple[EmbeddingReport, AttentionReport]:
         """Embeddings and attention."""
         one, seed = self._prepared, self._seed
 
-        def embeddings() -> Report:
+        def embeddings(_: Path | None) -> Report:
             # The ratio of an untrained table is noise, see the top of this file.
             if one.random:
                 return measure_embeddings(one.model, topics, statistic="difference", seed=seed)
             return measure_embeddings(one.model, topics, seed=seed)
 
-        def attention() -> Report:
+        def attention(sums: Path | None) -> Report:
             return measure_attention(
                 one.model, topics, one.documents, max_length=one.settings.length, n_permutations=0, seed=seed,
-                progress=self._progress,
+                checkpoint=sums, progress=self._progress,
             )  # fmt: skip
 
         first, second = (
@@ -211,9 +210,10 @@ class _Measure:
             raise KeyboardInterrupt(f"{one.label}: {stopped}")
         return first, second
 
-    def _kept(self, kind: str, topics: Topics, measure: Callable[[], Report]) -> Report:
+    def _kept(self, kind: str, topics: Topics, measure: Callable[[Path | None], Report]) -> Report:
+        """A report from the folder; otherwise a new one, which goes on from sums that an interruption has left."""
         if self._folder is None:
-            return measure()
+            return measure(None)
         facts = [
             *(self._facts or ()),
             topics.fingerprint,
@@ -225,19 +225,12 @@ class _Measure:
         path = self._folder / f"{kind}-{digest[:16]}"
         if path.exists():
             return load_report(path)
-        report = measure()
+        sums = path.with_name(f"{path.name}-sums")
+        report = measure(sums)
         if not report.provenance["options"].get("stopped"):
             report.save(path)
+            shutil.rmtree(sums, ignore_errors=True)
         return report
-
-
-def _hash_of_weights(model: Any) -> str:
-    inside = capture.huggingface_model(model)
-    digest = hashlib.sha256()
-    for name, tensor in sorted((model if inside is None else inside).state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _hash_of_documents(prepared: Prepared) -> str:
