@@ -8,13 +8,17 @@ ratio of *other* words of the topic stands beside it; long training can give a w
 this one falls below 1.
 
 With SGD attention comes last. With cross-entropy it turns to the topics after about a million steps. With squared loss
-it does not within a million: once W_V is at its optimum, all that attention could still gain is at the one masked
-position in five that shows a word, and the gradients of W_K and W_Q are so small that SGD leaves both where they were.
+and a rate of 0.01 it does not: once W_V is at its optimum, all that attention could still gain is at the one masked
+position in five that shows a word, and the gradients of W_K and W_Q are so small that 100,000 steps leave both where
+they were. At a rate of 30, which the biases would not bear (regime *two-stage* has none), it does in 60,000 steps, the
+way of 180 million at 0.01. There a word then attends to itself so much that other words of its topic get less than
+words of other topics.
 """
 
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,14 +27,29 @@ from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.paper.checks import EVALUATION_SEED
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.figure10 import ATTENTION, QUICK_ATTENTION
-from topic_probe.paper.recipe import RecipeResult, TrainedToy, choose, train_all
+from topic_probe.paper.recipe import (
+    NAMES,
+    PAIRS,
+    RecipeResult,
+    Setting,
+    TrainedToy,
+    choose,
+    pair_setting,
+    train_all,
+)
 
 TITLE = "attention between words of one topic"
 SOURCE = "Table 3, Section 6.1"
+SQ_SGD = PAIRS[2]
 TEXT = "A word attends more to words of its topic, itself included, than to words of other topics (ratio)"
 PAPER = "more attention to words of the same topic"
 
-SETTINGS = ATTENTION
+FAST: dict[str, Any] = {"learning_rate": 30.0, "init": "usual", "suffix": ", rate 30"}
+
+SETTINGS: tuple[Setting, ...] = (
+    *(setting for setting in ATTENTION if setting.pair != SQ_SGD),
+    pair_setting("two-stage", SQ_SGD, 60_000, seconds=80.0, **FAST),
+)
 # Only Adam gets there in some hundred steps.
 QUICK_SETTINGS = tuple(setting for setting in QUICK_ATTENTION if setting.train.optimizer == "adam")
 
@@ -49,9 +68,13 @@ def run(
     runs = train_all(chosen, folder=folder, progress=progress)
     reports = {name: _attention(trained, n_documents=100 if quick else 500) for name, trained in runs.items()}
     claims = [_claim(trained, reports[name]) for name, trained in runs.items()]
-    if quick:
-        reason = "SGD turns attention to topics after a million steps, if at all"
-        claims.append(Claim(TEXT, SOURCE, PAPER, above=1.1, setting="SGD", not_checked=reason))
+    reason = (
+        "the quick variant stops before SGD has turned attention to topics"
+        if quick
+        else "it would take 180 million steps"
+    )
+    setting = "SGD" if quick else f"attention, {NAMES['squared']}, {NAMES['sgd']}, at a rate of 0.01"
+    claims.append(Claim(TEXT, SOURCE, PAPER, above=1.1, setting=setting, not_checked=reason))
     return RecipeResult(
         recipe="table3",
         title=TITLE,
