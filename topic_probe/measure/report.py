@@ -28,12 +28,13 @@ from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 SCHEMA = 1
 _JSON, _ARRAYS = "report.json", "arrays.safetensors"
 
 # Modules of this package whose reports may not have been imported yet when one is loaded.
-_MODULES = ("matrix", "embeddings", "attention", "weights", "dynamics", "agreement", "landscape")
+_MODULES = ("matrix", "embeddings", "attention", "weights", "dynamics", "agreement", "landscape", "matched")
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
 
@@ -62,6 +63,15 @@ class Report(ABC):
     @abstractmethod
     def to_dataframe(self) -> "pd.DataFrame":
         """The numbers as a table, a row per thing that was measured."""
+
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
+
+        `topic_probe.show.figures` says which figure that is, and draws all others.
+        """
+        # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
+        axes: Axes = importlib.import_module("topic_probe.show.figures").plot(self, ax, **options)
+        return axes
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """The folder with the report (JSON and safetensors), whole or absent.

@@ -27,7 +27,7 @@ SEQUENTIAL = "cividis"
 MISSING = "#e8e8e8"
 """Where there is no number."""
 
-ACCENTS = ("#00366c", "#bc5a00", "#7a7a7a", "#12827c", "#a2417d", "#8a7400")
+ACCENTS = ("#00366c", "#bc5a00", "#12827c", "#a2417d", "#8a7400", "#7a7a7a")
 """Colours of curves that are no topics; line styles tell them apart as well."""
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 2)))
 
@@ -69,7 +69,7 @@ def axes_for(ax: "Axes | None", *, size: tuple[float, float] = (6.0, 4.0)) -> "A
         return ax
     from matplotlib.figure import Figure
 
-    return Figure(figsize=size, layout="constrained").subplots()
+    return Figure(figsize=size, layout="compressed").subplots()
 
 
 def panels(
@@ -88,7 +88,7 @@ def panels(
 
     n_columns = min(len(draw), columns or len(draw)) or 1
     n_rows = max(1, -(-len(draw) // n_columns))
-    figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="constrained")
+    figure = Figure(figsize=(size[0] * n_columns, size[1] * n_rows), layout="compressed")
     grid = figure.subplots(n_rows, n_columns, squeeze=False, **sharing)
     for ax, draw_one in zip(grid.flat, draw, strict=False):
         draw_one(ax)

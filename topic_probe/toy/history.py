@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from topic_probe.toy.model import ToyConfig, build_toy
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 OPTIMIZERS = ("sgd", "adam")
 FORWARDS = ("auto", "lean", "hooked")
@@ -197,6 +199,15 @@ class History:
         if isinstance(self.toy, TextConfig):
             return build_bert(self.toy, tensors=self.tensors)
         return build_toy(self.toy, tensors=self.tensors)
+
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """The norms of W_K, W_Q and W_V against steps with the stages of `measure_dynamics`; several layers as panels.
+
+        `topic_probe.show.figures` has the losses and rotations too.
+        """
+        # By name: what draws stands above what trains.
+        axes: Axes = import_module("topic_probe.show.figures").plot(self, ax, **options)
+        return axes
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row per recorded or measured step; measured numbers are columns too (arrays are left out)."""

@@ -1,0 +1,251 @@
+"""Maps of numbers by layer and head, and curves of them over depth."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from topic_probe.contrast import Contrast
+from topic_probe.measure.attention import AttentionReport
+from topic_probe.measure.embeddings import EmbeddingReport
+from topic_probe.measure.weights import WeightReport
+from topic_probe.show.style import ACCENTS, LINES, MISSING, SEQUENTIAL, axes_for, drawable, panels, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+
+# Numbers are written into the cells of maps with no more cells than this.
+MAX_WRITTEN = 100
+# Colours of ratios span at least 1/1.05 to 1.05, so noise does not look like an effect, and at most 1/10 to 10.
+SMALLEST_SPAN, LARGEST_SPAN = 1.05, 10.0
+
+
+def head_map(
+    report: AttentionReport | WeightReport,
+    ax: "Axes | None" = None,
+    *,
+    stack: str | None = None,
+    numbers: str = "heads",
+    circuit: str | None = None,
+    q: float = 0.05,
+    title: str | None = None,
+) -> "Axes":
+    """The ratio of every head, layers downwards and heads to the right; heads that are certain are marked.
+
+    Attention: same-topic ÷ different-topic attention, grey in the middle is 1, where topics make no difference; a dot
+    marks q < 0.05. Weights: the standardised difference, grey is 0; a dot marks intervals that exclude 0.
+
+    Args:
+        report: of `measure_attention` or `measure_weights`.
+        ax: where to draw; None makes a figure, with a panel for every stack (or circuit) if none is chosen.
+        stack: "self", or "encoder", "decoder" or "cross".
+        numbers: of attention: "heads", or "matched" at equal distance, or "without_sinks".
+        circuit: of weights: "qk" or "ov".
+        q: heads with a false discovery rate below this are marked.
+        title: None says which stack and numbers these are.
+
+    Raises:
+        ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes.
+    """
+    cells = _cells(report, numbers, q)
+    names = ("circuit", "stack")
+    wanted = dict(zip(names, (circuit, stack), strict=True))
+    kinds = [
+        kind
+        for kind in dict.fromkeys(cells.kinds)
+        if all(want in (None, found) for want, found in zip(wanted.values(), kind, strict=True))
+    ]
+    if not kinds:
+        known = sorted({" ".join(part for part in kind if part) for kind in cells.kinds})
+        asked = " and ".join(f"{name} {want!r}" for name, want in wanted.items() if want is not None)
+        raise ValueError(f"no heads with {asked}; there are those of {', '.join(known)}")
+    if len(kinds) == 1:
+        return _map(cells, kinds[0], ax, title)
+    if ax is not None:
+        there = ", ".join(" ".join(part for part in kind if part) for kind in kinds)
+        raise ValueError(f"one axes holds the map of one stack: choose it with stack= or circuit= of {there}")
+    draw: list[Callable[[Axes], Any]] = [partial(_map, cells, kind, title=title) for kind in kinds]
+    return panels(draw, size=(4.4, 3.8)).axes[0]
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Every head with its place and number."""
+
+    kinds: list[tuple[str, str]]
+    layer: list[int]
+    head: list[int]
+    value: Float64[np.ndarray, " head"]
+    certain: Bool[np.ndarray, " head"]
+    label: str
+    mark: str
+    ratio: bool
+
+
+def _cells(report: AttentionReport | WeightReport, numbers: str, q: float) -> _Cells:
+    if isinstance(report, WeightReport):
+        contrast, value, label = report.heads, report.standardised, "standardised difference"
+        interval = np.full((len(value), 2), np.nan) if contrast.interval is None else contrast.interval
+        certain = (interval[:, 0] > 0) | (interval[:, 1] < 0)
+        mark, ratio = "interval excludes 0", False
+        if contrast.statistic != "difference":
+            certain, mark = np.zeros(len(value), dtype=bool), ""
+    else:
+        if numbers not in ("heads", "matched", "without_sinks"):
+            raise ValueError(f"numbers must be 'heads', 'matched' or 'without_sinks', got {numbers!r}")
+        contrast = getattr(report, numbers)
+        value, ratio, label = contrast.ratio, True, "same topic ÷ different topics"
+        label += {"heads": "", "matched": ", at equal distance", "without_sinks": ", without sinks"}[numbers]
+        found = contrast.q_value
+        certain = np.zeros(len(value), dtype=bool) if found is None else np.nan_to_num(found, nan=1.0) < q
+        mark = "" if found is None else f"q < {q:g}"
+    index = contrast.index or {}
+    n = len(value)
+    kinds = list(zip(index.get("circuit", ("",) * n), index["stack"], strict=True))
+    return _Cells(kinds, list(index["layer"]), list(index["head"]), value, certain, label, mark, ratio)
+
+
+def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: str | None = None) -> "Axes":
+    from matplotlib import colormaps
+
+    here = [number for number, found in enumerate(cells.kinds) if found == kind]
+    layers = sorted({cells.layer[number] for number in here})
+    heads = range(max(cells.head[number] for number in here) + 1)
+    values = np.full((len(layers), len(heads)), np.nan)
+    certain = np.zeros_like(values, dtype=bool)
+    for number in here:
+        at = layers.index(cells.layer[number]), cells.head[number]
+        values[at], certain[at] = cells.value[number], cells.certain[number]
+    ax = axes_for(ax, size=(max(3.6, 2.2 + 0.3 * len(heads)), max(2.6, 1.4 + 0.3 * len(layers))))
+    if not np.isfinite(values).any():
+        return say(ax, "no head has a number here: all are missing")
+    norm = _ratio_norm(values) if cells.ratio else _signed_norm(values)
+    colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
+    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
+    inks = np.where(norm(np.nan_to_num(values)) > 0.5, "black", "white")
+    written = values.size <= MAX_WRITTEN
+    if written:
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                ax.text(
+                    column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
+                    color=inks[row, column],
+                )  # fmt: skip
+    rows, columns = np.nonzero(certain)
+    ax.scatter(columns, rows - 0.3 * written, s=12, c=inks[rows, columns], linewidths=0)
+    _axis(ax.xaxis, list(heads))
+    _axis(ax.yaxis, layers)
+    ax.set_xlabel("head" + (f"   (● {cells.mark})" if cells.mark else ""))
+    ax.set_ylabel("layer")
+    ticks = _ratio_ticks(norm) if cells.ratio else None
+    ax.figure.colorbar(image, ax=ax, label=cells.label, ticks=ticks, format="%g" if cells.ratio else None)
+    ax.set_title(drawable(" ".join(part for part in kind if part) if title is None else title))
+    return ax
+
+
+def _axis(axis: Any, numbers: list[int]) -> None:
+    step = -(-len(numbers) // 16)
+    axis.set_ticks(range(0, len(numbers), step), [str(number) for number in numbers[::step]])
+
+
+def _ratio_norm(values: Float64[np.ndarray, "layer head"]) -> "Normalize":
+    """Logarithmic colours with 1 in the middle."""
+    from matplotlib.colors import FuncNorm
+
+    known = values[np.isfinite(values) & (values > 0)]
+    span = float(np.max(np.maximum(known, 1 / known), initial=SMALLEST_SPAN))
+    span = min(span, LARGEST_SPAN)
+    return FuncNorm((_log, np.exp), vmin=1 / span, vmax=span)
+
+
+def _log(values: Any) -> Any:
+    return np.log(np.maximum(values, 1e-300))
+
+
+def _ratio_ticks(norm: "Normalize") -> list[float]:
+    assert norm.vmax is not None
+    nice = [1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0]
+    inside = [tick for tick in nice if tick <= 1.0001 * norm.vmax][-2:]
+    return sorted({float(f"{one:.2g}") for tick in inside for one in (1 / tick, tick)} | {1.0})
+
+
+def _signed_norm(values: Float64[np.ndarray, "layer head"]) -> "Normalize":
+    from matplotlib.colors import Normalize
+
+    span = float(np.max(np.abs(values[np.isfinite(values)]), initial=1e-12))
+    return Normalize(-span, span)
+
+
+# -------------------------------------------------------------------- over depth
+
+
+def depth_curve(
+    report: AttentionReport | EmbeddingReport,
+    ax: "Axes | None" = None,
+    *,
+    score: Literal["cosine", "dot"] = "cosine",
+    stack: str | None = None,
+    title: str | None = None,
+) -> "Axes":
+    """The ratio of every layer with its interval, a curve for every stack; 1 is where topics make no difference.
+
+    Of attention all heads of a layer are pooled. Of embeddings these are the states of every layer, layer 0 being what
+    enters the first block, which are only measured where documents were given.
+
+    Args:
+        report: of `measure_attention` or `measure_embeddings`.
+        ax: where to draw; None makes a figure.
+        score: of embeddings, "cosine" or "dot".
+        stack: of attention, one stack only.
+        title: None says what this is.
+
+    Raises:
+        ValueError: for a stack or a score that the report does not have.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    ax = axes_for(ax, size=(5.0, 3.2))
+    if isinstance(report, EmbeddingReport):
+        if report.layers is None:
+            return say(ax, "no layers were measured: pass documents to measure_embeddings")
+        if score not in report.layers:
+            raise ValueError(f"no score {score!r}; there are {', '.join(report.layers)}")
+        contrast, what = report.layers[score], f"states, {score}"
+    else:
+        contrast, what = report.layers, "attention, all heads"
+    index = contrast.index or {"layer": tuple(range(len(contrast)))}
+    stacks = index.get("stack", ("",) * len(contrast))
+    kinds = [kind for kind in dict.fromkeys(stacks) if stack in (None, kind)]
+    if not kinds:
+        raise ValueError(f"no stack {stack!r}; there are {', '.join(dict.fromkeys(stacks))}")
+    for number, kind in enumerate(kinds):
+        here = np.array([found == kind for found in stacks])
+        _curve(ax, np.array(index["layer"])[here], contrast[np.flatnonzero(here)], number, kind)
+    middle = 0.0 if contrast.statistic == "difference" else 1.0
+    ax.axhline(middle, color="black", linewidth=0.8)
+    ax.set_xlabel("layer")
+    ax.set_ylabel(
+        "same − different topic" if contrast.statistic == "difference" else "same topic ÷ different topics"
+    )
+    ax.set_title(drawable(what if title is None else title))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(kinds) > 1:
+        ax.legend(fontsize="small")
+    if not np.isfinite(getattr(contrast, contrast.statistic)).any():
+        say(ax, f"no layer has a number here: {contrast.reason}")
+    return ax
+
+
+def _curve(ax: "Axes", layers: np.ndarray, contrast: Contrast, number: int, label: str) -> None:
+    colour, line = ACCENTS[number % len(ACCENTS)], LINES[number % len(LINES)]
+    values = getattr(contrast, contrast.statistic)
+    ax.plot(layers, values, color=colour, linestyle=line, marker="o", markersize=4, label=label)
+    if contrast.interval is not None and np.isfinite(contrast.interval).all(-1).any():
+        low, high = np.where(np.isfinite(contrast.interval), contrast.interval, np.nan).T
+        ax.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+        # A single layer has no area, so the ends are drawn too.
+        ax.vlines(layers, low, high, color=colour, linewidth=1)
