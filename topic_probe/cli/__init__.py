@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers,
             json=parsed.json,
             progress=sys.stderr.isatty() if parsed.progress is None else parsed.progress,
-            silent=int(os.environ.get("RANK", 0)) > 0,
+            silent=_rank() > 0,
         )
         try:
             return int(parsed.run(parsed))
@@ -53,13 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             if parsed.debug:
                 traceback.print_exc()
-            warn(told(error), "error")
+            if type(error).__name__ != "OtherProcessError" or _rank() == 0:
+                warn(told(error), f"process {_rank()}: error" if _rank() else "error")
             return FAILED
+
+
+def _rank() -> int:
+    """Which of several processes this is that torchrun has started; only the first one answers."""
+    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
 
 
 def told(error: BaseException) -> str:
     """What a user is told of an error."""
-    if isinstance(error, ValueError | TypeError | OSError | ImportError):
+    if isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error} (add --debug for where it came from)"
 

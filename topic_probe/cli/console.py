@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TextIO
+from typing import Any
 
 NAME = "topic-probe"
 
@@ -23,7 +23,7 @@ class Console:
         silent: Nothing is written: another process of the same run does.
     """
 
-    answers: TextIO
+    answers: Any
     json: bool = False
     progress: bool = False
     silent: bool = False
@@ -50,7 +50,7 @@ def one_line(text: str) -> str:
 
 
 @contextmanager
-def only_answers_on_stdout(*, debug: bool) -> Iterator[TextIO]:
+def only_answers_on_stdout(*, debug: bool) -> Iterator[Any]:
     """Sends what libraries print to stderr, and their warnings too: ours as a line, those of others only on demand."""
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -64,6 +64,12 @@ def only_answers_on_stdout(*, debug: bool) -> Iterator[TextIO]:
         if not debug:
             warnings.showwarning = show
         yield answers
+
+
+def table(frame: Any) -> str:
+    """A table as text."""
+    text: str = frame.to_string(index=False, float_format=lambda number: f"{number:.4g}")
+    return text
 
 
 def to_json(document: Any) -> str:

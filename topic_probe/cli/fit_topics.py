@@ -3,7 +3,15 @@
 import argparse
 from typing import Any
 
-from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, DOCUMENTS, FROM_FIT, open_documents, open_tokenizer
+from topic_probe.cli.inputs import (
+    CORPORA,
+    CORPUS_HELP,
+    DOCUMENTS,
+    FROM_FIT,
+    documents_of,
+    open_corpus,
+    open_tokenizer,
+)
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, number_or_word
 from topic_probe.cli.outputs import new_folder
 
@@ -62,8 +70,9 @@ def run(parsed: argparse.Namespace) -> int:
 
     console = parsed.console
     with new_folder(parsed.out, overwrite=parsed.overwrite) as draft:
+        corpus = open_corpus(parsed)
         tokenizer = open_tokenizer(parsed.tokenizer, revision=parsed.revision)
-        documents = open_documents(parsed, tokenizer, limit=None, progress=False)
+        documents = documents_of(corpus, parsed, tokenizer, progress=console.progress)
         fit = fit_topics(documents, tokenizer, progress=console.progress, **FIT.arguments(parsed))
         topics = Topics.from_lda(fit, **FROM_FIT.arguments(parsed))
         fit.save(draft / "fit")

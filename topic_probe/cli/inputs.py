@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from topic_probe.cli.console import warn
 from topic_probe.cli.options import Call, Option
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
@@ -176,14 +177,20 @@ def tokenizer_of(model: Any) -> Any:
     return tokenizer
 
 
+def topics_path(parsed: argparse.Namespace) -> Path:
+    """Where the topics are that a command names; looked for before anything slow is opened."""
+    path = Path(parsed.topics).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"there are no topics at {parsed.topics}: needed is {TOPICS_HELP}")
+    return path
+
+
 def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     """The topics that a command names."""
     from topic_probe.data.lda import TopicFit
     from topic_probe.topics import Topics
 
-    path = Path(parsed.topics).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(f"there are no topics at {parsed.topics}: needed is {TOPICS_HELP}")
+    path = topics_path(parsed)
     if path.is_file() and path.name not in ("topics.json", "fit.json"):
         _refuse(
             FROM_FIT.given(parsed), "that is for topics that fit-topics has fitted, this is a file of words"
@@ -227,6 +234,9 @@ def open_corpus(parsed: argparse.Namespace) -> Any:
     if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
         _refuse_all_but((FILES,), parsed, "files take no such option")
         return Corpus.from_files(path, **FILES.arguments(parsed))
+    warn(
+        f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub", "note"
+    )
     return Corpus.from_dataset(name, **DATASET.arguments(parsed))
 
 
@@ -245,12 +255,19 @@ def _refuse(options: list[str], why: str) -> None:
         raise ValueError(f"{options[0]} does not fit here: {why}")
 
 
-def open_documents(parsed: argparse.Namespace, tokenizer: Any, *, limit: int | None, progress: bool) -> Any:
-    """The documents that a command names, as a stream of token ids."""
+def documents_of(
+    corpus: Any,
+    parsed: argparse.Namespace,
+    tokenizer: Any,
+    *,
+    limit: int | None = None,
+    progress: bool = False,
+) -> Any:
+    """The texts as a stream of token ids, no longer than the model can take."""
     options = DOCUMENTS.arguments(parsed)
     if limit is not None:
         options["max_length"] = min(options.get("max_length", limit), limit)
-    return open_corpus(parsed).documents(tokenizer, progress=progress, **options)
+    return corpus.documents(tokenizer, progress=progress, **options)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from topic_probe.cli.console import plain
+from topic_probe.cli.console import plain, table
 from topic_probe.cli.inputs import (
     CORPORA,
     CORPUS_HELP,
@@ -16,10 +16,12 @@ from topic_probe.cli.inputs import (
     OPEN_MODEL,
     TOPICS_HELP,
     WORD_LISTS,
-    open_documents,
+    documents_of,
+    open_corpus,
     open_model,
     open_topics,
     tokenizer_of,
+    topics_path,
 )
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out
 from topic_probe.cli.outputs import new_folder
@@ -33,6 +35,10 @@ _SEED = Option("seed", "of resampling and permutations", int, 0)
 _BATCH_SIZE = Option("batch_size", "documents in one forward pass", int, 32)
 _INCLUDE_SELF = Option("include_self", "a position with itself is a pair of the same word", bool, True)
 _EXCLUDE = Option("exclude", "token ids left out", int, (), many=True)
+_CHECKPOINT = (
+    Option("checkpoint", "a folder to save sums in on the way, and to go on from"),
+    Option("checkpoint_every", "seconds between two saves", float, 300.0),
+)
 _RATIO = ("ratio", "difference")
 
 ATTENTION = Call(
@@ -56,8 +62,9 @@ ATTENTION = Call(
         _SEED,
         Option("through", "how attention is read", default="auto", choices=("auto", "hooks", "rows")),
         Option("check_rows", "rows that do not sum to one are an error", bool, True),
+        *_CHECKPOINT,
     ),
-    filled=("model", "topics", "documents", "progress"),
+    filled=("model", "topics", "documents", "distributed", "progress"),
 )
 EMBEDDINGS = Call(
     "topic_probe.measure.embeddings:measure_embeddings",
@@ -73,8 +80,9 @@ EMBEDDINGS = Call(
         _RESAMPLES,
         _CONFIDENCE,
         _SEED,
+        *_CHECKPOINT,
     ),
-    filled=("model", "topics", "documents"),
+    filled=("model", "topics", "documents", "distributed", "progress"),
 )
 WEIGHTS = Call(
     "topic_probe.measure.weights:measure_weights",
@@ -134,17 +142,12 @@ def run_attention(parsed: argparse.Namespace) -> int:
     from topic_probe.measure.attention import measure_attention
 
     with _output(parsed) as draft:
-        model = open_model(parsed)
-        topics = open_topics(parsed, model)
-        documents = _documents(parsed, model, progress=False)
+        model, topics, documents = _inputs(parsed)
         report = measure_attention(
-            model, topics, documents, progress=parsed.console.progress, **ATTENTION.arguments(parsed)
+            model, topics, documents, **_running(parsed), **ATTENTION.arguments(parsed)
         )
-        text = f"{report.overall}\n\n{report.heads.top(10)}\n{_notes(report)}"
-        _finish(parsed, report, text, draft)
-    if stopped := report.provenance["options"]["stopped"]:
-        kept = f"; the report of these is in {parsed.out}" if parsed.out else ""
-        raise KeyboardInterrupt(f"{stopped}{kept}")
+        _finish(parsed, report, _attention_text(report), draft)
+    _tell_of_interruption(parsed, report.provenance["options"]["stopped"])
     return 0
 
 
@@ -152,17 +155,32 @@ def run_embeddings(parsed: argparse.Namespace) -> int:
     """Measure embeddings."""
     from topic_probe.measure.embeddings import measure_embeddings
 
-    _check_use_of_corpus(parsed)
     with _output(parsed) as draft:
-        model = open_model(parsed)
-        topics = open_topics(parsed, model)
-        documents = _documents(parsed, model, progress=parsed.console.progress)
-        report = measure_embeddings(model, topics, documents, **EMBEDDINGS.arguments(parsed))
+        model, topics, documents = _inputs(parsed)
+        running = {} if documents is None else _running(parsed)
+        report = measure_embeddings(model, topics, documents, **running, **EMBEDDINGS.arguments(parsed))
         text = str(report)
         if report.layers is not None:
-            text += f"\n\nstates, layer by layer\n{report.layers['cosine']}"
+            text += f"\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
         _finish(parsed, report, text, draft)
+    if documents is not None:
+        _tell_of_interruption(parsed, report.provenance["documents"]["stopped"])
     return 0
+
+
+def _running(parsed: argparse.Namespace) -> dict[str, Any]:
+    return {"progress": parsed.console.progress, "distributed": int(os.environ.get("WORLD_SIZE", "1")) > 1}
+
+
+def _tell_of_interruption(parsed: argparse.Namespace, stopped: str | None) -> None:
+    if stopped is None:
+        return
+    kept = [stopped]
+    if parsed.out:
+        kept.append(f"the report of these is in {parsed.out}")
+    if (checkpoint := getattr(parsed, "checkpoint", None)) is not None:
+        kept.append(f"the same command goes on from {checkpoint}")
+    raise KeyboardInterrupt("; ".join(kept))
 
 
 def run_weights(parsed: argparse.Namespace) -> int:
@@ -170,8 +188,8 @@ def run_weights(parsed: argparse.Namespace) -> int:
     from topic_probe.measure.weights import measure_weights
 
     with _output(parsed) as draft:
-        model = open_model(parsed)
-        report = measure_weights(model, open_topics(parsed, model), **WEIGHTS.arguments(parsed))
+        model, topics, _ = _inputs(parsed)
+        report = measure_weights(model, topics, **WEIGHTS.arguments(parsed))
         _finish(parsed, report, str(report), draft)
     return 0
 
@@ -181,26 +199,50 @@ def _output(parsed: argparse.Namespace) -> Any:
     return new_folder(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext()
 
 
-def _documents(parsed: argparse.Namespace, model: Any, *, progress: bool) -> Any:
-    if parsed.corpus is None:
-        return None
+def _inputs(parsed: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Model, topics and documents (None where no texts were named); what is missing is found out first."""
+    topics_path(parsed)
+    named = getattr(parsed, "corpus", None) is not None
+    corpus = open_corpus(parsed) if named else None
+    if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
+        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
+    model = open_model(parsed)
+    topics = open_topics(parsed, model)
+    if corpus is None:
+        return model, topics, None
     from topic_probe.lens.capture import context_length
 
-    limit = context_length(model)
-    return open_documents(parsed, tokenizer_of(model), limit=limit, progress=progress)
+    return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=context_length(model))
 
 
-def _check_use_of_corpus(parsed: argparse.Namespace) -> None:
-    given = [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]
-    if parsed.corpus is None and given:
-        raise ValueError(f"{given[0]} needs documents: name them with --corpus")
+_SHOWN = (
+    "stack",
+    "layer",
+    "head",
+    "same_topic",
+    "different_topic",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "q_value",
+)
+
+
+def _attention_text(report: Any) -> str:
+    heads = report.heads.top(10).to_dataframe()
+    shown = heads[[column for column in _SHOWN if column in heads]]
+    return (
+        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{table(shown)}\n"
+        f"{_notes(report)}"
+    )
 
 
 def _notes(report: Any) -> str:
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     left_out = [f"{reason}: {count:,}" for reason, count in counts["left_out"].items() if count]
-    return "\n".join([f"({read})", *(f"({one})" for one in left_out)])
+    reasons = [report.overall.reason] if report.overall.reason else []
+    return "\n".join(f"({note})" for note in (read, *left_out, *reasons))
 
 
 def _finish(parsed: argparse.Namespace, report: Any, text: str, draft: Any) -> None:
