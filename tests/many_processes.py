@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -71,11 +71,11 @@ CASES: dict[str, Callable[..., Any]] = {
 
 
 def endless(*, fails: bool) -> Iterator[list[int]]:
-    """Documents without end, or an error after some of them."""
+    """So many documents that nobody waits for their end, or an error after some of them."""
     yield from documents(40)
     if fails:
         raise OSError("the disk is gone")
-    yield from cycle(documents(40))
+    yield from islice(cycle(documents(40)), 20_000)
 
 
 def wrong_on_one(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:

@@ -10,6 +10,7 @@ import torch
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
+from topic_probe.measure.processes import joined
 from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.states import LayerMeter
 from topic_probe.measure.stream import Reading, Saving
@@ -132,47 +133,48 @@ def measure_embeddings(
     """
     from topic_probe.lens.hosts import open_model
 
-    model = open_model(model)
-    capture.check_topics(model, topics)
-    excluded = sorted({int(id_) for id_ in exclude})
-    words = labelled_words(
-        capture.word_embeddings(model),
-        topics,
-        center=center,
-        remove_components=remove_components,
-        exclude=excluded,
-    )
-    sums = group_sums(words, topics)
-    overall, by_topic = pair_sums(sums, topics)
-    resampling: dict[str, Any] = {
-        "statistic": statistic,
-        "n_resamples": n_resamples,
-        "level": confidence,
-        "seed": seed,
-    }
-    cosine, dot = _with_intervals(overall, words, topics, **resampling)
-    options = {
-        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-        "statistic": statistic, "n_resamples": n_resamples, "confidence": confidence,
-    }  # fmt: skip
-    record = provenance(
-        topics, model=capture.describe(model), options=options, seed=seed, left_out=words.left_out
-    )
-    layers = None
-    if documents is not None:
-        specials = capture.special_ids(model) if special_ids is None else set(special_ids)
-        meter = LayerMeter(model, topics, include_self=include_self)
-        record["documents"] = meter.run(
-            documents,
-            Reading(batch_size, max_length, specials | set(excluded)),
-            saving=Saving(checkpoint, checkpoint_every),
-            distributed=distributed,
-            progress=progress,
+    with joined(distributed and documents is not None) as processes:
+        model = open_model(model)
+        capture.check_topics(model, topics)
+        excluded = sorted({int(id_) for id_ in exclude})
+        words = labelled_words(
+            capture.word_embeddings(model),
+            topics,
+            center=center,
+            remove_components=remove_components,
+            exclude=excluded,
         )
-        record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
-        layers = meter.contrasts(**resampling)
-    matrices = embedding_matrices(words, sums, topics)
-    return EmbeddingReport(cosine, dot, _per_topic(by_topic, words, topics), layers, record, matrices)
+        sums = group_sums(words, topics)
+        overall, by_topic = pair_sums(sums, topics)
+        resampling: dict[str, Any] = {
+            "statistic": statistic,
+            "n_resamples": n_resamples,
+            "level": confidence,
+            "seed": seed,
+        }
+        cosine, dot = _with_intervals(overall, words, topics, **resampling)
+        options = {
+            "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
+            "statistic": statistic, "n_resamples": n_resamples, "confidence": confidence,
+        }  # fmt: skip
+        record = provenance(
+            topics, model=capture.describe(model), options=options, seed=seed, left_out=words.left_out
+        )
+        layers = None
+        if documents is not None:
+            specials = capture.special_ids(model) if special_ids is None else set(special_ids)
+            meter = LayerMeter(model, topics, include_self=include_self)
+            record["documents"] = meter.run(
+                documents,
+                Reading(batch_size, max_length, specials | set(excluded)),
+                saving=Saving(checkpoint, checkpoint_every),
+                processes=processes,
+                progress=progress,
+            )
+            record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
+            layers = meter.contrasts(**resampling)
+        matrices = embedding_matrices(words, sums, topics)
+        return EmbeddingReport(cosine, dot, _per_topic(by_topic, words, topics), layers, record, matrices)
 
 
 def _per_topic(sums: PairSums, words: EmbeddingWords, topics: Topics) -> dict[str, Contrast]:

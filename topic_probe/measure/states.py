@@ -12,7 +12,7 @@ from topic_probe.contrast import Contrast, DocumentSums, relations
 from topic_probe.data.batches import TokenBatch
 from topic_probe.lens import capture
 from topic_probe.measure.positions import Units, labelled_units, padded_positions
-from topic_probe.measure.processes import joined
+from topic_probe.measure.processes import Processes
 from topic_probe.measure.stream import Reading, Saving, take_in
 from topic_probe.measure.totals import Totals
 from topic_probe.measure.words import SCORES
@@ -27,22 +27,21 @@ class LayerMeter:
         self.totals = Totals(DocumentSums())
 
     def run(
-        self, documents: Any, reading: Reading, *, saving: Saving, distributed: bool, progress: bool
+        self, documents: Any, reading: Reading, *, saving: Saving, processes: Processes, progress: bool
     ) -> dict[str, Any]:
         """Takes in all documents; what was read, cut and left out."""
         limit = self.totals.by_document.limit
-        with joined(distributed) as processes:
-            told = take_in(
-                self,
-                self.view.model,
-                self.topics,
-                documents,
-                reading,
-                options={"measurement": "states", "include_self": self.include_self, "limit": limit},
-                saving=saving,
-                processes=processes,
-                progress=progress,
-            )
+        told = take_in(
+            self,
+            self.view.model,
+            self.topics,
+            documents,
+            reading,
+            options={"measurement": "states", "include_self": self.include_self, "limit": limit},
+            saving=saving,
+            processes=processes,
+            progress=progress,
+        )
         if not len(self.totals.by_document):
             raise ValueError("no document is left to measure: there were none, or all were empty")
         read = self.totals.intake.summary()
