@@ -173,7 +173,10 @@ class _Run:
     def __init__(self, task: Task, config: TrainConfig):
         self.task, self.config = task, config
         if not task.trained:
-            raise ValueError("every tensor of the model is frozen; name some in ToyConfig(trained=...)")
+            raise ValueError(
+                "every tensor of the model is frozen; name some in ToyConfig(trained=...), or let parameters of a "
+                "BERT require a gradient"
+            )
         self.trained = [task.tensors[name] for name in task.trained]
         self.optimizer = _Optimizer(config, self.trained)
         self.recorder = _Recorder(config, task)
