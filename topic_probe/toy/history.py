@@ -1,4 +1,4 @@
-"""What a toy training was told to do, and what it recorded."""
+"""What a training was told to do, and what it recorded."""
 
 import math
 import os
@@ -39,7 +39,7 @@ _JSON, _ARRAYS = "report.json", "arrays.safetensors"
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How to train a toy transformer; which tensors are trained is the model's.
+    """How to train a toy transformer, or a BERT on text; which tensors are trained is the model's.
 
     Step t is the state after t updates.
 
@@ -51,10 +51,11 @@ class TrainConfig:
         batch_size: Documents per step.
         steps: Number of updates.
         seed: Of documents and masks; the global generators are not touched.
-        world: Documents; None takes the model's.
-        masking: Corruption; None takes the model's.
+        world: Documents of a toy; None takes the model's.
+        masking: Corruption; None takes the model's (the paper's for a BERT).
         n_documents: None draws fresh documents for every step; a number makes a fixed set of so many, of which
             every step takes ``batch_size`` at random, or all of them in order if there are no more than that.
+            Text is such a set in any case; None is all of it.
         remask: With a fixed set: mask anew at every step (False masks the set once).
         record_every: Steps between two rows of the history. The last step has a row in any case.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
