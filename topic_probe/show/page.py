@@ -65,7 +65,7 @@ class Page:
         # A frame of its own, so that names and styles of several pages in a notebook do not meet.
         return (
             f'<iframe srcdoc="{escape(self.html)}" title="{escape(self.title)}" sandbox="allow-scripts" '
-            'style="width: 100%; height: 760px; border: 1px solid #8886; border-radius: 6px"></iframe>'
+            'style="box-sizing: border-box; width: 100%; height: 760px; border: 1px solid #8886; border-radius: 6px"></iframe>'
         )
 
 
@@ -166,12 +166,17 @@ def table(columns: Sequence[object], rows: Iterable[Sequence[Any]], *, label: st
         for name, right in zip(columns, numeric, strict=True)
     )
     body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    return scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", label=label)
+    made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return scrolling(made, label=label, long=len(rows) > _ROWS_SEEN)
 
 
-def scrolling(inside: str, *, label: str) -> str:
-    """HTML in a box that scrolls sideways, also by keyboard."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{text(label)}">{inside}</div>'
+_ROWS_SEEN = 25
+
+
+def scrolling(inside: str, *, label: str, long: bool = False) -> str:
+    """HTML in a box that scrolls sideways, also by keyboard; a long one scrolls up and down as well."""
+    kind = "scroll long" if long else "scroll"
+    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{text(label)}">{inside}</div>'
 
 
 def facts(values: Mapping[str, Any]) -> str:

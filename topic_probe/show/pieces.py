@@ -78,10 +78,10 @@ def _report(path: Path, label: str, *, alone: bool) -> Piece:
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
     parts = [
-        _rows_table(columns, rows, label=f"{report.kind} {label}"),
         _pooled(report),
-        *(f'<p class="quiet">{text(note)}</p>' for note in report._notes()),
         _picture(report, label) if alone else "",  # a recipe has drawn its own
+        _rows_table(columns, rows, label=f"{report.kind} {label}"),
+        *(f'<p class="quiet">{text(note)}</p>' for note in report._notes()),
         folded("Settings and provenance", facts(provenance)),
     ]
     return Piece(

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from topic_probe.show.definitions import CLAIMS, PAIRS, terms
 from topic_probe.show.page import Page, asset, facts, is_number, make_page, number, scrolling, text
 from topic_probe.show.pieces import MAX_ROWS, Piece, folded
 from topic_probe.show.saved import SavedFolder, SavedRecipe
@@ -56,13 +57,20 @@ def _body(title: str, found: SavedFolder) -> str:
             (f"recipe-{number_of}", f"{recipe.name}: {recipe.title} {mark}".strip(), _recipe_html(recipe))
         )
     if found.pieces:
-        sections.append(("saved", "Reports and files", _pieces_html(found.pieces)))
+        sections.append(("saved", "Reports and files", _pieces_html(found.pieces, anchors=True)))
     if found.problems or found.others:
         sections.append(("unread", "Not shown", _unread(found)))
-    columns = {name for piece in _all_pieces(found) for name in piece.columns}
-    sections.append(("definitions", "How each number is defined", _definitions(columns, bool(found.recipes))))
+    sections.append(("definitions", "How each number is defined", _definitions(found)))
     sections.append(("versions", "Versions", _versions(found)))
-    links = "".join(f'<li><a href="#{mark}">{text(name)}</a></li>' for mark, name, _ in sections)
+    inner = "".join(
+        f'<li><a href="#piece-{at}">{text(piece.name)}</a> '
+        f'<span class="quiet">{text(piece.kind.split(": ")[-1])}</span></li>'
+        for at, piece in enumerate(found.pieces)
+    )
+    links = "".join(
+        f'<li><a href="#{mark}">{text(name)}</a>{f"<ol>{inner}</ol>" if mark == "saved" else ""}</li>'
+        for mark, name, _ in sections
+    )
     shown = "".join(
         f'<section id="{mark}" aria-labelledby="{mark}-title"><h2 id="{mark}-title">{text(name)}</h2>{inside}</section>'
         for mark, name, inside in sections
@@ -143,11 +151,12 @@ def _by_kind(pieces: Iterable[Piece]) -> list[tuple[str, list[Piece]]]:
     return list(groups.items())
 
 
-def _pieces_html(pieces: Iterable[Piece]) -> str:
+def _pieces_html(pieces: Iterable[Piece], *, anchors: bool = False) -> str:
     return "".join(
-        f'<div class="piece"><h3><span class="quiet">{text(piece.kind)}</span> {text(piece.name)}</h3>'
+        f'<div class="piece"{f" id=piece-{at}" if anchors else ""}>'
+        f'<h3><span class="quiet">{text(piece.kind)}</span> {text(piece.name)}</h3>'
         f"{piece.html}</div>"
-        for piece in pieces
+        for at, piece in enumerate(pieces)
     )
 
 
@@ -197,7 +206,7 @@ def _unread(found: SavedFolder) -> str:
         listed = "".join(f"<li>{text(name)}</li>" for name in found.others[:MAX_ROWS])
         more = len(found.others) - MAX_ROWS
         parts.append(
-            "<p>These are no results of this package:</p>"
+            "<p>These files are not shown:</p>"
             f"<ul>{listed}{f'<li>… and {more:,} more</li>' if more > 0 else ''}</ul>"
         )
     return "".join(parts)
@@ -218,46 +227,13 @@ def _versions(found: SavedFolder) -> str:
     return facts(made) + written if made else f'<p class="quiet">No report names them.</p>{written}'
 
 
-_CLAIM_TERMS = {
-    "measured": "our number for what the claim is about",
-    "wanted": "the bounds within which the number has to lie, fixed before it was measured",
-    "paper": "the paper's number, or its words",
-    "verdict": "passed where the number lies within the bounds, failed where it does not or is undefined, not checked "
-    "where there is a reason why it was not looked at",
-}
-
-_TERMS = {
-    "same_word": "mean score of pairs of equal token ids that have a topic; in attention a position with itself is "
-    "among them unless include_self=False",
-    "same_topic": "mean score of pairs of different token ids that share at least one topic",
-    "different_topic": "mean score of pairs in which both have topics and none is shared",
-    "ratio": "same_topic ÷ different_topic: 1 where topics make no difference",
-    "topic_ratio": "same word and same topic pooled by their numbers of pairs, ÷ different_topic (the quantity of the "
-    "paper's Theorem 3)",
-    "difference": "same_topic − different_topic: 0 where topics make no difference; for scores that can be negative",
-    "n_same_word": "number of pairs behind same_word; for several heads together it counts pairs of every head",
-    "n_same_topic": "number of pairs behind same_topic",
-    "n_different_topic": "number of pairs behind different_topic",
-    "ratio_low": "lower end of the interval of the ratio, from resampled documents (attention, states) or words",
-    "ratio_high": "upper end of that interval",
-    "p_value": "share of permuted topic labels (topic sizes kept) with a ratio as extreme",
-    "q_value": "p-value corrected over heads (Benjamini–Hochberg)",
-    "matched_ratio": "ratio with pairs compared at equal distance, because words of a topic may simply stand closer",
-    "without_sinks_ratio": "ratio after special tokens are taken out of every row and the row is renormalised",
-    "sink_mass": "share of attention that goes to special tokens",
-}
-
-
-def _definitions(columns: Iterable[str], claims: bool) -> str:
-    known = set(columns)
-    terms = {name: why for name, why in _TERMS.items() if name in known}
-    said = ""
-    if terms:
-        said = (
-            "<p>Every mean is over ordered pairs, pooled over documents. Attention is multiplied by the number of keys "
-            "that its row may see, so that uniform attention is 1. A token without a topic, a special token, padding "
-            "and a piece of a split word are in no pair. A dash stands where a number is undefined.</p>"
-        )
-    if claims:
-        terms = {**_CLAIM_TERMS, **terms}
-    return said + facts(terms)
+def _definitions(found: SavedFolder) -> str:
+    columns = [
+        (piece.kind.removeprefix("report: "), column)
+        for piece in _all_pieces(found)
+        if piece.kind.startswith("report: ")
+        for column in piece.columns
+    ]
+    meanings, pairs = terms(columns)
+    said = f"<p>{text(PAIRS)}</p>" if pairs else ""
+    return said + facts({**(CLAIMS if found.recipes else {}), **meanings})
