@@ -306,7 +306,7 @@ def test_random_embeddings_are_called_different_about_as_often_as_promised():
     model = model_with(np.ones((30, 30)))
     generator = torch.Generator().manual_seed(0)
     covered, small_p = [], []
-    for seed in range(40):
+    for seed in range(24):
         with torch.no_grad():
             model.embeddings.word_embeddings.weight[WORDS] = torch.randn(
                 30, 32, dtype=torch.float64, generator=generator
@@ -318,8 +318,8 @@ def test_random_embeddings_are_called_different_about_as_often_as_promised():
         low, high = report.cosine.interval[3]
         covered.append(low < 0 < high)
         small_p.append(report.cosine.p_value[3] <= 0.05)
-    assert np.mean(covered) >= 0.85
-    assert np.mean(small_p) <= 0.125  # 5 of 40; more than 6 have a chance of 1 % under a true 5 %
+    assert np.sum(covered) >= 20  # fewer than 20 of 24 have a chance of 1 % if 95 % hold
+    assert np.sum(small_p) <= 4  # more than 4 have a chance of 1 % if 5 % are small
 
 
 # --- what it says of itself ---------------------------------------------------------------------------
@@ -350,10 +350,6 @@ def test_a_report_has_tables_and_comes_back_from_disk(report, tmp_path):
     assert "MatchedReport" in repr(report)
     report.save(tmp_path / "report")
     assert tp.load_report(tmp_path / "report") == report
-    with pytest.raises(ValueError, match="'match', 'bin'"):
-        report.to_dataframe.__wrapped__(report, "heads") if hasattr(
-            report.to_dataframe, "__wrapped__"
-        ) else report.to_dataframe("heads")
 
 
 def test_bins_add_up_to_the_matched_numbers(report):

@@ -23,6 +23,7 @@ RECIPES = {
     "figure5": "two stages of training in a BERT on real text",
     "figure10": "blocks in W_V when attention is trained too",
     "table1": "same-topic words in pretrained models",
+    "table2": "words of the same topic beside words that merely co-occur",
     "table3": "attention between words of one topic",
     "table5": "same-topic words in pretrained models, several topics per word",
 }

@@ -1,0 +1,161 @@
+"""Table 2: both averages against a direct computation, on a real checkpoint, and without any."""
+
+import math
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from real_text import minilm_folder
+from small_language import N_TOPICS, corpus, save_model
+from transformers import AutoModel
+
+from topic_probe.data.bags import word_ids
+from topic_probe.paper import reproduce, table2
+from topic_probe.paper.pretrained import TextSettings, prepare_all
+
+# Twelve words of 97 per topic, all documents of 20 tokens.
+SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)
+THRESHOLDS = (0.06, 0.12)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_model("bert", tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def result(bert):
+    return table2.run(models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=THRESHOLDS)
+
+
+def rows_of(result, threshold):
+    rows = [row for row in result.tables["table2"] if row["threshold"] == threshold]
+    return {row["score"]: row for row in rows}
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_averages_are_those_of_a_direct_computation(bert, result, threshold):
+    (one,) = prepare_all({"bert": bert}, corpus(), SMALL)
+    topics = one.topics(threshold)
+    topic = {
+        int(word): int(row.int().argmax()) for word, row in zip(topics.words, topics.membership, strict=True)
+    }
+    words = set(word_ids(one.tokenizer).tolist())
+    together = Counter()
+    for article in one.articles:
+        ids = article.ids.tolist()
+        for start in range(0, len(ids), SMALL.length):
+            window = sorted(words & set(ids[start : start + SMALL.length]))
+            together.update(combinations(window, 2))
+    size = Counter(topic.values()).most_common(1)[0][1]
+    n = size * (size - 1) // 2
+    top = set(sorted(together, key=lambda pair: (-together[pair], pair))[:n])
+    same = {pair for pair in combinations(sorted(topic), 2) if topic[pair[0]] == topic[pair[1]]}
+
+    model = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
+    table = model.get_input_embeddings().weight.detach().double()
+    table /= table.norm(dim=1, keepdim=True)
+    attention = {"same": [], "top": []}
+    for document in one.documents:
+        ids = document.ids.tolist()
+        with torch.no_grad():
+            layers = model(document.ids[None], output_attentions=True).attentions
+        pattern = (
+            torch.stack([layer.reshape(-1, len(ids), len(ids)) for layer in layers]).double().mean((0, 1))
+        )
+        for i, first in enumerate(ids):
+            for j, second in enumerate(ids):
+                pair = (min(first, second), max(first, second))
+                for name, pairs in (("same", same), ("top", top)):
+                    if first != second and pair in pairs:
+                        attention[name].append(float(pattern[i, j]) * len(ids))
+
+    found = rows_of(result, threshold)
+    for name, column, pairs in (("same", "same_topic", same), ("top", "most_frequent", top)):
+        cosine = np.mean([float(table[a] @ table[b]) for a, b in pairs])
+        assert found["cosine"][column] == pytest.approx(cosine, rel=1e-5)
+        assert found["attention"][column] == pytest.approx(np.mean(attention[name]), rel=1e-5)
+    assert found["cosine"]["pairs"] == n
+    assert found["cosine"]["quotient"] == pytest.approx(
+        found["cosine"]["same_topic"] / found["cosine"]["most_frequent"]
+    )
+
+
+def test_every_average_lies_in_its_interval(result):
+    for row in rows_of(result, THRESHOLDS[1]).values():
+        for name in ("same_topic", "most_frequent"):
+            assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+        assert row["complete"]
+    attention = rows_of(result, THRESHOLDS[1])["attention"]
+    assert attention["low"] < attention["quotient"] < attention["high"]
+
+
+def test_all_claims_are_there_for_every_threshold(result):
+    assert [claim.setting for claim in result.claims] == [
+        f"bert, {threshold:g}" for threshold in THRESHOLDS for _ in range(4)
+    ]
+    less, more = result.claims[0], result.claims[1]
+    assert (less.below, more.above) == (1, 1)
+    assert less.measured == rows_of(result, THRESHOLDS[0])["attention"]["quotient"]
+
+
+def test_what_an_interval_leaves_open_is_neither_passed_nor_failed(result):
+    """Words of a random model know no topics, so all quotients are around 1, or of numbers around 0."""
+    assert {claim.verdict for claim in result.claims} == {"not checked"}
+    assert all(claim.not_checked.startswith("undecided: ") for claim in result.claims)
+    decided = {"low": 1.2, "high": 1.6, "quotient": 1.4, "same_topic": 1.4, "most_frequent": 1.0, "pairs": 3}
+    row = {**decided, "score": "cosine", "model": "bert", "paper_quotient": 1.48, "different_topic": None}
+    assert table2._average_claim(row, "bert").verdict == "passed"
+    assert table2._average_claim({**row, "score": "attention"}, "bert").verdict == "failed"
+    assert table2._average_claim({**row, "low": 0.9}, "bert").verdict == "not checked"
+    assert table2._average_claim({**row, "model": "other"}, "other").verdict == "not checked"
+
+
+def test_the_printed_numbers_stand_beside_ours(bert):
+    found = table2.run(models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=(0.001,))
+    rows = rows_of(found, 0.001)
+    assert rows["cosine"]["paper_same_topic"] == 0.461
+    assert rows["cosine"]["paper_most_frequent"] == 0.311
+    assert rows["attention"]["paper_quotient"] == pytest.approx(0.00621 / 0.00695)
+    # One word per topic: there is no pair of the same topic, and nothing can be said.
+    assert rows["cosine"]["same_topic"] is None
+    assert {claim.verdict for claim in found.claims} == {"not checked"}
+    assert all(math.isnan(claim.measured) for claim in found.claims)
+
+
+def test_it_saves_draws_and_goes_on_from_its_folder(bert, result, tmp_path):
+    given = {"models": {"bert": bert}, "corpus": corpus(), "settings": SMALL, "thresholds": THRESHOLDS}
+    first = table2.run(**given, folder=tmp_path / "work")
+    again = table2.run(**given, folder=tmp_path / "work")
+    assert first.tables == again.tables == result.tables
+    figures = result.figures()
+    assert sorted(figures) == ["matched", "table2"]
+    folder = result.save(tmp_path / "out")
+    assert (folder / "tables" / "most-frequent-pairs.csv").exists()
+    assert (folder / "reports" / "matched" / "bert-0.12").is_dir()
+
+
+def test_without_a_network_nothing_is_checked_and_the_reason_says_how():
+    result = reproduce("table2", quick=True)
+    assert len(result.claims) == 4
+    assert all("hf download google-bert/bert-base-uncased" in claim.not_checked for claim in result.claims)
+    assert result.tables == {}
+    assert result.figures() == {}
+
+
+def test_a_model_that_the_user_named_must_be_there(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        table2.run(models={"bert": str(tmp_path / "nowhere")}, corpus=corpus(), settings=SMALL)
+
+
+@pytest.mark.slow
+def test_embeddings_of_a_real_checkpoint_keep_their_topics_at_equal_co_occurrence():
+    result = reproduce("table2", quick=True, models={"minilm": minilm_folder()})
+    assert result.passed
+    by_text = {claim.text: claim for claim in result.claims}
+    assert by_text[table2.NOT_EXPLAINED["cosine"]].verdict == "passed"
+    assert "the paper says it of BERT" in by_text[table2.MORE_SIMILAR].not_checked
+    pairs = {(row["first"], row["second"]) for row in result.tables["most frequent pairs"]}
+    assert {("united", "states"), ("new", "york")} <= pairs | {(b, a) for a, b in pairs}
