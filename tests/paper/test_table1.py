@@ -199,7 +199,7 @@ def contrast(same, different, low, high, *, same_word=1.0):
 )
 def test_a_trained_model_passes_if_its_whole_interval_is_above_1(low, different, verdict):
     claim = table1._trained(
-        "attention", contrast(1.2, different, low, 1.4), setting="x", detail="", source=""
+        "attention", contrast(1.2, different, low, 1.4), setting="x", detail="", table=table1._TABLE
     )
     assert claim.verdict == verdict
 
@@ -218,7 +218,9 @@ def test_a_trained_model_passes_if_its_whole_interval_is_above_1(low, different,
 def test_an_untrained_model_passes_within_a_hundredth_or_half_of_its_interval(ratio, half, verdict):
     given = contrast(ratio, 1.0, ratio - half, ratio + half)
     assert NO_DIFFERENCE == 0.01
-    assert table1._untrained("attention", given, setting="", detail="", source="").verdict == verdict
+    assert (
+        table1._untrained("attention", given, setting="", detail="", table=table1._TABLE).verdict == verdict
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,10 @@ def test_untrained_embeddings_are_held_to_the_difference_as_a_share_of_a_word_wi
 ):
     # A word has 2 with itself, so a hundredth of it is 0.02. The ratio, 0.001 to 0.02 over 0.001, says nothing.
     given = contrast(0.001 + difference, 0.001, difference - 0.001, difference + 0.001, same_word=2.0)
-    assert table1._untrained("embedding dot", given, setting="", detail="", source="").verdict == verdict
+    assert (
+        table1._untrained("embedding dot", given, setting="", detail="", table=table1._TABLE).verdict
+        == verdict
+    )
 
 
 # -------------------------------------------------------------------- what is missing, kept, interrupted

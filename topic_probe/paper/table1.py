@@ -20,6 +20,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from math import inf, nan
 from pathlib import Path
@@ -106,18 +107,38 @@ def run(
         twins: Whether to measure the untrained twin of every model too.
     """
     return run_table(
-        "table1", TITLE, SOURCE, PRINTED, one_topic_per_word=True, quick=quick, only=only, seed=seed, folder=folder,
-        progress=progress, models=models, corpus=corpus, settings=settings, thresholds=thresholds, twins=twins,
+        _TABLE, quick=quick, only=only, seed=seed, folder=folder, progress=progress, models=models, corpus=corpus,
+        settings=settings, thresholds=thresholds, twins=twins,
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Table:
+    """What Tables 1 and 5 differ in.
+
+    Attributes:
+        recipe: Its name.
+        title: What the paper shows there.
+        source: Where.
+        one_topic_per_word: Whether a word keeps only its likeliest topic.
+        printed: The paper's numbers, by model and threshold in the order of ``SCORES``.
+        untrained: What the paper has for the untrained model.
+    """
+
+    recipe: str
+    title: str
+    source: str
+    one_topic_per_word: bool
+    printed: Mapping[str, Mapping[float, tuple[float, float, float]]]
+    untrained: str
+
+
+_TABLE = Table("table1", TITLE, SOURCE, True, PRINTED, "1.000 ± 0.001 (ratio)")
+
+
 def run_table(
-    recipe: str,
-    title: str,
-    source: str,
-    printed: Mapping[str, Mapping[float, tuple[float, float, float]]],
+    table: Table,
     *,
-    one_topic_per_word: bool,
     quick: bool,
     only: Iterable[str] | None,
     seed: int,
@@ -129,7 +150,7 @@ def run_table(
     thresholds: Sequence[float],
     twins: bool,
 ) -> RecipeResult:
-    """Table 1 or, where words may have several topics, Table 5."""
+    """One of the tables; arguments as in `run`."""
     start = time.perf_counter()
     claims: list[Claim] = []
     rows: list[dict[str, Any]] = []
@@ -142,28 +163,28 @@ def run_table(
     )  # fmt: skip
     for one in prepared:
         if isinstance(one, Missing):
-            claims.append(_not_checked(one, source))
+            claims.append(_not_checked(one, table))
             continue
         texts.append(_texts_row(one))
         measure = _Measure(one, seed=seed, folder=folder, progress=progress)
         for threshold in thresholds:
-            topics = one.topics(threshold, one_topic_per_word=one_topic_per_word)
+            topics = one.topics(threshold, one_topic_per_word=table.one_topic_per_word)
             setting = f"{one.label}, {threshold:g}"
             embeddings[setting], attention[setting] = found = measure.both(topics)
-            paper = printed.get(one.label, {}).get(threshold, (None, None, None))
+            paper = table.printed.get(one.label, {}).get(threshold, (None, None, None))
             rows += _rows(one, threshold, topics, found, paper)
-            claims += _claims(one, setting, found, paper, source)
+            claims += _claims(one, setting, found, paper, table)
     return RecipeResult(
-        recipe=recipe,
-        title=title,
+        recipe=table.recipe,
+        title=table.title,
         quick=quick,
         claims=tuple(claims),
         reports={"attention": attention, "embeddings": embeddings} if rows else {},
         tables={
-            recipe: side_by_side(rows),
+            table.recipe: side_by_side(rows),
             "ratios": rows,
             "texts": texts,
-            "settings": settings_table(settings, one_topic_per_word=one_topic_per_word, seed=seed),
+            "settings": settings_table(settings, one_topic_per_word=table.one_topic_per_word, seed=seed),
         }
         if rows
         else {},
@@ -286,14 +307,14 @@ _NOISE = "both means of an untrained table are near 0, so their quotient is nois
 
 def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The table as the paper prints it, its numbers beside ours: a row for every model and threshold."""
-    table: dict[tuple[Any, Any], dict[str, Any]] = {}
+    lines: dict[tuple[Any, Any], dict[str, Any]] = {}
     for row in rows:
         head = {name: row[name] for name in ("model", "threshold", "words")}
-        cells = table.setdefault((row["model"], row["threshold"]), head)
+        cells = lines.setdefault((row["model"], row["threshold"]), head)
         short = row["score"].removeprefix("embedding ")
         cells |= {short: row["ratio"], f"{short} low": row["low"], f"{short} high": row["high"]}
         cells[f"{short} paper"] = row["paper"]
-    return list(table.values())
+    return list(lines.values())
 
 
 def _texts_row(one: Prepared) -> dict[str, Any]:
@@ -335,14 +356,14 @@ def _plain(value: Any) -> float | None:
 # --- claims -----------------------------------------------------------------------------------------
 
 
-def _not_checked(missing: Missing, source: str) -> Claim:
+def _not_checked(missing: Missing, table: Table) -> Claim:
     if missing.random:
-        text, paper = "Topics make no difference in an untrained model (ratio)", "1.000"
+        text, paper = "Topics make no difference in an untrained model (ratio)", table.untrained
         above, below = 1 - NO_DIFFERENCE, 1 + NO_DIFFERENCE
     else:
         text, paper, above, below = "Every ratio is above 1", "> 1", 1.0, inf
     return Claim(
-        text, source, paper, above=above, below=below, setting=missing.label, not_checked=missing.reason
+        text, table.source, paper, above=above, below=below, setting=missing.label, not_checked=missing.reason
     )
 
 
@@ -351,7 +372,7 @@ def _claims(
     setting: str,
     found: tuple[EmbeddingReport, AttentionReport],
     paper: Sequence[float | None],
-    source: str,
+    table: Table,
 ) -> list[Claim]:
     claims = []
     for score, contrast, printed in zip(SCORES, _contrasts(found), paper, strict=True):
@@ -359,15 +380,15 @@ def _claims(
         if score == "attention":
             detail += _detail_of_attention(found[1])
         make = _untrained if one.random else _trained
-        claims.append(make(score, contrast, setting=setting, detail=detail, source=source))
+        claims.append(make(score, contrast, setting=setting, detail=detail, table=table))
     return claims
 
 
-def _trained(score: str, contrast: Contrast, *, setting: str, detail: str, source: str) -> Claim:
+def _trained(score: str, contrast: Contrast, *, setting: str, detail: str, table: Table) -> Claim:
     low, high = _interval(contrast)
     return Claim(
         text=f"{_WORDS[score]}: other words of the same topic ÷ words of different topics, lower end of the interval",
-        source=source,
+        source=table.source,
         paper="> 1",
         measured=low if float(contrast.different_topic) > 0 else nan,
         above=1.0,
@@ -376,7 +397,7 @@ def _trained(score: str, contrast: Contrast, *, setting: str, detail: str, sourc
     )
 
 
-def _untrained(score: str, contrast: Contrast, *, setting: str, detail: str, source: str) -> Claim:
+def _untrained(score: str, contrast: Contrast, *, setting: str, detail: str, table: Table) -> Claim:
     low, high = _interval(contrast)
     if score == "attention":
         text, measured, middle = "ratio in an untrained model", float(contrast.ratio), 1.0
@@ -388,8 +409,8 @@ def _untrained(score: str, contrast: Contrast, *, setting: str, detail: str, sou
     tolerance = half if half > NO_DIFFERENCE else NO_DIFFERENCE
     return Claim(
         text=f"{_WORDS[score]}: {text}",
-        source=source,
-        paper="1.000 ± 0.001 (ratio)",
+        source=table.source,
+        paper=table.untrained,
         measured=measured,
         above=middle - tolerance,
         below=middle + tolerance,

@@ -11,10 +11,12 @@ from typing import Any
 from topic_probe.data.corpus import Corpus
 from topic_probe.paper.pretrained import THRESHOLDS, TextSettings
 from topic_probe.paper.recipe import RecipeResult
-from topic_probe.paper.table1 import run_table
+from topic_probe.paper.table1 import Table, run_table
 
 TITLE = "same-topic words in pretrained models, several topics per word"
 SOURCE = "Table 5, Appendix E.3"
+
+_TABLE = Table("table5", TITLE, SOURCE, False, {}, "not printed here")
 
 
 def run(
@@ -32,6 +34,6 @@ def run(
 ) -> RecipeResult:
     """Measure every model at every threshold; arguments as in `topic_probe.paper.table1.run`."""
     return run_table(
-        "table5", TITLE, SOURCE, {}, one_topic_per_word=False, quick=quick, only=only, seed=seed, folder=folder,
-        progress=progress, models=models, corpus=corpus, settings=settings, thresholds=thresholds, twins=twins,
+        _TABLE, quick=quick, only=only, seed=seed, folder=folder, progress=progress, models=models, corpus=corpus,
+        settings=settings, thresholds=thresholds, twins=twins,
     )  # fmt: skip
