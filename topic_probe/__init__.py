@@ -11,10 +11,15 @@ if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
     from topic_probe.data.batches import Document as Document
     from topic_probe.data.batches import encode_texts as encode_texts
+    from topic_probe.data.cooccurrence import Cooccurrence as Cooccurrence
+    from topic_probe.data.cooccurrence import count_cooccurrence as count_cooccurrence
     from topic_probe.data.corpus import Corpus as Corpus
+    from topic_probe.data.corpus import DocumentStream as DocumentStream
     from topic_probe.data.lda import TopicFit as TopicFit
     from topic_probe.data.lda import fit_topics as fit_topics
     from topic_probe.data.masking import Masking as Masking
+    from topic_probe.data.stability import TopicStability as TopicStability
+    from topic_probe.data.stability import topic_stability as topic_stability
     from topic_probe.data.synthetic import TopicModel as TopicModel
     from topic_probe.lens.hosts import open_model as open_model
     from topic_probe.lens.hosts import random_init as random_init
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
     from topic_probe.measure.dynamics import measure_dynamics as measure_dynamics
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
     from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
+    from topic_probe.measure.landscape import LandscapeReport as LandscapeReport
+    from topic_probe.measure.landscape import measure_landscape as measure_landscape
+    from topic_probe.measure.matched import MatchedReport as MatchedReport
+    from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.report import load_report as load_report
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
@@ -48,19 +57,25 @@ _PUBLIC = {
     "AgreementReport": "topic_probe.measure.agreement",
     "AttentionReport": "topic_probe.measure.attention",
     "Contrast": "topic_probe.contrast",
+    "Cooccurrence": "topic_probe.data.cooccurrence",
     "Corpus": "topic_probe.data.corpus",
     "Document": "topic_probe.data.batches",
+    "DocumentStream": "topic_probe.data.corpus",
     "DynamicsReport": "topic_probe.measure.dynamics",
     "EmbeddingReport": "topic_probe.measure.embeddings",
     "History": "topic_probe.toy.history",
+    "LandscapeReport": "topic_probe.measure.landscape",
     "Masking": "topic_probe.data.masking",
+    "MatchedReport": "topic_probe.measure.matched",
     "TopicFit": "topic_probe.data.lda",
     "TopicModel": "topic_probe.data.synthetic",
+    "TopicStability": "topic_probe.data.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
     "TrainConfig": "topic_probe.toy.history",
     "WeightReport": "topic_probe.measure.weights",
     "build_toy": "topic_probe.toy.model",
+    "count_cooccurrence": "topic_probe.data.cooccurrence",
     "encode_texts": "topic_probe.data.batches",
     "fit_topics": "topic_probe.data.lda",
     "load_report": "topic_probe.measure.report",
@@ -68,15 +83,18 @@ _PUBLIC = {
     "measure_attention": "topic_probe.measure.attention",
     "measure_dynamics": "topic_probe.measure.dynamics",
     "measure_embeddings": "topic_probe.measure.embeddings",
+    "measure_landscape": "topic_probe.measure.landscape",
+    "measure_matched": "topic_probe.measure.matched",
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.hosts",
     "random_init": "topic_probe.lens.hosts",
     "report_page": "topic_probe.show.pages",
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.pages",
+    "theory": "topic_probe.toy.theory",
+    "topic_stability": "topic_probe.data.stability",
     "toy_tensors": "topic_probe.toy.model",
     "train_toy": "topic_probe.toy.training",
-    "theory": "topic_probe.toy.theory",
 }
 
 __all__ = [*sorted(_PUBLIC), "__version__"]
