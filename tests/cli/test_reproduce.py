@@ -1,0 +1,211 @@
+"""`reproduce` holds the paper's claims against numbers; `report` and `show` write pages."""
+
+import json
+import sys
+import types
+
+import pytest
+from real_text import topics_by_hand
+
+import topic_probe as tp
+from topic_probe.cli import reproduce
+from topic_probe.paper.claims import Claim
+from topic_probe.paper.recipe import RecipeResult
+from topic_probe.show.pages import show_attention
+
+ONE = "embedding, squared, Adam"
+
+
+def recipe(name, measured=1.0, *, takes_models=False):
+    """A recipe of one claim, that a number is positive; what its run was given is noted."""
+    taken = {}
+
+    def result(*, quick, **given):
+        taken.update(given)
+        if isinstance(measured, BaseException):
+            raise measured
+        claim = Claim("it is positive", "Figure 0", "1", measured, above=0.0)
+        return RecipeResult(name, "a figure", quick, (claim,))
+
+    def run(*, quick=False, only=None, seed=0, folder=None, progress=False):
+        return result(quick=quick, seed=seed, folder=folder)
+
+    def run_on_models(
+        *, quick=False, only=None, seed=0, folder=None, progress=False, models=None, corpus=None
+    ):
+        return result(quick=quick, seed=seed, folder=folder, models=models, corpus=corpus)
+
+    return types.SimpleNamespace(run=run_on_models if takes_models else run, taken=taken)
+
+
+@pytest.fixture
+def recipes(monkeypatch):
+    """Puts recipes in the place of the paper's."""
+
+    def put(**given):
+        for name, module in given.items():
+            monkeypatch.setitem(sys.modules, f"topic_probe.paper.{name}", module)
+        monkeypatch.setattr(reproduce, "RECIPES", dict.fromkeys(given, "a figure"))
+
+    return put
+
+
+def test_a_recipe_says_claim_measured_paper_and_verdict_and_names_its_page(run, tmp_path):
+    out = tmp_path / "results"
+    command = ["reproduce", "figure1", "--quick", "--only", ONE, "--out", out]
+    code, said, err = run(*command)
+    result = tp.reproduce("figure1", quick=True, only=[ONE])
+    assert code == 0
+    assert err.startswith("topic-probe: figure1: (1 of 1)")
+    for claim in result.claims:
+        assert claim.verdict.upper() in said
+        assert f"{claim.measured:.4g}" in said or claim.not_checked
+    page = out / "index.html"
+    assert said.splitlines()[-1] == f"open {page} in a browser"
+    assert "figure1" in page.read_text()
+    saved = json.loads((out / "figure1" / "claims.json").read_text())["claims"]
+    assert saved == [claim.to_dict() for claim in result.claims]
+    code, said, _ = run(*command, "--overwrite", "--json")
+    assert code == 0
+    assert json.loads(said)["recipes"]["figure1"]["claims"] == saved
+    assert json.loads(said)["page"] == str(page)
+
+
+def test_a_claim_that_fails_gives_the_exit_code_of_a_failure(run, recipes, tmp_path):
+    recipes(good=recipe("good"), bad=recipe("bad", measured=-1.0))
+    assert run("reproduce", "good", "--out", tmp_path)[0] == 0
+    code, said, _ = run("reproduce", "bad", "--out", tmp_path)
+    assert code == 1
+    assert "FAILED" in said
+    assert (tmp_path / "bad" / "claims.json").is_file()
+
+
+def test_all_goes_on_when_a_recipe_crashes(run, recipes, tmp_path):
+    recipes(first=recipe("first"), broken=recipe("broken", ZeroDivisionError("by zero")), last=recipe("last"))
+    code, said, err = run("reproduce", "all", "--out", tmp_path / "out")
+    assert code == 1
+    assert "topic-probe: broken failed: ZeroDivisionError: by zero" in err.splitlines()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["first", "index.html", "last"]
+    *_, first, broken, last, page = said.splitlines()
+    assert first.startswith("first      1 passed, 0 failed")
+    assert broken.startswith("broken     crashed: ZeroDivisionError: by zero")
+    assert last.startswith("last       1 passed")
+    assert page == f"open {tmp_path / 'out' / 'index.html'} in a browser"
+
+
+def test_a_single_recipe_that_crashes_is_an_error_and_leaves_nothing(refused, recipes, run, tmp_path):
+    recipes(broken=recipe("broken", ZeroDivisionError("by zero")))
+    code, out, err = run("reproduce", "broken", "--out", tmp_path / "out")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("topic-probe: error: ZeroDivisionError: by zero")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_keeps_the_recipes_that_are_finished(run, recipes, tmp_path):
+    recipes(
+        first=recipe("first"), slow=recipe("slow", KeyboardInterrupt("slow: interrupted after step 7 of 9"))
+    )
+    code, _, err = run("reproduce", "all", "--out", tmp_path / "out", "--folder", tmp_path / "kept")
+    assert code == 130
+    assert err.splitlines()[-1] == (
+        "topic-probe: interrupted: slow: interrupted after step 7 of 9; finished and kept in "
+        f"{tmp_path / 'out'}: first; checkpoints are in {tmp_path / 'kept'}"
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["first", "index.html"]
+
+
+def test_models_and_texts_go_to_the_recipes_that_take_them(run, recipes, texts, tmp_path):
+    plain, pretrained = recipe("plain"), recipe("pretrained", takes_models=True)
+    recipes(plain=plain, pretrained=pretrained)
+    options = ["--models", "BERT=./bert", "GPT=org/gpt", "--corpus", texts, "--split", "line", "--seed", 4]
+    assert run("reproduce", "all", "--out", tmp_path / "one", *options)[0] == 0
+    assert plain.taken == {"seed": 4, "folder": None}
+    assert pretrained.taken["models"] == {"BERT": "./bert", "GPT": "org/gpt"}
+    assert pretrained.taken["corpus"].provenance["split"] == "line"
+    assert run("reproduce", "all", "--out", tmp_path / "two", "--models", "./bert")[0] == 0
+    assert pretrained.taken["models"] == ["./bert"]
+
+
+def test_what_no_recipe_takes_is_refused_before_anything_runs(refused, recipes, tmp_path):
+    recipes(plain=recipe("plain", AssertionError("it must not run")))
+    out = ["--out", tmp_path / "out"]
+    assert "plain takes no --models" in refused("reproduce", "plain", "--models", "a=b", *out)
+    assert "all takes no --corpus" in refused("reproduce", "all", "--corpus", "bundled", *out)
+    assert "--models takes NAME=VALUE, got 'c'" in refused("reproduce", "all", "--models", "a=b", "c", *out)
+    assert "--spread needs texts" in refused("reproduce", "all", "--spread", "3", *out)
+    assert "--only names settings of one recipe" in refused("reproduce", "all", "--only", "x", *out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_earlier_results_and_pages_of_others_are_not_overwritten(refused, run, recipes, tmp_path):
+    recipes(first=recipe("first"), second=recipe("second"))
+    assert run("reproduce", "first", "--out", tmp_path / "out")[0] == 0
+    assert "first is not empty" in refused("reproduce", "all", "--out", tmp_path / "out")
+    assert run("reproduce", "second", "--out", tmp_path / "out")[0] == 0
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("mine")
+    assert "is no page of topic-probe" in refused("reproduce", "first", "--out", tmp_path / "site")
+    assert (tmp_path / "site" / "index.html").read_text() == "mine"
+
+
+def test_an_unknown_setting_is_refused_and_nothing_is_left(run, tmp_path):
+    code, _, err = run("reproduce", "figure1", "--only", "nix", "--out", tmp_path / "out")
+    assert code == 1
+    assert "no setting 'nix' in this recipe" in err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- pages --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_results_becomes_a_page(run, refused, toy_folder, tmp_path):
+    page = tmp_path / "page.html"
+    code, said, err = run("report", toy_folder, "--out", page)
+    assert (code, err) == (0, "")
+    assert said.startswith(f"open {page} in a browser")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert "is not overwritten: choose another, or add --overwrite" in refused(
+        "report", toy_folder, "--out", page
+    )
+    code, said, _ = run("report", toy_folder, "--out", page, "--overwrite", "--json")
+    assert json.loads(said) == {"page": str(page), "bytes": page.stat().st_size}
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_folder_without_results_gives_no_page(refused, tmp_path):
+    assert "there is no folder" in refused("report", tmp_path / "gone")
+    assert "holds nothing that topic_probe has saved" in refused("report", tmp_path)
+    assert "is a folder, a file is needed" in refused("report", tmp_path, "--out", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+TEXT = "The army heard a guitar."
+
+
+def test_a_shown_text_is_the_page_of_the_python_call(run, model_folder, words, tmp_path):
+    page, file = tmp_path / "page.html", tmp_path / "text.txt"
+    file.write_text(TEXT)
+    options = ["--layer", 1, "--heads", 0, 1, "--order", "position", "--no-circuitsvis"]
+    code, said, err = run("show", model_folder, "--topics", words, "--file", file, *options, "--out", page)
+    assert (code, err) == (0, "")
+    assert said == f"open {page} in a browser\n"
+    model = tp.open_model(model_folder)
+    topics = topics_by_hand(model.tokenizer)
+    wanted = show_attention(model, topics, TEXT, layer=1, heads=[0, 1], order="position", circuitsvis=False)
+    assert page.read_text() == wanted.html
+
+
+def test_what_cannot_be_shown_is_refused_and_leaves_no_page(refused, run, model_folder, words, tmp_path):
+    page = tmp_path / "page.html"
+
+    def show(*more):
+        return ["show", model_folder, "--topics", words, "--out", page, *more]
+
+    assert "no head L9H3" in refused(*show("--text", TEXT, "--heads", "L9H3"))
+    assert "No such file" in refused(*show("--file", tmp_path / "gone"))
+    assert run(*show("--text", TEXT, "--file", "x"))[0] == 2
+    assert run(*show())[0] == 2
+    assert list(tmp_path.iterdir()) == []
+    page.write_text("mine")
+    assert "is not overwritten" in refused(*show("--text", TEXT))
+    assert page.read_text() == "mine"
