@@ -92,6 +92,14 @@ def test_parts_of_a_corpus_add_up_to_the_whole():
     assert parts[0] + parts[1] + parts[2] == count_cooccurrence(documents, range(1, 40))
 
 
+def test_what_is_known_of_added_parts_is_what_both_know():
+    """A word that was left out may be in the most documents of either part, so the bounds add up."""
+    parts = [[[1, 2], [1, 2], [1, 2, 3], [4]], [[1, 2], [2, 1], [3, 1]]]
+    counts = [count_cooccurrence(part, [1, 2, 3, 4], max_words=2) for part in parts]
+    assert [part.complete_above for part in counts] == [1, 1]
+    assert (counts[0] + counts[1]).complete_above == 2
+
+
 def test_counts_of_other_words_or_options_do_not_add_up():
     one = count_cooccurrence(DOCUMENTS, WORDS)
     with pytest.raises(ValueError, match="same words"):

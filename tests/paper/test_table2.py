@@ -131,7 +131,7 @@ def test_it_saves_draws_and_goes_on_from_its_folder(bert, result, tmp_path):
     again = table2.run(**given, folder=tmp_path / "work")
     assert first.tables == again.tables == result.tables
     figures = result.figures()
-    assert sorted(figures) == ["matched", "table2"]
+    assert sorted(figures) == ["matched, bert, 0.06", "matched, bert, 0.12", "table2"]
     folder = result.save(tmp_path / "out")
     assert (folder / "tables" / "most-frequent-pairs.csv").exists()
     assert (folder / "reports" / "matched" / "bert-0.12").is_dir()

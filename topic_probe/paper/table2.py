@@ -465,24 +465,14 @@ def _not_checked(missing: Missing) -> list[Claim]:
 
 
 def draw(result: RecipeResult) -> "dict[str, Figure]":
-    """The quotients of Table 2 beside the paper's, and ratios by what pairs are matched on."""
-    from topic_probe.show.bars import ratio_panels
+    """The quotients of Table 2 beside the paper's, and what is left by what pairs have in common."""
+    from topic_probe.show.matched import matched_forest, quotient_forest
 
     if "table2" not in result.tables:
         return {}
-    quotients = [
-        {**row, "ratio": row["quotient"], "paper": row["paper_quotient"]} for row in result.tables["table2"]
-    ]
-    matched = [
-        {
-            **row,
-            "model": f"{row['model']}: {row['matched_on']}",
-            "low": row.get("ratio_low"),
-            "high": row.get("ratio_high"),
-        }
-        for row in result.tables["matched"]
-    ]
-    return {
-        "table2": ratio_panels(quotients, title="same topic ÷ the pairs that co-occur most often"),
-        "matched": ratio_panels(matched, title="same topic ÷ different topics, by what pairs have in common"),
-    }
+    axes = {"table2": quotient_forest(result.tables["table2"])}
+    for setting, report in result.reports["matched"].items():
+        assert isinstance(report, MatchedReport)
+        axes[f"matched, {setting}"] = matched_forest(report, title=setting)
+    figures = {name: drawn.get_figure(root=True) for name, drawn in axes.items()}
+    return {name: figure for name, figure in figures.items() if figure is not None}
