@@ -40,6 +40,7 @@ from topic_probe.paper.recipe import NAMES, RecipeResult, Setting, TrainedToy, c
 from topic_probe.toy.bert import TextConfig
 from topic_probe.toy.history import History, TrainConfig
 from topic_probe.toy.text import TrainingText
+from topic_probe.uncertainty import divide
 from topic_probe.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _layer_row(history: History, report: DynamicsReport, number: int) -> dict[st
         "query_start": float(starts[1]),
         "later": second / float(report.value_start[number]),
         "value_share": _share(value, int(np.argmax(steps >= second))) if np.isfinite(second) else np.nan,
-        "attention_size": float(min(key[-1], query[-1]) / value[-1]),
+        "attention_size": float(divide(min(key[-1], query[-1]), value[-1])),
         "first_rotation": _mean(turned[steps <= second]),
         "second_rotation": _mean(turned[steps > second]),
     }
@@ -243,7 +244,7 @@ def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport
         f"W_Q {row['query_start']:.0f}"
         for row in rows
     )
-    turning = [row["first_rotation"] / row["second_rotation"] for row in rows]
+    turning = divide(*(np.array([row[f"{stage}_rotation"] for row in rows]) for stage in ("first", "second")))
     return [
         Claim(
             text=_LATER,
