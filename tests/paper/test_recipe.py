@@ -35,7 +35,7 @@ from topic_probe.paper.recipe import (
 from topic_probe.toy.history import History, TrainConfig
 from topic_probe.toy.model import ToyConfig, toy_tensors
 
-SHARED_MODULES = {"__init__", "claims", "recipe", "checks", "pretrained"}
+SHARED_MODULES = {"__init__", "claims", "recipe", "checks", "pictures", "pretrained"}
 
 
 def modules():

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from topic_probe.show.bars import ratio_bars, ratio_panels
+from topic_probe.contrast import Contrast
+from topic_probe.show.bars import ratio_bars, ratio_panels, relation_bars
 
 RATIOS = {("small", 0.001): 1.5, ("small", 0.002): 0.8, ("large", 0.001): 2.0, ("large", 0.002): 1.25}
 
@@ -107,3 +108,22 @@ def test_more_models_than_thresholds_and_a_single_bar_are_drawn():
         places = [place for place, _ in bars(ratio_bars(cells))]
         assert len(places) == n_models * n_thresholds
         assert min(np.diff(places), default=1) > 0.15
+
+
+def relations(same_word, same_topic, different_topic):
+    parts = [np.array(float(part)) for part in (same_word, same_topic, different_topic)]
+    return Contrast(*parts, *[np.array(5.0)] * 3)
+
+
+def test_bars_of_relations_reach_from_uniform_attention_to_the_means():
+    ax = relation_bars({"one": relations(2.0, 1.5, 0.5), "two": relations(3.0, 0.9, 0.7)})
+    assert {bar.get_y() for bar in ax.patches} == {1.0}
+    tops = [bar.get_y() + bar.get_height() for bar in ax.patches]
+    assert tops == pytest.approx([2.0, 3.0, 1.5, 0.9, 0.5, 0.7])
+    assert ax.get_yscale() == "log"
+
+
+def test_bars_of_relations_of_either_sign_start_at_zero_and_missing_ones_are_left_out():
+    ax = relation_bars({"one": relations(2.0, math.nan, -0.5)})
+    assert {(bar.get_y(), bar.get_height()) for bar in ax.patches} == {(0.0, 2.0), (0.0, -0.5)}
+    assert "no mean to draw" in relation_bars({"one": relations(*[math.nan] * 3)}).texts[0].get_text()

@@ -26,6 +26,7 @@ RECIPES = {
     "table2": "words of the same topic beside words that merely co-occur",
     "table3": "attention between words of one topic",
     "table5": "same-topic words in pretrained models, several topics per word",
+    "landscape": "the loss over attention weights, and where it is smallest",
 }
 
 

@@ -20,6 +20,7 @@ W_Eᵀ W_E arrive at its conditions.
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from topic_probe.contrast import Contrast
@@ -28,6 +29,7 @@ from topic_probe.measure.agreement import AgreementReport, world_topics
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
 from topic_probe.paper.claims import Claim
+from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import NAMES, PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
 
 TITLE = "topics in trained word embeddings"
@@ -108,6 +110,7 @@ def run(
         runs=tuple(runs.values()),
         reports={"embeddings": embeddings, "agreement": agreements},
         seconds=time.perf_counter() - start,
+        draw=partial(blocks_and_losses, kind="embeddings", title="W_Eᵀ W_E", score="dot"),
     )
 
 

@@ -9,12 +9,14 @@ gradients of 0.0004. With squared loss 100,000 are enough for W_V, and attention
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from topic_probe.measure.agreement import world_topics
 from topic_probe.measure.weights import measure_weights
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
 from topic_probe.paper.figure2 import QUICK_WITHOUT_L2, WITHOUT_L2
+from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
 
 TITLE = "blocks in W_V when attention is trained too"
@@ -73,4 +75,5 @@ def run(
         runs=tuple(runs.values()),
         reports={"weights": weights, "agreement": agreements},
         seconds=time.perf_counter() - start,
+        draw=partial(blocks_and_losses, kind="weights", title="W_V", circuit="ov"),
     )

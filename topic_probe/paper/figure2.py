@@ -11,6 +11,7 @@ million.
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from topic_probe.measure.agreement import AgreementReport, world_topics
 from topic_probe.measure.weights import measure_weights
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims
 from topic_probe.paper.claims import Claim
+from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
 
 TITLE = "blocks in W_V under uniform attention"
@@ -95,6 +97,7 @@ def run(
         runs=tuple(runs.values()),
         reports={"weights": weights, "agreement": agreements},
         seconds=time.perf_counter() - start,
+        draw=partial(blocks_and_losses, kind="weights", title="W_V", circuit="ov"),
     )
 
 

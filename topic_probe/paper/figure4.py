@@ -15,10 +15,24 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topic_probe.measure.dynamics import DynamicsReport, measure_dynamics
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
+from topic_probe.paper.recipe import (
+    NAMES,
+    PAIRS,
+    RecipeResult,
+    Setting,
+    TrainedToy,
+    choose,
+    pair_setting,
+    train_all,
+)
+from topic_probe.toy.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "two stages of training"
 SOURCE = "Figure 4, Section 5.1"
@@ -89,7 +103,20 @@ def run(
         runs=tuple(runs.values()),
         reports={"dynamics": reports},
         seconds=time.perf_counter() - start,
+        draw=draw,
     )
+
+
+def draw(result: RecipeResult) -> "dict[str, Figure]":
+    """Norms and the rotation of W_V, a column for every choice of hyperparameters and a curve for every seed."""
+    from topic_probe.show.figures import training_panels
+
+    columns: dict[str, list[History]] = {}
+    for trained in result.runs:
+        pair = ", ".join(NAMES[part] for part in trained.setting.pair)
+        rate, noise = trained.setting.train.learning_rate, trained.setting.toy.noise
+        columns.setdefault(f"{pair}\nrate {rate:g}, noise {noise:g}", []).append(trained.history)
+    return {"stages": training_panels(columns)}
 
 
 def _two_stage_claims(name: str, report: DynamicsReport) -> list[Claim]:

@@ -18,7 +18,7 @@ words of other topics.
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,6 +37,9 @@ from topic_probe.paper.recipe import (
     pair_setting,
     train_all,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "attention between words of one topic"
 SOURCE = "Table 3, Section 6.1"
@@ -83,7 +86,17 @@ def run(
         runs=tuple(runs.values()),
         reports={"attention": reports},
         seconds=time.perf_counter() - start,
+        draw=draw,
     )
+
+
+def draw(result: RecipeResult) -> "dict[str, Figure]":
+    """Mean attention by relation, setting by setting."""
+    from topic_probe.show.figures import relation_bars
+
+    means = {name: report.overall for name, report in result.reports["attention"].items()}  # type: ignore[attr-defined]
+    ax = relation_bars(means, title="attention, uniform attention being 1", label="mean attention")
+    return {"attention": ax.get_figure(root=True)}  # type: ignore[dict-item]
 
 
 def _attention(trained: TrainedToy, *, n_documents: int) -> AttentionReport:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topic_probe.contrast import RELATIONS, Contrast
 from topic_probe.show.style import ACCENTS, SEQUENTIAL, axes_for, drawable, panels, say
 
 if TYPE_CHECKING:
@@ -75,6 +76,43 @@ def ratio_panels(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> "Figu
     return panels(draw, columns=1, size=(max(4.5, 2.0 + 0.9 * n_models), 2.6), title=title)
 
 
+def relation_bars(
+    contrasts: Mapping[str, Contrast], ax: "Axes | None" = None, *, title: str = "", label: str = "mean"
+) -> "Axes":
+    """Three bars for every contrast of a single cell: means of same word, other words of the topic, other topics.
+
+    The axis is logarithmic where all means are positive, as those of attention are, and bars start at 1 then.
+
+    Args:
+        contrasts: by name.
+        ax: where to draw; None makes a figure.
+        title: above the axes.
+        label: what the means are of.
+    """
+    ax = axes_for(ax, size=(max(4.5, 2.0 + 1.3 * len(contrasts)), 3.4))
+    means = np.array([[getattr(one, name) for name in RELATIONS] for one in contrasts.values()], dtype=float)
+    if not np.isfinite(means).any():
+        return say(ax, "no mean to draw: all are missing")
+    positive = bool((means[np.isfinite(means)] > 0).all())
+    bottom = 1.0 if positive else 0.0
+    for number, name in enumerate(RELATIONS):
+        at, heights = np.arange(len(means)) + 0.27 * (number - 1), means[:, number]
+        known = np.isfinite(heights)
+        ax.bar(
+            at[known], heights[known] - bottom, bottom=bottom, width=0.25, color=_shade(number, 3), edgecolor="black",
+            linewidth=0.5, label=name.replace("_", " "),
+        )  # fmt: skip
+    ax.axhline(bottom, color="black", linewidth=0.8)
+    if positive:
+        known = means[np.isfinite(means)]
+        _logarithmic(ax, float(min(known.min(), 1)), float(max(known.max(), 1)))
+    ax.set_xticks(range(len(contrasts)), [drawable(name) for name in contrasts], rotation=15, ha="right")
+    ax.set_ylabel(label)
+    ax.set_title(drawable(title))
+    ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False)
+    return ax
+
+
 def _of_score(rows: Sequence[Mapping[str, Any]], score: str | None) -> list[Mapping[str, Any]]:
     scores = list(dict.fromkeys(row.get("score") for row in rows))
     if score is None and len(scores) > 1:
@@ -133,7 +171,9 @@ def _logarithmic(ax: "Axes", lowest: float, highest: float) -> None:
 
     ax.set_yscale("log")
     ax.set_ylim(lowest / 1.08, highest * 1.15)
-    ticks = [0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 8, 12, 20, 50, 100, 1000]
+    ticks = [0.001, 0.01, 0.03, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 8, 12, 20, 50, 100, 1000]
+    if highest > 20 * lowest:
+        ticks = [0.001, 0.01, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000]
     ax.yaxis.set_major_locator(
         FixedLocator([tick for tick in ticks if lowest / 1.1 <= tick <= highest * 1.2])
     )

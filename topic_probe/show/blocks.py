@@ -79,6 +79,12 @@ def block_map(
         ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, extend=_beyond(values, low, high))
     named = ", ".join(_names(name, cells[number]) for name, cells in matrices.index.items())
     ax.set_title(drawable(named if title is None else title), fontsize="medium")
+    if "circuit" in matrices.index and ax.get_xlabel():
+        rows, columns = {"qk": ("query", "key"), "ov": ("shown word", "predicted word")}[
+            matrices.index["circuit"][number]
+        ]
+        ax.set_ylabel(f"topic of the {rows}")
+        ax.set_xlabel(f"topic of the {columns}")
     if listed:
         _legend(ax, {topic: matrices.labels[topic] for topic in present})
     return ax

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from topic_probe.measure.agreement import AgreementReport
 from topic_probe.measure.dynamics import MIN_ROWS, DynamicsReport, measure_dynamics
@@ -92,7 +93,9 @@ def rotation_curve(
     if any(bool((values > 0).any()) for _, values in curves):
         # The first steps turn W_V ten to a thousand times as far as those of which one wants to know whether they do.
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=8))
+        seen = torch.cat([values[values > 0] for _, values in curves])
+        wide = float(seen.max() / seen.min()) > 100
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 3.0), numticks=8))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.yaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("step")

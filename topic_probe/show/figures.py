@@ -16,11 +16,13 @@ from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.dynamics import DynamicsReport
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.landscape import LandscapeReport
+from topic_probe.measure.matched import MatchedReport
 from topic_probe.measure.matrix import MatrixReport
 from topic_probe.measure.report import Report
 from topic_probe.measure.weights import WeightReport
 from topic_probe.show.bars import ratio_bars as ratio_bars
 from topic_probe.show.bars import ratio_panels as ratio_panels
+from topic_probe.show.bars import relation_bars as relation_bars
 from topic_probe.show.blocks import block_map as block_map
 from topic_probe.show.blocks import block_panels as block_panels
 from topic_probe.show.curves import loss_curve as loss_curve
@@ -30,7 +32,10 @@ from topic_probe.show.curves import stage_map as stage_map
 from topic_probe.show.curves import training_panels as training_panels
 from topic_probe.show.heads import depth_curve as depth_curve
 from topic_probe.show.heads import head_map as head_map
+from topic_probe.show.landscape import landscape_panels as landscape_panels
 from topic_probe.show.landscape import loss_landscape as loss_landscape
+from topic_probe.show.matched import matched_forest as matched_forest
+from topic_probe.show.matched import quotient_forest as quotient_forest
 from topic_probe.show.style import ACCENTS, axes_for, drawable, say
 from topic_probe.toy.history import History
 
@@ -128,4 +133,5 @@ _MAIN: Mapping[type[Report], Callable[..., "Axes"]] = {
     DynamicsReport: stage_map,
     AgreementReport: loss_scale,
     LandscapeReport: loss_landscape,
+    MatchedReport: matched_forest,
 }

@@ -1,17 +1,21 @@
 """The loss over attention weights as a map, with Theorem 3's interval, the optimum, and trained toys."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.measure.landscape import LandscapeReport
-from topic_probe.show.style import ACCENTS, SEQUENTIAL, axes_for, drawable, say
+from topic_probe.show.style import SEQUENTIAL, axes_for, drawable, panels, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-MARKERS = ("o", "s", "^", "P", "X", "v")
+MARKERS = ("*", "s", "^", "o", "D", "P", "X", "v")
+TRAINED = "#e66100"
 
 
 def loss_landscape(
@@ -27,7 +31,8 @@ def loss_landscape(
     """
     from matplotlib import colormaps
 
-    ax = axes_for(ax, size=(6.2, 4.6))
+    own = ax is None
+    ax = axes_for(ax, size=(6.4, 4.8))
     positive = report.alphas > 0, report.betas > 0
     alphas, betas = report.alphas[positive[0]], report.betas[positive[1]]
     loss = report.loss[positive[0]][:, positive[1]].T
@@ -51,9 +56,30 @@ def loss_landscape(
     ax.set_ylabel("β: attention to the same word")
     if title is not None:
         ax.set_title(drawable(title))
-    if legend:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, fontsize="small", frameon=False)
+    if legend and own:
+        ax.figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    elif legend:
+        ax.legend(fontsize="x-small", loc="upper left")
     return ax
+
+
+def landscape_panels(
+    reports: Mapping[str, LandscapeReport], *, columns: int = 3, title: str = ""
+) -> "Figure":
+    """A figure with a `loss_landscape` for every report, under its name, with the marks named below all."""
+    draw: list[Callable[[Axes], Any]] = [
+        partial(loss_landscape, report, title=name, legend=False) for name, report in reports.items()
+    ]
+    figure = panels(draw, columns=columns, size=(4.2, 3.4), title=title)
+    if reports:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        # The numbers behind the names are those of one panel.
+        names = [label.rpartition(":")[0] or label for label in labels]
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    for ax in figure.axes:
+        ax.set_xlabel(ax.get_xlabel().partition(":")[0])
+        ax.set_ylabel(ax.get_ylabel().partition(":")[0] if ax.get_label() != "<colorbar>" else "squared loss")
+    return figure
 
 
 def _interval(
@@ -73,8 +99,7 @@ def _interval(
             ax.contour(alphas, betas, mean, levels=[bound], colors="white", linewidths=2.0)
             ax.plot([], [], color="white", linewidth=2.0, label=label, path_effects=_outline())
             label = "_"
-    shown = "weighted mean of the optimum" if label == "_" else "Theorem 3, beyond this picture"
-    text = f"{shown} in ({low:.3g}, {high:.3g})"
+    text = f"Theorem 3: ({low:.3g}, {high:.3g})"
     ax.text(
         0.99, 0.01, text, ha="right", va="bottom", transform=ax.transAxes, color="white", fontsize="small"
     )
@@ -84,12 +109,29 @@ def _interval(
 def _points(ax: "Axes", report: LandscapeReport) -> None:
     marks = {"optimum": report.optimum, "optimum under α = β": report.tied, **report.points}
     for number, (name, point) in enumerate(marks.items()):
-        marker = "*" if name == "optimum" else MARKERS[number % len(MARKERS)]
+        marker = MARKERS[number % len(MARKERS)]
+        look: dict[str, Any] = {"markersize": 8, "markerfacecolor": "white", "markeredgecolor": "black"}
+        if number == 0:
+            look["markersize"] = 14
+        if name in report.points and "same_word" in point:
+            # A ring, because what is trained well stands where the optimum is.
+            look = {
+                "markersize": 17,
+                "markerfacecolor": "none",
+                "markeredgecolor": TRAINED,
+                "markeredgewidth": 2.5,
+            }
+        label = f"{drawable(name)}: {point['weighted_mean']:.3g}"
         ax.plot(
-            point["alpha"], point["beta"], linestyle="none", marker=marker, markersize=14 if marker == "*" else 8,
-            color="white" if number < 2 else ACCENTS[number % len(ACCENTS)], markeredgecolor="black",
-            label=f"{drawable(name)}: {point['weighted_mean']:.3g}", zorder=5, clip_on=False,
-        )  # fmt: skip
+            point["alpha"],
+            point["beta"],
+            linestyle="none",
+            marker=marker,
+            label=label,
+            zorder=5,
+            clip_on=False,
+            **look,
+        )
 
 
 def _outline() -> list[Any]:

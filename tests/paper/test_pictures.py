@@ -1,0 +1,89 @@
+"""What recipes draw is what they measured."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from topic_probe.paper import figure1, figure2, figure4, figure10, landscape, table3
+
+FAST = {
+    "figure1": (figure1, "full, squared, Adam"),
+    "figure2": (figure2, "value, squared, Adam, L2"),
+    "figure10": (figure10, "attention, squared, Adam"),
+}
+
+
+def maps(figure):
+    return [ax for ax in figure.axes if ax.get_images()]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_block_figures_show_the_matrix_of_every_setting(name):
+    module, setting = FAST[name]
+    result = module.run(quick=True, only=[setting])
+    drawn = result.figures()
+    (panel,) = maps(drawn["blocks"])
+    kind = "embeddings" if name == "figure1" else "weights"
+    chosen = {"score": "dot"} if name == "figure1" else {"circuit": "ov"}
+    wanted = result.reports[kind][setting].matrices.pick(**chosen)
+    np.testing.assert_array_equal(panel.get_images()[0].get_array(), wanted)
+    assert panel.get_title() == setting
+    losses = {line.get_label(): line.get_ydata() for line in drawn["losses"].axes[0].get_lines()}
+    np.testing.assert_allclose(losses["batch"], result.run(setting).history.loss)
+    guess = result.reports["agreement"][setting].guess
+    assert losses[f"guessing: {guess:.4g}"][0] == guess
+
+
+def test_w_v_itself_is_what_figure_2_shows():
+    setting = "value, squared, Adam, L2"
+    result = figure2.run(quick=True, only=[setting])
+    W_V = result.run(setting).history.tensors["W_V"].numpy()
+    shown = maps(result.figures()["blocks"])[0].get_images()[0].get_array()
+    np.testing.assert_allclose(
+        shown, W_V[1:, 1:].T, atol=1e-6
+    )  # rows are shown words, columns predicted ones
+
+
+def test_figure_4_has_a_column_for_every_choice_of_hyperparameters_and_a_curve_for_every_seed():
+    names = [setting.name for setting in figure4.QUICK_SETTINGS if "SGD" in setting.name]
+    result = figure4.run(quick=True, only=names)
+    figure = result.figures()["stages"]
+    assert len(figure.axes) == 4 * 2
+    assert [ax.get_title().partition("\n")[0] for ax in figure.axes[:2]] == [
+        "squared, SGD",
+        "cross-entropy, SGD",
+    ]
+    first = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
+    assert len(first) == 2
+    np.testing.assert_allclose(first[1].get_ydata(), result.run(names[1]).history.norms["W_K"])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["stage 1", "stage 2"]
+    assert not figure.axes[1].texts
+
+
+def test_table_3_draws_the_means_it_checks():
+    result = table3.run(quick=True)
+    ax = result.figures()["attention"].axes[0]
+    tops = [bar.get_y() + bar.get_height() for bar in ax.patches]
+    parts = ("same_word", "same_topic", "different_topic")
+    wanted = [
+        float(getattr(report.overall, part))
+        for part in parts
+        for report in result.reports["attention"].values()
+    ]
+    np.testing.assert_allclose(tops, wanted)
+
+
+def test_the_landscape_recipe_draws_every_world_and_saves_without_touching_settings(tmp_path):
+    before = dict(matplotlib.rcParams)
+    result = landscape.run(quick=True)
+    assert [claim.text for claim in result.claims if claim.verdict != "passed"] == []
+    figures = result.figures()
+    titles = [ax.get_title() for ax in figures["worlds"].axes if ax.get_title()]
+    assert (
+        titles == list(result.reports["landscape"]) == [landscape._name(world) for world in landscape.WORLDS]
+    )
+    result.save(tmp_path / "landscape")
+    assert {path.name for path in (tmp_path / "landscape" / "figures").iterdir()} == {
+        "landscape.png", "landscape.svg", "worlds.png", "worlds.svg",
+    }  # fmt: skip
+    assert dict(matplotlib.rcParams) == before
