@@ -376,7 +376,9 @@ def _claims(
 ) -> list[Claim]:
     claims = []
     for score, contrast, printed in zip(SCORES, _contrasts(found), paper, strict=True):
-        detail = _detail(contrast, printed)
+        # Embeddings of an untrained model are compared by their difference anyway.
+        noise = one.random and score != "attention"
+        detail = _detail(contrast, printed, reason=None if noise else contrast.reason)
         if score == "attention":
             detail += _detail_of_attention(found[1])
         make = _untrained if one.random else _trained
@@ -419,14 +421,14 @@ def _untrained(score: str, contrast: Contrast, *, setting: str, detail: str, tab
     )
 
 
-def _detail(contrast: Contrast, printed: float | None) -> str:
+def _detail(contrast: Contrast, printed: float | None, *, reason: str | None) -> str:
     paper = "" if printed is None else f"; paper {printed:g}"
     means = (
         f"same topic {float(contrast.same_topic):.4g}, different topics {float(contrast.different_topic):.4g}"
     )
     counts = f"{float(contrast.n_same_topic):,.0f} and {float(contrast.n_different_topic):,.0f} pairs"
-    reason = f"; {contrast.reason}" if contrast.reason else ""
-    return f"{paper}; {means} ({counts}){reason}"
+    why = f"; {reason}" if reason else ""
+    return f"{paper}; {means} ({counts}){why}"
 
 
 def _detail_of_attention(report: AttentionReport) -> str:
