@@ -140,6 +140,17 @@ def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, 
     assert tp.load_report(out).provenance["options"]["stopped"] == "interrupted after 4 documents"
 
 
+def test_a_bar_counts_to_the_documents_that_are_measured(run, model_folder, texts, tmp_path):
+    file = tmp_path / "words.json"
+    file.write_text(json.dumps({"war": ["army", "battle"], "music": ["guitar", "song"]}))
+    options = ["--corpus", texts, "--batch-size", 4, "--max-length", 60, *FAST, "--progress", "--json"]
+    code, said, err = run("measure", "attention", model_folder, "--topics", file, *options)
+    measured = json.loads(said)["provenance"]["documents_measured"]
+    assert code == 0
+    assert 0 < measured < 30
+    assert re.search(rf"{measured}/{measured} \[", err)
+
+
 def test_only_the_first_of_several_processes_speaks_and_writes(run, toy_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

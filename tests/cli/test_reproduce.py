@@ -202,7 +202,8 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(refused, run, model_
         return ["show", model_folder, "--topics", words, "--out", page, *more]
 
     assert "no head L9H3" in refused(*show("--text", TEXT, "--heads", "L9H3"))
-    assert "No such file" in refused(*show("--file", tmp_path / "gone"))
+    gone = tmp_path / "gone"
+    assert refused(*show("--file", gone)) == f"topic-probe: error: {gone}: No such file or directory"
     assert run(*show("--text", TEXT, "--file", "x"))[0] == 2
     assert run(*show())[0] == 2
     assert list(tmp_path.iterdir()) == []

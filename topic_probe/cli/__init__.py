@@ -65,6 +65,8 @@ def _rank() -> int:
 
 def told(error: BaseException) -> str:
     """What a user is told of an error."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error} (add --debug for where it came from)"

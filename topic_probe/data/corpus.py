@@ -310,6 +310,11 @@ class DocumentStream:
         counts = "not read yet" if self._last is None else str(self.counts)
         return f"DocumentStream({self.corpus!r}, {self._encoder.options()}): {counts}"
 
+    def __length_hint__(self) -> Any:
+        """About how many documents there are (``operator.length_hint``), where each text is one."""
+        n_entries = None if self._encoder.long == "chunk" else self.corpus._n_entries()
+        return NotImplemented if n_entries is None else n_entries
+
     def __iter__(self) -> Iterator[Document]:
         """The documents. ValueError if the whole corpus gives none."""
         from tqdm.auto import tqdm

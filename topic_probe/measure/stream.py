@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import length_hint
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from topic_probe.data.batches import Document, Intake, TokenBatch, read_documents, token_batches
@@ -104,6 +105,7 @@ def take_in(
     if past.finished and documents_known:
         meter.totals.intake, stopped, corpus = _counted(past.intake or {}), None, past.corpus
     else:
+        expected = _Expected(share, keep, meter.totals.intake)
         batches = token_batches(
             share,
             batch_size=reading.batch_size,
@@ -112,11 +114,17 @@ def take_in(
             pad_id=capture.pad_id(model),
             vocabulary_size=capture.vocabulary_size(model),
             special_ids=reading.special_ids,
-            keep=keep,
+            keep=expected.keep,
             intake=meter.totals.intake,
         )
         stopped, past = run(
-            meter, batches, checkpoint=checkpoint, past=past, processes=processes, progress=progress
+            meter,
+            batches,
+            checkpoint=checkpoint,
+            past=past,
+            processes=processes,
+            progress=progress,
+            total=expected.total,
         )
         corpus = getattr(share, "provenance", None)
         if checkpoint is not None and stopped is None:
@@ -134,8 +142,12 @@ def run(
     past: Past = _NOTHING,
     processes: Processes = _ALONE,
     progress: bool = False,
+    total: Callable[[], int | None] = lambda: None,
 ) -> tuple[str | None, Past]:
-    """Takes in the batches that are not in the totals yet; why it stopped early, if it did, and how far it came."""
+    """Takes in the batches that are not in the totals yet; why it stopped early, if it did, and how far it came.
+
+    ``total`` says how many documents are expected in all batches, which only the time left is told by.
+    """
     from tqdm.auto import tqdm
 
     now = _NOTHING
@@ -150,12 +162,34 @@ def run(
                 elif checkpoint is not None and now.batches == past.batches:
                     checkpoint.check_documents(past, now)
                 processes.look()
+                bar.total = total()
                 bar.update(len(batch))
         except KeyboardInterrupt:
             return f"interrupted after {meter.totals.measured} documents", now
     if checkpoint is not None and now.batches < past.batches:
         checkpoint.check_documents(past, now)
     return None, now
+
+
+class _Expected:
+    """How many documents will be in batches, by how many there are and the share of them that is kept."""
+
+    def __init__(self, documents: Any, keep: Callable[[Document], bool] | None, intake: Intake) -> None:
+        stream = isinstance(documents, DocumentStream)
+        self.n_documents = length_hint(documents, 0) if stream else 0
+        self.wanted, self.intake, self.kept = keep, intake, 0
+
+    def keep(self, document: Document) -> bool:
+        """Whether a document is to be in a batch."""
+        found = self.wanted is None or self.wanted(document)
+        self.kept += found
+        return found
+
+    def total(self) -> int | None:
+        """The expected number; None where nobody knows how many there are."""
+        if not (self.n_documents and self.intake.documents):
+            return None
+        return round(max(self.n_documents / self.intake.documents, 1) * self.kept)
 
 
 def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
