@@ -121,11 +121,16 @@ def test_the_page_stands_alone_with_one_copy_of_circuitsvis_however_many_heads(t
     page = show_attention(opened("bert"), topics, ids_of(), max_heads=12)
     parsed = check_stands_alone(page)
     assert len(embedded(page)["heads"]) == 12
+    assert "The first 8 heads in circuitsvis: every token" in parsed.text
     big = [code for code in parsed.scripts if len(code) > 500_000]
     assert len(big) == 1
     assert big[0].count("CircuitsVis.render(") == 1
     assert len(page.html) < 1_700_000
     assert "unpkg" not in big[0][-100_000:]
+    long = check_stands_alone(show_attention(opened("bert"), topics, ids_of(60), max_heads=2))
+    assert "The same heads in circuitsvis: the first 48 tokens (more would freeze the browser)" in long.text
+    (call,) = [code.rpartition("CircuitsVis.render(")[2] for code in long.scripts if len(code) > 500_000]
+    assert len(json.loads(re.search(r"(\{.*\})\s*\)", call)[1])["tokens"]) == 48
     without = show_attention(opened("bert"), topics, ids_of(), max_heads=12, circuitsvis=False)
     assert len(without.html) < 100_000
     assert check_stands_alone(without).all("details", id="circuitsvis") == []

@@ -25,6 +25,9 @@ from topic_probe.topics import Topics
 
 Order = Literal["topic", "position"]
 
+# circuitsvis takes seconds to draw so many tokens, and minutes to draw twice as many.
+_CIRCUITSVIS_TOKENS, _CIRCUITSVIS_HEADS = 48, 8
+
 
 def show_attention(
     model: Any,
@@ -62,7 +65,7 @@ def show_attention(
         include_self: whether the pair of a position with itself is a same-word pair.
         tokenizer: the model's tokenizer, where the model has none.
         check_rows: whether rows that do not sum to one are an error.
-        circuitsvis: whether the page also holds the view of circuitsvis (1.3 MB).
+        circuitsvis: whether the page also holds circuitsvis's view of the first 48 tokens (1.3 MB).
 
     Raises:
         ValueError: for a layer, head or stack that the model does not have, a text without tokens or without a
@@ -273,18 +276,22 @@ def _share(mean: float, largest: float) -> float:
 
 
 def _circuitsvis(found: TextAttention) -> tuple[str, str]:
-    patterns = torch.stack([head.pattern for head in found.heads])
-    causal = all(head.causal for head in found.heads)
+    heads = found.heads[:_CIRCUITSVIS_HEADS]
+    n = min(len(found.keys), _CIRCUITSVIS_TOKENS)
+    patterns = torch.stack([head.pattern[:n, :n] for head in heads])
+    causal = all(head.causal for head in heads)
     place, script = attention_heads(
-        [readable_text(word) for word in found.keys.words],
+        [readable_text(word) for word in found.keys.words[:n]],
         patterns,
-        [head.label for head in found.heads],
+        [head.label for head in heads],
         causal=causal,
         inside="circuitsvis",
     )
+    those = "every token" if n == len(found.keys) else f"the first {n} tokens (more would freeze the browser)"
+    same = "The same heads" if len(heads) == len(found.heads) else f"The first {len(heads)} heads"
     return (
-        '<details id="circuitsvis"><summary>The same heads in circuitsvis: every token, in the order of the text'
-        f'</summary><div class="white">{place}</div></details>'
+        f'<details id="circuitsvis"><summary>{same} in circuitsvis: {those}, in the order of the text</summary>'
+        f'<div class="white">{place}</div></details>'
     ), script
 
 

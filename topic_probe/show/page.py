@@ -65,7 +65,8 @@ class Page:
         # A frame of its own, so that names and styles of several pages in a notebook do not meet.
         return (
             f'<iframe srcdoc="{escape(self.html)}" title="{escape(self.title)}" sandbox="allow-scripts" '
-            'style="box-sizing: border-box; width: 100%; height: 760px; border: 1px solid #8886; border-radius: 6px"></iframe>'
+            'style="box-sizing: border-box; width: 100%; height: 760px; border: 1px solid #8886; border-radius: 6px">'
+            "</iframe>"
         )
 
 
