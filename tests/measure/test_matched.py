@@ -188,7 +188,7 @@ def test_matched_cosines_are_those_of_a_loop_over_pairs(topics):
     model, texts = zoo.make("bert"), documents(n=60)
     counts = count_cooccurrence(texts, topics)
     report = measure_matched(
-        model, topics, cooccurrence=counts, pmi_bins=3, frequency_bins=2, min_documents=3, n_permutations=0
+        model, topics, cooccurrence=counts, pmi_bins=3, frequency_bins=3, min_documents=3, n_permutations=0
     )
     table = model.get_input_embeddings().weight.detach().double()
     cosine = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1).numpy()
@@ -273,7 +273,10 @@ def test_an_effect_of_co_occurrence_alone_vanishes_when_matched_on_it():
         assert report.cosine.ratio[ways.index(way)] == pytest.approx(1)
         assert report.surviving("dot")[ways.index(way)] == pytest.approx(0, abs=1e-9)
         assert report.cosine.p_value[ways.index(way)] == 1
+        low, high = report.cosine.interval[ways.index(way)]
+        assert low < 1 < high < 1.2
     assert report.cosine.p_value[0] < 0.05
+    assert report.cosine.interval[0, 0] > 1.1
 
 
 def test_an_effect_of_topics_stays_when_matched():

@@ -165,7 +165,7 @@ def measure_matched(
     the bins, so that random topics are judged in the bins where real ones are; they are computed for attention too, but
     not for matching on distance.
 
-    Every pair of words is held in memory: about 60 · n² bytes for n words.
+    Every pair of words is held in memory: about 80 · n² bytes for n words.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -490,27 +490,21 @@ class _Found:
 
     def _word_intervals(self) -> Float64[np.ndarray, "way score 2"]:
         """Intervals from resampled words. Every different-topic pair weighs as much as matching makes it weigh."""
-        n = len(self.words.ids)
         if self.n_resamples == 0:
             return np.full((len(MATCHED_ON), len(SCORES), 2), np.nan)
-        half = np.eye(2)[split_halves(self.words.strata, seed=self.seed)]
+        halves = split_halves(self.words.strata, seed=self.seed)
+        n_ends, *ends = self._ends(halves)  # [word, half, code]
+        place = np.arange(n_ends.shape[2]) % 3
         intervals = []
         for axes in MATCHED_ON.values():
             weights = self._pair_weights(axes)
-            ends, n_ends = np.zeros((2, 2, n, len(SCORES))), np.zeros((2, 2, n))  # [relation, half, word]
-            for rows in self._blocks():
-                codes = self.codes[rows]
-                for place in (1, 2):
-                    weight = np.where((codes >= 0) & (codes % 3 == place), weights[codes], 0.0)
-                    n_ends[place - 1][:, rows] = 2 * (weight @ half).T
-                    for number, values in enumerate(self.words.scores(rows).values()):
-                        ends[place - 1][:, rows, number] = 2 * ((weight * values) @ half).T
+            same, different = (np.where(place == wanted, weights, 0.0) for wanted in (1, 2))
             intervals.append(
                 word_interval(
-                    ends[0],
-                    n_ends[0],
-                    ends[1],
-                    n_ends[1],
+                    np.stack([2 * (end @ same).T for end in ends], -1),
+                    2 * (n_ends @ same).T,
+                    np.stack([2 * (end @ different).T for end in ends], -1),
+                    2 * (n_ends @ different).T,
                     self.words.strata,
                     statistic=self.statistic,
                     n_resamples=self.n_resamples,
@@ -520,15 +514,30 @@ class _Found:
             )
         return np.stack(intervals)
 
+    def _ends(self, halves: Int64[np.ndarray, " word"]) -> list[Float64[np.ndarray, "word half code"]]:
+        """For every word the number of pairs, and their scores, by half of the partner and by code."""
+        n_codes = self.counts.size
+        found: list[list[np.ndarray]] = [[] for _ in range(1 + len(SCORES))]
+        for rows in self._blocks():
+            codes = self.codes[rows]
+            n = len(codes)
+            held = codes >= 0
+            cells = ((2 * np.arange(n)[:, None] + halves) * n_codes + codes)[held]
+            for parts, values in zip(found, (None, *self.words.scores(rows).values()), strict=True):
+                given = None if values is None else values[held]
+                total = np.bincount(cells, given, minlength=2 * n * n_codes).astype(np.float64)
+                parts.append(total.reshape(n, 2, n_codes))
+        return [np.concatenate(parts) for parts in found]
+
     def _pair_weights(self, axes: tuple[int, ...]) -> Float64[np.ndarray, " code"]:
-        """What a pair with a code weighs in the matched means; the last entry is that of no code, −1."""
+        """What a pair with a code weighs in the matched means."""
         others = tuple(axis for axis in range(3) if axis not in axes)
         counts = self.counts.sum(others, keepdims=True)
         both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
         weights = np.zeros(self.shape)
         weights[..., 1] = both
         weights[..., 2] = np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)
-        return np.append(weights.ravel(), 0.0)
+        return weights.ravel()
 
     # --- attention ------------------------------------------------------------------------------
 

@@ -201,11 +201,18 @@ class _Comparison:
     def matched(self, threshold: float) -> MatchedReport:
         """Same topic against different topics at equal co-occurrence and frequency."""
         topics = self.topics[threshold]
-        return measure_matched(
+        report = measure_matched(
             self.one.model, topics, self.one.documents, cooccurrence=self.counts,
             max_length=self.one.settings.length, seed=self.seed,
             checkpoint=self._checkpoint("matched", [topics.fingerprint]), progress=self.progress,
         )  # fmt: skip
+        self._check_whole(report.provenance["documents"])
+        return report
+
+    def _check_whole(self, record: Mapping[str, Any]) -> None:
+        """An interruption ends the recipe; with a folder the next call goes on from it."""
+        if record["stopped"]:
+            raise KeyboardInterrupt(f"{self.one.label}: {record['stopped']}")
 
     def _checkpoint(self, kind: str, facts: Sequence[str]) -> Path | None:
         if self.folder is None:
@@ -231,8 +238,7 @@ class _Comparison:
             checkpoint=self._checkpoint("pairs", [topics.fingerprint for topics in self.topics.values()]),
             progress=self.progress,
         )
-        if sums.record["stopped"]:
-            raise KeyboardInterrupt(f"{self.one.label}: {sums.record['stopped']}")
+        self._check_whole(sums.record)
         rows = []
         for number, (threshold, topics) in enumerate(self.topics.items()):
             kinds = [(found >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
