@@ -47,7 +47,8 @@ def other_topics() -> tp.Topics:
 def documents(n: int, seed: int = 0) -> list[list[int]]:
     words = [5, 6, 7, 8, 10, 11, 12, 13, 20, 30, 31, 32, 40, 41, 2]
     generator = np.random.default_rng(seed)
-    return [generator.choice(words, size=generator.integers(1, 24)).tolist() for _ in range(n)]
+    found = [generator.choice(words, size=generator.integers(1, 24)).tolist() for _ in range(n)]
+    return [[20, 40] if number % 10 == 3 else ids for number, ids in enumerate(found)]
 
 
 def stream() -> Any:
@@ -131,14 +132,9 @@ def killed(folder: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield document
 
+    options = {"batch_size": 1, "n_permutations": 20, "special_ids": {20}}
     tp.measure_attention(
-        model(),
-        topics(),
-        until_killed(),
-        batch_size=1,
-        checkpoint=folder,
-        checkpoint_every=0.0,
-        n_permutations=20,
+        model(), topics(), until_killed(), checkpoint=folder, checkpoint_every=0.0, **options
     )
 
 

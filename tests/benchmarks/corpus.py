@@ -1,7 +1,8 @@
-"""Documents per second of a corpus against the bare tokenizer, and of LDA on its token ids, in one run.
+"""Documents per second of a corpus against the bare tokenizer and the bare forward pass, and of LDA, in one run.
 
 Run with ``make bench``. 10,000 overlapping slices of a thousand letters of the articles inside gensim, tokenized by the
-tokenizer of all-MiniLM-L6-v2. Medians of interleaved repetitions; peak memory in a process of its own.
+tokenizer of all-MiniLM-L6-v2; some hundred of them go through that model. Medians of interleaved repetitions (of
+processor time of one thread where a model runs); peak memory in a process of its own.
 """
 
 import argparse
@@ -10,18 +11,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from real_text import minilm_folder
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
+import topic_probe as tp
+from topic_probe.data.batches import token_batches
 from topic_probe.data.corpus import Corpus
 from topic_probe.data.lda import fit_topics
+from topic_probe.lens import capture, huggingface
+from topic_probe.measure import attention
 
 LETTERS = 1_000
 
@@ -46,13 +52,15 @@ def bare(tokenizer: Any, texts: list[str]) -> int:
     )
 
 
-def medians(runs: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
+def medians(
+    runs: dict[str, Callable[[], Any]], repetitions: int, clock: Callable[[], float] = perf_counter
+) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repetitions):
         for name, run in runs.items():
-            start = perf_counter()
+            start = clock()
             run()
-            found[name].append(perf_counter() - start)
+            found[name].append(clock() - start)
     return {name: float(np.median(values)) for name, values in found.items()}
 
 
@@ -77,6 +85,80 @@ def streams(n: int, repetitions: int) -> None:
     print(f"\n{n:,} texts of {LETTERS:,} letters")
     for name, seconds in found.items():
         print(f"  {name:24s} {n / seconds:8,.0f} texts/s   {seconds / found['bare tokenizer']:5.2f} × bare")
+
+
+def measuring(n: int, repetitions: int) -> None:
+    """The whole way of a text, from letters to sums, beside the tokenizer and the model alone."""
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    tokenizer.backend_tokenizer.no_padding()
+    texts = slices(n)
+    found_topics = tp.Topics.from_lda(
+        fit_topics(Corpus.from_texts(slices(1_000)).documents(tokenizer), tokenizer, passes=2)
+    )
+    model = AutoModel.from_pretrained(minilm_folder()).eval()
+    host = tp.open_model(model, host="huggingface")
+    documents = list(Corpus.from_texts(texts).documents(tokenizer))
+    inputs = [capture.view(host).inputs(batch.ids, batch.mask) for batch in token_batches(documents)]
+
+    def forward(implementation: str) -> None:
+        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+            for batch in inputs:
+                huggingface.run(model, batch)
+
+    def measure(**options: Any) -> None:
+        stream = Corpus.from_texts(texts).documents(tokenizer)
+        tp.measure_attention(host, found_topics, stream, n_resamples=0, **options)
+
+    def with_checkpoints() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(checkpoint=folder)
+
+    found = medians(
+        {
+            "bare tokenizer": lambda: bare(tokenizer, texts),
+            "bare forward pass, sdpa": lambda: forward("sdpa"),
+            "bare forward pass, eager": lambda: forward("eager"),
+            "text to report": measure,
+            "the same with checkpoint": with_checkpoints,
+        },
+        repetitions,
+        process_time,
+    )
+    tokens = np.mean([len(document) for document in documents])
+    print(f"\nall-MiniLM-L6-v2, {n:,} documents of {tokens:.0f} tokens, one thread, LDA with 100 topics")
+    for name, seconds in found.items():
+        print(
+            f"  {name:24s} {n / seconds:8,.1f} documents/s   {seconds / found['bare forward pass, eager']:5.2f} × eager"
+        )
+
+
+def bert_base(n: int) -> None:
+    """A model of the size of BERT-base with random weights, on documents of 512 tokens."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = BertModel(BertConfig(), add_pooling_layer=False).eval()
+    host = tp.open_model(model, host="huggingface")
+    documents = np.random.default_rng(0).integers(1_000, 30_522, (n, 512)).tolist()
+    words = np.arange(1_000, 6_900).reshape(100, -1)  # a fifth of all, so a fifth of the tokens has a topic
+    found_topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=30_522)
+    inputs = capture.view(host).inputs(torch.tensor(documents), torch.ones(n, 512, dtype=torch.bool))
+
+    def forward(implementation: str) -> None:
+        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+            huggingface.run(model, inputs)
+
+    def measure() -> None:
+        tp.measure_attention(host, found_topics, documents, n_resamples=0)
+
+    runs = {
+        "bare forward pass, sdpa": lambda: forward("sdpa"),
+        "bare forward pass, eager": lambda: forward("eager"),
+        "measuring": measure,
+    }
+    print(f"\nBERT-base, {n} documents of 512 tokens, one thread")
+    for name, seconds in medians(runs, 2, process_time).items():
+        print(f"  {name:24s} {n / seconds:8,.2f} documents/s")
 
 
 def topics(n: int, passes: int) -> None:
@@ -111,6 +193,26 @@ def memory(field: str) -> float:
     return int(line.split()[1]) / 1024
 
 
+def different(n: int) -> Iterator[str]:
+    """Short texts that are all different, so that each has sums of its own."""
+    text = " ".join(Corpus.bundled())
+    for start in np.linspace(0, len(text) - 100, n).astype(int):
+        yield text[start : start + 100]
+
+
+def measure_small(n: int, tokenizer: Any) -> None:
+    """Attention of a model that is small enough for many documents, with as many heads as BERT-base."""
+    config = BertConfig(num_hidden_layers=2, num_attention_heads=72, hidden_size=72, intermediate_size=72)
+    words = np.arange(1_996, 6_996).reshape(100, -1)
+    found_topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=30_522)
+    model = BertModel(config, add_pooling_layer=False).eval()
+    attention.MAX_DOCUMENT_SUMS = 0  # 256 rows instead of 4,096, so that a short run is beyond them too
+    stream = Corpus.from_texts(lambda: different(n)).documents(tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        report = tp.measure_attention(model, found_topics, stream, checkpoint=folder, checkpoint_every=20.0)
+    assert report.provenance["documents"] == n
+
+
 def measure_memory(task: str, n: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     stream = Corpus.from_texts(lambda: repeated(n)).documents(tokenizer)
@@ -119,6 +221,8 @@ def measure_memory(task: str, n: int) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the peak of before
     if task == "stream":
         count(stream)
+    elif task == "measuring":
+        measure_small(n, tokenizer)
     else:
         fit_topics(stream, tokenizer, n_topics=20, passes=1)
     print(memory("VmHWM") - before)
@@ -135,6 +239,8 @@ def main() -> None:
         measure_memory(options.memory_of, options.documents)
         return
     streams(options.documents, options.repetitions)
+    measuring(max(64, options.documents // 50), options.repetitions)
+    bert_base(4)
     topics(options.documents, options.passes)
     print("\npeak memory beyond the start")
     for task in ("stream", "LDA"):
@@ -142,6 +248,8 @@ def main() -> None:
         print(
             f"  {task:24s} {peaks[0]:5.0f} MB for half as many documents, {peaks[1]:5.0f} MB for twice as many"
         )
+    peaks = [peak_memory("measuring", n) for n in (600, 6_000)]
+    print(f"  measuring                {peaks[0]:5.0f} MB for 600 documents, {peaks[1]:5.0f} MB for 6,000")
 
 
 if __name__ == "__main__":

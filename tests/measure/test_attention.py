@@ -365,6 +365,18 @@ def test_word_level_needs_to_know_the_words(topics):
         tp.measure_attention(bert(), topics, some_documents(), level="word")
 
 
+def test_documents_of_special_words_alone_are_resampled_like_others_whatever_batch_they_are_in(topics):
+    """Alone in a batch they need no forward pass; with others they stand beside them."""
+    documents = [document for other in some_documents(12) for document in (other, [2, 2])]
+    topics = tp.Topics.from_token_ids({**TOPICS, "special": [2]}, vocabulary_size=VOCABULARY)
+    alone, together = (
+        tp.measure_attention(bert(), topics, documents, special_ids={2}, n_permutations=0, batch_size=size)
+        for size in (1, 32)
+    )
+    assert alone.provenance["documents_measured"] == together.provenance["documents_measured"] == 24
+    np.testing.assert_allclose(alone.heads.interval, together.heads.interval, rtol=1e-9)
+
+
 def test_permutation_p_values_are_uniform_without_structure():
     """Topics drawn at random, unrelated to a random model: the mean is 1/2 and the quarters are equally full."""
     words = np.arange(5, 45)

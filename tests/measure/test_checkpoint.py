@@ -18,7 +18,9 @@ from topic_probe.measure import attention, checkpoint, states
 
 N = 60
 PROGRAM = Path(many_processes.__file__)
-OPTIONS = {"batch_size": 1, "checkpoint_every": 0.0, "n_permutations": 20}
+# Some documents have no other word of a topic than 20, and are left out because that is a special token.
+PLAIN = {"batch_size": 1, "n_permutations": 20, "special_ids": {20}}
+OPTIONS = {**PLAIN, "checkpoint_every": 0.0}
 
 
 @pytest.fixture
@@ -50,13 +52,14 @@ def until(number, error):
 
 
 def everything():
-    return tp.measure_attention(model(), topics(), documents(N), batch_size=1, n_permutations=20)
+    return tp.measure_attention(model(), topics(), documents(N), **PLAIN)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("the disk is gone")])
 def test_an_interrupted_measurement_goes_on_where_it_was_and_gives_the_same_report(error, tmp_path, measured):
     """Equal to the last bit, everything that was left out and all options included."""
     expected = everything()
+    whole = sum(measured)
     measured.clear()
     if isinstance(error, KeyboardInterrupt):
         report = tp.measure_attention(
@@ -70,7 +73,8 @@ def test_an_interrupted_measurement_goes_on_where_it_was_and_gives_the_same_repo
     assert 0 < before < N
     again = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path / "c", **OPTIONS)
     assert again == expected
-    assert sum(measured) == expected.provenance["documents_measured"]
+    assert again.provenance["left_out"]["documents without a word of any topic"] >= N // 10
+    assert sum(measured) == whole
     assert before < sum(measured)
 
 
@@ -127,7 +131,7 @@ def test_a_finished_measurement_is_not_repeated(tmp_path, measured):
     )
     assert not measured
     assert other == tp.measure_attention(
-        model(), topics(), documents(30), n_resamples=50, confidence=0.5, batch_size=1, n_permutations=20
+        model(), topics(), documents(30), n_resamples=50, confidence=0.5, **PLAIN
     )
 
 
@@ -240,7 +244,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
 
 
 def test_a_disk_that_fills_up_costs_a_warning_and_no_result(tmp_path, monkeypatch):
-    expected = tp.measure_attention(model(), topics(), documents(20), batch_size=4, n_permutations=20)
+    expected = tp.measure_attention(model(), topics(), documents(20), **{**PLAIN, "batch_size": 4})
     write, written = checkpoint.write_directory, []
 
     def full(path, files):

@@ -372,6 +372,7 @@ class _Meter:
             return
         if largest == 0:
             self._count(units)
+            self._add_documents(batch.keys, *np.zeros((2, len(batch), self.total_heads, 3)))
             return
         try:
             blocks = self._read(batch, units)
@@ -486,8 +487,16 @@ class _Meter:
                         parts, row, asking, asked, heads, cross=site.stack == "cross"
                     )
                     sums[place, heads], counts[place, heads] = found
-        self.totals.by_document.add(batch.keys[kept].numpy(), sums, counts)
-        self.measured += len(kept)
+        self._add_documents(batch.keys[kept], sums, counts)
+
+    def _add_documents(
+        self,
+        keys: Int64[Tensor, " document"],
+        sums: Float64[np.ndarray, "document head 3"],
+        counts: Float64[np.ndarray, "document head 3"],
+    ) -> None:
+        self.totals.by_document.add(keys.numpy(), sums, counts)
+        self.measured += len(keys)
 
     def _alike(self, blocks: list[_Block]) -> list[list[int]]:
         """Sites with the same pairs (one stack, the same mask), which are scored together."""

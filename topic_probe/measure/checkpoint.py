@@ -36,6 +36,7 @@ from topic_probe.storage import (
     write_directory,
 )
 
+# A higher schema also where sums change their meaning, because old and new ones must not be added up.
 _KIND, _SCHEMA = "sums of a measurement", 1
 _JSON, _ARRAYS = "sums.json", "sums.safetensors"
 
