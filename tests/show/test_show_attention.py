@@ -326,3 +326,19 @@ def test_a_head_with_nan_is_refused(topics):
         inside.bert.encoder.layer[1].attention.self.query.weight.fill_(math.nan)
     with pytest.raises(ValueError, match=r"NaN|not an attention pattern"):
         show_attention(inside, topics, ids_of())
+
+
+def test_pieces_of_split_words_and_special_tokens_have_no_topic(topics):
+    ids, words, special = (
+        [7, 8, 9, 61],
+        [0, 0, 1, -1],
+        [False, False, False, True],
+    )  # all four are listed in a topic
+    document = tp.Document(torch.tensor(ids), torch.tensor(words), torch.tensor(special))
+    page = show_attention(opened("bert"), topics, document, layer=0, heads=0, circuitsvis=False)
+    data = embedded(page)
+    assert data["queries"]["topics"] == [[], [], [0], []]
+    assert data["queries"]["special"] == [0, 0, 0, 1]
+    assert np.argwhere(data["relation"]).tolist() == [[2, 2]]
+    assert "7</bdi><bdi" in page.html  # the second piece follows without a gap
+    assert "8</bdi> <bdi" in page.html

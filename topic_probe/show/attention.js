@@ -54,6 +54,7 @@
   function order() {
     rows = arranged(queries);
     columns = data.keys ? arranged(keys) : rows;
+    topicsOfCells = new Map();
     for (const card of cards) card.cursor = null;
     drawAll();
   }
@@ -73,13 +74,23 @@
   }
 
   const shade = (relative) => Math.min(1, Math.log1p(Math.max(0, relative)) / Math.log(11));
-  const ink = (t) => `rgb(${INK.map((part) => Math.round(255 + (part - 255) * t)).join()})`;
-  const shared = (query, key) => queries.topics[query].find((topic) => keys.topics[key].includes(topic));
+  const INKS = Array.from({ length: 256 }, (_, step) =>
+    `rgb(${INK.map((part) => Math.round(255 + (part - 255) * step / 255)).join()})`);
 
-  function region(card, row, column) {
-    if (row < 0 || column < 0 || row >= rows.length || column >= columns.length) return -1;
-    const kind = value(card, rows[row], columns[column]).relation;
-    return kind === 1 || kind === 2 ? shared(rows[row], columns[column]) : -1;
+  // The topic that the pair of every shown cell shares, -1 for none, in the order of rows and columns. Heads with the
+  // same mask have it in common.
+  let topicsOfCells = new Map();
+
+  function sharedTopics(mask) {
+    if (topicsOfCells.has(mask)) return topicsOfCells.get(mask);
+    const found = new Int32Array(rows.length * columns.length).fill(-1);
+    rows.forEach((query, row) => columns.forEach((key, column) => {
+      const kind = relation[query * m + key];
+      if ((kind !== 1 && kind !== 2) || !masks[mask][query * m + key]) return;
+      found[row * columns.length + column] = queries.topics[query].find((topic) => keys.topics[key].includes(topic));
+    }));
+    topicsOfCells.set(mask, found);
+    return found;
   }
 
   function measure(card) {
@@ -119,13 +130,14 @@
     const X = (column) => snap(x + column * size);
     const Y = (row) => snap(y + row * size);
 
-    let outlined = 0;
+    const { mask } = data.heads[card.head];
     rows.forEach((query, row) => columns.forEach((key, column) => {
-      const cell = value(card, query, key);
-      const t = shade(cell.relative);
-      context.fillStyle = cell.visible ? ink(t) : HIDDEN;
+      const at = query * m + key;
+      const visible = masks[mask][at] === 1;
+      const t = shade(patterns[card.head][at] * seen[mask][query]);
+      context.fillStyle = visible ? INKS[Math.round(t * 255)] : HIDDEN;
       context.fillRect(X(column), Y(row), X(column + 1) - X(column), Y(row + 1) - Y(row));
-      if (cell.relation === 1 && size >= 6) {
+      if (visible && relation[at] === 1 && size >= 6) {
         context.fillStyle = t > 0.5 ? "#fff" : "#000";
         context.beginPath();
         context.arc((X(column) + X(column + 1)) / 2, (Y(row) + Y(row + 1)) / 2, Math.min(2, size * 0.12), 0, 7);
@@ -133,12 +145,16 @@
       }
     }));
 
+    let outlined = 0;
+    const shared = sharedTopics(mask);
+    const region = (row, column) =>
+      row < 0 || column < 0 || row >= rows.length || column >= columns.length ? -1 : shared[row * columns.length + column];
     const thick = size >= 9 ? 2.5 : size >= 4 ? 1.5 : 1;
     context.lineCap = "square";
     for (const [halo, wide] of [[true, thick + 1.5], [false, thick]]) {
       if (halo && size < 6) continue;
       rows.forEach((_, row) => columns.forEach((_, column) => {
-        const own = region(card, row, column);
+        const own = region(row, column);
         if (own < 0) return;
         outlined += halo ? 0 : 1;
         const edges = [
@@ -150,7 +166,7 @@
         context.strokeStyle = halo ? "#fff" : data.topics[own].colour;
         context.lineWidth = wide;
         for (const [otherRow, otherColumn, ...line] of edges) {
-          if (region(card, otherRow, otherColumn) === own) continue;
+          if (region(otherRow, otherColumn) === own) continue;
           context.beginPath();
           context.moveTo(line[0], line[1]);
           context.lineTo(line[2], line[3]);
@@ -306,12 +322,12 @@
 
   form.addEventListener("change", order);
   form.addEventListener("submit", (event) => event.preventDefault());
-  let width = 0;
+  order();
+  let width = cards.length ? cards[0].canvas.clientWidth : 0;
   new ResizeObserver(() => {
     const now = cards.length ? cards[0].canvas.clientWidth : 0;
     if (now === width) return;
     width = now;
     requestAnimationFrame(drawAll); // drawing changes heights, which must not happen while sizes are being observed
   }).observe(document.querySelector(".heads"));
-  order();
 })();
