@@ -12,6 +12,7 @@ from inspect import unwrap
 
 import numpy as np
 import pytest
+import small_language
 import torch
 import transformers as hf
 import zoo
@@ -697,6 +698,15 @@ def test_nothing_of_the_training_is_left_in_a_twin(name):
     for key, parameter in parameters_of(twin).items():
         if parameter.ndim == 1 or key.rpartition(".")[2].startswith("b_"):
             assert set(parameter.flatten().tolist()) in ({0.0}, {1.0}), key
+
+
+def test_a_twin_reads_text_as_its_model_does():
+    # TransformerLens changes the tokenizer that a bridge is given; given its own again, it loses [CLS] and [SEP].
+    bridge = hosts.open_model(zoo.make("bert"), tokenizer=small_language.tokenizer(), host="bridge")
+    word = small_language.words(0)[0]
+    ids = bridge.tokenizer(word)["input_ids"]
+    assert len(ids) == 3
+    assert hosts.random_init(bridge).tokenizer(word)["input_ids"] == ids
 
 
 def test_a_twin_does_not_take_over_hooks_and_has_the_dtype_of_the_model():

@@ -238,7 +238,11 @@ def _fresh(model: Any, seed: int) -> Any:
         twin = type(inside)(copy.deepcopy(inside.config)).to(**place)
         adapter_free = isinstance(getattr(model, "probe", None), huggingface.Probe)
         host: Host = "huggingface" if adapter_free else "bridge"
-        return open_model(twin, tokenizer=getattr(model, "tokenizer", None), host=host)
+        tokenizer = getattr(model, "tokenizer", None)
+        fresh = open_model(twin, tokenizer=tokenizer, host=host)
+        if not adapter_free:
+            fresh.tokenizer = tokenizer  # TransformerLens has changed it once, and would change it a second time
+        return fresh
     if hasattr(model, "toy_config"):
         from topic_probe.toy.model import build_toy
 
