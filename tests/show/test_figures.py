@@ -433,6 +433,18 @@ def test_the_loss_has_its_floors():
     assert not any("unknown" in label for label in curves(ax))
 
 
+def test_a_few_first_steps_do_not_press_the_loss_together():
+    recorded = history(rows=500)
+    recorded.table[:2, 0] = 1000.0
+    assert figures.loss_curve(recorded, floors={"floor": -8.0}).get_ylim()[0] < -8.0
+    low, high = figures.loss_curve(history(rows=500)).get_ylim()
+    assert low < -45
+    assert high > 2
+    assert figures.loss_curve(recorded).get_ylim()[1] < 500
+    recorded.table[-3:, 0] = torch.tensor([NAN, np.inf, NAN])
+    assert figures.loss_curve(recorded).get_ylim()[1] < 500
+
+
 def test_the_running_mean_stands_over_the_middle_of_its_window():
     recorded = history(rows=500)
     found = curves(figures.loss_curve(recorded))["running mean"]

@@ -11,7 +11,7 @@ from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.matrix import MatrixReport
 from topic_probe.measure.report import Report
 from topic_probe.measure.weights import WeightReport
-from topic_probe.show.style import MISSING, SEQUENTIAL, axes_for, drawable, panels, say, topic_colour
+from topic_probe.show.style import MISSING, SEQUENTIAL, arrows, axes_for, drawable, panels, say, topic_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def block_map(
     )
     _topics_along(ax, matrices)
     if colorbar:
-        ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, extend=_beyond(values, low, high))
+        ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, extend=arrows(values, low, high))
     named = ", ".join(_names(name, cells[number]) for name, cells in matrices.index.items())
     ax.set_title(drawable(named if title is None else title), fontsize="medium")
     if "circuit" in matrices.index and ax.get_xlabel():
@@ -137,11 +137,6 @@ def _limits(values: Float32[np.ndarray, "row column"]) -> tuple[float, float]:
         off = values[np.isfinite(values)]
     low, high = np.percentile(off, [0.5, 99.5])
     return float(low), float(high)
-
-
-def _beyond(values: Float32[np.ndarray, "row column"], low: float, high: float) -> str:
-    below, above = bool((values < low).any()), bool((values > high).any())
-    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
 
 
 def _topics_along(ax: "Axes", matrices: MatrixReport) -> None:

@@ -142,6 +142,11 @@ def loss_curve(
             ax.axhline(value, label=f"{drawable(name)}: {value:.4g}", linewidth=1.3, **look)
     ax.set_xlabel("step")
     ax.set_ylabel(history.train.loss.replace("_", "-") + " loss")
+    # A few first steps far above all others would press everything else together.
+    shown = np.array([*np.percentile(loss[np.isfinite(loss)], [1, 99]), *means, *(floors or {}).values()])
+    low, high = shown[np.isfinite(shown)].min(), shown[np.isfinite(shown)].max()
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    ax.set_ylim(low - margin, high + margin)
     ax.set_title(drawable(title or ""))
     shade_stages(ax, [history], layer=None, stages=stages)
     ax.legend(fontsize="small")

@@ -12,7 +12,17 @@ from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.weights import WeightReport
-from topic_probe.show.style import ACCENTS, LINES, MISSING, SEQUENTIAL, axes_for, drawable, panels, say
+from topic_probe.show.style import (
+    ACCENTS,
+    LINES,
+    MISSING,
+    SEQUENTIAL,
+    arrows,
+    axes_for,
+    drawable,
+    panels,
+    say,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +152,13 @@ def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: 
     ax.set_xlabel("head" + (f"   (● {cells.mark})" if cells.mark else ""))
     ax.set_ylabel("layer")
     ticks = _ratio_ticks(norm) if cells.ratio else None
-    ax.figure.colorbar(image, ax=ax, label=cells.label, ticks=ticks, format="%g" if cells.ratio else None)
+    known = values[np.isfinite(values)]
+    assert norm.vmin is not None
+    assert norm.vmax is not None
+    ax.figure.colorbar(
+        image, ax=ax, label=cells.label, ticks=ticks, format="%g" if cells.ratio else None,
+        extend=arrows(known, norm.vmin, norm.vmax),
+    )  # fmt: skip
     ax.set_title(drawable(" ".join(part for part in kind if part) if title is None else title))
     return ax
 

@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import Shaped
+
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -106,6 +109,12 @@ def say(ax: "Axes", text: str) -> "Axes":
     ax.set_axis_off()
     ax.text(0.5, 0.5, drawable(textwrap.fill(text, 36)), ha="center", va="center", transform=ax.transAxes)
     return ax
+
+
+def arrows(values: Shaped[np.ndarray, "..."], low: float, high: float) -> str:
+    """Which ends of a colour bar need an arrow, because there are numbers beyond them."""
+    below, above = bool((values < low).any()), bool((values > high).any())
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
 
 
 def drawable(text: str) -> str:
