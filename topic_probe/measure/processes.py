@@ -24,6 +24,7 @@ from jaxtyping import Float64
 # Shares need not take equally long, so whoever is through first may have to wait for hours.
 _PATIENCE = timedelta(days=30)
 _SECONDS_BETWEEN_LOOKS = 0.5
+_FAREWELL = timedelta(seconds=60)
 
 # The same number in all processes, because each of them takes part in every measurement.
 _calls = count()
@@ -74,6 +75,13 @@ class Processes:
         with suppress(OtherProcessError):  # where both failed, each raises its own error
             self._meet(None, f"{type(error).__name__}: {error}")
 
+    def _part(self) -> None:
+        """Hangs up once all are through: who hangs up early may cut off words that are still on their way."""
+        with suppress(RuntimeError):  # of a store that went with its process, or of one that never comes
+            self._flags.set(f"through {self.index}", "yes")
+            self._flags.wait([f"through {index}" for index in range(self.size)], _FAREWELL)
+        torch.distributed.destroy_process_group(self._group)
+
     def _meet(self, value: Any, failure: str | None) -> list[Any]:
         told: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(told, (failure, value), group=self._group)
@@ -101,7 +109,7 @@ def joined(distributed: bool) -> Iterator[Processes]:
             processes._fail(error)
         raise
     finally:
-        torch.distributed.destroy_process_group(processes._group)
+        processes._part()
 
 
 def launched() -> bool:
