@@ -1,4 +1,4 @@
-"""Time of importing the package, and all that its measurements need, against importing torch alone.
+"""Time of importing the package, of the help of its commands, and of all that measuring needs, against torch alone.
 
 Run with ``make bench``. Each import is a fresh process; medians of interleaved runs.
 """
@@ -11,6 +11,10 @@ import numpy as np
 WAYS = {
     "import torch": "import torch",
     "import topic_probe": "import topic_probe",
+    "topic-probe --help": "from topic_probe.cli import main; main(['--help'])",
+    "topic-probe measure attention --help": (
+        "from topic_probe.cli import main; main(['measure', 'attention', '--help'])"
+    ),
     "every public name but the model hosts": (
         "import topic_probe as tp; "
         "[getattr(tp, name) for name in tp.__all__ if name not in ('open_model', 'random_init', 'reproduce')]"
@@ -24,7 +28,7 @@ def seconds(code: str) -> float:
     answer = subprocess.run(
         [sys.executable, "-c", TIMED.format(code=code)], check=True, capture_output=True, text=True
     )
-    return float(answer.stdout)
+    return float(answer.stdout.splitlines()[-1])
 
 
 def main() -> None:
