@@ -110,11 +110,17 @@ def test_a_causal_model_hides_the_upper_triangle_and_an_encoder_nothing(topics):
     (mask,) = embedded(causal)["masks"]
     assert (mask == np.tril(np.ones_like(mask))).all()
     assert '"maskUpperTri": true' in causal.html
-    assert "Grey: what a causal mask hides" in causal.html
+    assert "Hatched: what a causal mask hides" in causal.html
     whole = show_attention(opened("bert"), topics, ids_of(), max_heads=2)
     assert (embedded(whole)["masks"][0] == 1).all()
     assert '"maskUpperTri": false' in whole.html
-    assert "causal mask hides" not in whole.html
+    assert "Hatched" not in whole.html
+    local = show_attention(opened("gemma2"), topics, ids_of(), layer=0, max_heads=1, circuitsvis=False)
+    assert "causal mask hides" in local.html  # a window that only looks back
+    both_ways = show_attention(
+        opened("modernbert"), topics, ids_of(), layer=1, max_heads=1, circuitsvis=False
+    )
+    assert "Hatched: what the model's mask hides" in both_ways.html
 
 
 def test_the_page_stands_alone_with_one_copy_of_circuitsvis_however_many_heads(topics):

@@ -13,7 +13,7 @@
     Array.from({ length: n }, (_, row) => mask.subarray(row * m, (row + 1) * m).reduce((a, b) => a + b, 0)));
   const patterns = data.heads.map((head) => new Float32Array(bytes(head.pattern).buffer));
   const RELATIONS = ["no relation", "same word", "same topic", "different topic"];
-  const HIDDEN = "#d9d9d9";
+  const HIDDEN = hatched();
   const INK = [16, 20, 38];
 
   const form = document.querySelector(".controls");
@@ -28,6 +28,22 @@
   tip.className = "tip";
   tip.hidden = true;
   document.body.append(tip);
+
+  // What a mask hides is hatched: any grey would be a value.
+  function hatched() {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 6;
+    const context = tile.getContext("2d");
+    context.fillStyle = "#f4f4f6";
+    context.fillRect(0, 0, 6, 6);
+    context.strokeStyle = "#b9bcc6";
+    for (const shift of [-6, 0, 6]) {
+      context.moveTo(shift, 6);
+      context.lineTo(shift + 6, 0);
+    }
+    context.stroke();
+    return context.createPattern(tile, "repeat");
+  }
 
   // ---- words in order
 

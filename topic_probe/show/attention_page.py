@@ -234,14 +234,14 @@ def _controls(found: TextAttention, order: Order) -> str:
 
 
 def _heads(found: TextAttention) -> str:
-    causal = (
-        '<p class="quiet">Grey: what a causal mask hides.</p>' if all(h.causal for h in found.heads) else ""
-    )
+    hidden = [head for head in found.heads if not bool(head.visible.all())]
+    mask = "a causal mask" if all(head.causal for head in hidden) else "the model's mask"
+    hatched = f'<p class="quiet">Hatched: what {mask} hides.</p>' if hidden else ""
     cards = "".join(_card(at, head) for at, head in enumerate(found.heads))
     return (
         '<p class="quiet">Rows ask, columns are attended to. Outlined: pairs of one topic, in its colour; a dot marks '
         "pairs of the same word. Point at a cell, or move through a pattern with the arrow keys, to read its values."
-        f'</p>{causal}<div class="heads">{cards}</div>'
+        f'</p>{hatched}<div class="heads">{cards}</div>'
         "<noscript><p>The patterns are drawn by a script inside this file; scripts are switched off here.</p>"
         "</noscript>"
     )
