@@ -10,6 +10,7 @@ from page_parser import Parsed, check_stands_alone
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.report import provenance
+from topic_probe.show.definitions import terms
 from topic_probe.show.pages import report_page
 from topic_probe.topics import Topics
 
@@ -109,11 +110,24 @@ def test_saved_reports_are_shown_with_their_numbers_settings_and_versions(tmp_pa
     assert "no pair of different words shares a topic" in parsed.text
     for part in ("level token", "note <i>", "seed 7", "pieces of split words 3", "torch 9.9.9"):
         assert part in parsed.text
+    (picture,) = parsed.all("img")
+    assert picture["alt"] == "figure of bert/attention"
     defined = section(page, "How each number is defined")
     assert "same_topic ÷ different_topic: 1 where topics make no difference" in defined
     assert "share of attention that goes to special tokens" in defined
     assert "p_value" not in defined  # which this report does not have
     assert "verdict" not in defined
+
+
+def test_a_name_that_means_something_else_in_one_kind_of_report_is_defined_for_each():
+    found, pairs = terms(
+        [("attention", "difference"), ("agreement", "difference"), ("agreement", "unheard of")]
+    )
+    assert found["difference"].startswith("same_topic − different_topic")
+    assert found["difference (agreement)"].startswith("measured − theory")
+    assert len(found) == 2
+    assert pairs
+    assert terms([("dynamics", "value_start")])[1] is False
 
 
 def test_a_single_report_folder_is_a_page_too_and_topics_are_listed(tmp_path):
