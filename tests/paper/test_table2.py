@@ -92,6 +92,15 @@ def test_every_average_lies_in_its_interval(result):
     assert attention["low"] < attention["quotient"] < attention["high"]
 
 
+def test_rare_words_are_left_out_step_by_step(result):
+    steps = [row for row in result.tables["rare words left out"] if row["threshold"] == THRESHOLDS[1]]
+    (first,) = [row for row in steps if row["in_at_least"] == 5]
+    report = result.reports["matched"]["bert, 0.12"]
+    assert first["words"] == report.provenance["words"]
+    assert first["matched_ratio"] == report.cosine.ratio[3]
+    assert [row["words"] for row in steps] == sorted((row["words"] for row in steps), reverse=True)
+
+
 def test_all_claims_are_there_for_every_threshold(result):
     assert [claim.setting for claim in result.claims] == [
         f"bert, {threshold:g}" for threshold in THRESHOLDS for _ in range(4)

@@ -60,8 +60,9 @@ class MatchedReport(Report, kind="matched"):
     Same-topic and different-topic pairs are compared within bins of pointwise mutual information and of the document
     frequencies of the two words. Both means weigh the bins by their number of same-topic pairs, where a bin holds both
     kinds. ``cosine``, ``dot`` and ``attention`` have a cell for every way of matching, from none at all to all of it;
-    if the effect were co-occurrence alone, the matched ratio would be 1. Bins have a width, and counts have noise, so a
-    little of what co-occurrence does is left in a matched number.
+    if the effect were co-occurrence alone, the matched ratio would be 1. Bins have a width, and the PMI of rare words
+    is mostly noise, so part of what co-occurrence does is left in a matched number: it errs upwards, and less so the
+    more documents were counted and the more frequent the words are (``min_documents``).
 
     Attributes:
         cosine: mean cosine between word embeddings, all pairs of different words.
@@ -175,7 +176,8 @@ def measure_matched(
         cooccurrence: counts of the words of the topics, of these or of other documents: `count_cooccurrence`.
         pmi_bins: bins of equally many same-topic pairs that co-occur; pairs that never do have one more.
         frequency_bins: classes of equally many words; those of its two words, in any order, are the bin of a pair.
-        min_documents: words in fewer documents are left out, because their PMI is mostly noise.
+        min_documents: words in fewer documents are left out, because their PMI is mostly noise. If a higher number
+            changes the matched ratio, there is still noise in it.
         center: subtract the mean over all rows of the embedding table, as in `measure_embeddings`.
         exclude: token ids left out.
         special_ids: ids of special tokens; by default what the model's tokenizer or configuration names.
