@@ -238,10 +238,9 @@ def _fresh(model: Any, seed: int) -> Any:
         twin = type(inside)(copy.deepcopy(inside.config)).to(**place)
         adapter_free = isinstance(getattr(model, "probe", None), huggingface.Probe)
         host: Host = "huggingface" if adapter_free else "bridge"
-        tokenizer = getattr(model, "tokenizer", None)
-        fresh = open_model(twin, tokenizer=tokenizer, host=host)
-        if not adapter_free:
-            fresh.tokenizer = tokenizer  # TransformerLens has changed it once, and would change it a second time
+        fresh = open_model(twin, host=host)
+        # Set afterwards, because TransformerLens would change a second time what it has changed for the model.
+        fresh.tokenizer = getattr(model, "tokenizer", None)
         return fresh
     if hasattr(model, "toy_config"):
         from topic_probe.toy.model import build_toy
