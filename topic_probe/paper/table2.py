@@ -40,7 +40,8 @@ from topic_probe.data.bags import word_ids
 from topic_probe.data.cooccurrence import Cooccurrence, count_cooccurrence
 from topic_probe.data.corpus import Corpus
 from topic_probe.lens import capture
-from topic_probe.measure.matched import MATCHED_ON, WITH_DISTANCE, MatchedReport, measure_matched
+from topic_probe.measure.matched import MatchedReport, measure_matched
+from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE
 from topic_probe.measure.pairs import ClassSums, attention_by_class
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import (
