@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
+    from topic_probe.data import word_tokenizer as word_tokenizer
     from topic_probe.data.batches import Document as Document
     from topic_probe.data.batches import encode_texts as encode_texts
     from topic_probe.data.cooccurrence import Cooccurrence as Cooccurrence
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     from topic_probe.show.pages import show_attention as show_attention
     from topic_probe.topics import Topics as Topics
     from topic_probe.toy import theory as theory
+    from topic_probe.toy.bert import TextConfig as TextConfig
+    from topic_probe.toy.bert import build_bert as build_bert
     from topic_probe.toy.history import History as History
     from topic_probe.toy.history import TrainConfig as TrainConfig
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
     from topic_probe.toy.model import toy_tensors as toy_tensors
+    from topic_probe.toy.training import train_text as train_text
     from topic_probe.toy.training import train_toy as train_toy
 
 __version__ = "0.1.0"
@@ -67,6 +71,7 @@ _PUBLIC = {
     "LandscapeReport": "topic_probe.measure.landscape",
     "Masking": "topic_probe.data.masking",
     "MatchedReport": "topic_probe.measure.matched",
+    "TextConfig": "topic_probe.toy.bert",
     "TopicFit": "topic_probe.data.lda",
     "TopicModel": "topic_probe.data.synthetic",
     "TopicStability": "topic_probe.data.stability",
@@ -74,6 +79,7 @@ _PUBLIC = {
     "ToyConfig": "topic_probe.toy.model",
     "TrainConfig": "topic_probe.toy.history",
     "WeightReport": "topic_probe.measure.weights",
+    "build_bert": "topic_probe.toy.bert",
     "build_toy": "topic_probe.toy.model",
     "count_cooccurrence": "topic_probe.data.cooccurrence",
     "encode_texts": "topic_probe.data.batches",
@@ -94,7 +100,9 @@ _PUBLIC = {
     "theory": "topic_probe.toy.theory",
     "topic_stability": "topic_probe.data.stability",
     "toy_tensors": "topic_probe.toy.model",
+    "train_text": "topic_probe.toy.training",
     "train_toy": "topic_probe.toy.training",
+    "word_tokenizer": "topic_probe.data.word_tokenizer",
 }
 
 __all__ = [*sorted(_PUBLIC), "__version__"]
