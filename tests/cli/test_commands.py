@@ -403,7 +403,8 @@ def test_what_libraries_print_is_no_part_of_the_answer(capsys, toy_folder, monke
     def chatty(*given, **options):
         print("Moving model to device")
         warnings.warn("a remark of ours", stacklevel=1)
-        warnings.warn("a change to come", FutureWarning, stacklevel=1)
+        for kind in (FutureWarning, UnicodeWarning, type("TracerWarning", (UserWarning,), {})):
+            warnings.warn("a remark of others", kind, stacklevel=1)
         return measure_weights(*given, **options)
 
     monkeypatch.setattr(weights, "measure_weights", chatty)
