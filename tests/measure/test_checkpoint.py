@@ -14,6 +14,7 @@ import torch
 from many_processes import documents, model, other_topics, topics
 
 import topic_probe as tp
+from topic_probe.contrast import DocumentSums
 from topic_probe.measure import attention, checkpoint, states
 
 N = 60
@@ -106,19 +107,22 @@ def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measure
 
 
 def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
-    """More documents than are kept apart, so that they share rows before and after the interruption."""
-    monkeypatch.setattr(attention, "MAX_DOCUMENT_SUMS", 0)
-    options = {"batch_size": 8, "n_permutations": 0}
-    many = documents(300)
+    """More documents than are kept apart, and so few after the interruption that they would not be too many again."""
+    monkeypatch.setattr(attention, "DocumentSums", lambda limit: DocumentSums(45))
+    expected = everything()
+    add, batches = attention._Meter.add, []
 
-    def broken():
-        yield from many[:280]
-        raise KeyboardInterrupt
+    def breaks(self, batch):
+        batches.append(batch)
+        if len(batches) == 52:
+            raise KeyboardInterrupt
+        add(self, batch)
 
-    expected = tp.measure_attention(model(), topics(), many, **options)
-    options |= {"checkpoint": tmp_path, "checkpoint_every": 0.0}
-    tp.measure_attention(model(), topics(), broken(), **options)
-    assert tp.measure_attention(model(), topics(), many, **options) == expected
+    monkeypatch.setattr(attention._Meter, "add", breaks)
+    tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
+    again = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
+    assert len(batches) < 62
+    assert again == expected
 
 
 def test_a_finished_measurement_is_not_repeated(tmp_path, measured):
