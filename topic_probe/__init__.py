@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from topic_probe.data.stability import TopicStability as TopicStability
     from topic_probe.data.stability import topic_stability as topic_stability
     from topic_probe.data.synthetic import TopicModel as TopicModel
+    from topic_probe.lens.check import ModelCheck as ModelCheck
+    from topic_probe.lens.check import check_model as check_model
     from topic_probe.lens.hosts import open_model as open_model
     from topic_probe.lens.hosts import random_init as random_init
     from topic_probe.measure.agreement import AgreementReport as AgreementReport
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from topic_probe.measure.landscape import measure_landscape as measure_landscape
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
+    from topic_probe.measure.matrix import MatrixReport as MatrixReport
     from topic_probe.measure.report import load_report as load_report
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
@@ -71,6 +74,8 @@ _PUBLIC = {
     "LandscapeReport": "topic_probe.measure.landscape",
     "Masking": "topic_probe.data.masking",
     "MatchedReport": "topic_probe.measure.matched",
+    "MatrixReport": "topic_probe.measure.matrix",
+    "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.toy.bert",
     "TopicFit": "topic_probe.data.lda",
     "TopicModel": "topic_probe.data.synthetic",
@@ -81,6 +86,7 @@ _PUBLIC = {
     "WeightReport": "topic_probe.measure.weights",
     "build_bert": "topic_probe.toy.bert",
     "build_toy": "topic_probe.toy.model",
+    "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.data.cooccurrence",
     "encode_texts": "topic_probe.data.batches",
     "fit_topics": "topic_probe.data.lda",
