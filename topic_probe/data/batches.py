@@ -163,7 +163,9 @@ def token_batches(
     if long not in ("cut", "chunk"):
         raise ValueError(f"long must be 'cut' or 'chunk', not {long!r}")
     intake = Intake() if intake is None else intake
-    pieces = cut_documents(read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake)
+    pieces = cut_documents(
+        read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, intake
+    )
     specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
     return _batches(pieces if keep is None else filter(keep, pieces), batch_size, pad_id or 0, specials)
 
