@@ -3,8 +3,8 @@
 Keys, queries and values are trained together on one-hot embeddings (regime *attention*), on LDA documents, at a rate
 of 0.01. Beside it W_V alone (Figure 2, without L2), whose loss is said to be only slightly greater (Section 5.2).
 
-With SGD and cross-entropy both take two million steps: W_V has to grow until it makes logits of several units, from
-gradients of 0.0004. With squared loss 100,000 are enough for W_V, and attention stays uniform.
+With SGD and cross-entropy these take two million steps and three: W_V has to grow until it makes logits of several
+units, from gradients of 0.0004. With squared loss 100,000 are enough for W_V, and attention stays uniform.
 """
 
 import time
