@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
+    from topic_probe.show import figures as figures
     from topic_probe.show.pages import report_page as report_page
     from topic_probe.show.pages import show_attention as show_attention
     from topic_probe.topics import Topics as Topics
@@ -89,6 +90,7 @@ _PUBLIC = {
     "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.data.cooccurrence",
     "encode_texts": "topic_probe.data.batches",
+    "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.data.lda",
     "load_report": "topic_probe.measure.report",
     "measure_agreement": "topic_probe.measure.agreement",

@@ -1,0 +1,46 @@
+"""The pages beside the notebooks say what the code says."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import topic_probe
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "demos").glob("*.md"))
+
+
+def messages():
+    """Every text in the package, with … where an f-string has a value."""
+    for path in Path(topic_probe.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_every_error_on_the_troubleshooting_page_is_one_that_the_code_gives():
+    page = (ROOT / "demos" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"```text\n(.+?)\n```", page, flags=re.DOTALL)
+    assert len(quoted) > 15
+    known = [re.sub(r"['\"]…['\"]|…", "…", message) for message in messages()]
+    unknown = [text for text in quoted if not any(text in message for message in known)]
+    assert unknown == []
+
+
+def test_links_between_the_pages_lead_somewhere():
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_reference_is_that_of_the_docstrings():
+    script = "import build_reference as b, sys; sys.stdout.buffer.write(b.reference().encode())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT / "demos", capture_output=True, check=True, timeout=120
+    )
+    written = (ROOT / "demos" / "reference.md").read_bytes()
+    assert done.stdout == written, "run: python demos/build_reference.py"
