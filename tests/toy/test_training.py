@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from topic_probe.data.masking import MaskedBatch, Masking
 from topic_probe.data.synthetic import TopicModel
+from topic_probe.measure.agreement import measure_agreement
 from topic_probe.toy import theory
 from topic_probe.toy.history import History, TrainConfig
 from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
@@ -760,21 +761,6 @@ def nearly_infinite_documents():
 
 
 @pytest.mark.slow
-def test_value_training_with_a_small_penalty_ends_at_theorem_2():
-    world = nearly_infinite_documents()
-    model = build_toy(ToyConfig("value", world=world, init="near-zero", noise=0.0))
-    # A smaller rate at the end, because a constant one keeps W_V trembling with the sampling of documents.
-    for learning_rate, steps in ((8.0, 1200), (1.0, 500)):
-        config = TrainConfig(
-            "squared", "sgd", learning_rate, 1e-4, batch_size=10, steps=steps, record_every=100
-        )
-        W = train_toy(model, config).tensors["W_V"].double()
-    optimum = theory.optimal_value(world, Masking())
-    assert (W - optimum).norm() <= 0.05 * optimum.norm()
-    assert theory.check_lemma1(W, world, Masking()).relative <= 0.02
-
-
-@pytest.mark.slow
 def test_embedding_training_ends_at_the_conditions_of_theorem_1():
     world = nearly_infinite_documents()
     model = build_toy(ToyConfig("embedding", world=world))
@@ -785,5 +771,11 @@ def test_embedding_training_ends_at_the_conditions_of_theorem_1():
     check = theory.check_theorem1(W_E.T @ W_E, world, Masking())
     assert check.relative <= 0.01
     assert check.worst <= 0.02
+    report = measure_agreement(model, loss="squared", n_documents=4, attention=False)
+    assert report.theorem == "Theorem 1"
+    assert report.family_distance < 0.01
+    assert report.worst_residual < 0.02
+    for name, part in report.residuals.items():
+        assert torch.tensor(part).square().mean().sqrt() < 0.02, name
     floor = theory.loss_floor(world, Masking(), regime="embedding").value
     assert history.loss[-5:].mean().item() == pytest.approx(floor, rel=2e-3)
