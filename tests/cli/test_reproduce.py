@@ -210,3 +210,24 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(refused, run, model_
     page.write_text("mine")
     assert "is not overwritten" in refused(*show("--text", TEXT))
     assert page.read_text() == "mine"
+
+
+def test_options_of_some_recipes_go_to_these(run, refused, recipes, model_folder, tmp_path):
+    taken = {}
+
+    def special(*, quick=False, progress=False, words=None, thresholds=None, twins=True, tokenizer=None):
+        taken.update(words=words, thresholds=thresholds, twins=twins, tokenizer=tokenizer)
+        return RecipeResult(
+            "special", "a figure", quick, (Claim("it is so", "Figure 0", "1", 1.0, above=0.0),)
+        )
+
+    recipes(special=types.SimpleNamespace(run=special), plain=recipe("plain"))
+    lists = ["--words", "frog toad lizard", "mozart beethoven"]
+    more = ["--thresholds", 0.001, 0.01, "--no-twins", "--tokenizer", model_folder]
+    assert run("reproduce", "special", *lists, *more, "--out", tmp_path)[0] == 0
+    assert taken["words"] == {"frog": ["frog", "toad", "lizard"], "mozart": ["mozart", "beethoven"]}
+    assert (taken["thresholds"], taken["twins"]) == ([0.001, 0.01], False)
+    assert taken["tokenizer"].tokenize("frog") == ["frog"]
+    assert "plain takes no --words" in refused("reproduce", "plain", *lists, "--out", tmp_path / "no")
+    same = ["--words", "frog toad", "frog lizard", "--out", tmp_path / "no"]
+    assert "begin with different words" in refused("reproduce", "special", *same)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import plain, warn
-from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus
+from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
 from topic_probe.cli.outputs import check_free, new_file, new_folder
 from topic_probe.paper import RECIPES
@@ -26,12 +26,30 @@ RUN = Call(
     ),
     filled=("progress",),
 )
+# The options that only some recipes have: taken as they are.
+SOME = Call(
+    "topic_probe.paper.table1:run",
+    (
+        Option(
+            "thresholds",
+            "shares of the vocabulary that are kept per topic",
+            float,
+            many=True,
+            default=(0.0005, 0.001, 0.002),
+        ),
+        Option("twins", "measure an untrained twin of every model too", bool, True),
+    ),
+    filled=("quick", "only", "seed", "folder", "progress", "models", "corpus"),
+    without={"settings": "an object, which only Python can pass"},
+)
 _EPILOG = """recipes:
 {recipes}
 
 example:
   topic-probe reproduce figure1 --quick
-  topic-probe reproduce table1 --models BERT=./bert-base-uncased --corpus wikipedia"""
+  topic-probe reproduce table1 --models BERT=./bert-base-uncased --corpus wikipedia
+  topic-probe reproduce figure3 --models BERT=./bert-base-uncased --words "frog toad lizard" "mozart beethoven"
+  topic-probe reproduce figure5 --quick --tokenizer ./bert-base-uncased"""
 
 
 def add_to(commands: Any) -> None:
@@ -57,14 +75,27 @@ def add_to(commands: Any) -> None:
         help="models in place of the paper's, for recipes that measure pretrained ones",
     )
     parser.add_argument("--corpus", metavar="CORPUS", default=argparse.SUPPRESS, help=CORPUS_HELP)
-    add_options(parser, {"recipe": (RUN,), "documents": CORPORA})
+    parser.add_argument(
+        "--words",
+        nargs="+",
+        metavar="LIST",
+        default=argparse.SUPPRESS,
+        help="lists of words that belong together, each in quotes, for figure3; a list has the name of its first word",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="TOKENIZER",
+        default=argparse.SUPPRESS,
+        help="name or folder of the tokenizer that reads the texts of figure5",
+    )
+    add_options(parser, {"recipe": (RUN, SOME), "documents": CORPORA})
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Run one recipe or all, save results as they come, write the page."""
     names = list(RECIPES) if parsed.name == ALL else [parsed.name]
     recipes = {name: import_module(f"topic_probe.paper.{name}") for name in names}
-    options = {**RUN.arguments(parsed), **_inputs(parsed)}
+    options = {**RUN.arguments(parsed), **SOME.arguments(parsed), **_inputs(parsed)}
     _check(parsed, recipes, options)
     out = Path(parsed.out).expanduser()
     told: dict[str, dict[str, Any]] = {}
@@ -85,16 +116,29 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Models and texts, where they were named."""
+    """Models, words, tokenizer and texts, where they were named."""
     inputs: dict[str, Any] = {}
     if "models" in parsed:
         labelled = [entry for entry in parsed.models if "=" in entry]
         inputs["models"] = mapping(parsed.models, "--models") if labelled else parsed.models
+    if "words" in parsed:
+        inputs["words"] = _word_lists(parsed.words)
+    if "tokenizer" in parsed:
+        inputs["tokenizer"] = open_tokenizer(parsed.tokenizer)
     if "corpus" in parsed:
         inputs["corpus"] = open_corpus(parsed)
     elif given := [option for call in CORPORA for option in call.given(parsed)]:
         raise ValueError(f"{given[0]} needs texts: name them with --corpus")
     return inputs
+
+
+def _word_lists(texts: list[str]) -> dict[str, list[str]]:
+    """Lists of words by their first words."""
+    lists = [text.split() for text in texts]
+    names = [words[0] for words in lists if words]
+    if len(set(names)) < len(lists):
+        raise ValueError(f"--words takes lists in quotes that begin with different words, got {texts}")
+    return dict(zip(names, lists, strict=True))
 
 
 def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[str, Any]) -> None:
