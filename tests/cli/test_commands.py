@@ -9,12 +9,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from real_text import topics_by_hand
 
 import topic_probe as tp
 from topic_probe.cli import main
 from topic_probe.cli import measure as measure_command
 from topic_probe.cli.console import plain
+from topic_probe.toy.bert import TextConfig, bert_parameters, build_bert
+from topic_probe.toy.history import History, TrainConfig
 
 FEW = ["--n-resamples", "20"]
 FAST = [*FEW, "--n-permutations", "9"]
@@ -426,3 +429,20 @@ def test_documents_for_machines_have_null_where_there_is_no_number():
     assert json.loads(json.dumps(plain({"a": float("nan"), "b": [float("inf"), 1.5], 3: None}))) == {
         "a": None, "b": [None, 1.5], "3": None,
     }  # fmt: skip
+
+
+def test_a_model_trained_on_text_is_opened_from_its_history(run, refused, model_folder, words, tmp_path):
+    config = TextConfig(vocabulary_size=30522, n_layers=1, n_heads=2, d_model=8, max_length=16)
+    model = build_bert(config)
+    saved = History(
+        config, TrainConfig(steps=1), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.float64),
+        ("loss",), {}, {name: tensor.detach() for name, tensor in bert_parameters(model).items()}, 0,
+    )  # fmt: skip
+    folder = saved.save(tmp_path / "history")
+    assert run("check", folder, "--json")[0] == 0
+    command = ["measure", "embeddings", folder, "--topics", words]
+    code, said, _ = run(*command, "--tokenizer", model_folder, "--json")
+    assert code == 0
+    assert json.loads(said)["kind"] == "embeddings"
+    assert "name one with --tokenizer" in refused(*command)
+    assert "--device does not fit here" in refused(*command, "--device", "cpu")

@@ -122,8 +122,7 @@ def open_model(parsed: argparse.Namespace) -> Any:
     folder = Path(parsed.model).expanduser()
     trained = folder / "history" if (folder / "history").is_dir() else folder
     if not (folder / "config.json").is_file() and (trained / "report.json").is_file():
-        _refuse(OPEN_MODEL.given(parsed), "what train has written is opened as it is")
-        return _trained_toy(trained)
+        return _trained(trained, parsed)
     options = OPEN_MODEL.arguments(parsed)
     if "dtype" in options:
         options["dtype"] = _dtype(options["dtype"])
@@ -133,14 +132,20 @@ def open_model(parsed: argparse.Namespace) -> Any:
         return hosts.open_model(parsed.model, **options)
 
 
-def _trained_toy(folder: Path) -> Any:
+def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
+    """The model of a history; one trained on text can be given the tokenizer that it was trained with."""
+    from topic_probe.lens.hosts import open_model as open_hooked
+    from topic_probe.toy.bert import TextConfig
     from topic_probe.toy.history import History
-    from topic_probe.toy.model import ToyConfig, build_toy
 
     history = History.load(folder)
-    if not isinstance(history.toy, ToyConfig):
-        raise ValueError(f"{folder} is the history of a {type(history.toy).__name__}, not of a toy of train")
-    return build_toy(history.toy, tensors=history.tensors)
+    on_text = isinstance(history.toy, TextConfig)
+    unread = [option for option in OPEN_MODEL.given(parsed) if not (on_text and option == "--tokenizer")]
+    _refuse(unread, "what was trained here is opened as it is")
+    if not on_text:
+        return history.model()
+    tokenizer = open_tokenizer(parsed.tokenizer) if "tokenizer" in parsed else None
+    return open_hooked(history.model(), tokenizer=tokenizer)
 
 
 def _dtype(name: str) -> Any:
