@@ -1,6 +1,5 @@
 """Masked-language-model corruption: which positions are to be predicted, and what is shown there."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -71,11 +70,8 @@ class Masking:
         """
         if n_words < 1:
             raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")
-
-        def random_words(n: int) -> Int64[Tensor, " word"]:
-            return torch.randint(1, n_words + 1, (n,), generator=generator, device=generator.device)
-
-        return self._corrupt(documents.ids, documents.mask, documents.mask, random_words, MASK_ID, generator)
+        words = torch.arange(1, n_words + 1, device=generator.device)
+        return self._corrupt(documents.ids, documents.mask, documents.mask, words, MASK_ID, generator)
 
     def corrupt_tokens(
         self,
@@ -97,18 +93,14 @@ class Masking:
             mask_id: Id of the tokenizer's ``[MASK]``.
             generator: The only source of randomness.
         """
-
-        def random_words(n: int) -> Int64[Tensor, " word"]:
-            return words[torch.randint(len(words), (n,), generator=generator, device=generator.device)]
-
-        return self._corrupt(ids, mask, maskable, random_words, mask_id, generator)
+        return self._corrupt(ids, mask, maskable, words, mask_id, generator)
 
     def _corrupt(
         self,
         ids: Int64[Tensor, "batch position"],
         mask: Bool[Tensor, "batch position"],
         maskable: Bool[Tensor, "batch position"],
-        random_words: Callable[[int], Tensor],
+        words: Int64[Tensor, " word"],
         mask_id: int,
         generator: torch.Generator,
     ) -> MaskedBatch:
@@ -120,5 +112,6 @@ class Masking:
         chosen = draw < self.p_mask
         shown = ids.masked_fill(chosen & (draw >= kept), mask_id)
         rows, positions = (chosen & (draw >= kept) & (draw < random)).nonzero(as_tuple=True)
-        shown[rows, positions] = random_words(len(rows))
+        drawn = torch.randint(len(words), (len(rows),), generator=generator, device=generator.device)
+        shown[rows, positions] = words[drawn]
         return MaskedBatch(shown, ids, mask, chosen)
