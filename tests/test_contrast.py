@@ -412,7 +412,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(statistic, n):
     generator = np.random.default_rng(1)
     sums, counts = simulated_documents(generator, 200_000)
     truth = getattr(PairSums(sums.sum(0), counts.sum(0)).contrast(), statistic)
-    runs = 1000
+    runs = 400
     intervals = np.stack(
         [
             bootstrap_interval(
@@ -422,4 +422,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say(statistic, n):
         ]
     )
     coverage = ((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])).mean()
-    assert 0.93 <= coverage <= 0.97
+    # 2.75 standard errors of a share of 0.95 in 400 runs, √(0.95 · 0.05 / 400) = 0.011, on either side. Intervals a
+    # quarter too narrow cover 0.858 ± 0.017.
+    assert 0.92 <= coverage <= 0.98

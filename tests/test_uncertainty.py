@@ -304,17 +304,17 @@ def test_words_are_resampled_for_ratio_and_difference_only():
 @pytest.mark.parametrize(
     ("sizes", "strength", "statistic", "most"),
     [
-        ([10] * 10, 0.15, "ratio", 0.97),
-        ([10] * 10, 0.15, "difference", 0.97),
-        ([10] * 10, 0.0, "difference", 0.97),  # topics are nothing but a name
-        ([5] * 20, 0.1, "ratio", 0.97),
-        ([1, 2, 3, 8, 20, 40], 0.1, "ratio", 0.97),
+        ([10] * 10, 0.15, "ratio", 0.98),
+        ([10] * 10, 0.15, "difference", 0.98),
+        ([10] * 10, 0.0, "difference", 0.98),  # topics are nothing but a name
+        ([5] * 20, 0.1, "ratio", 0.98),
+        ([1, 2, 3, 8, 20, 40], 0.1, "ratio", 0.98),
         ([3] * 20, 0.1, "ratio", 1.0),  # three words do not show their spread: on the wide side
     ],
 )
 def test_intervals_cover_the_truth_as_often_as_they_say(sizes, strength, statistic, most):
     generator = np.random.default_rng(0)
-    sizes, width, runs = np.array(sizes), 32, 1000
+    sizes, width, runs = np.array(sizes), 32, 400
     centres = generator.normal(0, strength, (len(sizes), width)) + 1 / np.sqrt(width)
     between = centres @ centres.T
     same = np.average(np.diag(between), weights=sizes * (sizes - 1))
@@ -322,7 +322,12 @@ def test_intervals_cover_the_truth_as_often_as_they_say(sizes, strength, statist
     truth = same / different if statistic == "ratio" else same - different
     samples = (planted(generator, centres, sizes, 1.0) for _ in range(runs))
     intervals = np.stack(
-        [interval_of_words(*words, statistic=statistic, seed=run) for run, words in enumerate(samples)]
+        [
+            interval_of_words(*words, statistic=statistic, n_resamples=400, seed=run)
+            for run, words in enumerate(samples)
+        ]
     )
     coverage = ((intervals[:, 0] <= truth) & (truth <= intervals[:, 1])).mean()
-    assert 0.93 <= coverage <= most
+    # A share of 0.95 in 400 runs has a standard error of √(0.95 · 0.05 / 400) = 0.011, so these bounds are 2.75 of
+    # them away. Intervals a quarter too narrow cover 0.858 ± 0.017, which is 3.5 below.
+    assert 0.92 <= coverage <= most

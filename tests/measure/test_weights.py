@@ -267,16 +267,18 @@ def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
     truth = (
         between.diagonal(dim1=1, dim2=2).mean(1) - between[:, ~torch.eye(8, dtype=torch.bool)].mean(1)
     ).numpy()
-    runs, covered = 600, np.zeros(2)
+    runs, covered = 300, np.zeros(2)
     for run in range(runs):
         noise = torch.randn(80, 12, generator=generator, dtype=torch.float64) * 0.5
         rows = centres.repeat_interleave(10, 0) + noise
         moments = word_moments(rows, rows, topics.group_of_word, topics)
         half = torch.from_numpy(split_halves(strata, seed=run))
         ends = head_ends(moments, P, Q, topics.group_of_word, topics, half)
-        interval = word_interval(*ends, strata, statistic="difference", seed=run)
+        interval = word_interval(*ends, strata, statistic="difference", n_resamples=400, seed=run)
         covered += (interval[:, 0] <= truth) & (truth <= interval[:, 1])
-    assert ((covered / runs >= 0.93) & (covered / runs <= 0.97)).all()
+    # A share of 0.95 in 300 runs has a standard error of √(0.95 · 0.05 / 300) = 0.0126; these are 2.5 of them on either
+    # side. Intervals a quarter too narrow cover 0.858 ± 0.020.
+    assert ((covered / runs >= 0.92) & (covered / runs <= 0.98)).all()
 
 
 def test_a_report_comes_back_from_disk_and_shows_a_row_per_head(tmp_path):

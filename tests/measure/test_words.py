@@ -301,7 +301,7 @@ def test_intervals_cover_the_truth_when_topics_overlap():
 
     # What the score of two different words is expected to be, by their kinds: the product of expected vectors.
     many = [
-        draw(np.repeat(np.arange(n * n), 20_000))[score].reshape(n * n, -1, width).mean(1) for score in (1, 0)
+        draw(np.repeat(np.arange(n * n), 10_000))[score].reshape(n * n, -1, width).mean(1) for score in (1, 0)
     ]
     related = np.array([[bool({*one} & {*other}) for other in kinds] for one in kinds])
     same_first = np.array([[one[0] == other[0] for other in kinds] for one in kinds])
@@ -311,7 +311,7 @@ def test_intervals_cover_the_truth_when_topics_overlap():
         / np.average(vectors @ vectors.T, weights=pairs * ~related)
         for vectors in many
     ]
-    runs, covered = 500, np.zeros(2)
+    runs, covered = 250, np.zeros(2)
     for run in range(runs):
         chance = generator.random((n * size, n * n))
         first = np.repeat(np.arange(n), size)
@@ -323,6 +323,9 @@ def test_intervals_cover_the_truth_when_topics_overlap():
         topics = Topics.from_token_ids(lists, vocabulary_size=n * size)
         words = labelled_words(torch.from_numpy(draw(kind)[0]), topics)
         strata = first_topics(topics)[words.group.numpy()]
-        intervals = word_interval(*word_ends(words, topics, seed=run), strata, seed=run)
+        ends = word_ends(words, topics, seed=run)
+        intervals = word_interval(*ends, strata, n_resamples=400, seed=run)
         covered += (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
-    assert ((covered / runs >= 0.93) & (covered / runs <= 0.97)).all()
+    # A share of 0.95 in 250 runs has a standard error of √(0.95 · 0.05 / 250) = 0.014; these are 2.5 of them on either
+    # side. Intervals a quarter too narrow cover 0.858 ± 0.022.
+    assert ((covered / runs >= 0.915) & (covered / runs <= 0.985)).all()
