@@ -1,10 +1,15 @@
 """The README's example, run as it stands there."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
-from real_text import minilm_folder
+from real_text import minilm_folder, wikipedia_articles
+
+import topic_probe as tp
+from topic_probe.cli import build_parser
+from topic_probe.paper import RECIPES
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -41,9 +46,51 @@ def test_the_toy_world_of_the_readme_comes_out(capsys):
     assert "dot products of 1.7, those of different topics of −0.2" in text
 
 
-def test_the_calls_that_the_readme_names_exist():
-    import topic_probe as tp
+@pytest.mark.slow
+def test_real_text_and_what_can_be_looked_at_come_out_of_the_readme(tmp_path, monkeypatch):
+    """Both examples as they stand there, but for fewer texts and topics and a folder with something saved in it."""
+    text = README.read_text()
+    real, look = (
+        re.search(rf"## {title}.*?```python\n(.*?)```", text, re.DOTALL).group(1)
+        for title in ("Real text", "Look at it")
+    )
+    fewer = {"tp.Corpus.bundled()": "few", "n_topics=20": "n_topics=4", "fraction=0.002": "fraction=0.05"}
+    for as_printed, smaller in fewer.items():
+        assert as_printed in real
+        real = real.replace(as_printed, smaller)
+    monkeypatch.chdir(tmp_path)
+    few = tp.Corpus.from_texts([article[:12000] for article in wikipedia_articles()[:6]])
+    values = {"tp": tp, "model": tp.open_model(minilm_folder()), "few": few}
+    exec(real, values)
+    found = values["matched"].to_dataframe().set_index(["score", "matched_on"])["ratio"]
+    assert found["cosine", "nothing"] > 1
+    values["attention"] = tp.measure_attention(
+        values["model"], values["topics"], list(values["documents"])[:8], n_permutations=9, n_resamples=9
+    )
+    values["attention"].save("results/attention")
+    exec(look, values)
+    assert "army" in (tmp_path / "attention.html").read_text()
+    assert "<svg" in (tmp_path / "heads.svg").read_text()
+    assert f"{values['attention'].overall.ratio:.4g}" in (tmp_path / "results.html").read_text()
 
+
+def test_every_command_of_the_readme_has_the_options_that_it_names():
+    commands = re.findall(r"`topic-probe ([^`…]*)`", README.read_text())
+    assert len(commands) >= 8
+    parser = build_parser()
+    for command in commands:
+        if command.split()[1:] != ["NAME"]:  # stands for any of them
+            parser.parse_args(shlex.split(command))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["measure", "attention", "MODEL", "--no-such-option"])
+
+
+def test_every_recipe_is_in_the_readme():
+    table = README.read_text().split("| recipe |")[1].split("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == set(RECIPES)
+
+
+def test_the_calls_that_the_readme_names_exist():
     for name in set(re.findall(r"\btp\.(\w+)", README.read_text())):
         assert hasattr(tp, name), name
     for owner in ("Topics", "Corpus"):

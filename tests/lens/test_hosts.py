@@ -700,6 +700,19 @@ def test_nothing_of_the_training_is_left_in_a_twin(name):
             assert set(parameter.flatten().tolist()) in ({0.0}, {1.0}), key
 
 
+def test_opening_a_folder_draws_no_bar_over_its_weights_and_leaves_bars_as_they_were(capsys):
+    from transformers.utils import logging as settings
+
+    for shown in (True, False):
+        (settings.enable_progress_bar if shown else settings.disable_progress_bar)()
+        try:
+            hosts.open_model(minilm_folder())
+            assert settings.is_progress_bar_enabled() == shown
+        finally:
+            settings.enable_progress_bar()
+    assert "Loading" not in capsys.readouterr().err
+
+
 def test_a_twin_reads_text_as_its_model_does():
     # TransformerLens changes the tokenizer that a bridge is given; given its own again, it loses [CLS] and [SEP].
     bridge = hosts.open_model(zoo.make("bert"), tokenizer=small_language.tokenizer(), host="bridge")

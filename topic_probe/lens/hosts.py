@@ -3,6 +3,8 @@
 import copy
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,14 +99,29 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
         config = transformers.AutoConfig.from_pretrained(name, revision=revision)
         classes = getattr(config, "architectures", None) or ["AutoModel"]
         model_class = getattr(transformers, classes[0], transformers.AutoModel)
-        model, info = model_class.from_pretrained(
-            name, revision=revision, dtype=dtype, output_loading_info=True
-        )
+        with _no_weight_bar():
+            model, info = model_class.from_pretrained(
+                name, revision=revision, dtype=dtype, output_loading_info=True
+            )
     except (OSError, SafetensorError) as error:
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
     if tokenizer is None:
         tokenizer = load_tokenizer(name, revision)
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
+
+
+@contextmanager
+def _no_weight_bar() -> Iterator[None]:
+    """Without the bar over weights that are on this machine already; downloads have bars of their own."""
+    from transformers.utils import logging as settings
+
+    shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            settings.enable_progress_bar()
 
 
 def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
