@@ -12,6 +12,7 @@ from topic_probe.data.corpus import Corpus
 from topic_probe.measure.dynamics import measure_dynamics
 from topic_probe.paper import figure5
 from topic_probe.paper.claims import summary
+from topic_probe.paper.recipe import slug
 from topic_probe.toy.bert import TextConfig
 from topic_probe.toy.history import History, TrainConfig
 
@@ -120,7 +121,10 @@ def test_the_recipe_saves_its_claims_tables_figures_and_histories_and_goes_on_in
     assert result.runs[0].history.toy.vocabulary_size == 15 + 3 + 5
     assert all(report.layer == (0, 1) for report in result.reports["dynamics"].values())
     saved = result.save(tmp_path / "saved")
-    assert {path.stem for path in (saved / "figures").glob("*.svg")} == {"figure5", "figure5-other-settings"}
+    assert {path.stem for path in (saved / "figures").glob("*.svg")} == {
+        "figure5",
+        f"figure5-{slug(result.runs[1].setting.name)}",
+    }
     assert len(json.loads((saved / "claims.json").read_text(encoding="utf-8"))["claims"]) == 5
     again = figure5.run(quick=True, corpus=small, folder=tmp_path / "work")
     assert [one.seconds for one in again.runs] == [0.0, 0.0]

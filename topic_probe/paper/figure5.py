@@ -301,15 +301,15 @@ def _sensitivity_claim(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Cla
 
 
 def draw(result: RecipeResult) -> "dict[str, Figure]":
-    """Norms and rotation against steps, a column for every layer; the settings like the paper's, and the others."""
+    """Norms and rotation against steps, a column for every layer: the settings like the paper's, then each of the others."""
     from topic_probe.show.curves import training_panels
 
-    groups = {
-        "figure5": [one.history for one in result.runs if _is_papers(one)],
-        "figure5 other settings": [one.history for one in result.runs if not _is_papers(one)],
-    }
+    like_the_paper = [one.history for one in result.runs if _is_papers(one)]
+    groups = {"figure5": (result.title, like_the_paper)} if like_the_paper else {}
+    for one in result.runs:
+        if not _is_papers(one):
+            groups[f"figure5 {one.setting.name}"] = (f"{result.title}: {one.setting.name}", [one.history])
     return {
-        name: training_panels({"": histories}, stages=False, title=result.title)
-        for name, histories in groups.items()
-        if histories
+        name: training_panels({"": histories}, stages=False, title=title)
+        for name, (title, histories) in groups.items()
     }
