@@ -506,6 +506,7 @@ def test_a_topic_whose_words_are_all_split_is_kept_empty(wordpiece):
     [
         ("frog", "a list of words, got 'frog'; put a single word into a list"),
         (5, "a list of words, got 5"),
+        ({"toads": ["frog"]}, "a list of words, got {'toads'"),
         ([5], "are strings, got 5; token ids go to Topics.from_token_ids"),
         ([None], "are strings, got None"),
         ([("frog", 0.5)], r"got \('frog', 0.5\); .* of \(word, score\) pairs only the word"),

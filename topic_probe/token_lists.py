@@ -63,8 +63,8 @@ def _ids_of_items(values: Any, what: str) -> Ids:
 
 
 def word_list(values: Any, what: str) -> list[str]:
-    """Words as a list; a bare string, ids and (word, score) pairs are refused."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    """Words as a list; a bare string, ids, (word, score) pairs and mappings are refused."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of words, got {values!r}; put a single word into a list")
     words = list(values)
     for word in words:

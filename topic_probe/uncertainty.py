@@ -216,6 +216,17 @@ def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.n
     return np.where(enough, divide(weights.sum(0) ** 2, (weights**2).sum(0)), 0.0)
 
 
+def check_interval(n_resamples: int, confidence: float) -> None:
+    """Refuse what intervals cannot be computed with, before anything slow; no resamples at all are fine."""
+    if n_resamples < 0:
+        raise ValueError(f"n_resamples must be at least 0 (no intervals), got {n_resamples}")
+    if not 0 < confidence < 1:
+        raise ValueError(
+            "confidence is the share of intervals that is to hold the true number and must lie between 0 and 1, "
+            f"got {confidence}"
+        )
+
+
 def percentile_interval(
     values: Float64[np.ndarray, "resample *shape"],
     effective: Float64[np.ndarray, "*#shape"],

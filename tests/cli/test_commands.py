@@ -446,3 +446,12 @@ def test_a_model_trained_on_text_is_opened_from_its_history(run, refused, model_
     assert json.loads(said)["kind"] == "embeddings"
     assert "name one with --tokenizer" in refused(*command)
     assert "--device does not fit here" in refused(*command, "--device", "cpu")
+
+
+def test_where_no_head_has_a_ratio_the_answer_says_so(run, model_folder, words, tmp_path):
+    text = tmp_path / "one.txt"
+    text.write_text("army")
+    code, said, _ = run("measure", "attention", model_folder, "--topics", words, "--corpus", text, *FAST)
+    assert code == 0
+    assert "Empty DataFrame" not in said
+    assert "heads with the highest ratios\nnone: no head has a ratio" in said

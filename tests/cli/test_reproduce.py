@@ -231,3 +231,10 @@ def test_options_of_some_recipes_go_to_these(run, refused, recipes, model_folder
     assert "plain takes no --words" in refused("reproduce", "plain", *lists, "--out", tmp_path / "no")
     same = ["--words", "frog toad", "frog lizard", "--out", tmp_path / "no"]
     assert "begin with different words" in refused("reproduce", "special", *same)
+
+
+def test_models_are_opened_without_the_bars_of_other_libraries(run, model_folder, tmp_path):
+    options = ["--models", model_folder, "--words", "army battle", "song band", "--out", tmp_path]
+    code, _, err = run("reproduce", "figure3", *options)
+    assert code in (0, 1)  # which is chance, as the weights are random
+    assert err.splitlines() == ["topic-probe: figure3: (1 of 1) cosines of words that belong together"]

@@ -130,3 +130,13 @@ def test_other_versions_are_named(monkeypatch):
     found = check_model(tp.open_model(zoo.make("bert-headless")))
     assert found.untested == ("transformer-lens 99.1", "transformers 99.1", "torch 99.1")
     assert "no: transformer-lens 99.1" in str(found)
+
+
+def test_nan_in_the_attention_of_a_later_head_is_not_overlooked():
+    model = zoo.make("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.self.query.weight[0, 0] = float("nan")
+    found = check_model(tp.open_model(model))
+    assert not found.rows_sum_to_one
+    assert not found.batch_changes_nothing
+    assert "rows sum to one               NO: there is NaN in the attention" in str(found)

@@ -325,3 +325,10 @@ def test_a_result_on_disk_has_tables_figures_and_reports(result, tmp_path):
     (text,) = result.tables["texts"]
     assert (text["fitted_articles"], text["vocabulary"], text["measured_documents"]) == (40, 97, 12)
     assert (text["shortest"], text["longest"]) == (20, 20)
+
+
+@pytest.mark.parametrize("thresholds", [[2.0], [0.001, 0.0], [float("nan")], []])
+def test_thresholds_that_are_no_shares_are_refused_before_topics_are_fitted(thresholds, monkeypatch):
+    monkeypatch.setattr(table1, "prepare_all", None)
+    with pytest.raises(ValueError, match="shares of the vocabulary, above 0 and at most 1"):
+        table1.run(quick=True, thresholds=thresholds)

@@ -306,6 +306,7 @@ def test_documents_in_any_shape_are_shown_but_only_one(topics):
         ({"layer": 9}, r"no layer 9 in this stack; its layers are 0–2"),
         ({"heads": [(0, 7)]}, r"no head L0H7 in this stack; the heads of layer 0 are 0–3"),
         ({"heads": 2}, "needs its layer"),
+        ({"layer": 0, "heads": ["L1H2"]}, "head L1H2 is not in layer 0"),
         ({"heads": "first"}, "named as in 'L3H7'"),
         ({"heads": []}, "heads is empty"),
         ({"stack": "decoder"}, "no stack 'decoder'; it has 'self'"),

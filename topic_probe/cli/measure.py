@@ -231,8 +231,9 @@ _SHOWN = (
 def _attention_text(report: Any) -> str:
     heads = report.heads.top(10).to_dataframe()
     shown = heads[[column for column in _SHOWN if column in heads]]
+    best = table(shown) if len(shown) else "none: no head has a ratio"
     return (
-        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{table(shown)}\n"
+        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{best}\n"
         f"{_notes(report)}"
     )
 

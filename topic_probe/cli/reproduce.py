@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import plain, warn
-from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer
+from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer, quiet_transformers
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
 from topic_probe.cli.outputs import check_free, new_file, new_folder
 from topic_probe.paper import RECIPES
@@ -176,7 +176,10 @@ def _one(
     start = time.perf_counter()
     fitting = {option: value for option, value in options.items() if option in _parameters(recipe)}
     try:
-        with new_folder(folder, overwrite=parsed.overwrite) as draft:
+        with (
+            new_folder(folder, overwrite=parsed.overwrite) as draft,
+            quiet_transformers(progress=parsed.console.progress),
+        ):
             result = recipe.run(progress=parsed.console.progress, **fitting)
             draft.rmdir()  # it is made anew
             result.save(draft)

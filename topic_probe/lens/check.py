@@ -1,12 +1,13 @@
 """What can be measured of a model, and whether the numbers can be trusted, found out by trying."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from topic_probe.lens import capture
 from topic_probe.lens.huggingface import Inputs, Probe, Site, evaluating
@@ -107,14 +108,14 @@ class ModelCheck:
             lines += [("attention", self._stack(stack)) for stack in self.stacks]
             lines += [
                 ("patterns are seen", "yes"),
-                ("rows sum to one", f"{_yes(self.rows_sum_to_one)} (off by {self.row_error:.0e} at most)"),
+                ("rows sum to one", f"{_yes(self.rows_sum_to_one)}{_off(self.row_error)}"),
                 (
                     "padding is honoured",
                     f"{_yes(self.honours_padding)}{'' if self.honours_padding else _ALONE}",
                 ),
                 (
                     "batched = single",
-                    f"{_yes(self.batch_changes_nothing)} (off by {self.batch_error:.0e} at most)",
+                    f"{_yes(self.batch_changes_nothing)}{_off(self.batch_error)}",
                 ),
                 ("read beside the fused kernel", _yes(self.fused)),
             ]
@@ -148,6 +149,12 @@ _ALONE = ": documents of different length never share a batch"
 
 def _yes(answer: bool) -> str:
     return "yes" if answer else "NO"
+
+
+def _off(error: float) -> str:
+    if isnan(error):
+        return ": there is NaN in the attention, see whether the weights are whole and load them in float32"
+    return f" (off by {error:.0e} at most)"
 
 
 def check_model(model: Any) -> ModelCheck:
@@ -212,13 +219,19 @@ def _attention(seen: capture.View) -> dict[str, Any]:
     sums = [pattern.double().sum(-1) for patterns in alone for pattern in patterns.values()]
     return {
         "stacks": tuple(stacks),
-        "row_error": max(float((total - 1).abs().max()) for total in sums),
-        "batch_error": max(
+        "row_error": _largest((total - 1).abs().max() for total in sums),
+        "batch_error": _largest(
             _difference(site, together[site][number], patterns[site][0], inputs, number)
             for number, patterns in enumerate(alone)
             for site in seen.sites
         ),
     }
+
+
+def _largest(errors: Iterable[float | Tensor]) -> float:
+    """The largest error, NaN if one is NaN, which is larger than any."""
+    values = [float(error) for error in errors]
+    return nan if any(map(isnan, values)) else max(values)
 
 
 def _single(inputs: Inputs, number: int) -> Inputs:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Alternative,
     benjamini_hochberg,
+    check_interval,
     divide,
     no_interval_reason,
     permutation_p_value,
@@ -172,6 +173,11 @@ def measure_attention(
 
     if level not in ("token", "word"):
         raise ValueError(f"level must be 'token' or 'word', not {level!r}")
+    check_interval(n_resamples, confidence)
+    if n_permutations < 0:
+        raise ValueError(f"n_permutations must be at least 0 (no p-values), got {n_permutations}")
+    if alternative not in get_args(Alternative):
+        raise ValueError(f"alternative must be one of {get_args(Alternative)}, got {alternative!r}")
     with joined(distributed) as processes:
         model = open_model(model)
         capture.check_topics(model, topics)

@@ -24,7 +24,7 @@ from topic_probe.measure.words import (
     word_ends,
 )
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import no_interval_reason, word_interval
+from topic_probe.uncertainty import check_interval, no_interval_reason, word_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,6 +133,7 @@ def measure_embeddings(
     """
     from topic_probe.lens.hosts import open_model
 
+    check_interval(n_resamples, confidence)
     with joined(distributed and documents is not None) as processes:
         model = open_model(model)
         capture.check_topics(model, topics)

@@ -152,6 +152,10 @@ def run_table(
 ) -> RecipeResult:
     """One of the tables; arguments as in `run`."""
     start = time.perf_counter()
+    if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
+        raise ValueError(
+            f"thresholds are shares of the vocabulary, above 0 and at most 1, got {list(thresholds)}"
+        )
     claims: list[Claim] = []
     rows: list[dict[str, Any]] = []
     attention: dict[str, Report] = {}

@@ -311,6 +311,8 @@ def _place_of(one: Any, layer: int | None, place: dict[tuple[int, int], int]) ->
     elif not _is_pair(one):
         raise TypeError(f"a head is a number, a pair (layer, head) or a label such as 'L3H7', not {one!r}")
     wanted = int(one[0]), int(one[1])
+    if layer is not None and wanted[0] != layer:
+        raise ValueError(f"the head L{wanted[0]}H{wanted[1]} is not in layer {layer}: leave layer= out")
     if wanted not in place:
         heads = sorted({head for number, head in place if number == wanted[0]})
         known = f"the heads of layer {wanted[0]} are {_numbers(heads)}" if heads else "nor that layer"
