@@ -528,7 +528,7 @@ def test_large_blocks_are_scored_in_parts(topics, monkeypatch):
 
 def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
     """Memory is flat: whatever the number of documents, no more than the limit of rows is kept."""
-    monkeypatch.setattr(attention, "MAX_DOCUMENT_SUMS", 4 * 64)
+    monkeypatch.setattr(attention, "MAX_DOCUMENT_SUMS", 4 * 256)
     view = capture.view(tp.open_model(bert()))
     meter = attention._Meter(
         view,
@@ -539,9 +539,9 @@ def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
         through="auto",
         check_rows=True,
     )
-    stream.run(meter, stream.token_batches(some_documents(175, longest=30)))
-    assert meter.totals.measured == 175
-    assert len(meter.totals.by_document) <= 64
+    stream.run(meter, stream.token_batches(some_documents(700, longest=30)))
+    assert meter.totals.measured == 700
+    assert len(meter.totals.by_document) <= 256
 
 
 def test_a_report_lists_its_highest_heads_and_comes_back_from_disk(topics, tmp_path):
