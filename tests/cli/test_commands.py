@@ -216,9 +216,14 @@ def test_models_that_are_not_there_are_refused(refused, words, texts, toy_folder
     assert f"there is no folder '{gone}'" in refused("check", gone)
     assert "holds no config.json" in refused("check", texts)
     assert "no tokenizer can be loaded" in refused("fit-topics", texts, "--corpus", texts, "--out", gone)
-    assert "this model has no tokenizer" in refused(*measured(toy_folder, words, "--corpus", texts))
+    assert "trained on synthetic documents" in refused(*measured(toy_folder, toy_folder, "--corpus", texts))
     assert "--dtype does not fit here" in refused("check", toy_folder, "--dtype", "float32")
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
+def test_a_device_that_is_not_here_is_refused_by_the_name_of_the_option(refused, model_folder, device):
+    assert f"--device '{device}' cannot be used here: " in refused("check", model_folder, "--device", device)
 
 
 def test_a_type_of_weights_that_is_none_is_refused(refused, model_folder):

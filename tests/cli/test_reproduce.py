@@ -105,6 +105,7 @@ def test_ctrl_c_keeps_the_recipes_that_are_finished(run, recipes, tmp_path):
     recipes(
         first=recipe("first"), slow=recipe("slow", KeyboardInterrupt("slow: interrupted after step 7 of 9"))
     )
+    (tmp_path / "kept").mkdir()
     code, _, err = run("reproduce", "all", "--out", tmp_path / "out", "--folder", tmp_path / "kept")
     assert code == 130
     assert err.splitlines()[-1] == (
@@ -238,3 +239,10 @@ def test_models_are_opened_without_the_bars_of_other_libraries(run, model_folder
     code, _, err = run("reproduce", "figure3", *options)
     assert code in (0, 1)  # which is chance, as the weights are random
     assert err.splitlines() == ["topic-probe: figure3: (1 of 1) cosines of words that belong together"]
+
+
+def test_ctrl_c_before_the_first_checkpoint_names_no_checkpoints(run, recipes, tmp_path):
+    recipes(slow=recipe("slow", KeyboardInterrupt()))
+    code, _, err = run("reproduce", "slow", "--out", tmp_path / "out", "--folder", tmp_path / "kept")
+    assert code == 130
+    assert err.splitlines()[-1].endswith("nothing was finished; there is no checkpoint yet")

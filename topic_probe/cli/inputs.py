@@ -126,6 +126,8 @@ def open_model(parsed: argparse.Namespace) -> Any:
     options = OPEN_MODEL.arguments(parsed)
     if "dtype" in options:
         options["dtype"] = _dtype(options["dtype"])
+    if "device" in options:
+        _check_device(options["device"])
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
     with quiet_transformers(progress=parsed.console.progress):
@@ -159,6 +161,16 @@ def _dtype(name: str) -> Any:
     return dtype
 
 
+def _check_device(name: str) -> None:
+    """Refuse a device that is not here, in words of the command."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """The tokenizer of a model, from a folder or the hub."""
     from topic_probe.lens.hosts import load_tokenizer
@@ -177,6 +189,11 @@ def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
 def tokenizer_of(model: Any) -> Any:
     """The tokenizer of an opened model, which texts and word lists need."""
     tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None and hasattr(model, "toy_config"):
+        raise ValueError(
+            "this model was trained on synthetic documents, whose words are numbers, so it reads no texts: "
+            "measure its embeddings or weights with the topics beside it"
+        )
     if tokenizer is None:
         raise ValueError("this model has no tokenizer to read words with: name one with --tokenizer")
     return tokenizer

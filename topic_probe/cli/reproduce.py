@@ -108,7 +108,12 @@ def run(parsed: argparse.Namespace) -> int:
         _write_page(out, saved)
         kept = f"finished and kept in {out}: {', '.join(saved)}" if saved else "nothing was finished"
         checkpoints = options.get("folder")
-        more = f"checkpoints are in {checkpoints}" if checkpoints else "give --folder DIR to go on next time"
+        if checkpoints and not Path(checkpoints).expanduser().exists():
+            more = "there is no checkpoint yet"
+        else:
+            more = (
+                f"checkpoints are in {checkpoints}" if checkpoints else "give --folder DIR to go on next time"
+            )
         raise KeyboardInterrupt(f"{stop}; {kept}; {more}".removeprefix("; ")) from stop
     page = _write_page(out, [name for name, about in told.items() if "saved" in about])
     parsed.console.answer(_summary(told, page), {"recipes": told, "page": page and str(page)})

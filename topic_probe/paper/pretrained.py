@@ -281,6 +281,7 @@ def open_named(source: Any, *, reachable: Callable[[], bool] = hub_is_reachable)
 _NOT_HERE = (
     "{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf download "
     '{name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
+    " (in a shell: --models {label}=FOLDER)"
 )
 
 
