@@ -460,3 +460,12 @@ def test_where_no_head_has_a_ratio_the_answer_says_so(run, model_folder, words, 
     assert code == 0
     assert "Empty DataFrame" not in said
     assert "heads with the highest ratios\nnone: no head has a ratio" in said
+
+
+def test_the_answer_counts_what_of_a_corpus_was_not_read(run, model_folder, words, tmp_path):
+    records = tmp_path / "records.jsonl"
+    records.write_text('{"text": "the army and the band"}\n{"text": null}\nnot json\n')
+    code, said, _ = run("measure", "attention", model_folder, "--topics", words, "--corpus", records, *FAST)
+    assert code == 0
+    assert "(missing texts (None): 1)" in said
+    assert "(lines that are no JSON: 1)" in said

@@ -241,7 +241,8 @@ def _attention_text(report: Any) -> str:
 def _notes(report: Any) -> str:
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
-    left_out = [f"{reason}: {count:,}" for reason, count in counts["left_out"].items() if count]
+    lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
+    left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
     reasons = [report.overall.reason] if report.overall.reason else []
     return "\n".join(f"({note})" for note in (read, *left_out, *reasons))
 
