@@ -301,7 +301,7 @@ def _sensitivity_claim(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Cla
 
 
 def draw(result: RecipeResult) -> "dict[str, Figure]":
-    """Norms and rotation against steps, a column for every layer: the settings like the paper's, then each of the others."""
+    """Norms and rotation against steps, a column per layer: the settings like the paper's, and each of the others."""
     from topic_probe.show.curves import training_panels
 
     like_the_paper = [one.history for one in result.runs if _is_papers(one)]
