@@ -18,6 +18,7 @@ from transformers import (
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure import attention, stream
+from topic_probe.measure import meter as meter_module
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -279,7 +280,8 @@ def test_words_that_merely_stand_closer_have_a_matched_ratio_of_one(topics):
         position = torch.arange(pattern.shape[-1])
         # Constant within the distance bins, so that bins are what is compared.
         weight = 1.0 / (
-            1 + torch.bucketize((position - position[:, None]).abs(), torch.tensor(attention.DISTANCE_BINS))
+            1
+            + torch.bucketize((position - position[:, None]).abs(), torch.tensor(meter_module.DISTANCE_BINS))
         )
         return (weight / weight.sum(-1).max()).double().expand(pattern.shape)
 
@@ -396,7 +398,7 @@ def test_permutation_p_values_are_uniform_without_structure():
 
 
 def test_the_null_keeps_topic_sizes_and_counts_every_pair_once(topics):
-    null = attention._Null(topics, 50, seed=0)
+    null = meter_module.Null(topics, 50, seed=0)
     for column in null.groups.T:
         assert sorted(column.tolist()) == sorted(topics.group_of_word.tolist())
     pairs = torch.cartesian_prod(topics.words, topics.words).T.contiguous()
@@ -411,8 +413,8 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=VOCABULARY)
     documents, model = some_documents(6), gpt2()
     view = capture.view(tp.open_model(model))
-    null = attention._Null(topics, 5, seed=3)
-    meter = attention._Meter(
+    null = meter_module.Null(topics, 5, seed=3)
+    meter = meter_module.Meter(
         view, topics, null, level="token", include_self=True, through="auto", check_rows=True
     )
     stream.run(meter, stream.token_batches(documents, batch_size=4))
@@ -522,18 +524,18 @@ def test_out_of_memory_halves_the_batch_and_changes_nothing(topics, monkeypatch)
 def test_large_blocks_are_scored_in_parts(topics, monkeypatch):
     documents = some_documents(20)
     whole = tp.measure_attention(bert(), topics, documents, special_ids={2})
-    monkeypatch.setattr(attention, "MAX_BLOCK_NUMBERS", 2000)
+    monkeypatch.setattr(meter_module, "MAX_BLOCK_NUMBERS", 2000)
     same_numbers(whole, tp.measure_attention(bert(), topics, documents, special_ids={2}), 1e-9)
 
 
 def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
     """Memory is flat: whatever the number of documents, no more than the limit of rows is kept."""
-    monkeypatch.setattr(attention, "MAX_DOCUMENT_SUMS", 4 * 256)
+    monkeypatch.setattr(meter_module, "MAX_DOCUMENT_SUMS", 4 * 256)
     view = capture.view(tp.open_model(bert()))
-    meter = attention._Meter(
+    meter = meter_module.Meter(
         view,
         topics,
-        attention._Null(topics, 0, 0),
+        meter_module.Null(topics, 0, 0),
         level="token",
         include_self=True,
         through="auto",

@@ -15,7 +15,8 @@ from many_processes import documents, model, other_topics, topics
 
 import topic_probe as tp
 from topic_probe.contrast import DocumentSums
-from topic_probe.measure import attention, checkpoint, states
+from topic_probe.measure import checkpoint, states
+from topic_probe.measure import meter as meter_module
 
 N = 60
 PROGRAM = Path(many_processes.__file__)
@@ -28,7 +29,7 @@ OPTIONS = {**PLAIN, "checkpoint_every": 0.0}
 def measured(monkeypatch):
     """How many documents went through a model."""
     numbers = []
-    for meter in (attention._Meter, states.LayerMeter):
+    for meter in (meter_module.Meter, states.LayerMeter):
 
         def add(self, batch, original=meter.add):
             numbers.append(len(batch))
@@ -89,17 +90,17 @@ def test_a_killed_process_is_taken_up_by_the_next_one(tmp_path, measured):
 
 def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measured, monkeypatch):
     """Documents are sorted by length in groups of 32 batches; the model breaks within the second one."""
-    add = attention._Meter.add
+    add = meter_module.Meter.add
 
     def breaks(self, batch):
         if len(measured) == 40:
             raise RuntimeError("no power")
         add(self, batch)
 
-    monkeypatch.setattr(attention._Meter, "add", breaks)
+    monkeypatch.setattr(meter_module.Meter, "add", breaks)
     with pytest.raises(RuntimeError, match="no power"):
         tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
-    monkeypatch.setattr(attention._Meter, "add", add)
+    monkeypatch.setattr(meter_module.Meter, "add", add)
     measured.clear()
     report = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     assert sum(measured) == report.provenance["documents_measured"] - 40
@@ -108,9 +109,9 @@ def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measure
 
 def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
     """More documents than are kept apart, and so few after the interruption that they would not be too many again."""
-    monkeypatch.setattr(attention, "DocumentSums", lambda limit: DocumentSums(45))
+    monkeypatch.setattr(meter_module, "DocumentSums", lambda limit: DocumentSums(45))
     expected = everything()
-    add, batches = attention._Meter.add, []
+    add, batches = meter_module.Meter.add, []
 
     def breaks(self, batch):
         batches.append(batch)
@@ -118,7 +119,7 @@ def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         add(self, batch)
 
-    monkeypatch.setattr(attention._Meter, "add", breaks)
+    monkeypatch.setattr(meter_module.Meter, "add", breaks)
     tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     again = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     assert len(batches) < 62
@@ -292,13 +293,13 @@ def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
         return write(path, files)
 
     monkeypatch.setattr(checkpoint, "write_directory", write_and_note)
-    add = attention._Meter.add
+    add = meter_module.Meter.add
 
     def later(self, batch):
         clock[0] += 1
         add(self, batch)
 
-    monkeypatch.setattr(attention._Meter, "add", later)
+    monkeypatch.setattr(meter_module.Meter, "add", later)
     options = {**OPTIONS, "batch_size": 4, "checkpoint_every": 3.0}
     tp.measure_attention(model(), topics(), documents(40), checkpoint=tmp_path, **options)
     assert written == [0, 3, 6, 9, 10]

@@ -14,7 +14,7 @@ from torch import Tensor
 from topic_probe.contrast import DocumentSums
 from topic_probe.data.batches import TokenBatch
 from topic_probe.lens import capture
-from topic_probe.measure.attention import _BROKEN, _Block, _Meter, _Null
+from topic_probe.measure.meter import BROKEN, Block, Meter, Null
 from topic_probe.measure.positions import Units, between_units
 from topic_probe.measure.processes import joined
 from topic_probe.measure.stream import Reading, Saving, take_in
@@ -127,7 +127,7 @@ def attention_by_class(
     return meter.found(read | {"max_length": reading.longest(model), "processes": processes.size})
 
 
-class _PairMeter(_Meter):
+class _PairMeter(Meter):
     """Runs batches through a model as for `measure_attention`, and adds up by classes of pairs."""
 
     def __init__(
@@ -144,7 +144,7 @@ class _PairMeter(_Meter):
         super().__init__(
             view,
             words,
-            _Null(words, 0, 0),
+            Null(words, 0, 0),
             level="token",
             include_self=False,
             through=through,
@@ -160,9 +160,9 @@ class _PairMeter(_Meter):
         sums = {"by_head": self.by_head, "n_by_head": self.n_by_head}
         self.totals = Totals(DocumentSums(limit), sums | {"table": self.table, "n_table": self.n_table})
 
-    def _score(self, batch: TokenBatch, units: Any, blocks: list[_Block]) -> None:
+    def _score(self, batch: TokenBatch, units: Any, blocks: list[Block]) -> None:
         broken = torch.stack([block.broken for block in blocks]).any(0)
-        self.totals.left_out[_BROKEN] += int(broken.sum())
+        self.totals.left_out[BROKEN] += int(broken.sum())
         kept = (~broken).nonzero().flatten().tolist()
         sums, counts = (np.zeros((len(kept), 3 * self.n_cells)) for _ in range(2))
         for numbers in self._alike(blocks):
@@ -180,7 +180,7 @@ class _PairMeter(_Meter):
         self.totals.measured += len(kept)
 
     def _add_document(
-        self, blocks: list[_Block], row: int, asking: Units, asked: Units
+        self, blocks: list[Block], row: int, asking: Units, asked: Units
     ) -> tuple[Int64[np.ndarray, " cell"], Float64[np.ndarray, "cell head"], Float64[np.ndarray, " cell"]]:
         """The cells that one document has pairs in, with its sums by head and its counts."""
         n, m = len(asking), len(asked)
