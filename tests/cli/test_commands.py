@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import zoo
 from real_text import topics_by_hand
 
 import topic_probe as tp
@@ -387,6 +388,16 @@ def test_check_fails_where_attention_cannot_be_measured(run, tmp_path):
     assert code == 1
     assert "patterns are seen" in said
     assert "no: " in said
+
+
+def test_check_fails_where_attention_is_nan(run, tmp_path):
+    model = zoo.make("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[1].attention.self.query.weight[0, 0] = float("nan")
+    model.save_pretrained(tmp_path / "broken")
+    code, said, _ = run("check", tmp_path / "broken", "--json")
+    assert code == 1
+    assert json.loads(said)["attention_can_be_measured"] is False
 
 
 # --- the program as a whole ---------------------------------------------------------------------------

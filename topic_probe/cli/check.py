@@ -22,9 +22,10 @@ def add_to(commands: Any) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Check a model; 1 where its attention cannot be measured."""
+    """Check a model; 1 where its attention cannot be measured, or its rows do not sum to one (NaN is in them)."""
     from topic_probe.lens.check import check_model
 
     found = check_model(open_model(parsed))
-    parsed.console.answer(str(found), {**plain(found), "attention_can_be_measured": found.attention})
-    return 0 if found.attention else 1
+    measurable = found.attention and found.rows_sum_to_one
+    parsed.console.answer(str(found), {**plain(found), "attention_can_be_measured": measurable})
+    return 0 if measurable else 1
