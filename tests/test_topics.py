@@ -18,12 +18,12 @@ import transformers
 from safetensors.numpy import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from topic_probe.token_lists import by_topic
-from topic_probe.topic_models import kept_per_topic
 from topic_probe.topics import Topics, tokenizer_hash
-from topic_probe.vocabulary import look_up, readable
+from topic_probe.topics.lists import by_topic
+from topic_probe.topics.models import kept_per_topic
+from topic_probe.topics.vocabulary import look_up, readable
 
-SAVED = Path(__file__).parent / "data" / "topics_schema1"
+SAVED = Path(__file__).parent / "text" / "topics_schema1"
 
 
 def sets_of(topics: Topics) -> dict[str, set[int]]:

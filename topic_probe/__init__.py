@@ -9,95 +9,95 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
-    from topic_probe.data import word_tokenizer as word_tokenizer
-    from topic_probe.data.batches import Document as Document
-    from topic_probe.data.batches import encode_texts as encode_texts
-    from topic_probe.data.cooccurrence import Cooccurrence as Cooccurrence
-    from topic_probe.data.cooccurrence import count_cooccurrence as count_cooccurrence
-    from topic_probe.data.corpus import Corpus as Corpus
-    from topic_probe.data.corpus import DocumentStream as DocumentStream
-    from topic_probe.data.lda import TopicFit as TopicFit
-    from topic_probe.data.lda import fit_topics as fit_topics
-    from topic_probe.data.masking import Masking as Masking
-    from topic_probe.data.stability import TopicStability as TopicStability
-    from topic_probe.data.stability import topic_stability as topic_stability
-    from topic_probe.data.synthetic import TopicModel as TopicModel
     from topic_probe.lens.check import ModelCheck as ModelCheck
     from topic_probe.lens.check import check_model as check_model
     from topic_probe.lens.hosts import open_model as open_model
     from topic_probe.lens.hosts import random_init as random_init
-    from topic_probe.measure.agreement import AgreementReport as AgreementReport
-    from topic_probe.measure.agreement import measure_agreement as measure_agreement
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
-    from topic_probe.measure.dynamics import DynamicsReport as DynamicsReport
-    from topic_probe.measure.dynamics import measure_dynamics as measure_dynamics
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
     from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
-    from topic_probe.measure.landscape import LandscapeReport as LandscapeReport
-    from topic_probe.measure.landscape import measure_landscape as measure_landscape
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
-    from topic_probe.measure.report import load_report as load_report
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
+    from topic_probe.report import load_report as load_report
     from topic_probe.show import figures as figures
     from topic_probe.show.pages import report_page as report_page
     from topic_probe.show.pages import show_attention as show_attention
+    from topic_probe.text import word_tokenizer as word_tokenizer
+    from topic_probe.text.batches import Document as Document
+    from topic_probe.text.batches import encode_texts as encode_texts
+    from topic_probe.text.cooccurrence import Cooccurrence as Cooccurrence
+    from topic_probe.text.cooccurrence import count_cooccurrence as count_cooccurrence
+    from topic_probe.text.corpus import Corpus as Corpus
+    from topic_probe.text.corpus import DocumentStream as DocumentStream
+    from topic_probe.text.lda import TopicFit as TopicFit
+    from topic_probe.text.lda import fit_topics as fit_topics
+    from topic_probe.text.stability import TopicStability as TopicStability
+    from topic_probe.text.stability import topic_stability as topic_stability
     from topic_probe.topics import Topics as Topics
     from topic_probe.toy import theory as theory
-    from topic_probe.toy.bert import TextConfig as TextConfig
-    from topic_probe.toy.bert import build_bert as build_bert
-    from topic_probe.toy.history import History as History
-    from topic_probe.toy.history import TrainConfig as TrainConfig
+    from topic_probe.toy.agreement import AgreementReport as AgreementReport
+    from topic_probe.toy.agreement import measure_agreement as measure_agreement
+    from topic_probe.toy.landscape import LandscapeReport as LandscapeReport
+    from topic_probe.toy.landscape import measure_landscape as measure_landscape
+    from topic_probe.toy.masking import Masking as Masking
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
     from topic_probe.toy.model import toy_tensors as toy_tensors
-    from topic_probe.toy.training import train_text as train_text
-    from topic_probe.toy.training import train_toy as train_toy
+    from topic_probe.toy.world import TopicModel as TopicModel
+    from topic_probe.train.bert import TextConfig as TextConfig
+    from topic_probe.train.bert import build_bert as build_bert
+    from topic_probe.train.history import History as History
+    from topic_probe.train.history import TrainConfig as TrainConfig
+    from topic_probe.train.loop import train_text as train_text
+    from topic_probe.train.loop import train_toy as train_toy
+    from topic_probe.train.stages import DynamicsReport as DynamicsReport
+    from topic_probe.train.stages import measure_dynamics as measure_dynamics
 
 __version__ = "0.1.0"
 
 # public name -> module that defines it; a name that is missing here is not public.
 _PUBLIC = {
-    "AgreementReport": "topic_probe.measure.agreement",
+    "AgreementReport": "topic_probe.toy.agreement",
     "AttentionReport": "topic_probe.measure.attention",
     "Contrast": "topic_probe.contrast",
-    "Cooccurrence": "topic_probe.data.cooccurrence",
-    "Corpus": "topic_probe.data.corpus",
-    "Document": "topic_probe.data.batches",
-    "DocumentStream": "topic_probe.data.corpus",
-    "DynamicsReport": "topic_probe.measure.dynamics",
+    "Cooccurrence": "topic_probe.text.cooccurrence",
+    "Corpus": "topic_probe.text.corpus",
+    "Document": "topic_probe.text.batches",
+    "DocumentStream": "topic_probe.text.corpus",
+    "DynamicsReport": "topic_probe.train.stages",
     "EmbeddingReport": "topic_probe.measure.embeddings",
-    "History": "topic_probe.toy.history",
-    "LandscapeReport": "topic_probe.measure.landscape",
-    "Masking": "topic_probe.data.masking",
+    "History": "topic_probe.train.history",
+    "LandscapeReport": "topic_probe.toy.landscape",
+    "Masking": "topic_probe.toy.masking",
     "MatchedReport": "topic_probe.measure.matched",
     "MatrixReport": "topic_probe.measure.matrix",
     "ModelCheck": "topic_probe.lens.check",
-    "TextConfig": "topic_probe.toy.bert",
-    "TopicFit": "topic_probe.data.lda",
-    "TopicModel": "topic_probe.data.synthetic",
-    "TopicStability": "topic_probe.data.stability",
+    "TextConfig": "topic_probe.train.bert",
+    "TopicFit": "topic_probe.text.lda",
+    "TopicModel": "topic_probe.toy.world",
+    "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
-    "TrainConfig": "topic_probe.toy.history",
+    "TrainConfig": "topic_probe.train.history",
     "WeightReport": "topic_probe.measure.weights",
-    "build_bert": "topic_probe.toy.bert",
+    "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
     "check_model": "topic_probe.lens.check",
-    "count_cooccurrence": "topic_probe.data.cooccurrence",
-    "encode_texts": "topic_probe.data.batches",
+    "count_cooccurrence": "topic_probe.text.cooccurrence",
+    "encode_texts": "topic_probe.text.batches",
     "figures": "topic_probe.show.figures",
-    "fit_topics": "topic_probe.data.lda",
-    "load_report": "topic_probe.measure.report",
-    "measure_agreement": "topic_probe.measure.agreement",
+    "fit_topics": "topic_probe.text.lda",
+    "load_report": "topic_probe.report",
+    "measure_agreement": "topic_probe.toy.agreement",
     "measure_attention": "topic_probe.measure.attention",
-    "measure_dynamics": "topic_probe.measure.dynamics",
+    "measure_dynamics": "topic_probe.train.stages",
     "measure_embeddings": "topic_probe.measure.embeddings",
-    "measure_landscape": "topic_probe.measure.landscape",
+    "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.hosts",
@@ -106,11 +106,11 @@ _PUBLIC = {
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.pages",
     "theory": "topic_probe.toy.theory",
-    "topic_stability": "topic_probe.data.stability",
+    "topic_stability": "topic_probe.text.stability",
     "toy_tensors": "topic_probe.toy.model",
-    "train_text": "topic_probe.toy.training",
-    "train_toy": "topic_probe.toy.training",
-    "word_tokenizer": "topic_probe.data.word_tokenizer",
+    "train_text": "topic_probe.train.loop",
+    "train_toy": "topic_probe.train.loop",
+    "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 
 __all__ = [*sorted(_PUBLIC), "__version__"]

@@ -21,9 +21,9 @@ from corpus import LETTERS, count, medians, slices
 from real_text import minilm_folder
 from transformers import AutoTokenizer
 
-from topic_probe.data.bags import word_ids
-from topic_probe.data.cooccurrence import count_cooccurrence
-from topic_probe.data.corpus import Corpus
+from topic_probe.text.bags import word_ids
+from topic_probe.text.cooccurrence import count_cooccurrence
+from topic_probe.text.corpus import Corpus
 
 IN_DOUBLE_LOOP = 100
 

@@ -23,11 +23,11 @@ from real_text import minilm_folder
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.data.batches import token_batches
-from topic_probe.data.corpus import Corpus
-from topic_probe.data.lda import fit_topics
 from topic_probe.lens import capture, huggingface
 from topic_probe.measure import meter as meter_module
+from topic_probe.text.batches import token_batches
+from topic_probe.text.corpus import Corpus
+from topic_probe.text.lda import fit_topics
 
 LETTERS = 1_000
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from topic_probe.data.masking import MaskedBatch, Masking
-from topic_probe.data.synthetic import TopicModel, overlapping_words
+from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.world import TopicModel, overlapping_words
 
 WANTED = 0.03
 WORLDS = {

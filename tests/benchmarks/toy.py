@@ -15,11 +15,11 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from topic_probe.data.masking import MaskedBatch, Masking
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.toy.history import TrainConfig
+from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.training import train_toy
+from topic_probe.toy.world import TopicModel
+from topic_probe.train.history import TrainConfig
+from topic_probe.train.loop import train_toy
 
 WORLD, MASKING, BATCH = TopicModel(), Masking(), 40
 WANTED = {"full": 0.4, "value": 0.05, "batch": 0.03}

@@ -17,8 +17,8 @@ import topic_probe as tp
 from topic_probe.cli import main
 from topic_probe.cli import measure as measure_command
 from topic_probe.cli.console import plain
-from topic_probe.toy.bert import TextConfig, bert_parameters, build_bert
-from topic_probe.toy.history import History, TrainConfig
+from topic_probe.train.bert import TextConfig, bert_parameters, build_bert
+from topic_probe.train.history import History, TrainConfig
 
 FEW = ["--n-resamples", "20"]
 FAST = [*FEW, "--n-permutations", "9"]
@@ -250,7 +250,7 @@ def test_results_are_not_overwritten_unasked_and_other_files_never(refused, run,
 
 @pytest.mark.parametrize("place", ["file", "file/inside"])
 def test_a_place_that_cannot_be_written_to_is_known_at_once(refused, tmp_path, place, monkeypatch):
-    from topic_probe.toy import training
+    from topic_probe.train import loop as training
 
     monkeypatch.setattr(training, "train_toy", None)  # nothing may be trained before
     (tmp_path / "file").write_text("mine")
@@ -344,7 +344,7 @@ def test_settings_that_make_no_sense_are_refused_and_nothing_is_left(refused, tm
 
 
 def test_an_interrupted_training_is_kept_and_the_code_says_so(run, tmp_path, monkeypatch):
-    from topic_probe.toy import training
+    from topic_probe.train import loop as training
 
     update = training._Run.update
 

@@ -12,10 +12,11 @@ import pytest
 
 from topic_probe.cli import build_parser, fit_topics, inputs, main, measure, reproduce, show, train
 from topic_probe.cli.options import Call, Option, mapping
-from topic_probe.data import sources
-from topic_probe.data.corpus import WIKIPEDIA
 from topic_probe.paper import RECIPES
-from topic_probe.toy import history, model
+from topic_probe.text import sources
+from topic_probe.text.corpus import WIKIPEDIA
+from topic_probe.toy import model
+from topic_probe.train import history
 
 CALLS = {
     value.of: value

@@ -430,8 +430,8 @@ def states_of(hooked, inputs):
 
 
 def own_layers(name):
-    from topic_probe.data.synthetic import TopicModel
     from topic_probe.toy.model import ToyConfig, build_toy
+    from topic_probe.toy.world import TopicModel
 
     if name == "toy":
         world = TopicModel(n_topics=4, words_per_topic=24)

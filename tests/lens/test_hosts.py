@@ -21,7 +21,7 @@ from torch import nn
 
 import topic_probe as tp
 from topic_probe.lens import capture, hosts, huggingface
-from topic_probe.vocabulary import tokenizer_hash
+from topic_probe.topics.vocabulary import tokenizer_hash
 
 
 def rows_of(inputs):
@@ -214,8 +214,8 @@ def hooked_class(class_name, **options):
 
 
 def toy():
-    from topic_probe.data.synthetic import TopicModel
     from topic_probe.toy.model import ToyConfig, build_toy
+    from topic_probe.toy.world import TopicModel
 
     return build_toy(ToyConfig(world=TopicModel(n_topics=4, words_per_topic=24)), seed=3)
 

@@ -13,9 +13,9 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.data.batches import token_batches
 from topic_probe.lens import capture, hosts, huggingface
 from topic_probe.lens.huggingface import Site
+from topic_probe.text.batches import token_batches
 
 IDS, MASK = zoo.documents()
 SDPA_IS_SILENT = {3: ("bert", "bart"), 4: ("bert", "roberta", "bart", "t5")}[zoo.GENERATION]

@@ -16,14 +16,14 @@ from transformers import (
     GPT2Model,
 )
 
-from topic_probe.data.batches import Document
-from topic_probe.data.masking import Masking
-from topic_probe.data.synthetic import TopicModel
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.report import load_report
 from topic_probe.measure.states import state_sums
+from topic_probe.report import load_report
+from topic_probe.text.batches import Document
 from topic_probe.topics import Topics
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.world import TopicModel
 
 VOCABULARY = 50
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}

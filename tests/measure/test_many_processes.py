@@ -16,9 +16,9 @@ import pytest
 
 import topic_probe as tp
 from topic_probe.contrast import DocumentSums
-from topic_probe.data.batches import Document, Intake
 from topic_probe.measure import processes, stream
 from topic_probe.measure.totals import Totals, add_up
+from topic_probe.text.batches import Document, Intake
 
 PROGRAM = Path(many_processes.__file__)
 

@@ -11,11 +11,11 @@ import zoo
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.data.cooccurrence import Cooccurrence, count_cooccurrence
 from topic_probe.lens import capture
 from topic_probe.measure.matched import DISTANCE_BINS, measure_matched
 from topic_probe.measure.matching import matched_contrast
 from topic_probe.measure.pairs import attention_by_class, pair_codes
+from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 
 WORDS = list(range(10, 40))
 N_DOCUMENTS = 1000

@@ -7,8 +7,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from topic_probe.measure import matrix as matrix_module
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
-from topic_probe.measure.report import load_report
 from topic_probe.measure.weights import WeightReport, measure_weights
+from topic_probe.report import load_report
 from topic_probe.topics import Topics
 
 LISTS = {"fruit": [8, 5, 20], "tools": [10, 6, 20], "birds": [30, 31, 5], "one": [40]}

@@ -17,14 +17,14 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from topic_probe.data.masking import Masking
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.report import load_report
 from topic_probe.measure.weights import circuit_sums, head_ends, measure_weights, word_moments
 from topic_probe.measure.words import first_topics
+from topic_probe.report import load_report
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.world import TopicModel
 from topic_probe.uncertainty import split_halves, word_interval
 
 VOCABULARY = 50

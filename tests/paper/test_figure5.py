@@ -8,13 +8,13 @@ import pytest
 import torch
 from real_text import minilm_folder
 
-from topic_probe.data.corpus import Corpus
-from topic_probe.measure.dynamics import measure_dynamics
 from topic_probe.paper import figure5
 from topic_probe.paper.claims import summary
 from topic_probe.paper.recipe import slug
-from topic_probe.toy.bert import TextConfig
-from topic_probe.toy.history import History, TrainConfig
+from topic_probe.text.corpus import Corpus
+from topic_probe.train.bert import TextConfig
+from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.stages import measure_dynamics
 
 STEPS = np.arange(501)
 TEXTS = [f"the {a} of the {b} and the {a} {c}" for a in "abcde" for b in "fghij" for c in "klmno"]

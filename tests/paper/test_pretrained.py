@@ -8,7 +8,6 @@ import torch
 from small_language import corpus, save_model, tokenizer
 
 import topic_probe as tp
-from topic_probe.data.sources import Retry
 from topic_probe.paper import pretrained
 from topic_probe.paper.pretrained import (
     HUB,
@@ -21,6 +20,7 @@ from topic_probe.paper.pretrained import (
     prepare_all,
     wanted_models,
 )
+from topic_probe.text.sources import Retry
 
 SMALL = TextSettings(n_topics=4, passes=2, length=20, n_documents=10)
 

@@ -12,7 +12,6 @@ import torch
 
 import topic_probe.paper
 from topic_probe.contrast import Contrast
-from topic_probe.measure.agreement import measure_agreement
 from topic_probe.paper import RECIPES, reproduce
 from topic_probe.paper.checks import (
     agreement_of,
@@ -32,8 +31,9 @@ from topic_probe.paper.recipe import (
     slug,
     train_all,
 )
-from topic_probe.toy.history import History, TrainConfig
+from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.model import ToyConfig, toy_tensors
+from topic_probe.train.history import History, TrainConfig
 
 SHARED_MODULES = {"__init__", "claims", "recipe", "checks", "pictures", "pretrained"}
 
@@ -145,7 +145,7 @@ def test_a_trained_toy_gives_its_model_back():
 def test_with_a_folder_a_training_is_not_repeated(tmp_path, monkeypatch):
     first = train_all([short()], folder=tmp_path)["value"]
     updates = []
-    monkeypatch.setattr("topic_probe.toy.training._Optimizer.step", lambda *_: updates.append(1))
+    monkeypatch.setattr("topic_probe.train.loop._Optimizer.step", lambda *_: updates.append(1))
     again = train_all([short()], folder=tmp_path)["value"]
     assert not updates
     assert again.seconds == 0
@@ -166,7 +166,7 @@ def test_an_interrupted_training_ends_the_recipe_and_goes_on_from_its_checkpoint
             raise KeyboardInterrupt
         return record(self, step, loss)
 
-    from topic_probe.toy.training import _Recorder
+    from topic_probe.train.loop import _Recorder
 
     record = _Recorder.record
     monkeypatch.setattr(_Recorder, "record", interrupt)
@@ -195,7 +195,7 @@ def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
     assert content["claims"][0]["verdict"] == "passed"
     assert "words attract" in (folder / "claims.txt").read_text()
     assert torch.equal(History.load(folder / "histories" / "value").loss, found.runs[0].history.loss)
-    from topic_probe.measure.report import load_report
+    from topic_probe.report import load_report
 
     assert load_report(folder / "reports" / "agreement" / "value") == found.reports["agreement"]["value"]
     assert [path.name for path in folder.parent.iterdir()] == ["result"]

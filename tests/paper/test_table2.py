@@ -11,9 +11,9 @@ from real_text import minilm_folder
 from small_language import N_TOPICS, corpus, save_model
 from transformers import AutoModel
 
-from topic_probe.data.bags import word_ids
 from topic_probe.paper import reproduce, table2
 from topic_probe.paper.pretrained import TextSettings, prepare_all
+from topic_probe.text.bags import word_ids
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)

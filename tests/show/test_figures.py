@@ -9,21 +9,21 @@ import torch
 from matplotlib.figure import Figure
 
 from topic_probe.contrast import Contrast
-from topic_probe.data.masking import Masking
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.agreement import AgreementReport
 from topic_probe.measure.attention import AttentionReport
-from topic_probe.measure.dynamics import measure_dynamics
 from topic_probe.measure.embeddings import EmbeddingReport
-from topic_probe.measure.landscape import LandscapeReport, measure_landscape
 from topic_probe.measure.matrix import MatrixReport
-from topic_probe.measure.report import load_report
 from topic_probe.measure.weights import WeightReport
+from topic_probe.report import load_report
 from topic_probe.show import figures
 from topic_probe.show.style import topic_colour
-from topic_probe.toy.history import History, TrainConfig
+from topic_probe.toy.agreement import AgreementReport
+from topic_probe.toy.landscape import LandscapeReport, measure_landscape
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.training import train_toy
+from topic_probe.toy.world import TopicModel
+from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.loop import train_toy
+from topic_probe.train.stages import measure_dynamics
 
 NAN = np.nan
 

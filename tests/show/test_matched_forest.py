@@ -5,9 +5,9 @@ import pytest
 import zoo
 
 import topic_probe as tp
-from topic_probe.data.cooccurrence import count_cooccurrence
 from topic_probe.measure.matched import measure_matched
 from topic_probe.show.matched import matched_forest, quotient_forest
+from topic_probe.text.cooccurrence import count_cooccurrence
 
 ROWS = [
     {"score": score, "model": "bert", "threshold": threshold, "quotient": quotient, "low": low, "high": high,

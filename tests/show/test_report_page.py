@@ -9,7 +9,7 @@ from page_parser import Parsed, check_stands_alone
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
-from topic_probe.measure.report import provenance
+from topic_probe.report import provenance
 from topic_probe.show.definitions import terms
 from topic_probe.show.pages import report_page
 from topic_probe.topics import Topics

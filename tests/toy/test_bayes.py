@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from topic_probe.data.masking import MaskedBatch, Masking
-from topic_probe.data.synthetic import TopicModel, overlapping_words, zipf_words
 from topic_probe.toy import theory
+from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.theory import posterior
+from topic_probe.toy.world import TopicModel, overlapping_words, zipf_words
 
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.5, p_keep=0.2, p_random=0.3)

@@ -16,7 +16,7 @@ from topic_probe.cli.options import Call, Option, add_command, add_options, add_
 from topic_probe.cli.outputs import new_folder
 
 FIT = Call(
-    "topic_probe.data.lda:fit_topics",
+    "topic_probe.text.lda:fit_topics",
     (
         Option("n_topics", "number of topics", int, 100),
         Option("passes", "over the documents", int, 10),
@@ -65,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Fit topics, choose their words, save both."""
-    from topic_probe.data.lda import fit_topics
+    from topic_probe.text.lda import fit_topics
     from topic_probe.topics import Topics
 
     console = parsed.console

@@ -61,7 +61,7 @@ _SEED = Option("seed", "which texts are drawn", int, 0, flag="corpus-seed")
 _SPREAD = Option("spread", "how far into each file of a stream a sample reaches", int, 10)
 _RETRY = {"retry": "a stream that breaks is read on"}
 FILES = Call(
-    "topic_probe.data.corpus:Corpus.from_files",
+    "topic_probe.text.corpus:Corpus.from_files",
     (
         Option("field", "field of a record that is the text", default="text"),
         Option(
@@ -71,7 +71,7 @@ FILES = Call(
     filled=("paths",),
 )
 WIKIPEDIA_CORPUS = Call(
-    "topic_probe.data.corpus:Corpus.wikipedia",
+    "topic_probe.text.corpus:Corpus.wikipedia",
     (
         Option("n_documents", _N_DOCUMENTS, int, 10_000, shown="10,000; of a data set all"),
         _SEED,
@@ -87,7 +87,7 @@ WIKIPEDIA_CORPUS = Call(
     without=_RETRY,
 )
 DATASET = Call(
-    "topic_probe.data.corpus:Corpus.from_dataset",
+    "topic_probe.text.corpus:Corpus.from_dataset",
     (
         Option("config", "name of the configuration of a data set", flag="corpus-config"),
         Option("split", "split", default="train"),
@@ -103,7 +103,7 @@ DATASET = Call(
 )
 CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET)
 DOCUMENTS = Call(
-    "topic_probe.data.corpus:Corpus.documents",
+    "topic_probe.text.corpus:Corpus.documents",
     (
         Option("max_length", "tokens of a document at most", int, shown="what the model can take"),
         Option("long", "longer documents", default="cut", choices=("cut", "chunk")),
@@ -137,8 +137,8 @@ def open_model(parsed: argparse.Namespace) -> Any:
 def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
     """The model of a history; one trained on text can be given the tokenizer that it was trained with."""
     from topic_probe.lens.hosts import open_model as open_hooked
-    from topic_probe.toy.bert import TextConfig
-    from topic_probe.toy.history import History
+    from topic_probe.train.bert import TextConfig
+    from topic_probe.train.history import History
 
     history = History.load(folder)
     on_text = isinstance(history.toy, TextConfig)
@@ -209,7 +209,7 @@ def topics_path(parsed: argparse.Namespace) -> Path:
 
 def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     """The topics that a command names."""
-    from topic_probe.data.lda import TopicFit
+    from topic_probe.text.lda import TopicFit
     from topic_probe.topics import Topics
 
     path = topics_path(parsed)
@@ -243,7 +243,7 @@ def _word_lists(path: Path) -> dict[str, Any]:
 
 def open_corpus(parsed: argparse.Namespace) -> Any:
     """The texts that a command names."""
-    from topic_probe.data.corpus import Corpus
+    from topic_probe.text.corpus import Corpus
 
     name = parsed.corpus
     path = Path(name).expanduser()

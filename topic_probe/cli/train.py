@@ -10,7 +10,7 @@ from topic_probe.cli.outputs import new_folder
 _SEED = Option("seed", "of the initialisation, the documents and the masks", int, 0)
 _SAME = "what the model is for"
 WORLD = Call(
-    "topic_probe.data.synthetic:TopicModel",
+    "topic_probe.toy.world:TopicModel",
     (
         Option("n_topics", "number of topics", int, 10),
         Option("words_per_topic", "words of a topic", int, 10),
@@ -22,7 +22,7 @@ WORLD = Call(
     without={"word_probabilities": "a table, which only Python can pass"},
 )
 MASKING = Call(
-    "topic_probe.data.masking:Masking",
+    "topic_probe.toy.masking:Masking",
     (
         Option("p_mask", "share of the words to be predicted", float, 0.15),
         Option("p_keep", "share of these that are shown as they are", float, 0.1),
@@ -54,7 +54,7 @@ TOY = Call(
 )
 BUILD = Call("topic_probe.toy.model:build_toy", (_SEED,), filled=("config",), without={"tensors": "arrays"})
 TRAINING = Call(
-    "topic_probe.toy.history:TrainConfig",
+    "topic_probe.train.history:TrainConfig",
     (
         Option("loss", "loss", default="cross_entropy", choices=("cross_entropy", "squared")),
         Option("optimizer", "optimizer", default="sgd", choices=("sgd", "adam")),
@@ -76,7 +76,7 @@ TRAINING = Call(
     },
 )
 TRAIN = Call(
-    "topic_probe.toy.training:train_toy",
+    "topic_probe.train.loop:train_toy",
     (
         Option("checkpoint", "a file to write to, and to go on from where it exists"),
         Option("checkpoint_every", "steps between two writings", int, 5000),
@@ -112,12 +112,12 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Train a toy, look at its stages and weights, save everything."""
-    from topic_probe.data.masking import Masking
-    from topic_probe.data.synthetic import TopicModel
-    from topic_probe.measure.agreement import world_topics
-    from topic_probe.toy.history import TrainConfig
+    from topic_probe.toy.agreement import world_topics
+    from topic_probe.toy.masking import Masking
     from topic_probe.toy.model import ToyConfig, build_toy
-    from topic_probe.toy.training import train_toy
+    from topic_probe.toy.world import TopicModel
+    from topic_probe.train.history import TrainConfig
+    from topic_probe.train.loop import train_toy
 
     console = parsed.console
     options = TOY.arguments(parsed)
@@ -149,9 +149,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _reports(history: Any, model: Any, topics: Any) -> dict[str, Any]:
     """What the training shows: stages where enough was recorded, weights, and embeddings that were trained."""
-    from topic_probe.measure.dynamics import MIN_ROWS, measure_dynamics
     from topic_probe.measure.embeddings import measure_embeddings
     from topic_probe.measure.weights import measure_weights
+    from topic_probe.train.stages import MIN_ROWS, measure_dynamics
 
     reports: dict[str, Any] = {}
     if len(history) >= MIN_ROWS:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from topic_probe.lens import huggingface
 from topic_probe.lens.huggingface import Inputs, Probe, Site
 from topic_probe.topics import Topics
-from topic_probe.vocabulary import tokenizer_hash
+from topic_probe.topics.vocabulary import tokenizer_hash
 
 RowReader = Callable[[int, Float[Tensor, "batch head row key"], Bool[Tensor, "batch row key"]], None]
 Through = Literal["auto", "hooks", "rows"]

@@ -18,8 +18,8 @@ from topic_probe.lens import capture
 from topic_probe.measure.meter import DISTANCE_BINS, Meter, Null
 from topic_probe.measure.positions import Level
 from topic_probe.measure.processes import joined
-from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.stream import Reading, Saving, take_in
+from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Alternative,
@@ -110,7 +110,7 @@ def measure_attention(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic.
-        documents: token ids in any shape that `topic_probe.data.batches.token_batches` takes; texts go through
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; texts go through
             `encode_texts` first.
         level: "token" measures between tokens and leaves the pieces of split words out; "word" also measures split
             words that the topics know, attention to a word being summed over its pieces and from a word averaged. Both

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.data.cooccurrence import Cooccurrence
 from topic_probe.lens import capture
 from topic_probe.measure.words import first_topics, labelled_words
+from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 
 

@@ -11,7 +11,6 @@ from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.processes import joined
-from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.states import LayerMeter
 from topic_probe.measure.stream import Reading, Saving
 from topic_probe.measure.words import (
@@ -23,6 +22,7 @@ from topic_probe.measure.words import (
     pair_sums,
     word_ends,
 )
+from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import check_interval, no_interval_reason, word_interval
 
@@ -107,7 +107,7 @@ def measure_embeddings(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic.
-        documents: token ids in any shape that `topic_probe.data.batches.token_batches` takes; None measures the table
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; None measures the table
             only.
         center: subtract the mean over all rows of the table that are finite, not zero and not in ``exclude``.
         remove_components: project this many leading principal components of the same, centred rows out; implies

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast
-from topic_probe.data.cooccurrence import Cooccurrence
 from topic_probe.lens import capture
 from topic_probe.measure.bins import Bins, MatchedWords
 from topic_probe.measure.matching import MatchedStatistic, Matching, coverage_of
 from topic_probe.measure.pairs import attention_by_class, pair_codes
-from topic_probe.measure.report import Report, provenance
+from topic_probe.report import Report, provenance
+from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative, divide
 
@@ -143,7 +143,7 @@ def measure_matched(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic; split words are left out.
-        documents: token ids in any shape that `topic_probe.data.batches.token_batches` takes; None measures word
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; None measures word
             embeddings only.
         cooccurrence: counts of the words of the topics, of these or of other documents: `count_cooccurrence`.
         pmi_bins: bins of equally many same-topic pairs that co-occur; pairs that never do have one more.

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from topic_probe.measure.report import Report
 from topic_probe.measure.words import EmbeddingWords, GroupSums
+from topic_probe.report import Report
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from topic_probe.contrast import (
     DocumentSums,
     relations,
 )
-from topic_probe.data.batches import Document, TokenBatch
 from topic_probe.lens import capture
 from topic_probe.lens.huggingface import Site
 from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
 from topic_probe.measure.stream import run
 from topic_probe.measure.totals import Totals
+from topic_probe.text.batches import Document, TokenBatch
 from topic_probe.topics import Topics
 
 # Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.

@@ -12,13 +12,13 @@ from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe.contrast import DocumentSums
-from topic_probe.data.batches import TokenBatch
 from topic_probe.lens import capture
 from topic_probe.measure.meter import BROKEN, Block, Meter, Null
 from topic_probe.measure.positions import Units, between_units
 from topic_probe.measure.processes import joined
 from topic_probe.measure.stream import Reading, Saving, take_in
 from topic_probe.measure.totals import Totals
+from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
 # Numbers that are kept by document for the intervals; beyond it documents share a row.
@@ -79,7 +79,7 @@ def attention_by_class(
         words: topics; what they are is not looked at, only which words have one.
         codes: for every pair of ``words.words``, in their order, ``3 · class + place``; −1 for pairs of no
             interest, a word with itself among them. Symmetric.
-        documents: token ids in any shape that `topic_probe.data.batches.token_batches` takes.
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
         distances: sums are kept apart by the distance of positions: the first distance of every bin but the first.
         table: whether to add up every pair of words by itself as well.
         special_ids: ids of special tokens; by default what the model's tokenizer or configuration names.

@@ -9,13 +9,13 @@ from jaxtyping import Float, Float64, Int8
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, DocumentSums, relations
-from topic_probe.data.batches import TokenBatch
 from topic_probe.lens import capture
 from topic_probe.measure.positions import Units, labelled_units, padded_positions
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.stream import Reading, Saving, take_in
 from topic_probe.measure.totals import Totals
 from topic_probe.measure.words import SCORES
+from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
 

@@ -7,12 +7,12 @@ from itertools import islice
 from operator import length_hint
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from topic_probe.data.batches import Document, Intake, TokenBatch, read_documents, token_batches
-from topic_probe.data.corpus import DocumentStream
 from topic_probe.lens import capture
 from topic_probe.measure.checkpoint import Checkpoint, Past, key_sum, model_facts
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.totals import Totals, add_up
+from topic_probe.text.batches import Document, Intake, TokenBatch, read_documents, token_batches
+from topic_probe.text.corpus import DocumentStream
 from topic_probe.topics import Topics
 
 _NOTHING, _ALONE = Past(), Processes()

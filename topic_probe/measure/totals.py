@@ -8,8 +8,8 @@ from operator import add
 import numpy as np
 
 from topic_probe.contrast import DocumentSums
-from topic_probe.data.batches import Intake
 from topic_probe.measure.processes import Processes
+from topic_probe.text.batches import Intake
 
 
 @dataclass

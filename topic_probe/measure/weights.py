@@ -27,8 +27,8 @@ from topic_probe.measure.matrix import (
     matrices_of_words,
     mean_between,
 )
-from topic_probe.measure.report import Report, provenance
 from topic_probe.measure.words import EmbeddingWords, first_topics, labelled_words, times_shared
+from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide, no_interval_reason, split_halves, word_interval
 

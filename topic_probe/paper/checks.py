@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from math import log, nan
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.agreement import AgreementReport, measure_agreement
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import NAMES, PAIRS, TrainedToy
-from topic_probe.toy.history import History
+from topic_probe.toy.agreement import AgreementReport, measure_agreement
 from topic_probe.toy.model import ToyConfig
+from topic_probe.train.history import History
 
 EVALUATION_SEED = 1000
 """Of the fresh documents that trained toys are measured on; no training uses it."""

@@ -24,13 +24,13 @@ from functools import partial
 from pathlib import Path
 
 from topic_probe.contrast import Contrast
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.agreement import AgreementReport, world_topics
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import NAMES, PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
+from topic_probe.toy.agreement import AgreementReport, world_topics
+from topic_probe.toy.world import TopicModel
 
 TITLE = "topics in trained word embeddings"
 SOURCE = "Figure 1, Section 6.1"

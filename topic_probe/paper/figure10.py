@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from topic_probe.measure.agreement import world_topics
 from topic_probe.measure.weights import measure_weights
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
 from topic_probe.paper.figure2 import QUICK_WITHOUT_L2, WITHOUT_L2
 from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
+from topic_probe.toy.agreement import world_topics
 
 TITLE = "blocks in W_V when attention is trained too"
 SOURCE = "Figure 10, Section 6.1"

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.agreement import AgreementReport, world_topics
 from topic_probe.measure.weights import measure_weights
 from topic_probe.paper.checks import agreement_of, block_claim, converged_claims
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
+from topic_probe.toy.agreement import AgreementReport, world_topics
+from topic_probe.toy.world import TopicModel
 
 TITLE = "blocks in W_V under uniform attention"
 SOURCE = "Figure 2, Section 6.1"

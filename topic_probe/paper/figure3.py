@@ -22,7 +22,7 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import Missing, Opened, open_all, tokenizer_of
 from topic_probe.paper.recipe import RecipeResult
 from topic_probe.topics import Topics
-from topic_probe.vocabulary import ONE_PIECE, look_up
+from topic_probe.topics.vocabulary import ONE_PIECE, look_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topic_probe.measure.dynamics import DynamicsReport, measure_dynamics
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import (
     NAMES,
@@ -29,7 +28,8 @@ from topic_probe.paper.recipe import (
     pair_setting,
     train_all,
 )
-from topic_probe.toy.history import History
+from topic_probe.train.history import History
+from topic_probe.train.stages import DynamicsReport, measure_dynamics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -31,18 +31,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.data.corpus import Corpus
-from topic_probe.data.word_tokenizer import word_tokenizer
 from topic_probe.lens.hosts import load_tokenizer
-from topic_probe.measure.dynamics import DynamicsReport, measure_dynamics
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import hub_is_reachable
 from topic_probe.paper.recipe import NAMES, RecipeResult, Setting, TrainedToy, choose, train_all
-from topic_probe.toy.bert import TextConfig
-from topic_probe.toy.history import History, TrainConfig
-from topic_probe.toy.text import TrainingText
+from topic_probe.text.corpus import Corpus
+from topic_probe.text.word_tokenizer import word_tokenizer
+from topic_probe.topics.vocabulary import vocabulary_size
+from topic_probe.train.bert import TextConfig
+from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.stages import DynamicsReport, measure_dynamics
+from topic_probe.train.text import TrainingText
 from topic_probe.uncertainty import divide
-from topic_probe.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topic_probe.data.masking import Masking
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.landscape import LandscapeReport, measure_landscape
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
+from topic_probe.toy.landscape import LandscapeReport, measure_landscape
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import TopicModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from topic_probe.data.batches import Document
-from topic_probe.data.corpus import Corpus, DocumentStream
-from topic_probe.data.lda import TopicFit, fit_topics
-from topic_probe.data.token_store import tokenizer_identity
 from topic_probe.lens import capture
 from topic_probe.lens.hosts import open_model, random_init
+from topic_probe.text.batches import Document
+from topic_probe.text.corpus import Corpus, DocumentStream
+from topic_probe.text.lda import TopicFit, fit_topics
+from topic_probe.text.token_store import tokenizer_identity
 from topic_probe.topics import Topics
 
 HUB = {

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from topic_probe.data.synthetic import TopicModel
-from topic_probe.measure.report import Report
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
-from topic_probe.toy.bert import TextConfig, build_bert
-from topic_probe.toy.history import History, TrainConfig
+from topic_probe.report import Report
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.text import TrainingText
-from topic_probe.toy.training import train_text, train_toy
+from topic_probe.toy.world import TopicModel
+from topic_probe.train.bert import TextConfig, build_bert
+from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.loop import train_text, train_toy
+from topic_probe.train.text import TrainingText
 
 if TYPE_CHECKING:
     import pandas as pd

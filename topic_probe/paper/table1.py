@@ -29,12 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topic_probe.contrast import Contrast
-from topic_probe.data.corpus import Corpus
 from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.checkpoint import model_facts
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
-from topic_probe.measure.report import Report, load_report
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import (
     QUICK,
@@ -46,6 +44,8 @@ from topic_probe.paper.pretrained import (
     settings_table,
 )
 from topic_probe.paper.recipe import RecipeResult
+from topic_probe.report import Report, load_report
+from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:

@@ -36,9 +36,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import bootstrap_interval
-from topic_probe.data.bags import word_ids
-from topic_probe.data.cooccurrence import Cooccurrence, count_cooccurrence
-from topic_probe.data.corpus import Corpus
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE
@@ -54,6 +51,9 @@ from topic_probe.paper.pretrained import (
     settings_table,
 )
 from topic_probe.paper.recipe import RecipeResult
+from topic_probe.text.bags import word_ids
+from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
+from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     divide,

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from topic_probe.measure.agreement import world_topics
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.paper.checks import EVALUATION_SEED
 from topic_probe.paper.claims import Claim
@@ -37,6 +36,7 @@ from topic_probe.paper.recipe import (
     pair_setting,
     train_all,
 )
+from topic_probe.toy.agreement import world_topics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from topic_probe.data.corpus import Corpus
 from topic_probe.paper.pretrained import THRESHOLDS, TextSettings
 from topic_probe.paper.recipe import RecipeResult
 from topic_probe.paper.table1 import Table, run_table
+from topic_probe.text.corpus import Corpus
 
 TITLE = "same-topic words in pretrained models, several topics per word"
 SOURCE = "Table 5, Appendix E.3"

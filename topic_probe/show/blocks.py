@@ -9,8 +9,8 @@ from jaxtyping import Float32, Int64
 
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.matrix import MatrixReport
-from topic_probe.measure.report import Report
 from topic_probe.measure.weights import WeightReport
+from topic_probe.report import Report
 from topic_probe.show.style import MISSING, SEQUENTIAL, arrows, axes_for, drawable, panels, say, topic_colour
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from topic_probe.measure.agreement import AgreementReport
-from topic_probe.measure.dynamics import MIN_ROWS, DynamicsReport, measure_dynamics
 from topic_probe.show.style import ACCENTS, LINES, axes_for, drawable, panels, say
-from topic_probe.toy.history import History
+from topic_probe.toy.agreement import AgreementReport
+from topic_probe.train.history import History
+from topic_probe.train.stages import MIN_ROWS, DynamicsReport, measure_dynamics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.agreement import AgreementReport
 from topic_probe.measure.attention import AttentionReport
-from topic_probe.measure.dynamics import DynamicsReport
 from topic_probe.measure.embeddings import EmbeddingReport
-from topic_probe.measure.landscape import LandscapeReport
 from topic_probe.measure.matched import MatchedReport
 from topic_probe.measure.matrix import MatrixReport
-from topic_probe.measure.report import Report
 from topic_probe.measure.weights import WeightReport
+from topic_probe.report import Report
 from topic_probe.show.bars import ratio_bars as ratio_bars
 from topic_probe.show.bars import ratio_panels as ratio_panels
 from topic_probe.show.bars import relation_bars as relation_bars
@@ -37,7 +34,10 @@ from topic_probe.show.landscape import loss_landscape as loss_landscape
 from topic_probe.show.matched import matched_forest as matched_forest
 from topic_probe.show.matched import quotient_forest as quotient_forest
 from topic_probe.show.style import ACCENTS, axes_for, drawable, say
-from topic_probe.toy.history import History
+from topic_probe.toy.agreement import AgreementReport
+from topic_probe.toy.landscape import LandscapeReport
+from topic_probe.train.history import History
+from topic_probe.train.stages import DynamicsReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.measure.landscape import LandscapeReport
 from topic_probe.show.style import SEQUENTIAL, axes_for, drawable, panels, say
+from topic_probe.toy.landscape import LandscapeReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.report import Report, load_report
+from topic_probe.report import Report, load_report
 from topic_probe.show.page import facts, table, text
 from topic_probe.storage import read_json
 from topic_probe.topics import Topics

@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, relations
-from topic_probe.data.batches import Document, TokenBatch, encode_texts, read_documents, token_batches
 from topic_probe.lens import capture
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.positions import labelled_units
+from topic_probe.text.batches import Document, TokenBatch, encode_texts, read_documents, token_batches
 from topic_probe.topics import Topics
-from topic_probe.vocabulary import readable
+from topic_probe.topics.vocabulary import readable
 
 Stack = Literal["self", "encoder", "decoder", "cross"]
 Wanted = int | str | tuple[int, int]

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, embedding
 
-from topic_probe.data.masking import MaskedBatch
+from topic_probe.toy.masking import MaskedBatch
 from topic_probe.toy.model import toy_config, toy_logits, toy_parameters, toy_tensors
 
 LOSSES = ("cross_entropy", "squared")

@@ -28,7 +28,7 @@ LOSSES: tuple[Loss, Loss] = ("squared", "cross_entropy")
 
 @runtime_checkable
 class MaskedDocuments(Protocol):
-    """A corrupted batch; :class:`topic_probe.data.masking.MaskedBatch` is one."""
+    """A corrupted batch; :class:`topic_probe.toy.masking.MaskedBatch` is one."""
 
     @property
     def shown(self) -> Tensor:

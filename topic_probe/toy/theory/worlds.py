@@ -15,7 +15,7 @@ from torch import Tensor
 
 @runtime_checkable
 class World(Protocol):
-    """A distribution over documents; :class:`topic_probe.data.synthetic.TopicModel` is one."""
+    """A distribution over documents; :class:`topic_probe.toy.world.TopicModel` is one."""
 
     @property
     def n_topics(self) -> int:
@@ -40,7 +40,7 @@ class World(Protocol):
 
 @runtime_checkable
 class MaskingScheme(Protocol):
-    """Probabilities of the corruption; :class:`topic_probe.data.masking.Masking` is one."""
+    """Probabilities of the corruption; :class:`topic_probe.toy.masking.Masking` is one."""
 
     @property
     def p_mask(self) -> float:

@@ -1,0 +1,623 @@
+"""Documents in every usual shape become the same batches, and nothing is lost without being counted."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from real_text import minilm_folder
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from topic_probe.text import batches
+from topic_probe.text.batches import Document, Intake, encode_texts, token_batches
+from topic_probe.toy.world import Documents, TopicModel
+
+WANTED = [[5, 6, 7], [8], [9, 10]]
+IDS = torch.tensor([[5, 6, 7], [8, 0, 0], [9, 10, 0]])
+MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0]])
+LEFT_IDS = torch.tensor([[5, 6, 7], [0, 0, 8], [0, 9, 10]])
+LEFT_MASK = torch.tensor([[1, 1, 1], [0, 0, 1], [0, 1, 1]])
+
+
+def read(documents, **options):
+    """The documents of all batches as lists, in the order in which they came."""
+    return [
+        row[kept].tolist()
+        for batch in token_batches(documents, **options)
+        for row, kept in zip(batch.ids, batch.mask, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------------- every usual shape
+
+SHAPES = {
+    "lists": WANTED,
+    "tuples": tuple(map(tuple, WANTED)),
+    "generator": (row for row in WANTED),
+    "arrays": [np.array(row) for row in WANTED],
+    "arrays of int32": [np.array(row, dtype=np.int32) for row in WANTED],
+    "arrays of uint16": [np.array(row, dtype=np.uint16) for row in WANTED],
+    "object array": np.array([np.array(row) for row in WANTED], dtype=object),
+    "tensors": [torch.tensor(row) for row in WANTED],
+    "tensors of int32": [torch.tensor(row, dtype=torch.int32) for row in WANTED],
+    "tensors of uint8": [torch.tensor(row, dtype=torch.uint8) for row in WANTED],
+    "tensors that need gradients of nothing": [torch.tensor(row).requires_grad_(False) for row in WANTED],
+    "ranges": [range(5, 8), range(8, 9), range(9, 11)],
+    "ids and mask": (IDS, MASK),
+    "ids and boolean mask": (IDS, MASK.bool()),
+    "ids and float mask": (IDS, MASK.float()),
+    "ids and mask as arrays": (IDS.numpy(), MASK.numpy()),
+    "padded on the left": (LEFT_IDS, LEFT_MASK),
+    "batches of ids and mask": [(IDS[:2], MASK[:2]), (IDS[2:], MASK[2:])],
+    "what a data loader gives": [[IDS[:2], MASK[:2]], [IDS[2:], MASK[2:]]],
+    "mapping": {"input_ids": IDS, "attention_mask": MASK},
+    "mapping of lists": {"input_ids": IDS.tolist(), "attention_mask": MASK.tolist()},
+    "mapping of left padded lists": {"input_ids": LEFT_IDS.tolist(), "attention_mask": LEFT_MASK.tolist()},
+    "mapping without padding": {"input_ids": WANTED, "attention_mask": [[1] * len(row) for row in WANTED]},
+    "mapping without mask": {"input_ids": WANTED},
+    "rows of a dataset": [{"input_ids": row, "attention_mask": [1] * len(row)} for row in WANTED],
+    "rows of a dataset without masks": [{"input_ids": row, "text": "…"} for row in WANTED],
+    "rows of a dataset in tensors": [{"input_ids": torch.tensor(row)} for row in WANTED],
+    "ids in a tensor and the mask in lists": {"input_ids": IDS, "attention_mask": MASK.tolist()},
+    "documents": [Document(torch.tensor(row)) for row in WANTED],
+    "object with ids and mask": Documents(IDS, MASK.bool()),
+    "objects with ids and mask": iter([Documents(IDS[:1], MASK[:1].bool()), Documents(IDS[1:], MASK[1:].bool())]),
+    "mixed": [WANTED[0], {"input_ids": IDS[1:2], "attention_mask": MASK[1:2]}, torch.tensor(WANTED[2])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_documents_in_any_usual_shape_mean_the_same(shape):
+    (batch,) = token_batches(SHAPES[shape], pad_id=0, vocabulary_size=11)
+    # Longest first, padded on the right.
+    assert batch.ids.tolist() == [[5, 6, 7], [9, 10, 0], [8, 0, 0]]
+    assert batch.mask.int().tolist() == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
+    assert (batch.ids.dtype, batch.mask.dtype) == (torch.int64, torch.bool)
+    assert not batch.special.any()
+    assert batch.word_index is None
+
+
+@pytest.mark.parametrize("table", [IDS[:1], IDS[:1].numpy(), torch.tensor([[5, 6, 7]], dtype=torch.uint8)])
+def test_a_table_without_padding_is_a_batch(table):
+    assert read(table) == [[5, 6, 7]]
+    assert read([table, table]) == [[5, 6, 7]] * 2
+
+
+def test_two_tables_in_a_list_are_two_batches_unless_the_second_is_a_mask():
+    assert read([IDS[:1], IDS[:1] + 1]) == [[5, 6, 7], [6, 7, 8]]
+    assert read([torch.tensor([[5, 6]]), torch.tensor([[1, 0]])]) == [[5]]
+    assert read([torch.tensor([[5, 6]]), torch.tensor([[1, 1, 1]])]) == [[1, 1, 1], [5, 6]]
+
+
+def test_a_single_document_object_is_one_document():
+    assert read(Document(torch.tensor([5, 6]))) == [[5, 6]]
+
+
+def test_documents_of_a_world_are_read_with_their_mask():
+    world = TopicModel(n_topics=3, words_per_topic=4, min_length=5, max_length=9)
+    documents = world.documents(20, generator=torch.Generator().manual_seed(0))
+    expected = [row[kept].tolist() for row, kept in zip(documents.ids, documents.mask, strict=True)]
+    assert sorted(read(documents)) == sorted(expected)
+
+
+def test_a_batch_carries_words_specials_and_keys():
+    given = [
+        Document(torch.tensor([101, 5, 6, 102]), torch.tensor([-1, 0, 0, -1]), torch.tensor([1, 0, 0, 1]).bool()),
+        {"input_ids": [7, 8, 9], "word_index": [0, 1, None], "special_tokens_mask": [0, 0, 1]},
+    ]  # fmt: skip
+    (batch,) = token_batches(given, special_ids={8}, pad_id=3)
+    assert batch.ids.tolist() == [[101, 5, 6, 102], [7, 8, 9, 3]]
+    assert batch.word_index.tolist() == [[-1, 0, 0, -1], [0, 1, -1, -1]]
+    assert batch.special.int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
+    assert batch.keys.tolist() == [Document(torch.tensor(row)).key for row in ([101, 5, 6, 102], [7, 8, 9])]
+
+
+def test_word_numbers_of_a_batch_are_only_given_where_all_its_documents_have_them():
+    given = [Document(torch.tensor([5, 6]), torch.tensor([0, 1])), [7]]
+    intake = Intake()
+    (batch,) = token_batches(given, intake=intake)
+    assert batch.word_index is None
+    assert intake.without_word_index == 1
+
+
+def test_padding_is_not_special_even_where_its_id_is():
+    (batch,) = token_batches([[5, 0], [6]], special_ids={0})
+    assert batch.special.int().tolist() == [[0, 1], [0, 0]]
+
+
+def test_the_key_of_a_document_depends_on_its_content_alone():
+    long = torch.arange(100)
+    assert Document(long[10:13]).key == Document(torch.tensor([10, 11, 12])).key
+    assert Document(torch.tensor([10, 11])).key != Document(torch.tensor([11, 10])).key
+    # blake2b of the little-endian bytes, worked out beside this package.
+    assert Document(torch.tensor([1, 2, 3])).key == int.from_bytes(
+        __import__("hashlib").blake2b(np.array([1, 2, 3], dtype="<i8").tobytes(), digest_size=8).digest(),
+        "little",
+        signed=True,
+    )
+
+
+# ---------------------------------------------------------------------------------------- order and batches
+
+
+def test_batches_hold_documents_of_similar_length_and_every_document_once():
+    generator = np.random.default_rng(0)
+    documents = [
+        [number] * length for number, length in enumerate(generator.integers(1, 50, size=100), start=1)
+    ]
+    found = list(token_batches(documents, batch_size=8))
+    assert [len(batch) for batch in found] == [8] * 12 + [4]
+    lengths = torch.cat([batch.mask.sum(1) for batch in found])
+    assert torch.equal(lengths, lengths.sort(descending=True).values)
+    assert sorted(read(documents, batch_size=8)) == sorted(documents)
+    assert all(batch.mask[:, -1].any() for batch in found)  # no column of padding only
+
+
+def test_a_batch_can_be_halved():
+    (batch,) = token_batches([[5, 6, 7, 8], [9, 10], [11]], special_ids={11})
+    first, second = batch.halves()
+    assert first.ids.tolist() == [[5, 6, 7, 8]]
+    assert second.ids.tolist() == [[9, 10], [11, 0]]
+    assert second.mask.int().tolist() == [[1, 1], [1, 0]]
+    assert second.special.int().tolist() == [[0, 0], [1, 0]]
+    assert torch.equal(torch.cat([first.keys, second.keys]), batch.keys)
+
+
+def test_halves_of_a_batch_keep_their_word_numbers():
+    (batch,) = token_batches(
+        [Document(torch.tensor([5, 6]), torch.tensor([0, 0])), Document(torch.tensor([7]), torch.tensor([0]))]
+    )
+    assert [half.word_index.tolist() for half in batch.halves()] == [[[0, 0]], [[0]]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_stream_is_read_no_further_ahead_than_the_batches_that_are_sorted_together(batch_size):
+    taken = 0
+
+    def stream():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield [taken % 7 + 1] * (taken % 5 + 1)
+
+    ahead = batch_size * batches.BATCHES_PER_SORT
+    for number, _ in enumerate(token_batches(stream(), batch_size=batch_size)):
+        assert taken <= ahead * (number // batches.BATCHES_PER_SORT + 1)
+        if number == 3 * batches.BATCHES_PER_SORT:
+            break
+
+
+def test_memory_stays_flat_however_long_the_stream():
+    def peak(n):
+        tracemalloc.start()
+        for _ in token_batches(([5, 6, 7] * 20 for _ in range(n)), batch_size=4):
+            pass
+        (_, highest) = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    peak(200)
+    assert peak(1200) < 1.5 * peak(300)
+
+
+# ------------------------------------------------------------------------------------- what is left out, counted
+
+
+def test_empty_documents_are_counted():
+    intake = Intake()
+    given = [[], [5], torch.zeros(0, dtype=torch.int64), {"input_ids": []}, (IDS, 0 * MASK)]
+    assert read(given, intake=intake) == [[5]]
+    assert intake.left_out == {"empty documents": 6}
+    assert (intake.documents, intake.tokens) == (1, 1)
+
+
+def test_nothing_at_all_gives_no_batch():
+    assert read([]) == []
+    assert read(torch.zeros(0, 5, dtype=torch.int64), pad_id=0) == []
+    intake = Intake()
+    assert read(torch.zeros(2, 0, dtype=torch.int64), pad_id=0, intake=intake) == []
+    assert intake.left_out == {"empty documents": 2}
+
+
+def test_long_documents_are_cut_and_what_is_cut_off_is_counted():
+    intake = Intake()
+    assert read([[5, 6, 7, 8, 9], [5, 6], [1, 2, 3, 4]], max_length=3, intake=intake) == [
+        [5, 6, 7],
+        [1, 2, 3],
+        [5, 6],
+    ]
+    assert intake.left_out == {"documents cut at 3 tokens": 2, "tokens cut off": 3}
+    assert (intake.documents, intake.tokens) == (3, 8)
+    assert intake.summary() == {
+        "documents": 3, "tokens": 8, "documents_without_word_index": 3,
+        "left_out": {"documents cut at 3 tokens": 2, "tokens cut off": 3},
+    }  # fmt: skip
+
+
+def test_long_documents_are_chunked_and_nothing_of_them_is_lost():
+    intake = Intake()
+    document = Document(
+        torch.tensor([5, 6, 7, 8, 9]), torch.tensor([0, 1, 1, 2, 3]), torch.tensor([1, 0, 0, 0, 1]).bool()
+    )
+    (batch,) = token_batches([document], max_length=2, long="chunk", intake=intake)
+    assert batch.ids.tolist() == [[5, 6], [7, 8], [9, 0]]
+    assert batch.word_index.tolist() == [[0, 1], [1, 2], [3, -1]]
+    assert batch.special.int().tolist() == [[1, 0], [0, 0], [1, 0]]
+    assert intake.left_out == {"documents chunked at 2 tokens": 1}
+    assert (intake.documents, intake.tokens) == (3, 5)
+
+
+def test_documents_of_just_the_longest_length_are_left_alone():
+    intake = Intake()
+    for long in ("cut", "chunk"):
+        assert read([[5, 6, 7]], max_length=3, long=long, intake=intake) == [[5, 6, 7]]
+    assert not intake.left_out
+
+
+def test_documents_that_are_not_kept_take_no_place():
+    intake = Intake()
+    (batch,) = token_batches([[5], [6, 7], [8]], keep=lambda document: 8 not in document.ids, intake=intake)
+    assert batch.ids.tolist() == [[6, 7], [5, 0]]
+    assert intake.documents == 3
+
+
+def test_five_million_tokens_are_one_document_like_any_other():
+    ids = np.arange(5_000_000) % 30_000
+    start = time.process_time()
+    intake = Intake()
+    assert sum(batch.mask.sum() for batch in token_batches([ids], max_length=512, intake=intake)) == 512
+    assert intake.left_out["tokens cut off"] == 5_000_000 - 512
+    whole = token_batches([ids], max_length=512, long="chunk", vocabulary_size=30_000, batch_size=64)
+    assert sum(int(batch.mask.sum()) for batch in whole) == 5_000_000
+    assert time.process_time() - start < 10
+
+
+# -------------------------------------------------------------------------------------------- bad documents
+
+
+@pytest.mark.parametrize(
+    "documents", ["a frog", b"bytes", ["a frog", "a toad"], [["a", "frog"]], {"input_ids": "a frog"}]
+)
+def test_texts_are_refused(documents):
+    with pytest.raises(TypeError, match=r"encode texts first|must hold token ids \(integers\)"):
+        read(documents)
+
+
+@pytest.mark.parametrize(
+    ("documents", "match"),
+    [
+        (None, "documents must be an iterable of token-id lists, not NoneType"),
+        (5, "documents must be an iterable of token-id lists, not int"),
+        ([[5], None], "document 1 is None; leave missing documents out"),
+        ({"text": ["a"]}, r"a batch given as a mapping needs input_ids; this one has \['text'\]"),
+        ([5, 6, 7], "this looks like one document: wrap it in a list"),
+        (torch.tensor([5, 6, 7]), "this looks like one document: wrap it in a list"),
+        (np.array([5, 6, 7]), "this looks like one document: wrap it in a list"),
+        ([[5.0, 6.0]], r"document 0 must hold token ids \(integers\), not torch.float32"),
+        ([[5], np.array([1.5])], r"document 1 must hold token ids \(integers\), not torch.float64"),
+        ([[True, False]], r"document 0 must hold token ids \(integers\), not torch.bool"),
+        ([[5, None]], r"document 0 must hold token ids \(integers\), not list"),
+        ([[[5, 6], [7, 8]]], r"document 0 must be one row of token ids, not of shape \(2, 2\)"),
+        ([[[5, 6], [7]]], r"document 0 must hold token ids \(integers\), not list"),
+        ([[2**70]], r"document 0 must hold token ids \(integers\), not list"),
+        ([object()], r"document 0 must hold token ids \(integers\), not object"),
+        (torch.zeros(2, 3), r"document 0 must hold token ids \(integers\), not torch.float32"),
+    ],
+)
+def test_what_holds_no_token_ids_is_refused_by_name(documents, match):
+    with pytest.raises(TypeError, match=match):
+        read(documents)
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "match"),
+    [
+        ([[5], [5, -100]], {}, "document 1 holds the negative id -100; padding must be masked, not marked"),
+        (
+            [[5], [97]],
+            {"vocabulary_size": 97},
+            r"document 1 holds the token id 97, but the model knows 0\.\.96; was it",
+        ),
+        (
+            IDS,
+            {"pad_id": 0},
+            r"a batch of shape \(3, 3\) came without a mask and has rows that begin or end with",
+        ),
+        (LEFT_IDS, {"pad_id": 0}, "came without a mask and has rows that begin or end with the padding id 0"),
+        (
+            IDS.numpy(),
+            {"pad_id": 0},
+            "came without a mask and has rows that begin or end with the padding id 0",
+        ),
+        ({"input_ids": IDS}, {"pad_id": 0}, "came without a mask and has rows that begin or end with"),
+        (IDS.tolist(), {"pad_id": 0}, "document 1 begins or ends with two of the padding id 0"),
+        ([[0, 0, 8, 9]], {"pad_id": 0}, "document 0 begins or ends with two of the padding id 0"),
+        (
+            {"input_ids": IDS.tolist()},
+            {"pad_id": 0},
+            "document 1 begins or ends with two of the padding id 0",
+        ),
+        ((IDS, MASK[:, :2]), {}, r"the mask must have the shape of the ids, \(3, 3\), not \(3, 2\)"),
+        ((IDS, MASK[:2]), {}, r"the mask must have the shape of the ids, \(3, 3\), not \(2, 3\)"),
+        ({"input_ids": IDS, "attention_mask": MASK[:, None, None]}, {}, r"\(3, 3\), not \(3, 1, 1, 3\)"),
+        (
+            {"input_ids": WANTED, "attention_mask": [[1, 1, 1], [1]]},
+            {},
+            r"shape of the ids, \(3,\), not \(2,\)",
+        ),
+        (
+            {"input_ids": WANTED, "attention_mask": [[1, 1], [1], [1, 1]]},
+            {},
+            "the mask of document 0 must have an ent",
+        ),
+        (
+            {"input_ids": IDS, "attention_mask": MASK[:2].tolist()},
+            {},
+            r"the mask must have the shape of the ids",
+        ),
+        (
+            (IDS, (1.0 - MASK) * -1e9),
+            {},
+            "the mask must hold 1 on real tokens and 0 on padding; this one holds other",
+        ),
+        ((IDS, MASK + torch.nan), {}, "the mask must hold 1 on real tokens and 0 on padding"),
+        ((IDS, 2 * MASK), {}, "the mask must hold 1 on real tokens and 0 on padding"),
+        (
+            (IDS[:1], torch.tensor([[1, 0, 1]])),
+            {},
+            "the mask of document 0 hides tokens in its middle; only padding",
+        ),
+        (
+            [{"input_ids": [5, 6], "word_index": [0]}],
+            {},
+            "flags of document 0 must have an entry for each of its 2 ids",
+        ),
+    ],
+)
+def test_ids_and_masks_that_do_not_fit_are_refused_by_name(documents, options, match):
+    with pytest.raises(ValueError, match=match):
+        read(documents, **options)
+
+
+def test_one_padding_id_at_an_end_may_be_a_token_that_ends_a_document():
+    assert read([[5, 6, 0], [0, 0]], pad_id=0) == [[5, 6, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batch_size": 0}, "batch_size and max_length must be at least 1, not 0 and None"),
+        ({"max_length": 0}, "batch_size and max_length must be at least 1, not 32 and 0"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_read(options, match):
+    with pytest.raises(ValueError, match=match):
+        token_batches((1 / 0 for _ in range(1)), **options)
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "match"),
+    [
+        (
+            (torch.tensor([[5]]),),
+            TypeError,
+            r"a Document needs one row of int64 ids, not torch.int64 of shape \(1, 1\)",
+        ),
+        (
+            (torch.tensor([5], dtype=torch.int32),),
+            TypeError,
+            "a Document needs one row of int64 ids, not torch.int32",
+        ),
+        (
+            (torch.tensor([5, 6]), torch.tensor([0])),
+            ValueError,
+            "word_index of a Document must have an entry for each",
+        ),
+        (
+            (torch.tensor([5, 6]), None, torch.ones(3).bool()),
+            ValueError,
+            "special of a Document must have an entry",
+        ),
+    ],
+)
+def test_a_document_whose_parts_do_not_fit_is_refused(parts, error, match):
+    with pytest.raises((error, TypeError), match=f"{match}|Type-check error"):
+        Document(*parts)
+    bare = object.__new__(Document)
+    for name, part in zip(("ids", "word_index", "special"), (*parts, None, None), strict=False):
+        object.__setattr__(bare, name, part)
+    with pytest.raises(error, match=match):
+        bare.__post_init__()
+
+
+# --------------------------------------------------------------------------------------------------- texts
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return hf.AutoTokenizer.from_pretrained(minilm_folder())
+
+
+def fast(backend, **specials):
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
+
+
+def byte_level():
+    """GPT-2's kind: bytes, merges, a space in front of a word belongs to it; no token is unknown."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "f")]
+    pieces = [*alphabet, *("".join(pair) for pair in merges), "<|endoftext|>"]
+    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return fast(backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
+def unigram():
+    """T5's and XLM-R's kind: whole words behind a mark for the space, an end token added."""
+    pieces = [
+        ("<unk>", 0.0),
+        ("</s>", 0.0),
+        ("▁the", -1.0),
+        ("▁f", -3.0),
+        ("rog", -3.0),
+        ("▁", -5.0),
+        ("s", -6.0),
+    ]
+    backend = Tokenizer(models.Unigram(pieces, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return fast(backend, unk_token="<unk>", eos_token="</s>")
+
+
+def without_words():
+    """Llama's kind: spaces become marks before anything is parted, so the whole text is one word to it."""
+    pieces = {piece: number for number, piece in enumerate(["<unk>", "▁", "t", "h", "e", "f", "▁t"])}
+    backend = Tokenizer(models.BPE(pieces, [("▁", "t")], unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return fast(backend, unk_token="<unk>")
+
+
+def test_word_pieces_know_their_words_and_specials(wordpiece):
+    (document,) = encode_texts(["The unbelievable frog."], wordpiece)
+    tokens = wordpiece.convert_ids_to_tokens(document.ids.tolist())
+    assert tokens == ["[CLS]", "the", "unbelievable", "frog", ".", "[SEP]"]
+    assert document.word_index.tolist() == [-1, 0, 1, 2, 3, -1]
+    assert document.special.int().tolist() == [1, 0, 0, 0, 0, 1]
+    (split,) = encode_texts(["frogspawn"], wordpiece, add_special_tokens=False)
+    assert len(split) > 1
+    assert split.word_index.tolist() == [0] * len(split)
+    assert not split.special.any()
+
+
+def test_byte_level_pieces_know_their_words():
+    (document,) = encode_texts(["the frog"], byte_level())
+    assert byte_level().convert_ids_to_tokens(document.ids.tolist()) == ["the", "Ġf", "r", "o", "g"]
+    assert document.word_index.tolist() == [0, 1, 1, 1, 1]
+
+
+def test_unigram_pieces_know_their_words_and_specials():
+    (document,) = encode_texts(["the frog the"], unigram())
+    assert unigram().convert_ids_to_tokens(document.ids.tolist()) == ["▁the", "▁f", "rog", "▁the", "</s>"]
+    assert document.word_index.tolist() == [0, 1, 1, 2, -1]
+    assert document.special.int().tolist() == [0, 0, 0, 0, 1]
+
+
+def test_a_tokenizer_that_takes_a_text_for_one_word_says_nothing_of_words():
+    tokenizer = without_words()
+    assert set(tokenizer("the fe").word_ids()) == {0}  # the failure: every token would be a piece of one word
+    (document,) = encode_texts(["the fe"], tokenizer)
+    assert document.word_index is None
+    (document,) = encode_texts(["the"], tokenizer)
+    assert document.word_index.tolist() == [0] * len(document)
+
+
+def test_a_slow_tokenizer_gives_ids_without_words():
+    tokenizer = hf.ByT5Tokenizer()
+    assert not tokenizer.is_fast
+    (document,) = encode_texts(["ab"], tokenizer)
+    assert document.ids.tolist() == [ord("a") + 3, ord("b") + 3, 1]
+    assert document.word_index is None
+    assert document.special.int().tolist() == [0, 0, 1]
+
+
+ODD = [
+    "🐸🐸 emoji",
+    "שלום עולם",
+    "a\x00b",
+    "",
+    "   ",
+    "[CLS] [MASK]",
+    "e\u0301",
+    "word" * 200,
+    "\u200b",
+    "日本語",
+]
+
+
+@pytest.mark.parametrize("make", ["wordpiece", "byte_level", "unigram", "without_words", "slow"])
+def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
+    makers = {
+        "byte_level": byte_level,
+        "unigram": unigram,
+        "without_words": without_words,
+        "slow": hf.ByT5Tokenizer,
+    }
+    tokenizer = wordpiece if make == "wordpiece" else makers[make]()
+    documents = list(encode_texts(ODD, tokenizer))
+    assert len(documents) == len(ODD)
+    for text, document in zip(ODD, documents, strict=True):
+        assert document.ids.tolist() == tokenizer(text)["input_ids"]
+        specials = [index in tokenizer.all_special_ids for index in document.ids.tolist()]
+        assert document.special.tolist() == specials
+    assert sorted(read(documents)) == sorted(document.ids.tolist() for document in documents if len(document))
+
+
+def test_texts_are_cut_with_their_special_tokens_kept(wordpiece):
+    (document,) = encode_texts(["frog " * 600], wordpiece, max_length=16)
+    assert len(document) == 16
+    assert document.ids[[0, -1]].tolist() == [101, 102]
+    (document,) = encode_texts(["frog " * 600], wordpiece)
+    assert len(document) == 602
+
+
+def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used():
+    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
+    before = tokenizer.backend_tokenizer.to_str()
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 128
+    assert tokenizer.backend_tokenizer.padding is not None
+    lengths = []
+    for document in encode_texts(["frog " * 200, "frog"], tokenizer):
+        lengths.append(len(document))
+        assert tokenizer.backend_tokenizer.to_str() == before
+    assert lengths == [202, 3]
+    (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
+    assert len(document) == 5
+    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_a_padded_batch_of_a_fast_tokenizer_gives_the_same_documents_as_its_texts(wordpiece):
+    texts = ["the frogspawn", "a toad and a longer text", "newt"]
+    batch = wordpiece(texts, padding=True, return_tensors="pt", return_special_tokens_mask=True)
+    ragged = wordpiece(texts, padding=False, truncation=False, return_special_tokens_mask=True)
+    single = [wordpiece(text, padding=False, return_special_tokens_mask=True) for text in texts]
+    expected = list(token_batches(encode_texts(texts, wordpiece)))
+    for given in (batch, ragged, single):
+        (found,) = token_batches(given, pad_id=0)
+        for name in ("ids", "mask", "keys", "special", "word_index"):
+            assert torch.equal(getattr(found, name), getattr(expected[0], name)), name
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "match"),
+    [
+        ("one text", TypeError, "texts must be a list of texts; this is one text: wrap it in a list"),
+        (["fine", None], TypeError, "text 1 must be a string, not NoneType"),
+        (["fine", b"bytes"], TypeError, "text 1 must be a string, not bytes"),
+        (
+            ["fine", "half \ud83d a frog"],
+            ValueError,
+            r"text 1 is no valid Unicode \(it holds half a character\)",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(texts, error, match, wordpiece):
+    with pytest.raises(error, match=match):
+        # An iterator, because the type checker of the tests would look into a list before the code does.
+        list(encode_texts(texts if isinstance(texts, str) else iter(texts), wordpiece))
+
+
+def test_a_bare_text_is_refused_before_anything_is_read(wordpiece):
+    with pytest.raises(TypeError, match="this is one text"):
+        encode_texts("one text", wordpiece)
+
+
+def test_texts_are_streamed(wordpiece):
+    taken = []
+    stream = encode_texts((taken.append(number) or f"frog {number}" for number in range(10**9)), wordpiece)
+    next(stream)
+    assert taken == [0]
+    next(stream)
+    assert taken == [0, 1]

@@ -1,0 +1,222 @@
+import json
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+import topic_probe as tp
+from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
+
+WORDS = [3, 5, 6, 9]
+DOCUMENTS = [[3, 5, 5, 1], [5, 3], [3, 6, 5, 6], [9], [6, 1, 9], [1, 2]]
+
+
+def random_documents(n=60, seed=0, vocabulary=40):
+    generator = np.random.default_rng(seed)
+    return [
+        generator.zipf(1.4, size=generator.integers(1, 30)).clip(max=vocabulary - 1).tolist()
+        for _ in range(n)
+    ]
+
+
+def double_loop(documents, words):
+    counts = np.zeros((len(words), len(words)), dtype=int)
+    for document in documents:
+        for row, one in enumerate(words):
+            for column, other in enumerate(words):
+                counts[row, column] += one in document and other in document
+    return counts
+
+
+def test_counts_worked_by_hand():
+    found = count_cooccurrence(DOCUMENTS, WORDS)
+    assert found.counts.tolist() == [[3, 3, 1, 0], [3, 3, 1, 0], [1, 1, 2, 1], [0, 0, 1, 2]]
+    assert found.document_frequency.tolist() == [3, 3, 2, 2]
+    assert found.n_documents == 6
+
+
+def test_counts_are_those_of_a_double_loop_over_words():
+    documents = random_documents()
+    words = [1, 2, 3, 5, 8, 13, 21, 39]
+    found = count_cooccurrence(documents, words)
+    np.testing.assert_array_equal(found.counts, double_loop(documents, words))
+
+
+def test_pmi_and_npmi_worked_by_hand():
+    found = count_cooccurrence(DOCUMENTS, [2, 3, 5, 6, 9, 11])
+    pmi, npmi = found.pmi(), found.npmi()
+    assert pmi[1, 2] == pytest.approx(math.log(6 * 3 / 9))
+    assert npmi[1, 2] == pytest.approx(1)  # they only occur together
+    assert pmi[3, 4] == pytest.approx(math.log(6 * 1 / 4))
+    assert npmi[3, 4] == pytest.approx(math.log(1.5) / math.log(6))
+    assert pmi[1, 4] == -math.inf
+    assert npmi[1, 4] == -1
+    assert math.isnan(pmi[1, 5])  # 11 is in no document
+    assert math.isnan(npmi[1, 5])
+    torch.testing.assert_close(pmi[2:4], found.pmi(slice(2, 4)), equal_nan=True)
+
+
+def test_independent_words_have_a_pmi_of_zero_and_words_in_all_documents_an_npmi_of_one():
+    found = count_cooccurrence([[1, 2], [1], [2], [0]], [1, 2])
+    assert found.pmi()[0, 1] == 0
+    always = count_cooccurrence([[1, 2], [2, 1]], [1, 2])
+    assert always.npmi()[0, 1] == 1
+
+
+def test_the_most_frequent_pairs_are_those_of_a_sorted_list_with_ties_by_id():
+    documents = random_documents(seed=1)
+    words = list(range(1, 40))
+    counts = double_loop(documents, words)
+    wanted = sorted(
+        ((-counts[a, b], words[a], words[b]) for a, b in combinations(range(39), 2) if counts[a, b])
+    )
+    found = count_cooccurrence(documents, words)
+    for n in (1, 7, 50, 10_000):
+        first, second, together = (part.tolist() for part in found.most_frequent(n))
+        assert [(-c, a, b) for a, b, c in zip(first, second, together, strict=True)] == wanted[:n]
+
+
+def test_the_most_frequent_pairs_do_not_depend_on_the_blocks_that_are_looked_at(monkeypatch):
+    found = count_cooccurrence(random_documents(seed=2), range(1, 40))
+    whole = found.most_frequent(25)
+    monkeypatch.setattr("topic_probe.text.cooccurrence._PAIRS_AT_ONCE", 60)
+    for one, other in zip(whole, found.most_frequent(25), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_parts_of_a_corpus_add_up_to_the_whole():
+    documents = random_documents(seed=3)
+    parts = [count_cooccurrence(documents[part::3], range(1, 40)) for part in range(3)]
+    assert parts[0] + parts[1] + parts[2] == count_cooccurrence(documents, range(1, 40))
+
+
+def test_what_is_known_of_added_parts_is_what_both_know():
+    """A word that was left out may be in the most documents of either part, so the bounds add up."""
+    parts = [[[1, 2], [1, 2], [1, 2, 3], [4]], [[1, 2], [2, 1], [3, 1]]]
+    counts = [count_cooccurrence(part, [1, 2, 3, 4], max_words=2) for part in parts]
+    assert [part.complete_above for part in counts] == [1, 1]
+    assert (counts[0] + counts[1]).complete_above == 2
+
+
+def test_counts_of_other_words_or_options_do_not_add_up():
+    one = count_cooccurrence(DOCUMENTS, WORDS)
+    with pytest.raises(ValueError, match="same words"):
+        _ = one + count_cooccurrence(DOCUMENTS, [3, 5, 6, 8, 9])
+    with pytest.raises(ValueError, match="same options"):
+        _ = one + count_cooccurrence(DOCUMENTS, WORDS, max_length=2)
+
+
+def test_too_many_words_are_cut_to_the_most_frequent_and_the_bound_holds():
+    documents = random_documents(n=200, seed=4)
+    everything = count_cooccurrence(documents, range(1, 40))
+    found = count_cooccurrence(documents, range(1, 40), max_words=12)
+    order = sorted(range(39), key=lambda row: (-int(everything.document_frequency[row]), row))
+    assert found.words.tolist() == sorted(everything.words[order[:12]].tolist())
+    assert found.complete_above == int(everything.document_frequency[order[12]])
+    np.testing.assert_array_equal(found.counts, everything.restrict(found.words).counts)
+    n = int((torch.triu(everything.counts, 1) > found.complete_above).sum())
+    assert n > 5
+    for one, other in zip(found.most_frequent(n), everything.most_frequent(n), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_documents_are_read_once_and_nothing_of_them_is_kept():
+    def stream():
+        for number in range(3_000):
+            alive.append(number)
+            yield [1, 2, number % 50]
+
+    alive = []
+    documents = stream()
+    found = count_cooccurrence(documents, [1, 2, 7])
+    assert len(alive) == 3_000
+    assert next(documents, None) is None
+    assert found.counts[0].tolist() == [3_000, 3_000, 60]
+
+
+def test_long_documents_are_cut_or_become_windows():
+    document = [[3, 1, 5, 1, 6, 3]]
+    assert count_cooccurrence(document, WORDS, max_length=3).counts[0].tolist() == [1, 1, 0, 0]
+    windows = count_cooccurrence(document, WORDS, max_length=3, long="chunk")
+    assert windows.n_documents == 2
+    assert windows.counts.tolist() == [[2, 1, 1, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+
+
+def test_special_tokens_and_pieces_of_split_words_are_no_words():
+    document = tp.Document(
+        torch.tensor([3, 5, 6, 9, 3]),
+        torch.tensor([-1, 0, 1, 1, 2]),
+        torch.tensor([True, False, False, False, False]),
+    )
+    assert count_cooccurrence([document], WORDS).document_frequency.tolist() == [1, 1, 0, 0]
+    alone = tp.Document(torch.tensor([3, 5]), None, torch.tensor([True, False]))
+    assert count_cooccurrence([alone], WORDS).document_frequency.tolist() == [0, 1, 0, 0]
+
+
+def test_the_words_of_topics_are_counted():
+    topics = tp.Topics.from_token_ids({"a": [3, 5], "b": [9, 6]}, vocabulary_size=12)
+    found = count_cooccurrence(DOCUMENTS, topics)
+    assert found.words.tolist() == WORDS
+    assert found.vocabulary_size == 12
+    assert found.rows_of(torch.tensor([9, 4, 3, -1, 99])).tolist() == [3, -1, 0, -1, -1]
+    with pytest.raises(ValueError, match="holds the token id 12"):
+        count_cooccurrence([[12]], topics)
+
+
+def test_saved_counts_come_back_and_damage_is_named(tmp_path):
+    found = count_cooccurrence(random_documents(seed=5), range(1, 40), max_words=20)
+    folder = found.save(tmp_path / "counts")
+    assert Cooccurrence.load(folder) == found
+    described = json.loads((folder / "cooccurrence.json").read_text())
+    (folder / "cooccurrence.json").write_text(json.dumps(described | {"kind": "topics"}))
+    with pytest.raises(ValueError, match="not counts of co-occurrence"):
+        Cooccurrence.load(folder)
+    (folder / "cooccurrence.json").write_text(json.dumps(described))
+    (folder / "arrays.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match="truncated"):
+        Cooccurrence.load(folder)
+
+
+def test_it_shows_its_most_frequent_pairs():
+    found = count_cooccurrence(DOCUMENTS, WORDS)
+    table = found.to_dataframe(2)
+    assert table[["first", "second", "documents"]].to_numpy().tolist() == [[3, 5, 3], [3, 6, 1]]
+    assert table.pmi[0] == pytest.approx(math.log(2))
+    assert table.npmi[1] == pytest.approx(0)
+    assert repr(found).startswith("Cooccurrence: 4 words in 6 documents\n")
+
+
+@pytest.mark.parametrize(
+    ("documents", "words", "options", "message"),
+    [
+        ([], WORDS, {}, "no document is left"),
+        ([[]], WORDS, {}, "no document is left"),
+        (DOCUMENTS, [], {}, "no word to count"),
+        (DOCUMENTS, [-1, 2], {}, "within 0"),
+        (DOCUMENTS, [5], {"vocabulary_size": 5}, "within 0..4"),
+        (DOCUMENTS, WORDS, {"vocabulary_size": 9 + 1, "max_words": 1}, "at least 2"),
+        (DOCUMENTS, WORDS, {"long": "split"}, "'cut' or 'chunk'"),
+        ([[7, 50]], WORDS, {"vocabulary_size": 50}, "holds the token id 50"),
+    ],
+)
+def test_bad_input_is_refused(documents, words, options, message):
+    with pytest.raises(ValueError, match=message):
+        count_cooccurrence(documents, words, **options)
+
+
+def test_text_in_place_of_ids_is_refused():
+    with pytest.raises(TypeError, match="token ids"):
+        count_cooccurrence(DOCUMENTS, "dog")
+    with pytest.raises(TypeError, match="encode texts first"):
+        count_cooccurrence(["a dog"], WORDS)
+    with pytest.raises(TypeError, match="whole token ids"):
+        count_cooccurrence(DOCUMENTS, [1.5])
+
+
+def test_one_word_has_no_pair():
+    found = count_cooccurrence(DOCUMENTS, [5])
+    assert [len(part) for part in found.most_frequent(3)] == [0, 0, 0]
+    with pytest.raises(ValueError, match="at least 1 pair"):
+        found.most_frequent(0)

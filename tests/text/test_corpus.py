@@ -1,0 +1,940 @@
+"""Corpora: every text once and in order, whatever breaks, with all that is left out counted."""
+
+import errno
+import gzip
+import json
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+from datasets import Dataset, DatasetDict, IterableDataset
+from real_text import minilm_folder
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from topic_probe.text import corpus as corpus_module
+from topic_probe.text import encoder, hub, sources, token_store
+from topic_probe.text.articles import prose
+from topic_probe.text.batches import encode_texts, token_batches
+from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
+
+TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
+MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]
+
+
+@cache
+def minilm():
+    return transformers.AutoTokenizer.from_pretrained(minilm_folder())
+
+
+@pytest.fixture
+def tokenizer():
+    return minilm()
+
+
+def same(one, other):
+    """Whether two lists of documents agree in ids, word numbers and special flags."""
+    return len(one) == len(other) and all(
+        a.ids.equal(b.ids)
+        and (a.word_index is b.word_index is None or a.word_index.equal(b.word_index))
+        and a.special.equal(b.special)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+# --- tokenizing --------------------------------------------------------------------------------------
+
+
+@cache
+def byte_level() -> transformers.PreTrainedTokenizerFast:
+    """Byte-level BPE as in GPT-2 and RoBERTa, learnt from a few sentences, with <s> … </s> around a text."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<s>", "</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXTS * 10, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
+def metaspace() -> transformers.PreTrainedTokenizerFast:
+    """Unigram pieces behind ▁ as in ALBERT and T5."""
+    letters = [(letter, -9.0) for letter in sorted(set("".join(TEXTS) + "xyz.-"))]
+    pieces = [
+        ("<unk>", 0.0),
+        ("</s>", 0.0),
+        ("▁", -3.0),
+        ("▁frog", -1.0),
+        ("frog", -2.0),
+        ("▁The", -1.0),
+        *letters,
+    ]
+    backend = tokenizers.Tokenizer(models.Unigram(list(dict(pieces).items()), unk_id=0))
+    backend.normalizer = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+
+
+class SlowTokenizer(transformers.PreTrainedTokenizer):
+    """A tokenizer without word numbers: every word of the first text is a token."""
+
+    def __init__(self, **options):
+        self._words = ["[UNK]", *sorted(set(TEXTS[0].split()))]
+        super().__init__(unk_token="[UNK]", **options)
+
+    vocab_size = property(lambda self: len(self._words))
+
+    def get_vocab(self):
+        return {word: place for place, word in enumerate(self._words)}
+
+    def _tokenize(self, text):
+        return text.split()
+
+    def _convert_token_to_id(self, token):
+        return self.get_vocab().get(token, 0)
+
+    def _convert_id_to_token(self, index):
+        return self._words[index]
+
+
+@pytest.mark.parametrize("make", [minilm, byte_level, metaspace])
+def test_documents_are_what_the_tokenizer_gives_text_by_text(make):
+    tokenizer = make()
+    texts = [*TEXTS, "frog [MASK] </s> frog", "عربي 日本 \x00 🐸", "one\n\n two\t three "]
+    assert same(list(Corpus.from_texts(texts).documents(tokenizer)), list(encode_texts(texts, tokenizer)))
+    plain = list(Corpus.from_texts(texts).documents(tokenizer, add_special_tokens=False))
+    assert same(plain, list(encode_texts(texts, tokenizer, add_special_tokens=False)))
+
+
+def test_a_slow_tokenizer_gives_documents_without_word_numbers():
+    tokenizer = SlowTokenizer()
+    (document,) = Corpus.from_texts([TEXTS[0]]).documents(tokenizer, max_length=4)
+    assert document.ids.tolist() == [tokenizer.get_vocab()[word] for word in ["The", "frog", "sat", "on"]]
+    assert document.word_index is None
+
+
+def test_the_tokenizer_comes_back_as_it_went_in(tokenizer):
+    backend = tokenizer.backend_tokenizer
+    before = (backend.truncation, backend.padding)
+    assert before[0] is not None
+    list(Corpus.from_texts(TEXTS).documents(tokenizer, max_length=6))
+    assert (backend.truncation, backend.padding) == before
+
+
+def test_a_stream_is_what_measurements_take(tokenizer):
+    (batch,) = token_batches(Corpus.from_texts(TEXTS).documents(tokenizer))
+    assert batch.mask.sum(1).tolist() == sorted(
+        (len(d) for d in encode_texts(TEXTS, tokenizer)), reverse=True
+    )
+    assert batch.word_index is not None
+
+
+def words_of(document):
+    """The token ids of every word of a document, in order."""
+    groups = {}
+    for index, word in zip(document.ids.tolist(), document.word_index.tolist(), strict=True):
+        if word >= 0:
+            groups.setdefault(word, []).append(index)
+    return list(groups.values())
+
+
+@pytest.mark.parametrize("make", [minilm, byte_level, metaspace])
+@pytest.mark.parametrize("max_length", [11, 14, 30])
+def test_chunks_hold_all_words_whole_each_with_its_own_special_tokens(make, max_length):
+    tokenizer = make()
+    text = " ".join(TEXTS * 3)
+    (whole,) = encode_texts([text], tokenizer)
+    chunks = list(Corpus.from_texts([text]).documents(tokenizer, max_length=max_length, long="chunk"))
+    assert len(chunks) > 1
+    assert all(len(chunk) <= max_length for chunk in chunks)
+    assert [word for chunk in chunks for word in words_of(chunk)] == words_of(whole)
+    before = int(whole.special.int().argmin())
+    after = int(whole.special.flip(0).int().argmin())
+    for chunk in chunks:
+        assert chunk.ids[:before].tolist() == whole.ids[:before].tolist()
+        assert chunk.ids[-after:].tolist() == whole.ids[-after:].tolist()
+        assert chunk.special.tolist() == [
+            place < before or place >= len(chunk) - after for place in range(len(chunk))
+        ]
+        assert min(word for word in chunk.word_index.tolist() if word >= 0) == 0
+
+
+def test_chunks_are_as_long_as_whole_words_allow(tokenizer):
+    # Ten words of one piece, then one of three, whose last would be torn off at 12.
+    text = "frog " * 9 + "toad axolotl frog"
+    pieces = tokenizer.tokenize("axolotl")
+    assert len(pieces) == 3
+    documents = list(Corpus.from_texts([text]).documents(tokenizer, max_length=14, long="chunk"))
+    assert [len(document) for document in documents] == [12, 6]
+
+
+def test_a_word_longer_than_a_document_is_cut_through(tokenizer):
+    text = "axolotl" * 10
+    n = len(tokenizer.tokenize(text))
+    documents = list(Corpus.from_texts([text]).documents(tokenizer, max_length=8, long="chunk"))
+    assert [len(document) - 2 for document in documents] == [6] * (n // 6) + [n % 6] * (n % 6 > 0)
+
+
+def test_cutting_keeps_the_beginning_and_counts_the_rest(tokenizer):
+    stream = Corpus.from_texts(["frog " * 20, "toad " * 5]).documents(tokenizer, max_length=10)
+    assert [len(document) for document in stream] == [10, 7]
+    assert stream.counts["left_out"] == {"texts cut at 10 tokens": 1, "tokens cut off": 12}
+
+
+@pytest.mark.parametrize("make", [minilm, byte_level, metaspace])
+def test_a_text_too_long_for_the_tokenizer_gives_what_the_whole_would(make, monkeypatch):
+    monkeypatch.setattr(encoder, "_LONGEST_TEXT", 50)
+    tokenizer = make()
+    text = "   ".join([" ".join(TEXTS * 3), "frog\n\nfrog " * 20, "The frog  \n" * 12]) + " x" * 40
+    (whole,) = encode_texts([text], tokenizer)
+    stream = Corpus.from_texts([TEXTS[0], text, TEXTS[1]]).documents(tokenizer)
+    assert same([list(stream)[1]], [whole])
+    assert stream.counts["left_out"] == {"long texts, tokenized in pieces": 1}
+
+
+def test_a_long_text_without_a_space_is_still_read(tokenizer, monkeypatch):
+    monkeypatch.setattr(encoder, "_LONGEST_TEXT", 50)
+    (document,) = Corpus.from_texts(["frog" * 100]).documents(tokenizer)
+    assert tokenizer.decode(document.ids[1:-1]).replace(" ", "") == "frog" * 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"long": "wrap"}, "long must be 'cut' or 'chunk', got 'wrap'"),
+        ({"min_length": 0}, "min_length must be at least 1, got 0"),
+        ({"max_length": 2}, "max_length must leave room for a token beside the 2 special ones, got 2"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        Corpus.from_texts(TEXTS).documents(tokenizer, **options)
+
+
+# --- texts that are none ----------------------------------------------------------------------------
+
+
+def test_what_is_no_text_is_left_out_and_counted(tokenizer):
+    texts = ["a frog", None, "", " \n", "toad", float("nan"), 7, "half \ud83d", ["list"], "a newt and a toad"]
+    stream = Corpus.from_texts(texts).documents(tokenizer, min_length=2)
+    assert [tokenizer.decode(d.ids, skip_special_tokens=True) for d in stream] == [
+        "a frog",
+        "a newt and a toad",
+    ]
+    assert stream.counts == {
+        "texts": 10,
+        "documents": 2,
+        "tokens": 4 + 2 + len(tokenizer.tokenize("a newt and a toad")),
+        "left_out": {
+            "missing texts (None)": 2,
+            "empty texts": 2,
+            "entries that are no text": 2,
+            "texts with invalid Unicode": 1,
+            "documents of fewer than 2 tokens": 1,
+            "tokens in these": 1,
+        },
+    }
+    assert list(Corpus.from_texts(texts)) == ["a frog", "toad", "a newt and a toad"]
+
+
+def test_a_text_without_a_token_is_left_out(tokenizer):
+    stream = Corpus.from_texts(["frog", "\x00"]).documents(tokenizer)
+    assert len(list(stream)) == 1
+    assert stream.counts["left_out"] == {"documents of fewer than 1 tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        ("one text", TypeError, "this is one text: put it into a list"),
+        (iter(TEXTS), TypeError, "an iterator only once: pass a list, or a function"),
+        (7, TypeError, "needs texts, got int"),
+        ([], ValueError, "at least one text, the list is empty"),
+    ],
+)
+def test_texts_that_cannot_be_a_corpus_are_refused(texts, error, message):
+    with pytest.raises(error, match=message):
+        Corpus.from_texts(texts)
+
+
+@pytest.mark.parametrize("first", [[101, 2054], 3, b"bytes"])
+def test_a_corpus_that_begins_with_something_else_is_refused(first, tokenizer):
+    with pytest.raises(TypeError, match=f"texts, which are strings, got {type(first).__name__}"):
+        list(Corpus.from_texts([first, "frog"]).documents(tokenizer))
+
+
+def test_a_corpus_without_any_document_says_why(tokenizer):
+    with pytest.raises(ValueError, match=r"no document \(2 missing texts \(None\)\)"):
+        list(Corpus.from_texts([None, None]))
+    with pytest.raises(
+        ValueError, match=r"no document \(1 documents of fewer than 9 tokens; 3 tokens in these"
+    ):
+        list(Corpus.from_texts(["a frog ."]).documents(tokenizer, min_length=9))
+    with pytest.raises(ValueError, match=r"no document \(it is empty\)"):
+        list(Corpus.from_texts(lambda: iter([])))
+
+
+def test_a_function_is_called_for_every_pass_and_read_no_further_than_needed(tokenizer):
+    read = Counter()
+
+    def endless():
+        read["passes"] += 1
+        while True:
+            read["texts"] += 1
+            yield f"frog number {read['texts']}"
+
+    stream = Corpus.from_texts(endless).documents(tokenizer)
+    next(iter(stream))
+    next(iter(stream))
+    assert read["passes"] == 2
+    assert read["texts"] <= 2 * 256
+
+
+def test_the_progress_bar_knows_the_number_of_texts(tokenizer, capfd):
+    list(Corpus.from_texts(TEXTS).documents(tokenizer, max_length=5, long="chunk", progress=True))
+    assert "3/3 " in capfd.readouterr().err
+    list(Corpus.from_texts(TEXTS).documents(tokenizer))
+    assert capfd.readouterr().err == ""
+
+
+def test_provenance_is_json_and_tells_everything(tokenizer):
+    stream = Corpus.from_texts(TEXTS).documents(tokenizer, max_length=8)
+    assert stream.provenance["read"] is None
+    list(stream)
+    told = json.loads(json.dumps(stream.provenance))
+    assert told == stream.provenance
+    assert told["corpus"] == {"source": "texts", "n_texts": 3, "shard_index": 0, "n_shards": 1}
+    assert told["options"] == {"max_length": 8, "long": "cut", "min_length": 1, "add_special_tokens": True}
+    assert told["read"]["documents"] == 3
+    assert "source='texts', n_texts=3" in repr(stream)
+
+
+# --- shares for several processes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_files", [1, 3, 9])
+@pytest.mark.parametrize("n_shards", [1, 2, 4])
+def test_shares_of_several_processes_are_the_corpus_and_do_not_overlap(n_files, n_shards, tmp_path):
+    for number in range(n_files):
+        lines = "".join(f"text {number} {line}\n" for line in range(5 + number))
+        (tmp_path / f"{number}.txt").write_text(lines)
+    corpus = Corpus.from_files(tmp_path, split="line")
+    shares = [list(corpus.shard(index, n_shards)) for index in range(n_shards)]
+    assert sorted(text for share in shares for text in share) == sorted(corpus)
+    assert all(shares)
+
+
+def test_an_empty_share_is_no_error_where_there_are_more_processes_than_texts(tokenizer):
+    corpus = Corpus.from_texts(TEXTS)
+    assert [len(list(corpus.shard(index, 5).documents(tokenizer))) for index in range(5)] == [1, 1, 1, 0, 0]
+
+
+def test_shares_that_cannot_be_are_refused():
+    corpus = Corpus.from_texts(TEXTS)
+    with pytest.raises(ValueError, match=r"index must be in 0..n_shards - 1, got 2 of 2"):
+        corpus.shard(2, 2)
+    with pytest.raises(ValueError, match="share of a corpus already"):
+        corpus.shard(0, 2).shard(0, 2)
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def test_folders_are_read_in_the_order_of_names_and_other_files_are_counted(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "b.txt").write_bytes("\ufeffnewts\r\nswim".encode())
+    (tmp_path / "a.jsonl").write_text('{"text": "frogs"}\n\n{"text": "toads\\u2028sit"}\n')
+    (tmp_path / "deep" / "c.TXT.gz").write_bytes(gzip.compress(b"axolotls"))
+    (tmp_path / "d.txt").write_bytes("wide".encode("utf-16"))
+    (tmp_path / "picture.png").write_bytes(b"")
+    corpus = Corpus.from_files(tmp_path)
+    assert list(corpus) == ["frogs", "toads\u2028sit", "newts\nswim", "wide", "axolotls"]
+    assert corpus.provenance["files_of_other_kinds"] == 1
+    assert list(Corpus.from_files([tmp_path / "d.txt", str(tmp_path / "b.txt")])) == ["wide", "newts\nswim"]
+
+
+@pytest.mark.parametrize(
+    ("split", "texts"),
+    [
+        ("file", ["one\ntwo\n\n \nthree\n"]),
+        ("line", ["one", "two", "three"]),
+        ("paragraph", ["one\ntwo\n", "three\n"]),
+    ],
+)
+def test_a_text_file_is_split_as_asked(split, texts, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\n \nthree\n")
+    assert list(Corpus.from_files(tmp_path, split=split)) == texts
+
+
+def test_records_without_a_text_are_counted(tmp_path, tokenizer):
+    lines = ['{"body": "frog"}', '{"body": null}', '{"other": 1}', '{"body": 3}', '{"body": "cut o', "[1]"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    stream = Corpus.from_files(tmp_path, field="body").documents(tokenizer)
+    assert len(list(stream)) == 1
+    assert stream.counts["left_out"] == {
+        "missing texts (None)": 1,
+        "records without the field": 2,
+        "entries that are no text": 1,
+        "lines that are no JSON": 1,
+    }
+
+
+def test_a_missing_field_names_the_fields_that_are_there(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"title": "x", "body": "y"}')
+    with pytest.raises(
+        ValueError, match=r"no field 'text'; it has \['body', 'title'\]: name one with field="
+    ):
+        list(Corpus.from_files(tmp_path))
+    data = Dataset.from_dict({"title": ["x"], "body": ["y"]})
+    for given in (data, data.to_iterable_dataset()):
+        with pytest.raises(ValueError, match=r"no field 'text'; it has \['body', 'title'\]"):
+            list(Corpus.from_dataset(given))
+
+
+def test_files_that_are_not_there_or_not_text_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+        Corpus.from_files(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"there is no \.txt or \.jsonl file"):
+        Corpus.from_files(tmp_path)
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    with pytest.raises(ValueError, match=r"a\.pdf is neither \.txt nor \.jsonl"):
+        Corpus.from_files(tmp_path / "a.pdf")
+    with pytest.raises(ValueError, match="split must be one of"):
+        Corpus.from_files(tmp_path, split="word")
+
+
+def test_a_compressed_file_that_is_cut_off_is_named(tmp_path):
+    content = gzip.compress(" ".join(map(str, range(9999))).encode())
+    (tmp_path / "a.txt.gz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"a\.txt\.gz is no whole gzip file"):
+        list(Corpus.from_files(tmp_path))
+
+
+# --- datasets ---------------------------------------------------------------------------------------
+
+ROWS = [f"text {number}" for number in range(60)]
+
+
+@pytest.fixture
+def parquet(tmp_path, monkeypatch):
+    """A data set of six files of ten records, as on the hub."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(6):
+        rows = ROWS[10 * number : 10 * number + 10]
+        data = Dataset.from_dict({"text": rows, "id": list(range(10))})
+        with (folder / f"train-{number:05d}-of-00006.parquet").open("wb") as file:
+            data.to_parquet(file)
+    return folder
+
+
+def every_kind(parquet, tmp_path):
+    data = Dataset.from_dict({"text": ROWS, "id": list(range(60))})
+    data.save_to_disk(tmp_path / "saved")
+    return {
+        "folder of parquet, streamed": str(parquet),
+        "folder of save_to_disk": tmp_path / "saved",
+        "opened": data,
+        "opened stream": data.to_iterable_dataset(num_shards=3),
+        "splits": DatasetDict({"train": data, "test": data.select(range(3))}),
+        "generator": IterableDataset.from_generator(lambda: ({"text": row} for row in ROWS)),
+    }
+
+
+def test_every_kind_of_data_set_gives_its_texts(parquet, tmp_path):
+    for kind, data in every_kind(parquet, tmp_path).items():
+        corpus = Corpus.from_dataset(data)
+        assert list(corpus) == ROWS, kind
+        assert list(corpus) == ROWS, f"{kind}, second pass"
+        assert list(Corpus.from_dataset(data, n_documents=25)) == ROWS[:25], kind
+        assert sorted(t for i in range(2) for t in corpus.shard(i, 2)) == sorted(ROWS), kind
+
+
+def test_a_sample_is_drawn_by_its_seed(parquet, tmp_path):
+    for kind, data in every_kind(parquet, tmp_path).items():
+        options = {"n_documents": 20, "spread": 2}
+        one, again, other = (list(Corpus.from_dataset(data, seed=seed, **options)) for seed in (0, 0, 1))
+        assert one == again, kind
+        assert one != other, kind
+        assert len(set(one)) == len(one), kind
+        assert set(one) <= set(ROWS), kind
+        shares = [list(Corpus.from_dataset(data, seed=0, **options).shard(i, 3)) for i in range(3)]
+        assert sorted(text for share in shares for text in share) == sorted(one), kind
+
+
+def test_every_record_of_an_opened_data_set_is_equally_likely_in_a_sample():
+    data = Dataset.from_dict({"text": ROWS})
+    counts = Counter(
+        text for seed in range(200) for text in Corpus.from_dataset(data, n_documents=15, seed=seed)
+    )
+    # 200 draws with probability 1/4: 50 ± 6 each.
+    assert sum(counts.values()) == 3000
+    assert max(abs(counts[row] - 50) for row in ROWS) < 27
+
+
+def test_a_sample_of_a_stream_takes_the_same_number_from_every_file(parquet):
+    texts = list(Corpus.from_dataset(str(parquet), n_documents=9, seed=3, spread=3))
+    files = Counter(int(text.split()[1]) // 10 for text in texts)
+    assert sorted(files.values()) == [1, 1, 1, 2, 2, 2]
+    numbers = [int(text.split()[1]) % 10 for text in texts]
+    assert max(numbers) > 4  # not only the first records
+
+
+def test_a_sample_that_the_files_are_too_short_for_is_warned_about(parquet):
+    corpus = Corpus.from_dataset(str(parquet), n_documents=30, seed=0, spread=10)
+    with pytest.warns(
+        UserWarning, match="ended before its share of 5 records was found; a spread lower than 10"
+    ):
+        assert len(list(corpus)) < 30
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "message"),
+    [
+        ({"text": ["a"]}, {"n_documents": 0}, ValueError, "n_documents must be at least 1, got 0"),
+        ({"text": ["a"]}, {"seed": 1}, ValueError, "seed draws a sample, so it needs n_documents"),
+        ({"text": [[1, 2]]}, {}, TypeError, "the field 'text' holds List, a corpus needs texts"),
+        ({"text": [1]}, {}, TypeError, "the field 'text' holds int64, a corpus needs texts"),
+    ],
+)
+def test_a_data_set_that_does_not_fit_is_refused(data, options, error, message):
+    with pytest.raises(error, match=message):
+        list(Corpus.from_dataset(Dataset.from_dict(data), **options))
+
+
+def test_other_data_set_mistakes_name_the_remedy(parquet):
+    data = Dataset.from_dict({"text": ["a"]})
+    with pytest.raises(ValueError, match=r"no split 'train'; it has \['test'\]"):
+        list(Corpus.from_dataset(DatasetDict({"test": data})))
+    with pytest.raises(TypeError, match="a `datasets` data set or its name is needed, got list"):
+        list(Corpus.from_dataset([{"text": "a"}]))
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        list(Corpus.from_dataset("/nowhere/at/all"))
+
+
+def test_missing_texts_of_a_data_set_are_counted(tokenizer):
+    stream = Corpus.from_dataset(Dataset.from_dict({"text": [None, "frog", "", None]})).documents(tokenizer)
+    assert len(list(stream)) == 1
+    assert stream.counts["left_out"] == {"missing texts (None)": 2, "empty texts": 1}
+
+
+def test_wikipedia_is_pinned_and_says_without_a_network_what_works_instead(tmp_path, monkeypatch):
+    corpus = Corpus.wikipedia(50, seed=7)
+    name, config, commit = WIKIPEDIA
+    told = corpus.provenance
+    assert (told["name"], told["config"], told["revision"]) == (name, config, commit)
+    assert len(commit) == 40
+    assert (told["n_documents"], told["seed"]) == (50, 7)
+    assert Corpus.wikipedia(None).provenance["seed"] is None
+    with pytest.raises(ConnectionError, match=r"cannot be reached .*Corpus\.bundled\(\) has real articles"):
+        list(corpus)
+
+
+def test_every_part_of_every_source_can_be_read_from_any_place(parquet, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\nfour")
+    (tmp_path / "b.jsonl").write_text('{"text": "frog"}\n{"text": null}\n{"text": "toad"}')
+    corpora = [
+        Corpus.from_texts(MIXED),
+        Corpus.from_texts(lambda: iter(ROWS)),
+        Corpus.from_files([tmp_path / "a.txt", tmp_path / "b.jsonl"], split="line"),
+        Corpus.bundled(),
+    ]
+    for data in every_kind(parquet, tmp_path).values():
+        corpora.append(Corpus.from_dataset(data))
+        corpora.append(Corpus.from_dataset(data, n_documents=7))
+        corpora.append(Corpus.from_dataset(data, n_documents=7, seed=0, spread=3))
+    for source in (corpus.source for corpus in corpora):
+        for part in range(source.n_parts):
+            whole = list(source.read(part, 0))
+            for start in {1, len(whole) // 2, len(whole)}:
+                assert list(source.read(part, start)) == whole[start:], source
+
+
+# --- streams that break ------------------------------------------------------------------------------
+
+
+class Broken:
+    """Texts whose reading fails at some places, each as often as said."""
+
+    def __init__(self, fails, texts=ROWS, error=ConnectionError, shuffled=False):
+        self.fails, self.texts, self.error, self.shuffled = Counter(fails), texts, error, shuffled
+        self.opened = 0
+
+    def __call__(self):
+        self.opened += 1
+        texts = self.texts[::-1] if self.shuffled and self.opened > 1 else self.texts
+        for place, text in enumerate(texts):
+            if self.fails[place]:
+                self.fails[place] -= 1
+                raise self.error(f"reset at {place}")
+            yield text
+
+
+def retried(texts, **options):
+    """A corpus over a stream that breaks, and the seconds that it waits."""
+    waits = []
+    source = sources.Texts(texts)
+    return Corpus(source, Retry(sleep=waits.append, **options)), waits
+
+
+@pytest.mark.filterwarnings("ignore:the stream broke")
+def test_a_stream_that_breaks_is_read_on_without_losing_or_repeating_a_text(tokenizer):
+    corpus, waits = retried(Broken({0: 1, 7: 3, 8: 1, 59: 2}))
+    stream = corpus.documents(tokenizer)
+    assert same(list(stream), list(encode_texts(ROWS, tokenizer)))
+    assert waits == [1, 1, 2, 4, 1, 1, 2]
+    assert stream.counts["texts"] == 60
+
+
+def test_a_break_is_warned_about():
+    corpus, _ = retried(Broken({3: 1}))
+    with pytest.warns(UserWarning, match=r"broke in part 0 after 3 texts .*reset at 3.*read on in 1 s"):
+        assert list(corpus) == ROWS
+
+
+@pytest.mark.filterwarnings("ignore:the stream broke")
+def test_a_stream_that_stays_broken_is_given_up_with_growing_waits():
+    corpus, waits = retried(Broken({7: 99}), attempts=5, longest=6.0)
+    texts = iter(corpus)
+    assert [next(texts) for _ in range(7)] == ROWS[:7]
+    with pytest.raises(
+        ConnectionError, match=r"broke 6 times in a row in part 0 after 7 texts: .*reset at 7"
+    ):
+        next(texts)
+    assert waits == [1, 2, 4, 6, 6]
+
+
+@pytest.mark.filterwarnings("ignore:the stream broke")
+def test_a_stream_that_comes_back_in_another_order_is_refused():
+    corpus, _ = retried(Broken({7: 1}, shuffled=True))
+    with pytest.raises(RuntimeError, match="came back with another text at place 6: its order is not fixed"):
+        list(corpus)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, ValueError])
+def test_what_will_not_pass_is_not_tried_again(error):
+    corpus, waits = retried(Broken({7: 1}, error=error))
+    with pytest.raises(error, match="reset at 7"):
+        list(corpus)
+    assert waits == []
+
+
+def test_errors_of_network_packages_pass():
+    import http.client
+
+    import httpx
+
+    assert sources.is_transient(httpx.ReadTimeout("slow"))
+    assert sources.is_transient(http.client.IncompleteRead(b""))
+    assert sources.is_transient(TimeoutError())
+    assert not sources.is_transient(KeyError("field"))
+
+
+@pytest.mark.filterwarnings("ignore:the stream broke")
+def test_a_data_set_that_breaks_is_read_on_in_the_file_where_it_broke(parquet, monkeypatch):
+    corpus = Corpus.from_dataset(str(parquet), retry=Retry(sleep=lambda _: None))
+    data = corpus.source._opened
+    file = type(data).shard
+    opened = []
+
+    def shard(self, num_shards, index):
+        opened.append(index)
+        broken = file(self, num_shards=num_shards, index=index)
+        if index != 2 or len(opened) > 3:
+            return broken
+        skip = type(broken).skip
+
+        class Breaking:
+            def skip(self, n):
+                for place, record in enumerate(skip(broken, n)):
+                    if place == 4:
+                        raise ConnectionResetError("gone")
+                    yield record
+
+        return Breaking()
+
+    monkeypatch.setattr(type(data), "shard", shard)
+    assert list(corpus) == ROWS
+    assert opened == [0, 1, 2, 2, 3, 4, 5]
+
+
+# --- the cache ---------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A tokenizer that counts the texts it is given."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer, self.texts = tokenizer, 0
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, texts, **options):
+        self.texts += len(texts) if isinstance(texts, list) else 0
+        return self._tokenizer(texts, **options)
+
+
+OPTIONS = {"max_length": 6, "long": "chunk", "min_length": 2}
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Two texts at a time, and shards of some ten tokens."""
+    monkeypatch.setattr(corpus_module, "_TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(token_store, "TOKENS_PER_SHARD", 10)
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("make", [minilm, byte_level, SlowTokenizer])
+def test_a_cache_gives_the_same_documents_and_counts_without_tokenizing(make, tmp_path):
+    counted = Counted(make())
+    plain = Corpus.from_texts(MIXED).documents(counted, **OPTIONS)
+    documents = list(plain)
+    first = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
+    assert same(list(first), documents)
+    counted.texts = 0
+    second = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
+    assert same(list(second), documents)
+    assert counted.texts == 0
+    assert plain.counts == first.counts == second.counts
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"shard.json", "tokens.safetensors"}
+    assert len(list(tmp_path.rglob("shard.json"))) > 2
+
+
+def lower_casing(lowercase):
+    """Two tokenizers of one vocabulary that differ in a rule."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "frog": 1, "Frog": 2}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+
+
+def test_another_text_tokenizer_option_or_share_is_never_taken_from_the_cache(tmp_path):
+    def ids(texts, lowercase=True, share=(0, 1), **options):
+        corpus = Corpus.from_texts(texts).shard(*share)
+        cached, plain = (
+            [d.ids.tolist() for d in corpus.documents(lower_casing(lowercase), cache=cache, **options)]
+            for cache in (tmp_path, None)
+        )
+        assert cached == plain
+        return cached
+
+    texts = ["Frog frog", "frog"]
+    assert ids(texts) == [[1, 1], [1]]
+    assert ids(texts, lowercase=False) == [[2, 1], [1]]
+    assert ids(["Frog frog", "Frog"], lowercase=False) == [[2, 1], [2]]
+    assert ids(["Frog frogfrog"]) == [[1, 0]]
+    assert ids(["Frog", "frogfrog"]) == [[1], [0]]
+    assert ids(texts, max_length=1) == [[1], [1]]
+    assert ids(texts, max_length=1, long="chunk") == [[1], [1], [1]]
+    assert ids(texts, min_length=2) == [[1, 1]]
+    assert ids(texts, share=(1, 2)) == [[1]]
+    assert len(list(tmp_path.iterdir())) == 9
+
+
+def test_a_changed_file_is_noticed_even_with_its_old_size_and_time(tmp_path):
+    import os
+
+    path = tmp_path / "a.txt"
+    path.write_text("frog")
+    stamp = path.stat()
+    corpus, cache = Corpus.from_files(path), tmp_path / "cache"
+    assert [d.ids.tolist() for d in corpus.documents(lower_casing(False), cache=cache)] == [[1]]
+    path.write_text("Frog")
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    corpus = Corpus.from_files(path)
+    assert [d.ids.tolist() for d in corpus.documents(lower_casing(False), cache=cache)] == [[2]]
+
+
+def test_the_identity_of_a_tokenizer_ignores_what_every_call_sets(tokenizer):
+    copy = transformers.AutoTokenizer.from_pretrained(minilm_folder())
+    copy.backend_tokenizer.enable_truncation(7)
+    copy.backend_tokenizer.no_padding()
+    assert token_store.tokenizer_identity(copy) == token_store.tokenizer_identity(tokenizer)
+    copy.add_special_tokens({"additional_special_tokens": ["frog"]})
+    assert token_store.tokenizer_identity(copy) != token_store.tokenizer_identity(tokenizer)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_pass_that_was_interrupted_is_taken_up_where_its_last_shard_ends(tmp_path):
+    counted = Counted(byte_level())
+    whole = Corpus.from_texts(MIXED).documents(counted, **OPTIONS)
+    documents = list(whole)
+    n_texts, counted.texts = counted.texts, 0
+    interrupted = iter(Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS))
+    for _ in range(6):
+        next(interrupted)
+    interrupted.close()
+    assert 0 < counted.texts < n_texts
+    before, counted.texts = counted.texts, 0
+    stream = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
+    assert same(list(stream), documents)
+    assert stream.counts == whole.counts
+    assert counted.texts <= n_texts - before + 2
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("damage", ["cut", "swap", "foreign", "newer", "gone"])
+def test_a_damaged_shard_is_warned_about_and_made_again(damage, tmp_path):
+    tokenizer = byte_level()
+    corpus = Corpus.from_texts(MIXED)
+    documents = list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS))
+    shards = sorted(path.parent for path in tmp_path.rglob("shard.json"))
+    arrays, told = shards[1] / "tokens.safetensors", shards[1] / "shard.json"
+    content = json.loads(told.read_text())
+    if damage == "cut":
+        arrays.write_bytes(arrays.read_bytes()[:-3])
+    elif damage == "swap":
+        arrays.write_bytes((shards[2] / "tokens.safetensors").read_bytes())
+    elif damage == "foreign":
+        told.write_text(json.dumps({**content, "key": "0" * 64}))
+    elif damage == "newer":
+        told.write_text(json.dumps({**content, "schema": 2}))
+    else:
+        arrays.unlink()
+    with pytest.warns(UserWarning, match="a cached shard is made again, because it cannot be used"):
+        assert same(list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
+    assert same(list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, tokenizer):
+    (tmp_path / "file").write_text("no folder")
+    stream = Corpus.from_texts(TEXTS).documents(tokenizer, cache=tmp_path / "file" / "cache")
+    with pytest.warns(UserWarning, match="going on without a cache, which cannot be written"):
+        assert same(list(stream), list(encode_texts(TEXTS, tokenizer)))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_disk_that_fills_up_midway_costs_only_the_rest_of_the_cache(tmp_path, monkeypatch):
+    tokenizer = byte_level()
+    documents = list(Corpus.from_texts(MIXED).documents(tokenizer, **OPTIONS))
+    write, written = token_store.write_directory, []
+
+    def full(path, files, *, overwrite):
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+        return write(path, files, overwrite=overwrite)
+
+    monkeypatch.setattr(token_store, "write_directory", full)
+    with pytest.warns(UserWarning, match="No space left on device") as warned:
+        assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
+    assert len(warned) == 1
+    monkeypatch.setattr(token_store, "write_directory", write)
+    assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
+
+
+def test_a_cache_that_may_only_be_read_is_used(tmp_path, tokenizer, monkeypatch):
+    documents = list(Corpus.from_texts(TEXTS).documents(tokenizer, cache=tmp_path))
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Read-only file system")
+
+    monkeypatch.setattr(token_store, "write_directory", refuse)
+    counted = Counted(tokenizer)
+    counted_class = token_store.tokenizer_identity
+    monkeypatch.setattr(corpus_module, "tokenizer_identity", lambda _: counted_class(tokenizer))
+    assert same(list(Corpus.from_texts(TEXTS).documents(counted, cache=tmp_path)), documents)
+    assert counted.texts == 0
+
+
+def test_a_stream_that_cannot_be_known_again_is_not_cached(tmp_path, tokenizer):
+    data = Dataset.from_dict({"text": TEXTS}).to_iterable_dataset()
+    stream = Corpus.from_dataset(data).documents(tokenizer, cache=tmp_path)
+    with pytest.warns(UserWarning, match="going on without a cache, because it cannot be known"):
+        assert len(list(stream)) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pinned_data_set_of_the_hub_is_cached_and_then_needs_no_network(
+    parquet, tmp_path, tokenizer, monkeypatch
+):
+    from datasets import load_dataset
+
+    def documents():
+        return list(Corpus.wikipedia(12, seed=0, spread=2).documents(tokenizer, cache=tmp_path / "cache"))
+
+    monkeypatch.setattr(hub, "_open", lambda _: load_dataset(str(parquet), split="train", streaming=True))
+    first = documents()
+    monkeypatch.undo()  # offline again
+    assert len(first) == 12
+    assert same(documents(), first)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_two_passes_at_once_share_a_cache(tmp_path):
+    corpus = Corpus.from_texts(MIXED)
+    plain = list(corpus.documents(byte_level(), **OPTIONS))
+    streams = [corpus.documents(byte_level(), cache=tmp_path, **OPTIONS) for _ in range(2)]
+    pairs = list(zip(*streams, strict=True))
+    assert all(same([one for one, _ in pairs], documents) for documents in (plain, [two for _, two in pairs]))
+    assert same(list(corpus.documents(byte_level(), cache=tmp_path, **OPTIONS)), plain)
+
+
+def test_a_data_set_is_known_by_its_texts_or_its_commit(parquet):
+    def identity(data, **options):
+        return Corpus.from_dataset(data, **options).source.identity()
+
+    assert identity(str(parquet)) == identity(Dataset.from_dict({"text": ROWS}))
+    assert identity(str(parquet)) != identity(Dataset.from_dict({"text": ROWS[::-1]}))
+    assert identity(Dataset.from_dict({"text": ROWS}), n_documents=9) != identity(
+        Dataset.from_dict({"text": ROWS})
+    )
+
+    stream = Dataset.from_dict({"text": ROWS}).to_iterable_dataset()
+    pinned = [identity(stream, revision="a" * 40, n_documents=9, seed=seed) for seed in (0, 0, 1)]
+    assert pinned[0] == pinned[1] != pinned[2]
+    assert identity(stream, revision="a" * 40) != identity(stream, revision="b" * 40)
+    assert identity(stream, revision="main") is None
+
+
+# --- the articles inside gensim ----------------------------------------------------------------------
+
+
+def test_the_bundled_articles_are_prose(tokenizer):
+    corpus = Corpus.bundled()
+    texts = list(corpus)
+    stream = corpus.documents(tokenizer, max_length=512, long="chunk")
+    n = sum(1 for _ in stream)
+    assert len(texts) == 103
+    assert stream.counts["left_out"]["redirects"] == 99
+    assert n == stream.counts["documents"] > 1000
+    anarchism = texts[0]
+    assert anarchism.startswith("Anarchism is a political philosophy")
+    lines = [line for text in texts for line in text.splitlines()]
+    assert not [line for line in lines if line[0] in "=*#|{" or "''" in line or "[[" in line]
+    assert np.mean([line.rstrip("\"')”").endswith((".", "!", "?")) for line in lines]) > 0.9
+
+
+def test_markup_that_gensim_leaves_is_no_prose():
+    text = (
+        "==History==\n'''Frogs''' are amphibians that live in ''many'' parts of the world.\n"
+        "* a list of frogs that is longer than forty letters.\nA caption without an end that is quite long indeed\n"
+        "File:Frog.jpg|A frog that sits on a log in the sun. It is green.\nShort line.\n"
+    )
+    assert prose(text) == "Frogs are amphibians that live in many parts of the world."
+
+
+def test_word_numbers_of_neighbouring_chunks_begin_anew(tokenizer):
+    chunks = list(Corpus.from_texts(["frog toad " * 30]).documents(tokenizer, max_length=12, long="chunk"))
+    for chunk in chunks:
+        inside = chunk.word_index[1:-1].tolist()
+        assert inside == list(range(len(inside)))
+    assert all(len(one) == 12 for one, _ in pairwise(chunks))

@@ -1,0 +1,129 @@
+import dataclasses
+
+import pytest
+import torch
+
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import Documents, TopicModel
+
+WORLD = TopicModel(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def corrupted(masking: Masking, n: int = 2_000, seed: int = 0):
+    generator = seeded(seed)
+    return masking.corrupt(WORLD.documents(n, generator=generator), n_words=12, generator=generator)
+
+
+def assert_share(successes: int, trials: int, expected: float) -> None:
+    """A share of independent trials agrees with its probability within 4.5 standard errors."""
+    error = (expected * (1 - expected) / trials) ** 0.5
+    assert successes / trials == pytest.approx(expected, abs=4.5 * error)
+    assert error < 0.05 * expected, "too few positions for the check to mean anything"
+
+
+@pytest.mark.parametrize("masking", [Masking(), Masking(p_mask=0.4, p_keep=0.3, p_random=0.5)])
+def test_positions_are_chosen_masked_kept_and_replaced_at_their_rates(masking):
+    batch = corrupted(masking)
+    real, chosen = int(batch.mask.sum()), int(batch.chosen.sum())
+    shown, target = batch.shown[batch.chosen], batch.target[batch.chosen]
+    p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
+    assert_share(chosen, real, p_mask)
+    assert_share(int((shown == 0).sum()), chosen, 1 - p_keep - p_random)
+    # A random word is the same word again once in twelve.
+    assert_share(int((shown == target).sum()), chosen, p_keep + p_random / 12)
+    assert_share(int(((shown != target) & (shown > 0)).sum()), chosen, p_random * 11 / 12)
+
+
+def test_random_words_are_uniform_over_the_vocabulary_whatever_stood_there():
+    batch = corrupted(Masking(p_mask=0.9, p_keep=0.0, p_random=1.0))
+    for original in (1, 12):
+        shown = batch.shown[batch.chosen & (batch.target == original)]
+        for word in (1, 2, 7, 12):
+            assert_share(int((shown == word).sum()), len(shown), 1 / 12)
+    assert batch.shown[batch.mask].min() == 1
+
+
+def test_positions_are_chosen_independently_of_each_other():
+    counts = corrupted(Masking(p_mask=0.3)).chosen[:, :80].sum(dim=1).double()
+    # The variance of a binomial count; a fixed number per document would have none.
+    assert float(counts.var()) == pytest.approx(80 * 0.3 * 0.7, rel=0.12)
+
+
+def test_padding_and_unchosen_positions_stay_as_they_are():
+    documents = WORLD.documents(300, generator=seeded())
+    ids = documents.ids.clone()
+    batch = Masking(p_mask=0.5).corrupt(documents, n_words=12, generator=seeded(1))
+    assert not batch.chosen[~batch.mask].any()
+    assert batch.shown[~batch.mask].eq(0).all()
+    assert torch.equal(batch.shown[~batch.chosen], batch.target[~batch.chosen])
+    assert torch.equal(batch.target, ids)
+    assert torch.equal(documents.ids, ids)
+    assert torch.equal(batch.mask, documents.mask)
+    assert len(batch) == 300
+
+
+@pytest.mark.parametrize(
+    ("settings", "everything"),
+    [
+        ({"p_mask": 1.0, "p_keep": 0.0, "p_random": 0.0}, "masked"),
+        ({"p_mask": 1.0, "p_keep": 1.0, "p_random": 0.0}, "kept"),
+        ({"p_mask": 0.0}, "not chosen"),
+    ],
+)
+def test_the_extremes_mask_keep_or_choose_everything_or_nothing(settings, everything):
+    batch = corrupted(Masking(**settings), n=20)
+    assert torch.equal(batch.chosen, batch.mask & (everything != "not chosen"))
+    expected = torch.zeros_like(batch.target) if everything == "masked" else batch.target
+    assert torch.equal(batch.shown, expected)
+
+
+def test_documents_without_a_chosen_position_keep_their_row():
+    documents = Documents(torch.ones(500, 3, dtype=torch.long), torch.ones(500, 3, dtype=torch.bool))
+    batch = Masking().corrupt(documents, n_words=1, generator=seeded())
+    empty = ~batch.chosen.any(dim=1)
+    assert_share(int(empty.sum()), 500, 0.85**3)
+    assert torch.equal(batch.shown[empty], documents.ids[empty])
+
+
+def test_the_same_generator_state_gives_the_same_corruption_and_nothing_else_is_touched():
+    documents = WORLD.documents(20, generator=seeded())
+    before = torch.get_rng_state()
+    generator = seeded(2)
+    first = Masking().corrupt(documents, n_words=12, generator=generator)
+    state = generator.get_state()
+    second = Masking().corrupt(documents, n_words=12, generator=generator)
+    resumed = torch.Generator()
+    resumed.set_state(state)
+    again = Masking().corrupt(documents, n_words=12, generator=resumed)
+    for name in ("shown", "target", "mask", "chosen"):
+        assert torch.equal(getattr(second, name), getattr(again, name))
+    assert not torch.equal(first.chosen, second.chosen)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"p_keep": 0.6, "p_random": 0.5}, r"p_keep \+ p_random must not exceed 1.*got 0.6 \+ 0.5"),
+        ({"p_mask": 1.2}, r"p_mask is a probability and must lie in \[0, 1\], got 1.2"),
+        ({"p_mask": float("nan")}, "p_mask is a probability"),
+        ({"p_keep": -0.1}, r"p_keep is a probability and must lie in \[0, 1\], got -0.1"),
+        ({"p_random": 2.0}, r"p_random is a probability and must lie in \[0, 1\], got 2.0"),
+    ],
+)
+def test_impossible_probabilities_are_refused_with_the_reason(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Masking(**settings)
+
+
+def test_a_vocabulary_without_words_is_refused():
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        Masking().corrupt(WORLD.documents(2, generator=seeded()), n_words=0, generator=seeded())
+
+
+def test_the_default_is_the_masking_of_the_paper():
+    assert dataclasses.asdict(Masking()) == {"p_mask": 0.15, "p_keep": 0.1, "p_random": 0.1}

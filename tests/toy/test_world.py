@@ -1,0 +1,292 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from topic_probe.toy.world import Documents, TopicModel, block_words, overlapping_words, zipf_words
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def assert_mean(values: Tensor, expected: float) -> None:
+    """The mean of independent values agrees with its expectation within 4.5 standard errors."""
+    values = values.double()
+    error = float(values.std()) / len(values) ** 0.5
+    assert float(values.mean()) == pytest.approx(expected, abs=4.5 * error)
+    assert error < 0.05 * abs(expected), "too few documents for the check to mean anything"
+
+
+def topic_of(ids: Tensor, words_per_topic: int) -> Tensor:
+    return (ids - 1) // words_per_topic
+
+
+UNIFORM = TopicModel(n_topics=6, words_per_topic=4, topics_per_document=3, min_length=20, max_length=20)
+LDA = TopicModel(n_topics=6, words_per_topic=4, alpha=0.4, min_length=20, max_length=20)
+
+
+@pytest.mark.parametrize("world", [UNIFORM, LDA])
+def test_every_word_is_equally_frequent(world):
+    documents = world.documents(5_000, generator=seeded())
+    for word in (1, 4, 5, 13, 24):
+        assert_mean((documents.ids == word).double().mean(dim=1), 1 / 24)
+
+
+@pytest.mark.parametrize(
+    ("world", "same_topic"),
+    # Two positions have one topic with probability Σ E[θ_t²]: 1/τ, and (α + 1)/(Tα + 1) for the Dirichlet.
+    [(UNIFORM, 1 / 3), (LDA, 1.4 / 3.4), (dataclasses.replace(LDA, alpha=0.01), 1.01 / 1.06)],
+)
+def test_words_of_a_document_share_their_topic_as_often_as_the_distribution_says(world, same_topic):
+    ids = world.documents(5_000, generator=seeded(1)).ids
+    topics = topic_of(ids, world.words_per_topic)
+    first, second = torch.triu_indices(20, 20, offset=1)
+    assert_mean((topics[:, first] == topics[:, second]).double().mean(dim=1), same_topic)
+    assert_mean((ids[:, first] == ids[:, second]).double().mean(dim=1), same_topic / world.words_per_topic)
+
+
+@pytest.mark.parametrize("world", [UNIFORM, LDA])
+def test_co_occurrence_of_two_topics_is_the_mixed_moment(world):
+    topics = topic_of(world.documents(8_000, generator=seeded(2)).ids, world.words_per_topic)
+    # E[θ_1 θ_5]: τ(τ−1)/(T(T−1)) · 1/τ² = 1/45, and α/(T(Tα + 1)) = 0.4/20.4.
+    expected = 1 / 45 if world is UNIFORM else 0.4 / 20.4
+    here, there = (topics == 1).double().mean(dim=1), (topics == 5).double().mean(dim=1)
+    # Two different positions out of 20; words of one position cannot have both topics.
+    assert_mean(here * there * 20 / 19, expected)
+
+
+def test_uniform_topics_give_every_document_tau_distinct_topics_in_equal_shares():
+    documents = UNIFORM.documents(2_000, generator=seeded())
+    proportions = documents.topic_proportions
+    assert (proportions > 0).sum(dim=1).eq(3).all()
+    assert proportions[proportions > 0].eq(1 / 3).all()
+    for topic in range(6):
+        assert_mean(proportions[:, topic] > 0, 0.5)
+    topics = topic_of(documents.ids, 4)
+    assert (proportions.gather(1, topics) > 0).all()
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.1, 1.0, 30.0])
+def test_dirichlet_proportions_have_the_moments_of_their_density(alpha):
+    world = dataclasses.replace(LDA, alpha=alpha, min_length=1, max_length=1)
+    theta = world.documents(40_000, generator=seeded(3)).topic_proportions
+    torch.testing.assert_close(theta.sum(dim=1), torch.ones(40_000).double(), rtol=1e-12, atol=0)
+    assert_mean(theta[:, 2], 1 / 6)
+    assert_mean(theta[:, 2] ** 2, (alpha + 1) / (6 * (6 * alpha + 1)))
+    # E[log θ] = ψ(α) − ψ(Tα) sees the smallest proportions, which moments of θ do not.
+    a = torch.tensor(alpha, dtype=torch.float64)
+    if alpha > 0.02:
+        assert_mean(theta[:, 2].log(), float(torch.digamma(a) - torch.digamma(6 * a)))
+
+
+def test_a_tiny_alpha_puts_every_document_into_one_topic_without_nan():
+    documents = dataclasses.replace(LDA, alpha=1e-9).documents(500, generator=seeded())
+    assert torch.isfinite(documents.topic_proportions).all()
+    assert documents.topic_proportions.amax(dim=1).min() > 0.999
+    topics = topic_of(documents.ids, 4)
+    assert (topics == topics[:, :1]).all()
+    assert topics[:, 0].unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_words_follow_the_proportions_their_document_was_drawn_with():
+    world = dataclasses.replace(LDA, min_length=400, max_length=400)
+    documents = world.documents(2_000, generator=seeded(4))
+    shares = (topic_of(documents.ids, 4) == 2).double().mean(dim=1)
+    theta = documents.topic_proportions[:, 2]
+    # The standardised deviations of a binomial share have variance 1.
+    spread = (shares - theta) ** 2 / (theta * (1 - theta) / 400)
+    assert_mean(shares - theta + 1, 1.0)
+    assert float(((shares - theta) ** 2).mean()) == pytest.approx(
+        float((theta * (1 - theta) / 400).mean()), rel=0.1
+    )
+    assert float(spread[theta > 0.1].mean()) == pytest.approx(1.0, abs=0.15)
+
+
+def test_every_length_from_shortest_to_longest_is_equally_likely():
+    world = TopicModel(min_length=7, max_length=11)
+    lengths = world.documents(20_000, generator=seeded()).lengths
+    assert lengths.min() == 7
+    assert lengths.max() == 11
+    for length in range(7, 12):
+        assert_mean(lengths == length, 0.2)
+
+
+def test_padding_stands_on_the_right_and_holds_no_word():
+    documents = TopicModel(min_length=3, max_length=30).documents(50, generator=seeded())
+    assert documents.ids.shape == documents.mask.shape
+    assert documents.ids.shape[1] == documents.lengths.max()
+    assert torch.equal(documents.mask, torch.arange(documents.ids.shape[1]) < documents.lengths.unsqueeze(1))
+    assert documents.ids[documents.mask].min() >= 1
+    assert documents.ids[documents.mask].max() <= 100
+    assert documents.ids[~documents.mask].eq(0).all()
+    assert len(documents) == 50
+
+
+def test_the_default_is_the_setting_of_the_papers_experiments():
+    world = TopicModel()
+    assert (world.n_topics, world.words_per_topic, world.alpha) == (10, 10, 0.1)
+    assert (world.min_length, world.max_length, world.vocabulary_size) == (100, 150, 101)
+    topics = topic_of(world.documents(1_000, generator=seeded()).ids, 10).clamp(min=-1)
+    n_topics = torch.stack([torch.bincount(row[row >= 0], minlength=10) for row in topics])
+    # "Most sentences contain 2 to 4 topics" (Section 6.1), counting those with a visible share.
+    assert ((n_topics >= 3).sum(dim=1).float().mean() - 3).abs() < 1
+
+
+def test_words_of_unequal_probability_come_at_their_rates():
+    world = dataclasses.replace(UNIFORM, word_probabilities=zipf_words(6, 4, exponent=2.0))
+    ids = world.documents(5_000, generator=seeded(5)).ids
+    share = torch.tensor([1, 1 / 4, 1 / 9, 1 / 16])
+    for rank, expected in enumerate((share / share.sum()).tolist()):
+        for topic in (0, 5):
+            assert_mean((ids == 4 * topic + rank + 1).double().mean(dim=1), expected / 6)
+
+
+def test_overlapping_topics_lend_words_to_the_next_topic():
+    world = TopicModel(
+        n_topics=4,
+        words_per_topic=2,
+        topics_per_document=1,
+        min_length=50,
+        max_length=50,
+        word_probabilities=overlapping_words(4, 2, overlap=0.25),
+    )
+    documents = world.documents(3_000, generator=seeded(6))
+    last = documents.ids[documents.topic_proportions[:, 3] == 1]
+    # Topic 4 owns words 7 and 8 and borrows words 1 and 2.
+    for word, expected in {1: 0.125, 2: 0.125, 7: 0.375, 8: 0.375}.items():
+        assert_mean((last == word).double().mean(dim=1), expected)
+    assert not torch.isin(last, torch.tensor([3, 4, 5, 6])).any()
+
+
+@pytest.mark.parametrize("draw", [0.0, 1 - 2.0**-53])
+def test_the_smallest_and_the_largest_uniform_number_find_a_word_that_has_probability(monkeypatch, draw):
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, draw, dtype=torch.float64))
+    # Sevenths add up to a little less than 1, which must not lead past the end.
+    plain = TopicModel(n_topics=7, words_per_topic=3, alpha=1.0, min_length=1, max_length=1)
+    assert plain.documents(50, generator=seeded()).ids.max() <= 21
+    for n_topics in (1, 7):
+        words = torch.zeros(n_topics, 14 * n_topics)
+        words[:, 1:14:2] = 1.0
+        world = dataclasses.replace(plain, n_topics=n_topics, words_per_topic=14, word_probabilities=words)
+        ids = world.documents(50, generator=seeded()).ids
+        assert torch.isin(ids, torch.arange(2, 15, 2)).all()
+
+
+def test_words_without_probability_are_never_drawn():
+    rows = [[0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 5.0]]
+    world = TopicModel(n_topics=2, words_per_topic=2, alpha=5.0, word_probabilities=rows, max_length=400)
+    documents = world.documents(2_000, generator=seeded())
+    assert documents.ids[documents.mask].unique().tolist() == [2, 4]
+
+
+def test_word_probability_tables_are_distributions_with_the_stated_limits():
+    for table in (block_words(4, 3), zipf_words(4, 3), overlapping_words(4, 3, overlap=0.3)):
+        torch.testing.assert_close(table.sum(dim=1), torch.ones(4).double())
+    assert torch.equal(zipf_words(4, 3, exponent=0.0), block_words(4, 3))
+    assert torch.equal(overlapping_words(4, 3, overlap=0.0), block_words(4, 3))
+    assert torch.equal(TopicModel(n_topics=4, words_per_topic=3).topic_words, block_words(4, 3))
+    assert block_words(2, 2).tolist() == [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "world", [UNIFORM, LDA, dataclasses.replace(LDA, word_probabilities=zipf_words(6, 4))]
+)
+def test_the_same_generator_state_gives_the_same_documents_and_nothing_else_is_touched(world):
+    before = torch.get_rng_state()
+    generator = seeded(7)
+    first = world.documents(5, generator=generator)
+    state = generator.get_state()
+    second = world.documents(5, generator=generator)
+    resumed = torch.Generator()
+    resumed.set_state(state)
+    again = world.documents(5, generator=resumed)
+    assert torch.equal(first.ids, world.documents(5, generator=seeded(7)).ids)
+    assert torch.equal(second.ids, again.ids)
+    assert torch.equal(second.topic_proportions, again.topic_proportions)
+    assert not torch.equal(first.ids, second.ids)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_stream_gives_fresh_batches_and_can_be_taken_up_again():
+    generator = seeded(8)
+    stream = LDA.stream(4, generator=generator)
+    first = next(stream)
+    state = generator.get_state()
+    second = next(stream)
+    resumed = torch.Generator()
+    resumed.set_state(state)
+    assert torch.equal(next(LDA.stream(4, generator=resumed)).ids, second.ids)
+    assert not torch.equal(first.ids, second.ids)
+    assert len(first) == 4
+
+
+def test_selected_documents_keep_their_tokens_and_lose_spare_padding():
+    documents = TopicModel(min_length=1, max_length=9).documents(20, generator=seeded())
+    rows = documents.lengths.argsort()[:3].flip(0)
+    part = documents.select(rows)
+    assert part.ids.shape[1] == int(documents.lengths[rows].max())
+    for row, ids, mask in zip(rows, part.ids, part.mask, strict=True):
+        assert torch.equal(ids[mask], documents.ids[row][documents.mask[row]])
+    assert torch.equal(part.topic_proportions, documents.topic_proportions[rows])
+    bare = Documents(documents.ids, documents.mask)
+    assert bare.select(rows).topic_proportions is None
+    assert len(documents.select(torch.tensor([], dtype=torch.long))) == 0
+
+
+def test_worlds_compare_hash_and_go_through_json():
+    table = overlapping_words(6, 4)
+    world = dataclasses.replace(LDA, word_probabilities=table)
+    assert world == dataclasses.replace(LDA, word_probabilities=table.tolist())
+    assert world != LDA
+    assert hash(world) == hash(dataclasses.replace(LDA, word_probabilities=2 * table))
+    assert TopicModel(**json.loads(json.dumps(dataclasses.asdict(world)))) == world
+
+
+def test_a_world_of_one_topic_or_all_topics_is_allowed():
+    single = TopicModel(n_topics=1, words_per_topic=5).documents(10, generator=seeded())
+    assert single.topic_proportions.eq(1).all()
+    every = TopicModel(n_topics=3, words_per_topic=1, topics_per_document=3).documents(10, generator=seeded())
+    assert every.topic_proportions.eq(1 / 3).all()
+    assert every.ids[every.mask].unique().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"topics_per_document": 11},
+            "cannot have topics_per_document=11 distinct topics out of n_topics=10",
+        ),
+        ({"topics_per_document": 0}, "topics_per_document must be at least 1, got 0"),
+        ({"words_per_topic": 0}, "words_per_topic must be at least 1, got 0"),
+        ({"n_topics": -1}, "n_topics must be at least 1, got -1"),
+        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
+        ({"alpha": -1.0}, "alpha must be positive and finite, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be positive and finite, got nan"),
+        ({"alpha": float("inf")}, "alpha must be positive and finite, got inf"),
+        ({"alpha": 0.1, "topics_per_document": 2}, "give one of them and leave the other None"),
+        ({"min_length": 9, "max_length": 8}, "min_length must not exceed max_length, got 9 > 8"),
+        ({"min_length": 0}, "min_length must be at least 1, got 0"),
+        ({"word_probabilities": [[1.0, 1.0]]}, r"n_topics=10 rows over the 100 words .* got shape \(1, 2\)"),
+        ({"word_probabilities": torch.zeros(10, 100)}, "not all zero; row 0 is not"),
+        ({"word_probabilities": torch.full((10, 100), float("nan"))}, "must be finite"),
+        ({"word_probabilities": block_words(10, 10) - 0.01}, "non-negative"),
+    ],
+)
+def test_impossible_worlds_are_refused_with_the_reason(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TopicModel(**settings)
+
+
+def test_impossible_requests_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        LDA.documents(0, generator=seeded())
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got -3"):
+        next(LDA.stream(-3, generator=seeded()))
+    with pytest.raises(ValueError, match=r"overlap .* must lie in \[0, 1\], got 1.5"):
+        overlapping_words(2, 2, overlap=1.5)
+    with pytest.raises(TypeError, match="n_topics"):
+        TopicModel(n_topics=2.5)

@@ -1,0 +1,286 @@
+"""What a measurement hands back: a frozen record with its provenance, a table, and a way to disk and back."""
+
+import importlib
+import math
+import os
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from topic_probe.contrast import Contrast
+from topic_probe.storage import (
+    check_schema,
+    checksum,
+    read_json,
+    read_safetensors,
+    to_json,
+    to_safetensors,
+    write_directory,
+)
+from topic_probe.topics import Topics
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+SCHEMA = 1
+_JSON, _ARRAYS = "report.json", "arrays.safetensors"
+
+# Modules of this package whose reports may not have been imported yet when one is loaded.
+_MODULES = {
+    "matrix": "measure.matrix", "embeddings": "measure.embeddings", "attention": "measure.attention",
+    "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
+    "agreement": "toy.agreement", "landscape": "toy.landscape",
+}  # fmt: skip
+_KINDS: dict[str, type["Report"]] = {}
+_PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
+
+
+class Report(ABC):
+    """Base of the frozen results of measurements.
+
+    A subclass names its kind, ``class EmbeddingReport(Report, kind="embeddings")``, is decorated with
+    ``@dataclass(frozen=True, eq=False, repr=False)`` and has a field ``provenance``. Its fields may be
+    numbers, text, None, numpy arrays, Contrasts, other reports, and tuples, lists and dicts of these.
+    """
+
+    kind: ClassVar[str]
+    provenance: Mapping[str, Any]
+
+    def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        known = _KINDS.get(kind)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(
+                f"the report kind {kind!r} already belongs to {known.__qualname__}: choose another"
+            )
+        cls.kind = kind
+        _KINDS[kind] = cls
+
+    @abstractmethod
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The numbers as a table, a row per thing that was measured."""
+
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
+
+        `topic_probe.show.figures` says which figure that is, and draws all others.
+        """
+        # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
+        axes: Axes = importlib.import_module("topic_probe.show.figures").plot(self, ax, **options)
+        return axes
+
+    def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """The folder with the report (JSON and safetensors), whole or absent.
+
+        A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a report.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        settings = _encode(_content(self), arrays, self.kind)
+        packed = to_safetensors(arrays)
+        head = {"format": "topic_probe report", "schema": SCHEMA, "kind": self.kind}
+        described = to_json({**head, "arrays_sha256": checksum(packed), "fields": settings})
+        return write_directory(directory, {_JSON: described, _ARRAYS: packed}, overwrite=overwrite)
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return _equal(_content(self), _content(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        table = self.to_dataframe().to_string(
+            index=False, float_format=lambda number: f"{number:.4g}", max_rows=20
+        )
+        notes = "".join(f"\n({note})" for note in self._notes())
+        return f"{type(self).__name__}\n{table}{notes}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        table = self.to_dataframe().to_html(
+            index=False, float_format=lambda number: f"{number:.4g}", max_rows=20, border=0
+        )
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes())
+        return f"<p><b>{escape(type(self).__name__)}</b></p>{table}{notes}"
+
+    def _notes(self) -> list[str]:
+        """Why numbers of the table are missing, each reason once."""
+        reasons = [value.reason for value in _content(self).values() if isinstance(value, Contrast)]
+        return list(dict.fromkeys(reason for reason in reasons if reason))
+
+
+def load_report(directory: str | os.PathLike[str]) -> Report:
+    """The report in a folder that `Report.save` wrote, as the class it was.
+
+    Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
+    corrupt, of a newer version, or no report.
+    """
+    path = Path(directory).expanduser() / _JSON
+    described = read_json(path)
+    if described.get("format") != "topic_probe report":
+        raise ValueError(f"{path} is not a report of topic_probe")
+    check_schema(described, path, newest=SCHEMA)
+    report = _class_of(described.get("kind"), path)
+    arrays = read_safetensors(path.with_name(_ARRAYS), sha256=described.get("arrays_sha256"))
+    try:
+        return _build(report, _decode(described["fields"], arrays))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a {report.__name__} ({error}): save it again") from error
+
+
+def provenance(
+    topics: Topics | None = None,
+    *,
+    model: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    left_out: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Where a number comes from: model, topics, options, seed, what was left out and why, and versions.
+
+    Everything is plain JSON content. Packages are asked for their version without importing them; one that
+    is not installed is None.
+    """
+    return {
+        "model": _plain(model or {}),
+        "topics": None if topics is None else _describe(topics),
+        "options": _plain(options or {}),
+        "seed": seed,
+        "left_out": _plain(left_out or {}),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+    }
+
+
+def _describe(topics: Topics) -> dict[str, Any]:
+    return {
+        "fingerprint": topics.fingerprint,
+        "tokenizer": topics.tokenizer_hash,
+        "n_topics": topics.n_topics,
+        "n_words": len(topics.words),
+        "vocabulary_size": topics.vocabulary_size,
+        "policy": topics.policy,
+        "left_out": {reason: len(items) for reason, items in topics.left_out.items()},
+    }
+
+
+@cache  # reading a package's metadata takes as long as measuring a small model
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """JSON content that comes back from disk as it went: lists, dicts with text keys, plain numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
+
+
+def _content(report: Report) -> dict[str, Any]:
+    return {field.name: getattr(report, field.name) for field in fields(report)}  # type: ignore[arg-type]
+
+
+def _class_of(kind: Any, path: Path) -> type[Report]:
+    """The class of a kind; only this package's own modules are ever imported, by names listed here."""
+    if kind in _MODULES and kind not in _KINDS:
+        importlib.import_module(f"topic_probe.{_MODULES[kind]}")
+    if kind not in _KINDS:
+        raise ValueError(f"{path} holds a report of the unknown kind {kind!r}: known are {sorted(_KINDS)}")
+    return _KINDS[kind]
+
+
+def _build(report: type[Report], content: dict[str, Any]) -> Report:
+    allowed = {field.name: field for field in fields(report)}  # type: ignore[arg-type]
+    required = {
+        name
+        for name, field in allowed.items()
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+    if not required <= content.keys() <= allowed.keys():
+        raise ValueError(f"it has the fields {sorted(content)}, needed are {sorted(allowed)}")
+    return report(**content)
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    """JSON content for a field; arrays go beside it under their name, "$" marks what JSON has no word for."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, np.generic):
+        return _encode(value.item(), arrays, name)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$": "float", "is": str(value)}
+    if isinstance(value, np.ndarray):
+        # Numbered, because keys with dots could give two arrays one name.
+        name = f"{len(arrays)} {name}"
+        arrays[name] = value
+        return {"$": "array", "name": name}
+    if isinstance(value, Contrast):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {"$": "contrast", "fields": _encode(parts, arrays, name)}
+    if isinstance(value, Report):
+        return {"$": "report", "kind": value.kind, "fields": _encode(_content(value), arrays, name)}
+    if isinstance(value, tuple | list):
+        items = [_encode(item, arrays, f"{name}.{number}") for number, item in enumerate(value)]
+        return {"$": "tuple", "items": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        keys = list(value)
+        if all(isinstance(key, str) and key != "$" for key in keys):
+            return {key: _encode(value[key], arrays, f"{name}.{key}") for key in keys}
+        return {"$": "dict", "items": _encode([[key, value[key]] for key in keys], arrays, name)}
+    raise TypeError(
+        f"{name} holds a {type(value).__name__}, which a report cannot save: use numbers or arrays"
+    )
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match value.get("$"):
+        case None:
+            return {key: _decode(item, arrays) for key, item in value.items()}
+        case "float":
+            return float(value["is"])
+        case "array":
+            return arrays[value["name"]]
+        case "tuple":
+            return tuple(_decode(value["items"], arrays))
+        case "dict":
+            return {key: item for key, item in _decode(value["items"], arrays)}  # noqa: C416
+        case "contrast":
+            return Contrast(**_decode(value["fields"], arrays))
+        case "report":
+            return _build(_class_of(value["kind"], Path(_JSON)), _decode(value["fields"], arrays))
+        case mark:
+            raise ValueError(f"it holds the unknown mark {mark!r}")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equality in which NaN equals NaN and arrays are compared whole."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return bool(type(one) is type(other) and one == other)

@@ -1,0 +1,415 @@
+"""Which words occur in the same documents, and how much oftener than by chance: counted in one pass over a stream.
+
+The table of counts is dense: it has the square of the number of words as its size, four bytes a pair, and does not grow
+with the documents. Ten thousand words are 400 MB.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int32, Int64
+from torch import Tensor
+
+from topic_probe.storage import (
+    check_schema,
+    checksum,
+    read_json,
+    read_safetensors,
+    to_json,
+    to_safetensors,
+    write_directory,
+)
+from topic_probe.text.bags import Bags
+from topic_probe.text.batches import Document, Intake, cut_documents, read_documents
+from topic_probe.topics import Topics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_WORDS = 10_000
+
+_KIND, _SCHEMA = "co-occurrence", 1
+_JSON, _ARRAYS = "cooccurrence.json", "arrays.safetensors"
+_MAX_DOCUMENTS = 2**31 - 1
+_PAIRS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Cooccurrence:
+    """In how many documents every two words are, however often in each. Two parts of a corpus add up with ``+``.
+
+    Attributes:
+        words: Token ids of the words that were counted, ascending.
+        counts: Documents with both words; on the diagonal, documents with the word. Symmetric.
+        n_documents: Documents (or pieces of documents) that were read, those without any of the words included.
+        vocabulary_size: Number of token ids.
+        complete_above: No word that was left out for want of room is in more documents than this, so every pair with a
+            count above it is known; 0 where no word was left out.
+        provenance: Options, and what was read and cut.
+    """
+
+    words: Int64[Tensor, " word"]
+    counts: Int32[Tensor, "word word"]
+    n_documents: int
+    vocabulary_size: int
+    complete_above: int
+    provenance: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Number of words."""
+        return len(self.words)
+
+    @property
+    def document_frequency(self) -> Int64[Tensor, " word"]:
+        """Documents that every word is in."""
+        return self.counts.diagonal().long()
+
+    @cached_property
+    def _row_of_id(self) -> Int64[Tensor, " vocabulary"]:
+        table = torch.full((self.vocabulary_size,), -1)
+        table[self.words] = torch.arange(len(self.words))
+        return table
+
+    def rows_of(self, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """The rows of token ids in ``counts``; -1 for those that were not counted."""
+        known = (ids >= 0) & (ids < self.vocabulary_size)
+        return torch.where(known, self._row_of_id[ids.clamp(0, self.vocabulary_size - 1)], -1)
+
+    def restrict(self, ids: Int64[Tensor, " kept"]) -> "Cooccurrence":
+        """The same for some of the words; ids that were not counted are left out."""
+        rows = self.rows_of(torch.unique(ids))
+        rows = rows[rows >= 0]
+        return Cooccurrence(
+            words=self.words[rows],
+            counts=self.counts[rows][:, rows],
+            n_documents=self.n_documents,
+            vocabulary_size=self.vocabulary_size,
+            complete_above=self.complete_above,
+            provenance=self.provenance,
+        )
+
+    def pmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
+        """Pointwise mutual information ln(P(both) / P(one) P(other)) of words with all words.
+
+        0 where they meet as often as by chance, −inf where they never meet, NaN where one of them is in no document.
+
+        Args:
+            rows: Which rows of the table, for tables too large to have it whole.
+        """
+        single = self.counts.diagonal().double()
+        return _pmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
+
+    def npmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
+        """Normalised pointwise mutual information: −1 never together, 0 by chance, 1 only together.
+
+        NaN where one of the words is in no document. Two words that are both in every document are only together: 1.
+        """
+        single = self.counts.diagonal().double()
+        return _npmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
+
+    def most_frequent(
+        self, n: int
+    ) -> tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"], Int64[Tensor, " pair"]]:
+        """The ``n`` pairs of different words in most documents: their first ids, second ids and counts.
+
+        Highest count first, equal ones in the order of their ids; the first id of a pair is the lower one. Pairs that
+        never meet are not among them, so there may be fewer. They are the ``n`` of the whole vocabulary that was asked
+        for if the last count is above ``complete_above``.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1 pair, got {n}")
+        table, lowest = self.counts.numpy(), 1
+        kept = np.zeros((3, 0), dtype=np.int64)
+        step = max(1, _PAIRS_AT_ONCE // max(1, len(self)))
+        for start in range(0, len(self), step):
+            block = np.triu(table[start : start + step], start + 1)
+            first, second = np.nonzero(block >= lowest)
+            found = np.stack([first + start, second, block[first, second].astype(np.int64)])
+            kept = np.concatenate([kept, found], axis=1)
+            kept = kept[:, np.lexsort((kept[1], kept[0], -kept[2]))[:n]]
+            if kept.shape[1] == n:
+                lowest = int(kept[2, -1])
+        first_row, second_row, counts = torch.from_numpy(kept)
+        return self.words[first_row], self.words[second_row], counts
+
+    def to_dataframe(self, n: int = 20, *, tokenizer: Any = None) -> "pd.DataFrame":
+        """The ``n`` most frequent pairs with their count, PMI and NPMI, as words where there is a tokenizer."""
+        import pandas as pd
+
+        first, second, counts = self.most_frequent(n)
+        single = self.document_frequency.double()
+        by_chance = single[self.rows_of(first)] * single[self.rows_of(second)]
+        scores = {
+            name: score(counts.double(), by_chance, self.n_documents).tolist()
+            for name, score in (("pmi", _pmi), ("npmi", _npmi))
+        }
+        names = [
+            ids.tolist() if tokenizer is None else tokenizer.convert_ids_to_tokens(ids.tolist())
+            for ids in (first, second)
+        ]
+        return pd.DataFrame({"first": names[0], "second": names[1], "documents": counts.tolist(), **scores})
+
+    def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
+        if self.vocabulary_size != other.vocabulary_size or not torch.equal(self.words, other.words):
+            raise ValueError(
+                f"only counts of the same words add up, these have {len(self)} and {len(other)} words: count all parts "
+                "of a corpus with the same list of words, no longer than max_words"
+            )
+        _check_documents(self.n_documents + other.n_documents)
+        return Cooccurrence(
+            words=self.words,
+            counts=self.counts + other.counts,
+            n_documents=self.n_documents + other.n_documents,
+            vocabulary_size=self.vocabulary_size,
+            complete_above=self.complete_above + other.complete_above,
+            provenance=_added(self.provenance, other.provenance),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cooccurrence):
+            return NotImplemented
+        plain = ("n_documents", "vocabulary_size", "complete_above", "provenance")
+        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
+            torch.equal(getattr(self, name), getattr(other, name)) for name in ("words", "counts")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
+            f"{self.to_dataframe(10).to_string(index=False, float_format=lambda number: f'{number:.3f}')}"
+        )
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """The folder with the counts (JSON and safetensors), whole or absent.
+
+        Args:
+            path: A folder that does not exist or is empty; another one is refused.
+            overwrite: Replace counts that are saved there. A folder with other files is refused all the same.
+        """
+        packed = to_safetensors({"words": self.words.numpy(), "counts": self.counts.numpy()})
+        content = {
+            "kind": _KIND,
+            "schema": _SCHEMA,
+            "arrays_sha256": checksum(packed),
+            "n_documents": self.n_documents,
+            "vocabulary_size": self.vocabulary_size,
+            "complete_above": self.complete_above,
+            "provenance": self.provenance,
+        }
+        return write_directory(path, {_JSON: to_json(content), _ARRAYS: packed}, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Cooccurrence":
+        """Counts that ``save`` has written; what is damaged, foreign or too new is refused by name."""
+        folder = Path(path).expanduser()
+        content = read_json(folder / _JSON)
+        if content.get("kind") != _KIND:
+            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not counts of co-occurrence")
+        check_schema(content, folder / _JSON, newest=_SCHEMA)
+        arrays = read_safetensors(folder / _ARRAYS, sha256=content.get("arrays_sha256"))
+        try:
+            return cls(
+                words=torch.from_numpy(arrays["words"]),
+                counts=torch.from_numpy(arrays["counts"]),
+                **{name: content[name] for name in ("n_documents", "vocabulary_size", "complete_above")},
+                provenance=content["provenance"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder} does not hold whole counts ({error!r}): save them again") from error
+
+
+def count_cooccurrence(
+    documents: Any,
+    words: Any,
+    *,
+    vocabulary_size: int | None = None,
+    max_words: int = MAX_WORDS,
+    max_length: int | None = None,
+    long: str = "cut",
+    progress: bool = False,
+) -> Cooccurrence:
+    """In how many documents every two of the words are, in one pass over the documents.
+
+    Memory is 4 · n² bytes for n counted words, whatever the number of documents. Special tokens and pieces of split
+    words are no words, as far as the documents say so. If there are more words than ``max_words``, those in most
+    documents are counted: their bags of words wait in memory or, from 64 MB on, in a temporary file until it is known
+    which they are, and ``complete_above`` says which pairs are known in spite of that.
+
+    Args:
+        documents: Token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
+        vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
+        max_words: Words that are counted at most.
+        max_length: Documents are cut at so many tokens; None: never.
+        long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
+            within windows of ``max_length`` tokens.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ValueError: for no words, ids out of range, or no documents.
+    """
+    ids, size = _words(words, vocabulary_size)
+    if max_words < 2:
+        raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
+    intake = Intake()
+    bags = _bags(
+        documents,
+        ids,
+        size if isinstance(words, Topics) else vocabulary_size,
+        max_length,
+        long,
+        intake,
+        progress,
+    )
+    counted, complete_above = ids, 0
+    if len(ids) <= max_words:
+        counts = _count(bags, len(ids))
+    else:
+        counted, counts, complete_above = _count_most_frequent(bags, ids, max_words)
+    if not intake.documents:
+        raise ValueError("no document is left to count in: there were none, or all were empty")
+    _check_documents(intake.documents)
+    options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
+    return Cooccurrence(
+        words=torch.from_numpy(counted),
+        counts=torch.from_numpy(counts),
+        n_documents=intake.documents,
+        vocabulary_size=size,
+        complete_above=complete_above,
+        provenance={"options": options, "read": intake.summary()},
+    )
+
+
+def _pmi(
+    together: Float64[Tensor, "*shape"], by_chance: Float64[Tensor, "*shape"], n: int
+) -> Float64[Tensor, "*shape"]:
+    return torch.log(together * n / by_chance)
+
+
+def _npmi(
+    together: Float64[Tensor, "*shape"], by_chance: Float64[Tensor, "*shape"], n: int
+) -> Float64[Tensor, "*shape"]:
+    value = _pmi(together, by_chance, n) / -torch.log(together / n)
+    value = torch.where((together == 0) & (by_chance > 0), -1.0, value)
+    return torch.where(together == n, 1.0, value)
+
+
+def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, " word"], int]:
+    """The ids to count, ascending, and the number of all ids."""
+    if isinstance(words, Topics):
+        if vocabulary_size not in (None, words.vocabulary_size):
+            raise ValueError(
+                f"the topics have a vocabulary of {words.vocabulary_size} ids, not {vocabulary_size}: leave it out"
+            )
+        ids = words.words[words.words < words.vocabulary_size].numpy()
+        vocabulary_size = words.vocabulary_size
+    else:
+        if isinstance(words, str | bytes):
+            raise TypeError("words must be topics or token ids, got a string: look it up with the tokenizer")
+        ids = np.unique(np.asarray(words if isinstance(words, Tensor) else list(words)))
+    if not len(ids):
+        raise ValueError("there is no word to count: pass topics, or at least one token id")
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"words must be whole token ids, got {ids.dtype}")
+    size = int(ids[-1]) + 1 if vocabulary_size is None else vocabulary_size
+    if ids[0] < 0 or ids[-1] >= size:
+        raise ValueError(f"token ids must be within 0..{size - 1}, got {ids[0]} to {ids[-1]}")
+    return ids.astype(np.int64), size
+
+
+def _bags(
+    documents: Any,
+    ids: Int64[np.ndarray, " word"],
+    vocabulary_size: int | None,
+    max_length: int | None,
+    long: str,
+    intake: Intake,
+    progress: bool,
+) -> Iterator[Int64[np.ndarray, "_"]]:
+    """For every document the places in ``ids`` of the words that it has, ascending."""
+    from tqdm.auto import tqdm
+
+    if long not in ("cut", "chunk") or (max_length is not None and max_length < 1):
+        raise ValueError(
+            f"max_length must be at least 1 and long 'cut' or 'chunk', got {max_length} and {long!r}"
+        )
+    place = np.full(int(ids[-1]) + 2, -1)
+    place[ids] = np.arange(len(ids))
+    read = cut_documents(read_documents(documents), vocabulary_size, max_length, long, intake)
+    for document in tqdm(read, unit=" documents", disable=not progress):
+        # Ids above all words share the last entry, which is no word.
+        found = place[np.minimum(document.ids.numpy()[_whole(document)], len(place) - 1)]
+        yield np.unique(found[found >= 0])
+
+
+def _whole(document: Document) -> Bool[np.ndarray, " position"]:
+    """Which tokens are neither special nor pieces of a split word."""
+    whole = np.ones(len(document), dtype=bool)
+    if document.word_index is not None:
+        numbers = document.word_index.numpy()
+        as_before = (numbers[1:] == numbers[:-1]) & (numbers[1:] >= 0)
+        whole[1:] &= ~as_before
+        whole[:-1] &= ~as_before
+    if document.special is not None:
+        whole &= ~document.special.numpy()
+    return whole
+
+
+def _count(bags: Iterable[Int64[np.ndarray, "_"]], n_words: int) -> Int32[np.ndarray, "word word"]:
+    """The table of counts. No pair is twice in a bag, so plain indexing adds up."""
+    counts = np.zeros((n_words, n_words), dtype=np.int32)
+    cells = counts.reshape(-1)
+    for bag in bags:
+        cells[(bag[:, None] * n_words + bag).ravel()] += 1
+    return counts
+
+
+def _count_most_frequent(
+    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int
+) -> tuple[Int64[np.ndarray, " counted"], Int32[np.ndarray, "counted counted"], int]:
+    """The ``n`` words in most documents (equal ones by their ids), their counts, and the bound for others."""
+    frequency = np.zeros(len(ids), dtype=np.int64)
+    with Bags() as kept:
+        for bag in bags:
+            frequency[bag] += 1
+            kept.add((bag, np.ones_like(bag)))
+        kept.flush()
+        order = np.argsort(-frequency, kind="stable")
+        chosen = np.sort(order[:n])
+        place = np.full(len(ids), -1)
+        place[chosen] = np.arange(n)
+        counts = _count((_known(place[found]) for found, _ in kept), n)
+    return ids[chosen], counts, int(frequency[order[n]])
+
+
+def _known(places: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
+    known: np.ndarray = places[places >= 0]
+    return known
+
+
+def _check_documents(n: int) -> None:
+    if n > _MAX_DOCUMENTS:
+        raise ValueError(f"counts are 32 bits wide and take {_MAX_DOCUMENTS:,} documents, these are {n:,}")
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of two parts: what was read adds up, options that differ are named."""
+    if one["options"] != other["options"]:
+        raise ValueError(
+            f"only counts with the same options add up, these have {one['options']} and {other['options']}"
+        )
+    return {"options": one["options"], "read": _sum_of(one["read"], other["read"])}
+
+
+def _sum_of(one: Any, other: Any) -> Any:
+    if isinstance(one, Mapping):
+        return {key: _sum_of(one.get(key, 0), other.get(key, 0)) for key in sorted({*one, *other})}
+    return one + other

@@ -1,0 +1,389 @@
+"""Real text as documents of token ids: read as a stream, any number of times, with everything counted."""
+
+import copy
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from topic_probe.text.articles import GensimArticles
+from topic_probe.text.batches import Document
+from topic_probe.text.encoder import Encoder
+from topic_probe.text.hub import HubData
+from topic_probe.text.sources import Excluded, Files, Retry, Source, Texts, read_on
+from topic_probe.text.token_store import Progress, TokenStore, tokenizer_identity
+from topic_probe.topics.vocabulary import tokenizer_hash
+
+__all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
+
+WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
+"""Name, configuration and commit of the English Wikipedia on the Hugging Face hub."""
+
+# Texts that the tokenizer is given at once: enough for its threads, few enough to stay small.
+_TEXTS_AT_ONCE, _LETTERS_AT_ONCE = 256, 1_000_000
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
+    """Texts that are read as a stream, as often as wanted, and never held whole in memory.
+
+    Made by ``bundled``, ``from_texts``, ``from_files``, ``from_dataset`` or ``wikipedia``. Iterating gives the texts;
+    ``documents`` gives them as token ids of a model's own tokenizer. Entries that are no text (None, empty, invalid
+    Unicode, of another type, without the field) are left out and counted; if the very first entry is of the wrong
+    type or lacks the field, that is an error, because then all of them probably do.
+
+    Attributes:
+        source: Where the texts are.
+        retry: How a stream that breaks midway is read on.
+        shard_index: Which of ``n_shards`` shares this is.
+        n_shards: Shares that the corpus is split into, for as many processes.
+    """
+
+    source: Source
+    retry: Retry = field(default_factory=Retry)
+    shard_index: int = 0
+    n_shards: int = 1
+
+    # --- constructors ---------------------------------------------------------------------------
+
+    @classmethod
+    def bundled(cls) -> "Corpus":
+        """About a hundred English Wikipedia articles that come with gensim, as prose; no network is needed.
+
+        Most titles begin with an A. Markup is removed by gensim; headings, lists, tables and captions are left out.
+        """
+        return cls(GensimArticles())
+
+    @classmethod
+    def from_texts(cls, texts: Any) -> "Corpus":
+        """The texts of a list, or of anything else that can be iterated more than once.
+
+        Args:
+            texts: Strings; None is counted and left out. A function without arguments that returns a fresh iterator
+                is called for every pass: this is the way for what does not fit into memory.
+        """
+        return cls(Texts(texts))
+
+    @classmethod
+    def from_files(
+        cls,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        field: str = "text",
+        split: str = "file",
+    ) -> "Corpus":
+        """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
+
+        Args:
+            paths: A file, a folder (searched through, sorted by name), or several.
+            field: The field of a record of ``.jsonl`` that is the text.
+            split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
+
+        Files are read as UTF-8 (UTF-16 if they begin so); bytes that are neither become the replacement character.
+        """
+        return cls(Files.of(paths, field=field, split=split))
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        config: str | None = None,
+        *,
+        split: str = "train",
+        field: str = "text",
+        revision: str | None = None,
+        n_documents: int | None = None,
+        seed: int | None = None,
+        spread: int = 10,
+        streaming: bool = True,
+        retry: Retry | None = None,
+        **options: Any,
+    ) -> "Corpus":
+        """The texts of a `datasets` data set: its name on the hub, its folder, or the opened object.
+
+        Args:
+            dataset: Name, folder, ``Dataset``, ``IterableDataset`` or a dictionary of these by split.
+            config: Name of the configuration, where the data set has several.
+            split: Which split.
+            field: The field that is the text.
+            revision: Commit, branch or tag. Only a whole commit hash makes a stream known well enough for a cache.
+            n_documents: At most so many; None: all.
+            seed: Draws the ``n_documents`` at random; None: the first ones. From an opened ``Dataset`` every record is
+                equally likely. A stream gives the same number from each of its files, at random from a beginning
+                ``spread`` times that long.
+            spread: How far into each file of a stream a sample reaches, and how much more is read than is kept.
+            streaming: Read without downloading everything first.
+            retry: How a stream that breaks is read on.
+            **options: More arguments of ``datasets.load_dataset``.
+        """
+        data = HubData(
+            dataset, config, split, field, revision, n_documents, seed, spread, streaming, options=options
+        )
+        return cls(data, retry or Retry())
+
+    @classmethod
+    def wikipedia(
+        cls,
+        n_documents: int | None = 10_000,
+        *,
+        seed: int = 0,
+        spread: int = 10,
+        revision: str = WIKIPEDIA[2],
+        retry: Retry | None = None,
+    ) -> "Corpus":
+        """A sample of the English Wikipedia (November 2023, a fixed commit), streamed from the Hugging Face hub.
+
+        Args:
+            n_documents: Articles, in equal numbers from all files of the data set; None: all 6.4 million.
+            seed: Which articles; with ``n_documents=None`` it has no meaning.
+            spread: As in ``from_dataset``.
+            revision: Commit of the data set.
+            retry: How a stream that breaks is read on.
+        """
+        name, config, _ = WIKIPEDIA
+        return cls.from_dataset(
+            name,
+            config,
+            revision=revision,
+            n_documents=n_documents,
+            seed=None if n_documents is None else seed,
+            spread=spread,
+            retry=retry,
+        )
+
+    # --- what it gives --------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[str]:
+        """The texts. ValueError if there is none in the whole corpus."""
+        n, left_out = 0, Counter[str]()
+        for _, entry in self._entries(Progress()):
+            if isinstance(entry, Excluded):
+                left_out[entry.reason] += 1
+            else:
+                n += 1
+                yield entry
+        if n == 0:
+            self._check_not_empty(left_out)
+
+    def documents(
+        self,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        long: str = "cut",
+        min_length: int = 1,
+        add_special_tokens: bool = True,
+        cache: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> "DocumentStream":
+        """The texts as documents of token ids with word numbers and special flags.
+
+        Args:
+            tokenizer: The tokenizer of the model, a Hugging Face one. A slow one gives no word numbers.
+            max_length: Tokens of a document at most, special ones included; None: no limit. Documents end between
+                two words, unless a single word is longer.
+            long: What becomes of longer ones: "cut" keeps the beginning, "chunk" makes several documents, each with its
+                own special tokens.
+            min_length: Documents of fewer tokens, special ones not counted, are left out.
+            add_special_tokens: Whether the tokenizer adds its special tokens, as in pretraining.
+            cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
+                tokenizer and options. To know the texts they are read once more (not for a pinned hub data set).
+            progress: Whether to show a progress bar.
+        """
+        return DocumentStream(
+            self, tokenizer, max_length, long, min_length, add_special_tokens, cache, progress
+        )
+
+    def shard(self, index: int, n_shards: int) -> "Corpus":
+        """One of ``n_shards`` shares, for as many processes; together they are the corpus, and none overlap.
+
+        Where there are at least four files for each, whole files are shared out; otherwise every n-th text.
+        """
+        if self.n_shards != 1:
+            raise ValueError("this is a share of a corpus already: split the whole corpus")
+        if n_shards < 1 or not 0 <= index < n_shards:
+            raise ValueError(f"index must be in 0..n_shards - 1, got {index} of {n_shards}")
+        return replace(self, shard_index=index, n_shards=n_shards)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What the corpus is, as plain JSON content."""
+        return {**self.source.describe(), "shard_index": self.shard_index, "n_shards": self.n_shards}
+
+    def __repr__(self) -> str:
+        told = ", ".join(
+            f"{name}={value!r}" for name, value in self.source.describe().items() if value is not None
+        )
+        share = f", share {self.shard_index} of {self.n_shards}" if self.n_shards > 1 else ""
+        return f"Corpus({told}{share})"
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _entries(self, reached: Progress) -> Iterator[tuple[Progress, str | Excluded]]:
+        """The entries of this share from a place on, each with the place behind it; nothing is counted."""
+        n_parts = self.source.n_parts
+        whole_files = n_parts >= 4 * self.n_shards
+        for part in range(reached.part, n_parts):
+            if whole_files and part % self.n_shards != self.shard_index:
+                continue
+            start = reached.place if part == reached.part else 0
+            for place, entry in enumerate(read_on(self.source, part, start, self.retry), start):
+                if whole_files or (part + place) % self.n_shards == self.shard_index:
+                    yield Progress(part=part, place=place + 1), entry
+
+    def _n_entries(self) -> int | None:
+        total = self.source.n_entries
+        return None if total is None else math.ceil(total / self.n_shards)
+
+    def _check_not_empty(self, left_out: Counter[str]) -> None:
+        # The share of one process may be empty where there are more processes than texts.
+        if self.n_shards == 1:
+            why = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+            raise ValueError(f"the corpus has no document ({why or 'it is empty'})")
+
+
+class DocumentStream:
+    """Documents of a corpus, tokenized anew (or read from a cache) on every pass.
+
+    Iterating gives a `Document` after the other; a measurement takes the stream as it is.
+
+    Attributes:
+        corpus: The texts.
+        tokenizer: The tokenizer; it comes back as it went in.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Any,
+        max_length: int | None,
+        long: str,
+        min_length: int,
+        add_special_tokens: bool,
+        cache: str | os.PathLike[str] | None,
+        progress: bool,
+    ) -> None:
+        if long not in ("cut", "chunk"):
+            raise ValueError(f"long must be 'cut' or 'chunk', got {long!r}")
+        if min_length < 1:
+            raise ValueError(f"min_length must be at least 1, got {min_length}")
+        self.corpus, self.tokenizer = corpus, tokenizer
+        self._encoder = Encoder(tokenizer, max_length, long, min_length, add_special_tokens)
+        self._cache, self._progress = cache, progress
+        self._identity: str | None = None
+        self._last: Progress | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Corpus, tokenizer, options, and what the last whole pass counted (None before there was one)."""
+        return {
+            "corpus": self.corpus.provenance,
+            "tokenizer": tokenizer_hash(self.tokenizer),
+            "options": self._encoder.options(),
+            "read": None if self._last is None else self._last.summary(),
+        }
+
+    def identity(self) -> str | None:
+        """A hash that equals another one only if the documents are the same; None where that cannot be known.
+
+        To know the texts they are read once (not for a pinned hub data set).
+        """
+        facts = self._facts()
+        return None if facts is None else TokenStore.key_of(facts)
+
+    def shard(self, index: int, n_shards: int) -> "DocumentStream":
+        """The documents of one of ``n_shards`` shares of the corpus; only the first one shows a progress bar."""
+        share = copy.copy(self)
+        share.corpus = self.corpus.shard(index, n_shards)
+        share._last, share._progress = None, self._progress and index == 0
+        return share
+
+    @property
+    def counts(self) -> dict[str, Any] | None:
+        """What the last whole pass counted: texts, documents, tokens, and what was left out and why."""
+        return None if self._last is None else self._last.summary()
+
+    def __repr__(self) -> str:
+        counts = "not read yet" if self._last is None else str(self.counts)
+        return f"DocumentStream({self.corpus!r}, {self._encoder.options()}): {counts}"
+
+    def __length_hint__(self) -> Any:
+        """About how many documents there are (``operator.length_hint``), where each text is one."""
+        n_entries = None if self._encoder.long == "chunk" else self.corpus._n_entries()
+        return NotImplemented if n_entries is None else n_entries
+
+    def __iter__(self) -> Iterator[Document]:
+        """The documents. ValueError if the whole corpus gives none."""
+        from tqdm.auto import tqdm
+
+        with tqdm(total=self.corpus._n_entries(), unit=" texts", disable=not self._progress) as bar:
+            progress = Progress()
+            for documents, progress in self._steps():
+                bar.update(progress.texts - bar.n)
+                yield from documents
+        self._last = progress
+        if progress.documents == 0:
+            self.corpus._check_not_empty(Counter(progress.left_out))
+
+    def _steps(self) -> Iterator[tuple[list[Document], Progress]]:
+        """Documents in groups, each with the progress after it; cached groups first, then what they lack."""
+        store, reached = self._store(), Progress()
+        if store is not None:
+            for documents, reached in store.shards():
+                yield documents, reached
+            if reached.finished:
+                return
+        for documents, now in self._tokenized(reached):
+            if store is not None:
+                store.add(documents, now)
+            yield documents, now
+
+    def _tokenized(self, reached: Progress) -> Iterator[tuple[list[Document], Progress]]:
+        texts: list[str] = []
+        left_out: Counter[str] = Counter()
+        n_entries = n_letters = 0
+        for where, entry in self.corpus._entries(reached):
+            n_entries += 1
+            if isinstance(entry, Excluded):
+                left_out[entry.reason] += 1
+            else:
+                texts.append(entry)
+                n_letters += len(entry)
+            if n_entries == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
+                documents = self._encoder.encode(texts, left_out)
+                reached = replace(
+                    reached.plus(documents, texts=n_entries, left_out=left_out),
+                    part=where.part,
+                    place=where.place,
+                )
+                yield documents, reached
+                texts, left_out, n_entries, n_letters = [], Counter(), 0, 0
+        documents = self._encoder.encode(texts, left_out)
+        yield documents, replace(reached.plus(documents, texts=n_entries, left_out=left_out), finished=True)
+
+    def _store(self) -> TokenStore | None:
+        if self._cache is None:
+            return None
+        if (facts := self._facts()) is None:
+            warnings.warn(
+                "going on without a cache, because it cannot be known whether a stream gives the same texts next time: "
+                "pass the name of the data set and revision= as a whole commit hash",
+                stacklevel=3,
+            )
+            return None
+        return TokenStore(self._cache, facts)
+
+    def _facts(self) -> dict[str, Any] | None:
+        """What decides about the documents; None where it cannot be known whether texts stay the same."""
+        self._identity = self._identity or self.corpus.source.identity()
+        if self._identity is None:
+            return None
+        return {
+            "texts": self._identity,
+            "shard": [self.corpus.shard_index, self.corpus.n_shards],
+            "tokenizer": tokenizer_identity(self.tokenizer),
+            "options": self._encoder.options(),
+        }

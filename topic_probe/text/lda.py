@@ -1,0 +1,493 @@
+"""LDA over token ids, by gensim: the fitted topics, their scores, and their way to disk and back."""
+
+import html
+import math
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from topic_probe.storage import (
+    check_schema,
+    checksum,
+    read_json,
+    read_safetensors,
+    to_json,
+    to_safetensors,
+    write_directory,
+)
+from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
+from topic_probe.text.coherence import coherence
+from topic_probe.topics.vocabulary import tokenizer_hash
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["TopicFit", "fit_topics"]
+
+_KIND, _SCHEMA = "topic fit", 1
+_JSON, _ARRAYS = "fit.json", "arrays.safetensors"
+
+# Likeliest words of a topic by which it is shown, scored and compared.
+TOP = 10
+# The share of top words that no other topic has is usually told for this many.
+_TOP_DIVERSITY = 25
+# A document that starts a topic has so many words if there are enough that do; each word counts so often that it
+# stands out of the random start.
+_WORDS_TO_START, _START_WEIGHT = 10, 3.0
+
+
+# --- the result -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TopicFit:
+    """A fitted topic model over token ids. Topic 15 here is topic 15 everywhere.
+
+    Attributes:
+        phi: P(word | topic); rows sum to one.
+        token_ids: Token id of every column, ascending.
+        texts: Readable form of every column.
+        vocabulary_size: Number of token ids of the tokenizer.
+        tokenizer_hash: The tokenizer that the ids belong to.
+        tokens: Expected number of fitted tokens of every topic.
+        document_frequency: Documents that every column occurs in.
+        npmi: Coherence of a topic: mean normalised pointwise mutual information of its ten likeliest words, in
+            documents; -1 where they never meet, 0 where they meet by chance, 1 where they only occur together. NaN
+            for a topic of fewer than two words.
+        umass: Coherence after Mimno and others: mean log P(rarer word | likelier word), at most 0 up to smoothing.
+        settings: Options of the fit.
+        provenance: What was read and left out, and by which versions.
+    """
+
+    phi: Float64[Tensor, "topic column"]
+    token_ids: Int64[Tensor, "column"]
+    texts: tuple[str, ...]
+    vocabulary_size: int
+    tokenizer_hash: str
+    tokens: Float64[Tensor, "topic"]
+    document_frequency: Int64[Tensor, "column"]
+    npmi: Float64[Tensor, "topic"]
+    umass: Float64[Tensor, "topic"]
+    settings: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+
+    @property
+    def n_topics(self) -> int:
+        """Number of topics."""
+        return len(self.phi)
+
+    def __len__(self) -> int:
+        return self.n_topics
+
+    @property
+    def shares(self) -> Float64[Tensor, "topic"]:
+        """Share of the fitted tokens that every topic has."""
+        return self.tokens / self.tokens.sum()
+
+    @cached_property
+    def empty_topics(self) -> tuple[int, ...]:
+        """Topics that the fit gave less than one token: their words mean nothing."""
+        return tuple((self.tokens < 1).nonzero()[:, 0].tolist())
+
+    @cached_property
+    def identical_topics(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of topics (the lower number first) with the same ten likeliest words, empty topics aside."""
+        first: dict[tuple[int, ...], int] = {}
+        pairs = []
+        for topic, row in enumerate(np.sort(self.top_columns(TOP), axis=1).tolist()):
+            if topic not in self.empty_topics and (earlier := first.setdefault(tuple(row), topic)) != topic:
+                pairs.append((earlier, topic))
+        return tuple(pairs)
+
+    def top_columns(self, n: int) -> Int64[np.ndarray, "topic rank"]:
+        """Columns of the likeliest words of every topic, equal ones in the order of their ids."""
+        order: np.ndarray = np.argsort(-self.phi.numpy(), axis=1, kind="stable")[:, :n]
+        return order
+
+    def top_words(self, n: int = TOP) -> list[list[str]]:
+        """The likeliest words of every topic."""
+        return [[self.texts[column] for column in row] for row in self.top_columns(n).tolist()]
+
+    def label(self, topic: int, n: int = 3) -> str:
+        """A topic as people know it: ``id: word·word·word``."""
+        if not 0 <= topic < self.n_topics:
+            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
+        return f"{topic}: {'·'.join(self.top_words(n)[topic])}"
+
+    def diversity(self, n: int = _TOP_DIVERSITY) -> float:
+        """Different words among the ``n`` likeliest of all topics, as a share: 1 where topics have none in common."""
+        top = self.top_columns(n)
+        return len(np.unique(top)) / top.size
+
+    def to_dataframe(self, n: int = TOP) -> "pd.DataFrame":
+        """A row for every topic: its share of the tokens, coherence, words that only it has, notes, top words."""
+        import pandas as pd
+
+        top = self.top_columns(n)
+        topics_of = np.bincount(top.ravel(), minlength=len(self.token_ids))
+        return pd.DataFrame(
+            {
+                "topic": range(self.n_topics),
+                "share": self.shares.numpy(),
+                "npmi": self.npmi.numpy(),
+                "umass": self.umass.numpy(),
+                "exclusive": (topics_of[top] == 1).mean(axis=1),
+                "note": [self._note(topic) for topic in range(self.n_topics)],
+                "top_words": [" ".join(words) for words in self.top_words(n)],
+            }
+        )
+
+    def _note(self, topic: int) -> str:
+        if topic in self.empty_topics:
+            return "empty"
+        return next((f"same words as {one}" for one, other in self.identical_topics if other == topic), "")
+
+    def _headline(self) -> str:
+        return (
+            f"TopicFit: {self.n_topics} topics over {len(self.token_ids):,} words, "
+            f"{self.provenance['documents']:,} documents; mean NPMI {np.nanmean(self.npmi):.3f}, "
+            f"diversity {self.diversity():.2f}"
+        )
+
+    def __repr__(self) -> str:
+        table = self.to_dataframe().to_string(
+            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30, max_colwidth=90
+        )
+        return f"{self._headline()}\n{table}"
+
+    def _repr_html_(self) -> str:
+        table = self.to_dataframe().to_html(
+            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30, border=0
+        )
+        return f"<p><b>{html.escape(self._headline())}</b></p>{table}"
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """The folder with the fit (JSON and safetensors), whole or absent.
+
+        Args:
+            path: A folder that does not exist or is empty; another one is refused.
+            overwrite: Replace a fit that is saved there. A folder with other files is refused all the same.
+        """
+        packed = to_safetensors({name: getattr(self, name).numpy() for name in _TENSORS})
+        content = {
+            "kind": _KIND,
+            "schema": _SCHEMA,
+            "arrays_sha256": checksum(packed),
+            "texts": [text.encode(errors="backslashreplace").decode() for text in self.texts],
+            "vocabulary_size": self.vocabulary_size,
+            "tokenizer_hash": self.tokenizer_hash,
+            "settings": self.settings,
+            "provenance": self.provenance,
+        }
+        return write_directory(path, {_JSON: to_json(content), _ARRAYS: packed}, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "TopicFit":
+        """A fit that ``save`` has written; what is damaged, foreign or too new is refused by name."""
+        folder = Path(path).expanduser()
+        content = read_json(folder / _JSON)
+        if content.get("kind") != _KIND:
+            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not a topic fit")
+        check_schema(content, folder / _JSON, newest=_SCHEMA)
+        arrays = read_safetensors(folder / _ARRAYS, sha256=content.get("arrays_sha256"))
+        try:
+            return cls(
+                **{name: torch.from_numpy(arrays[name]) for name in _TENSORS},
+                texts=tuple(content["texts"]),
+                vocabulary_size=content["vocabulary_size"],
+                tokenizer_hash=content["tokenizer_hash"],
+                settings=content["settings"],
+                provenance=content["provenance"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{folder} does not hold a whole topic fit ({error!r}): save it again"
+            ) from error
+
+
+_TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi", "umass")
+
+
+# --- fitting ----------------------------------------------------------------------------------------
+
+
+def fit_topics(
+    documents: Any,
+    tokenizer: Any,
+    *,
+    n_topics: int = 100,
+    passes: int = 10,
+    iterations: int = 50,
+    chunk_size: int | None = None,
+    alpha: str | float | Sequence[float] = "symmetric",
+    eta: str | float | None = None,
+    start: str = "documents",
+    min_documents: int = 5,
+    max_share: float = 0.5,
+    stop_words: Iterable[str] | None = None,
+    min_letters: int = 2,
+    seed: int = 0,
+    workers: int = 1,
+    distributed: bool = False,
+    progress: bool = False,
+) -> TopicFit:
+    """LDA of the words of the documents, by gensim.
+
+    The documents are read once; their bags of words wait in memory or, from 64 MB on, in a temporary file. With one
+    worker the same call gives the same topics; with several it does not, because the order of updates changes.
+
+    Args:
+        documents: Documents of token ids, such as ``Corpus.documents`` gives. Where they have word numbers, pieces of
+            split words are left out.
+        tokenizer: The tokenizer that made them.
+        n_topics: Number of topics.
+        passes: Passes over the documents. Ten suit thousands of documents, one or two millions.
+        iterations: Steps at most for the topics of one document.
+        chunk_size: Documents per update, roughly (all chunks get the same size, and are mixed); None: a quarter of the
+            documents, within 100 and 2000.
+        alpha: Prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or
+            "auto" (learnt, by one worker only).
+        eta: Prior over words of a topic: None or "symmetric" (1 / n_topics), "auto" or a number.
+        start: "documents": every topic starts from the words of a random document, which gives far better topics on
+            small corpora. "random": gensim's own start.
+        min_documents: Words in fewer documents are left out.
+        max_share: Words in a larger share of the documents are left out.
+        stop_words: Words left out, in any case; None: gensim's English list; () for none.
+        min_letters: Words of fewer letters are left out.
+        seed: Seed of the fit; global generators are not touched.
+        workers: Processes; more than one uses gensim's LdaMulticore.
+        distributed: Use gensim's own cluster (a running dispatcher and workers, package Pyro4).
+        progress: Whether to show a bar with the time left.
+
+    Raises:
+        ValueError: if no word is left, or for options that do not fit together.
+    """
+    if start not in ("documents", "random"):
+        raise ValueError(f"start must be 'documents' or 'random', got {start!r}")
+    _check_options(n_topics, passes, chunk_size, min_documents, max_share, workers, distributed, alpha)
+    if stop_words is not None and not isinstance(stop_words, str):
+        stop_words = sorted(stop_words)
+    words = judge(tokenizer, stop_words, min_letters)
+    with Bags() as bags:
+        reading = Reading(bags, words)
+        reading.read(documents)
+        columns = _columns(reading, min_documents, max_share)
+        settings = {
+            "n_topics": n_topics,
+            "passes": passes,
+            "iterations": iterations,
+            "chunk_size": _even_chunks(reading.documents, chunk_size),
+            "alpha": _plain(alpha),
+            "eta": eta,
+            "start": start,
+            "min_documents": min_documents,
+            "max_share": max_share,
+            "stop_words": "gensim" if stop_words is None else stop_words,
+            "min_letters": min_letters,
+            "seed": seed,
+            "workers": workers,
+            "distributed": distributed,
+            "reproducible": workers == 1 and not distributed,
+        }
+        phi, tokens, stopped = _fit(bags, columns, settings, progress)
+        top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
+        npmi, umass = coherence(top, bags, columns)
+    fit = TopicFit(
+        phi=torch.from_numpy(phi),
+        token_ids=torch.from_numpy(columns),
+        texts=tuple(words.texts[column] for column in columns),
+        vocabulary_size=len(words.reason),
+        tokenizer_hash=tokenizer_hash(tokenizer),
+        tokens=torch.from_numpy(tokens),
+        document_frequency=torch.from_numpy(reading.document_frequency[columns]),
+        npmi=torch.from_numpy(npmi),
+        umass=torch.from_numpy(umass),
+        settings=settings,
+        provenance=_provenance(reading, documents, stopped),
+    )
+    _warn_of_bad_topics(fit)
+    return fit
+
+
+def _check_options(
+    n_topics: int,
+    passes: int,
+    chunk_size: int | None,
+    min_documents: int,
+    max_share: float,
+    workers: int,
+    distributed: bool,
+    alpha: Any,
+) -> None:
+    given = {"n_topics": n_topics, "passes": passes, "chunk_size": chunk_size, "workers": workers}
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if min_documents < 1 or not 0 < max_share <= 1:
+        raise ValueError(
+            f"min_documents must be at least 1 and max_share in (0, 1], got {min_documents} and {max_share}"
+        )
+    if distributed and workers > 1:
+        raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
+    if isinstance(alpha, str) and alpha == "auto" and (workers > 1 or distributed):
+        raise ValueError("alpha='auto' is learnt by one worker only: use 'symmetric' or 'asymmetric'")
+
+
+def _even_chunks(n_documents: int, wanted: int | None) -> int:
+    """A chunk size near the one wanted by which all chunks are equally large.
+
+    gensim gives a last chunk of two documents the same say as a full one, and their words end up on top of topics.
+    """
+    wanted = min(2000, max(100, n_documents // 4)) if wanted is None else wanted
+    return math.ceil(n_documents / max(1, round(n_documents / wanted)))
+
+
+def _columns(reading: Reading, min_documents: int, max_share: float) -> Int64[np.ndarray, "column"]:
+    """The token ids that are fitted; what the limits leave out is counted."""
+    frequency = reading.document_frequency
+    rare = (frequency > 0) & (frequency < min_documents)
+    common = frequency > max_share * reading.documents
+    reading.left_out[RARE], reading.left_out[COMMON] = int(rare.sum()), int((common & ~rare).sum())
+    columns = np.flatnonzero((frequency > 0) & ~rare & ~common)
+    if not len(columns):
+        why = "; ".join(f"{count:,} {reason}" for reason, count in reading.left_out.items() if count)
+        raise ValueError(
+            f"no word is left to fit in {reading.documents:,} documents ({why or 'they are empty'}); with few "
+            "documents lower min_documents and raise max_share"
+        )
+    return columns
+
+
+class _Passes:
+    """The bags as gensim wants them: sized, iterable for every pass, each document (column, count) pairs."""
+
+    def __init__(self, bags: Bags, columns: Int64[np.ndarray, "column"], seed: int, bar: Any) -> None:
+        self._bags, self._bar = bags, bar
+        self.n_read = 0
+        self._place = np.full(int(columns.max()) + 1, -1)
+        self._place[columns] = np.arange(len(columns))
+        self._generator = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return self._bags.n
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for places, counts in self.shuffled():
+            self._bar.update()
+            self.n_read += 1
+            yield list(zip(places.tolist(), counts.tolist(), strict=True))
+
+    def shuffled(self) -> Iterator[Bag]:
+        """Columns and counts of every document, in a new order every time."""
+        for ids, counts in self._bags.shuffled(self._generator):
+            inside = ids < len(self._place)
+            places = self._place[ids[inside]]
+            yield places[places >= 0], counts[inside][places >= 0]
+
+
+def _fit(
+    bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool
+) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
+    """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
+    from tqdm.auto import tqdm
+
+    stopped = None
+    with tqdm(total=settings["passes"] * bags.n, unit=" documents", disable=not progress) as bar:
+        model = _untrained(len(columns), settings)
+        passes = _Passes(bags, columns, settings["seed"], bar)
+        if settings["start"] == "documents":
+            _start_from_documents(model, passes)
+        try:
+            model.update(passes, chunks_as_numpy=settings["distributed"])
+        except KeyboardInterrupt:
+            if model.num_updates == 0:
+                raise
+            stopped = f"interrupted after {passes.n_read:,} of {bar.total:,} documents"
+        phi = model.get_topics().astype(np.float64)
+        prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1, dtype=np.float64)
+        tokens = model.state.get_lambda().sum(axis=1, dtype=np.float64) - prior
+    return phi / phi.sum(axis=1, keepdims=True), np.maximum(tokens, 0), stopped
+
+
+def _untrained(n_words: int, settings: Mapping[str, Any]) -> Any:
+    from gensim.models import LdaModel, LdaMulticore
+    from gensim.utils import FakeDict
+
+    options = {
+        "id2word": FakeDict(n_words),
+        "num_topics": settings["n_topics"],
+        "chunksize": settings["chunk_size"],
+        "random_state": settings["seed"],
+        "eval_every": None,
+        **{name: settings[name] for name in ("passes", "iterations", "alpha", "eta")},
+    }
+    if settings["workers"] > 1:
+        return LdaMulticore(workers=settings["workers"], **options)
+    try:
+        return LdaModel(distributed=settings["distributed"], **options)
+    except RuntimeError as error:
+        if not settings["distributed"]:
+            raise
+        raise RuntimeError(
+            f"gensim's cluster cannot be used ({error}): install Pyro4 and start a Pyro4 name server, "
+            "gensim.models.lda_worker on every machine and gensim.models.lda_dispatcher, or use workers= on this one"
+        ) from error
+
+
+def _start_from_documents(model: Any, passes: _Passes) -> None:
+    """Put the words of a random document into every topic.
+
+    From gensim's own start, in which all topics are nearly alike, the words of a small corpus end up spread over topics
+    without a theme. On a hundred Wikipedia articles this doubles the coherence.
+    """
+    long: list[Bag] = []
+    short: list[Bag] = []
+    for bag in passes.shuffled():
+        if len(long) == model.num_topics:
+            break
+        if bag[1].sum() >= _WORDS_TO_START:
+            long.append(bag)
+        elif len(short) < model.num_topics:
+            short.append(bag)
+    for topic, (places, counts) in enumerate([*long, *short][: model.num_topics]):
+        model.state.sstats[topic, places] += (_START_WEIGHT * counts).astype(model.dtype)
+    model.sync_state()
+
+
+def _provenance(reading: Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    told = getattr(documents, "provenance", None)
+    return {
+        "documents": reading.documents,
+        "tokens": reading.tokens,
+        "left_out": {reason: count for reason, count in sorted(reading.left_out.items()) if count},
+        "stopped": stopped,
+        "corpus": told if isinstance(told, Mapping) else None,
+        "versions": {name: version(name) for name in ("gensim", "numpy")},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value).tolist() if isinstance(value, Sequence | np.ndarray) else value
+
+
+def _warn_of_bad_topics(fit: TopicFit) -> None:
+    if fit.empty_topics:
+        warnings.warn(
+            f"{len(fit.empty_topics)} of {fit.n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
+            "fewer topics, or more documents",
+            stacklevel=3,
+        )
+    if fit.identical_topics:
+        pairs = ", ".join(f"{one} = {other}" for one, other in fit.identical_topics[:5])
+        warnings.warn(f"topics with the same top words: {pairs}", stacklevel=3)

@@ -1,0 +1,839 @@
+"""Which vocabulary entries belong to which topic: the table that every measurement looks up."""
+
+import hashlib
+import html
+import json
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64, Shaped
+from torch import Tensor
+
+from topic_probe.storage import (
+    check_schema,
+    read_json,
+    read_safetensors,
+    to_json,
+    to_safetensors,
+    write_directory,
+)
+from topic_probe.topics.lists import Ids, by_topic, token_id_array, whole_number, word_list
+from topic_probe.topics.models import (
+    columns_of,
+    kept_per_topic,
+    matrix,
+    most_likely,
+    never_kept,
+    probabilities_of,
+    topic_model,
+)
+from topic_probe.topics.vocabulary import (
+    ONE_PIECE,
+    OUTCOMES,
+    SPLIT,
+    look_up,
+    readable,
+    tokenizer_hash,
+    vocabulary_size,
+)
+
+__all__ = ["Coverage", "Topics", "tokenizer_hash"]
+
+_KIND, _SCHEMA = "topics", 1
+_JSON, _ARRAYS = "topics.json", "arrays.safetensors"
+
+_ROWS_SHOWN = 12
+_WORDS_SHOWN = 6
+_HEADER = ("id", "name", "size", "first words")
+
+_REPEATED = "repeated within a topic, merged"
+_IDENTICAL = "identical topics"
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Topics:
+    """The topics of a vocabulary: for every labelled entry, the set of topics that it belongs to.
+
+    Built by ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or ``from_lda``. Topics are
+    numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two objects are
+    equal when their ``fingerprint`` is.
+
+    Attributes:
+        names: Name of every topic.
+        vocabulary_size: Number of token ids.
+        words: Labelled entries, ascending. Entries below ``vocabulary_size`` are token ids; the entry
+            ``vocabulary_size + k`` is the split word whose pieces are ``compounds[k]``.
+        membership: Row i holds the topics of ``words[i]``; every row has at least one.
+        compounds: Piece sequences of split words that were kept on demand.
+        weights: P(word | topic) for every True cell of ``membership``, row by row; None where topics come
+            from lists. It orders ``top_words`` and nothing else.
+        texts: Readable form of every entry of ``words``; empty where no tokenizer was at hand.
+        tokenizer_hash: Hash of the tokenizer that the ids belong to; None where none was given.
+        left_out: Reason -> what was left out or merged for it.
+        policy: How words came to their topics, in a sentence.
+    """
+
+    names: tuple[str, ...]
+    vocabulary_size: int
+    words: Int64[Tensor, "word"]
+    membership: Bool[Tensor, "word topic"]
+    compounds: tuple[tuple[int, ...], ...] = ()
+    weights: Float64[Tensor, "assignment"] | None = None
+    texts: tuple[str, ...] = ()
+    tokenizer_hash: str | None = None
+    left_out: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+    policy: str = ""
+
+    def __post_init__(self) -> None:
+        n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"topics need names that differ, got {list(self.names)}")
+        if self.membership.shape != (n, len(self.names)):
+            found = list(self.membership.shape)
+            raise ValueError(f"membership must be [word, topic] = {[n, len(self.names)]}, got {found}")
+        if n == 0 or not bool(self.membership.any(dim=1).all()):
+            raise ValueError("every word needs a topic, and there must be a word: leave other words out")
+        if self.words[0] < 0 or self.words[-1] >= n_entries or bool((self.words.diff() <= 0).any()):
+            raise ValueError(f"words must be ascending, without repeats, within 0..{n_entries - 1}")
+        if int((self.words >= self.vocabulary_size).sum()) != len(self.compounds):
+            raise ValueError("every compound must be among the words, as vocabulary_size + its place")
+        if self.weights is not None and len(self.weights) != int(self.membership.count_nonzero()):
+            raise ValueError("weights must hold a number for every True cell of membership")
+        if len(self.texts) not in (0, n):
+            raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
+
+    # --- constructors ---------------------------------------------------------------------------
+
+    @classmethod
+    def blocks(cls, *, n_topics: int, words_per_topic: int) -> "Topics":
+        """Topics of the toy vocabulary: id 0 is [MASK] and has none, word i is in the ceil(i / v)-th topic.
+
+        Args:
+            n_topics: T, at least 1.
+            words_per_topic: v, at least 1. The vocabulary has T v + 1 ids.
+        """
+        n_topics = whole_number(n_topics, "n_topics", at_least=1)
+        width = whole_number(words_per_topic, "words_per_topic", at_least=1)
+        return cls(
+            names=tuple(str(topic) for topic in range(n_topics)),
+            vocabulary_size=n_topics * width + 1,
+            words=torch.arange(1, n_topics * width + 1),
+            membership=torch.eye(n_topics, dtype=torch.bool).repeat_interleave(width, dim=0),
+            policy=f"blocks of {width} consecutive ids from 1 on; id 0 is [MASK] and has no topic",
+        )
+
+    @classmethod
+    def from_token_ids(
+        cls, ids: Mapping[Any, Any], *, vocabulary_size: int, tokenizer: Any = None
+    ) -> "Topics":
+        """Topics from lists of token ids. An id listed under several topics belongs to all of them.
+
+        String keys become topics in the order given; whole-number keys in ascending order, whatever the
+        numbers are, named by their number. The key -1 holds outliers (BERTopic's habit), which are left out.
+
+        Args:
+            ids: Topic -> token ids (a list, set, tensor or array).
+            vocabulary_size: Number of token ids; every id must be below it.
+            tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
+                hash that ``check_tokenizer`` compares.
+        """
+        size = whole_number(vocabulary_size, "vocabulary_size", at_least=1)
+        given, outliers = by_topic(ids, "token ids")
+        lists = {
+            name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
+        }
+        left_out = {reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()}
+        left_out[_REPEATED] = [i for values in lists.values() for i in _repeats(values.tolist())]
+        entries, topics = _assignments(list(lists.values()))
+        return _assemble(
+            entries,
+            topics,
+            names=tuple(lists),
+            vocabulary_size=size,
+            tokenizer=tokenizer,
+            left_out=left_out,
+            policy="as listed; an id listed under several topics belongs to all of them",
+        )
+
+    @classmethod
+    def from_word_lists(
+        cls,
+        words: Mapping[Any, Any],
+        tokenizer: Any,
+        *,
+        case_variants: bool = True,
+        leading_space: bool = True,
+        split_words: str = "drop",
+    ) -> "Topics":
+        """Topics from lists of words, looked up with a tokenizer. A word under several topics is in all.
+
+        A variant of a word counts if the tokenizer makes exactly one piece of it that is neither special nor
+        unknown and begins a word; the id of that piece then gets the topic. A word of which no variant counts
+        is named in ``left_out``. Keys are read as in ``from_token_ids``.
+
+        Args:
+            words: Topic -> words.
+            tokenizer: Any Hugging Face tokenizer, fast or slow. It comes back as it went in.
+            case_variants: Look up the word also in lower case, Capitalised and in UPPER CASE.
+            leading_space: Look up the word also behind a space, where byte-level tokenizers have another id
+                for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
+            split_words: What to do with a word that is several pieces in every variant: "drop" leaves it out,
+                "keep" stores the pieces of each variant as a compound, for measurements on whole words.
+        """
+        if split_words not in ("drop", "keep"):
+            raise ValueError(f"split_words must be 'drop' or 'keep', got {split_words!r}")
+        given, outliers = by_topic(words, "words")
+        lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
+        listed = dict.fromkeys(word for values in lists.values() for word in values)
+        found = look_up(listed, tokenizer, case_variants=case_variants, leading_space=leading_space)
+
+        kept = {ONE_PIECE, SPLIT} if split_words == "keep" else {ONE_PIECE}
+        left_out: dict[str, Iterable[str | int]] = {
+            outcome: [word for word, what in found.items() if what.outcome == outcome]
+            for outcome in OUTCOMES
+            if outcome not in kept
+        }
+        left_out |= {reason: word_list(values, reason) for reason, values in outliers.items()}
+        left_out[_REPEATED] = [word for values in lists.values() for word in _repeats(values)]
+
+        size = vocabulary_size(tokenizer)
+        sequences = sorted({s for what in found.values() if what.outcome in kept for s in what.sequences})
+        compounds = tuple(sequence for sequence in sequences if len(sequence) > 1)
+        entry_of = {sequence: size + place for place, sequence in enumerate(compounds)}
+        entry_of |= {sequence: sequence[0] for sequence in sequences if len(sequence) == 1}
+        entries, topics = _assignments(
+            [
+                np.array([entry_of[s] for w in values for s in found[w].sequences if s in entry_of], np.int64)
+                for values in lists.values()
+            ]
+        )
+        return _assemble(
+            entries,
+            topics,
+            names=tuple(lists),
+            vocabulary_size=size,
+            compounds=compounds,
+            tokenizer=tokenizer,
+            left_out=left_out,
+            policy="words as listed"
+            + (", in any case" if case_variants else "")
+            + (", with and without a leading space" if leading_space else "")
+            + "; a word listed under several topics belongs to all of them; split words are "
+            + ("kept as compounds" if SPLIT in kept else "left out"),
+        )
+
+    @classmethod
+    def from_matrix(
+        cls,
+        phi: Any,
+        *,
+        fraction: float,
+        one_topic_per_word: bool = True,
+        exclude: Iterable[Any] = (),
+        rounding: str = "plain",
+        min_probability: float = 0.0,
+        names: Sequence[str] | None = None,
+        token_ids: Iterable[Any] | None = None,
+        vocabulary_size: int | None = None,
+        tokenizer: Any = None,
+    ) -> "Topics":
+        """Topics from any topic model: of every topic, its most likely tokens.
+
+        Every topic keeps the k tokens of the highest P(token | topic), equal ones in the order of their ids,
+        never one of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times
+        the number of columns V, which is the vocabulary of the topic model, excluded tokens included.
+
+        Args:
+            phi: [topic, token] array, tensor or nested list. Rows are divided by their sum; counts do too.
+            fraction: Tokens kept per topic, as a share of V; above 0, at most 1.
+            one_topic_per_word: A token that several topics keep stays with the topic where P(token | topic)
+                is highest, the lowest-numbered one where equal; the others get no token in its place. If
+                False, it belongs to all of them.
+            exclude: Token ids never kept, removed before choosing. Ids that phi does not have change nothing.
+            rounding: "plain": k is V * fraction rounded to the nearest whole number (halves up), at least 1.
+                "public_code": k is int(V * fraction) + 1, as in the code published with the paper.
+            min_probability: Keep only tokens with more than this, even if fewer than k. It helps against
+                smoothing, by which every token that a rare topic never saw is equally likely.
+            names: Names of the topics; their numbers by default.
+            token_ids: The token id of every column; by default, column i is the token id i.
+            vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise V by default.
+            tokenizer: As in ``from_token_ids``.
+        """
+        table = matrix(phi)
+        n_topics, n_columns = table.shape
+        per_topic = kept_per_topic(n_columns, fraction, rounding)
+        if not 0 <= min_probability < 1:
+            raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
+        names = tuple(str(topic) for topic in range(n_topics)) if names is None else tuple(names)
+        if len(names) != n_topics:
+            raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
+        columns, size = columns_of(n_columns, token_ids, vocabulary_size)
+        excluded = np.isin(columns, token_id_array(exclude, "exclude"))
+
+        kept = []
+        for topic, name in enumerate(names):
+            probabilities = probabilities_of(table[topic], f"row {topic} of phi (topic {name!r})")
+            allowed = ~excluded & (probabilities > min_probability)
+            kept.append(most_likely(probabilities, columns, allowed, per_topic))
+        entries, topics = _assignments([ids for ids, _ in kept])
+        weights = np.concatenate([probabilities for _, probabilities in kept])
+        twins = _identical_topics(entries, topics, names)
+        left_out: dict[str, Iterable[str | int]] = {"excluded": np.sort(columns[excluded]).tolist()}
+        policy = f"the {per_topic} most likely of {n_columns} tokens per topic; a token kept by several "
+        if one_topic_per_word:
+            left_out["left to a likelier topic"] = _repeats(np.sort(entries).tolist())
+            best = np.lexsort((topics, -weights, entries))
+            best = best[np.unique(entries[best], return_index=True)[1]]
+            entries, topics, weights = entries[best], topics[best], weights[best]
+            policy += "topics stays where it is likeliest (lowest number where equal), without a replacement"
+        else:
+            policy += "topics belongs to all of them"
+        return _assemble(
+            entries,
+            topics,
+            weights=weights,
+            names=names,
+            vocabulary_size=size,
+            tokenizer=tokenizer,
+            left_out=left_out,
+            policy=policy,
+            twins=twins,
+        )
+
+    @classmethod
+    def from_lda(
+        cls,
+        lda: Any,
+        *,
+        fraction: float = 0.001,
+        one_topic_per_word: bool = True,
+        stop_words: Iterable[str] | None = None,
+        exclude: Iterable[Any] = (),
+        rounding: str = "plain",
+        min_probability: float | None = None,
+        names: Sequence[str] | None = None,
+        token_ids: Iterable[Any] | None = None,
+        vocabulary_size: int | None = None,
+        tokenizer: Any = None,
+    ) -> "Topics":
+        """Topics from LDA over token ids: what ``fit_topics`` gives, or a model of gensim's. Topic 15 stays topic 15.
+
+        The choice of words is that of ``from_matrix``, from the whole matrix P(token | topic).
+
+        Args:
+            lda: A ``TopicFit``, or a gensim model with ``get_topics`` (LdaModel, LdaMulticore, and others).
+            fraction: The ambiguity threshold; the paper has 0.0005, 0.001 and 0.002.
+            one_topic_per_word: As in the paper's Table 1; False as in its Table 5.
+            stop_words: Words whose tokens are never kept, in any case. None: gensim's English list for a gensim model
+                with a ``tokenizer``, none for a fit, which has left them out already.
+            exclude: More token ids never kept. Special tokens of ``tokenizer`` never are.
+            rounding: As in ``from_matrix``.
+            min_probability: Keep only tokens with more than this. None: what each would have if all were equally
+                likely, and an empty topic of a fit stays empty instead of keeping arbitrary tokens.
+            names: As in ``from_matrix``.
+            token_ids: The token id of every column of a gensim model. By default its ``id2word`` says so, with token
+                ids or with tokens of ``tokenizer``; without ``id2word``, columns are token ids.
+            vocabulary_size: Number of token ids; by default that of the fit, or of ``tokenizer``.
+            tokenizer: As in ``from_token_ids``. A fit brings its own words and hash, and refuses another tokenizer.
+        """
+        source = topic_model(lda, token_ids, vocabulary_size, tokenizer)
+        if stop_words is None and source.filtered:
+            stop_words = ()
+        excluded = [*token_id_array(exclude, "exclude"), *never_kept(stop_words, tokenizer)]
+        topics = cls.from_matrix(
+            source.phi,
+            fraction=fraction,
+            one_topic_per_word=one_topic_per_word,
+            exclude=excluded,
+            rounding=rounding,
+            min_probability=source.chance() if min_probability is None else min_probability,
+            names=names,
+            token_ids=source.token_ids,
+            vocabulary_size=source.vocabulary_size,
+            tokenizer=tokenizer,
+        )
+        if tokenizer is not None or source.hash is None:
+            return topics
+        texts = tuple(source.texts[entry] for entry in topics.words.tolist())
+        return replace(topics, texts=texts, tokenizer_hash=source.hash)
+
+    # --- what measurements ask --------------------------------------------------------------------
+
+    @property
+    def n_topics(self) -> int:
+        """Number of topics, empty ones included."""
+        return len(self.names)
+
+    def __len__(self) -> int:
+        return self.n_topics
+
+    @cached_property
+    def _cells(self) -> tuple[Int64[Tensor, "assignment"], Int64[Tensor, "assignment"]]:
+        """Row and topic of every True cell of ``membership``; with many topics, far fewer than its cells."""
+        rows, topics = self.membership.nonzero(as_tuple=True)
+        return rows, topics
+
+    @cached_property
+    def sizes(self) -> Int64[Tensor, "topic"]:
+        """Words of every topic; 0 for an empty topic."""
+        return self._cells[1].bincount(minlength=self.n_topics)
+
+    @cached_property
+    def _groups(self) -> tuple[Int64[Tensor, "word"], Bool[Tensor, "group topic"]]:
+        # Rows are compared as packed bits. Inverted, they sort by their first topic, so that groups come in
+        # the order of the topics where topics are disjoint.
+        packed = np.packbits(~self.membership.numpy(), axis=1)
+        keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        return torch.from_numpy(group.astype(np.int64)), self.membership[torch.from_numpy(first)]
+
+    @property
+    def group_of_word(self) -> Int64[Tensor, "word"]:
+        """Group of every word; words with the same set of topics form a group."""
+        return self._groups[0]
+
+    @property
+    def group_topics(self) -> Bool[Tensor, "group topic"]:
+        """Topics of every group; groups are sorted by their first topic."""
+        return self._groups[1]
+
+    @cached_property
+    def shared(self) -> Bool[Tensor, "group group"]:
+        """True where two groups share a topic: different words of the two are of the same topic.
+
+        Made on first use; it has the square of the number of groups as its size.
+        """
+        # Counts up to the number of topics are exact in float32, and only floats multiply fast.
+        topics = self.group_topics.float()
+        rows = [(topics[start : start + 4096] @ topics.T) > 0 for start in range(0, len(topics), 4096)]
+        return torch.cat(rows)
+
+    @cached_property
+    def _group_of_entry(self) -> Int64[Tensor, "entry"]:
+        table = torch.full((self.vocabulary_size + len(self.compounds),), -1)
+        table[self.words] = self.group_of_word
+        return table
+
+    def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Group of every entry; -1 where it has no topic or is out of range.
+
+        Args:
+            entries: Token ids, or entries of compounds, of any shape and on any device.
+        """
+        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
+            raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
+        ids, table = entries.detach().cpu().long(), self._group_of_entry
+        known = (ids >= 0) & (ids < len(table))
+        return torch.where(known, table[ids.clamp(0, len(table) - 1)], -1).to(entries.device)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over what defines the topics: ids, names, vocabulary, weights and tokenizer."""
+        facts = [self.vocabulary_size, self.names, self.compounds, self.tokenizer_hash]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        for name, array in self._arrays().items():
+            digest.update(f"{name} {array.shape}".encode())
+            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Topics) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Raise ValueError if the topics were made with another tokenizer; without one, they fit any."""
+        if self.tokenizer_hash is None:
+            return
+        other = tokenizer_hash(tokenizer)
+        if other != self.tokenizer_hash:
+            raise ValueError(
+                f"the topics were made with another tokenizer (vocabulary {self.tokenizer_hash[:12]}…) than "
+                f"this one ({other[:12]}…), so their ids are other words: make them again with this one"
+            )
+
+    def coverage(self, documents: Iterable[Any]) -> "Coverage":
+        """How much of a text carries a topic.
+
+        Args:
+            documents: Sequences of token ids: lists, 1-d tensors or arrays, or the rows of a 2-d one.
+        """
+        if isinstance(documents, str | bytes):
+            raise TypeError("coverage needs documents of token ids, got text: tokenize it first")
+        counts = torch.zeros(len(self.group_topics) + 1, dtype=torch.int64)
+        n_documents = 0
+        for document in documents:
+            ids = torch.from_numpy(token_id_array(document, f"document {n_documents}"))
+            # No topic is -1, so it is counted in the first cell.
+            counts += torch.bincount(self.labels(ids) + 1, minlength=len(counts))
+            n_documents += 1
+        groups, topics = self.group_topics.nonzero(as_tuple=True)
+        return Coverage(
+            n_documents=n_documents,
+            n_tokens=int(counts.sum()),
+            n_labelled=int(counts[1:].sum()),
+            topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(
+                0, topics, counts[groups + 1]
+            ),
+            topic_labels=tuple(self.label(topic) for topic in range(self.n_topics)),
+        )
+
+    # --- other topics made from these -------------------------------------------------------------
+
+    def with_vocabulary_size(self, n: int) -> "Topics":
+        """The same topics over ``n`` token ids, for a model whose table is padded beyond the tokenizer."""
+        n = whole_number(n, "vocabulary size", at_least=1)
+        single = self.words < self.vocabulary_size
+        pieces = [piece for compound in self.compounds for piece in compound]
+        highest = max(self.words[single].tolist() + pieces)
+        if n <= highest:
+            raise ValueError(f"{n} token ids do not reach the labelled id {highest}: drop it with `without`")
+        return replace(
+            self,
+            vocabulary_size=n,
+            words=torch.where(single, self.words, self.words - self.vocabulary_size + n),
+        )
+
+    def shuffled(self, seed: int) -> "Topics":
+        """A null control: the same words and topic sizes, the topic sets dealt to the words at random.
+
+        Words that were of the same topic are so afterwards only by chance. ``weights`` are dropped.
+        """
+        order = torch.randperm(len(self.words), generator=torch.Generator().manual_seed(seed))
+        return replace(
+            self,
+            membership=self.membership[order],
+            weights=None,
+            policy=f"{self.policy}; topic sets shuffled over the words with seed {seed}",
+        )
+
+    def restrict(self, ids: Iterable[Any]) -> "Topics":
+        """The same topics with only the given entries, for example those that occur in a text."""
+        return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
+
+    def without(self, ids: Iterable[Any]) -> "Topics":
+        """The same topics without the given entries. Entries that have no topic anyway change nothing."""
+        return self._subset(~np.isin(self.words.numpy(), token_id_array(ids, "without")), "dropped on demand")
+
+    def _subset(self, keep: Bool[np.ndarray, "word"], reason: str) -> "Topics":
+        if not keep.any():
+            raise ValueError("no word is left in any topic: the ids given leave out every labelled word")
+        chosen = torch.from_numpy(keep)
+        words = self.words[chosen]
+        split = words >= self.vocabulary_size
+        compounds = tuple(self.compounds[place] for place in (words[split] - self.vocabulary_size).tolist())
+        words[split] = self.vocabulary_size + torch.arange(len(compounds))
+        dropped = (*self.left_out.get(reason, ()), *self.words[~chosen].tolist())
+        subset = replace(
+            self,
+            words=words,
+            membership=self.membership[chosen],
+            compounds=compounds,
+            weights=None if self.weights is None else self.weights[chosen[self._cells[0]]],
+            texts=tuple(self.texts[place] for place in np.flatnonzero(keep)) if self.texts else (),
+            left_out={**self.left_out, reason: dropped} if dropped else self.left_out,
+        )
+        _warn_of_empty(subset, (subset.sizes == 0) & (self.sizes > 0))
+        return subset
+
+    # --- for reading --------------------------------------------------------------------------------
+
+    def top_words(self, n: int = 10, *, tokenizer: Any = None) -> list[list[str | int]]:
+        """The first ``n`` words of every topic: the likeliest ones, or without weights those of lowest id.
+
+        Entries are readable words where they are known (through ``tokenizer``, or through the constructor's),
+        otherwise ids. Entries that read the same, as with and without a leading space, are listed once.
+        """
+        if tokenizer is not None:
+            self.check_tokenizer(tokenizer)
+        return [self._first_words(topic, n, tokenizer) for topic in range(self.n_topics)]
+
+    def label(self, topic: int, n: int = 3) -> str:
+        """A topic as people know it, ``id: word·word·word``, with its first ``n`` words."""
+        if not 0 <= topic < self.n_topics:
+            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
+        words = [_printable(word) for word in self._first_words(topic, n)]
+        return f"{topic}: {'·'.join(words) or '(no words)'}"
+
+    @cached_property
+    def _ranking(self) -> list[Int64[np.ndarray, "_"]]:
+        """For every topic, the rows of its words, likeliest first."""
+        rows, topics = (index.numpy() for index in self._cells)
+        weights = np.zeros(len(rows)) if self.weights is None else self.weights.numpy()
+        order = np.lexsort((rows, -weights, topics))
+        return np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
+
+    def _first_words(self, topic: int, n: int, tokenizer: Any = None) -> list[str | int]:
+        shown: dict[str | int, None] = {}
+        for row in self._ranking[topic].tolist():
+            if len(shown) >= n:
+                break
+            shown[self._word(row, tokenizer)] = None
+        return list(shown)
+
+    def _word(self, row: int, tokenizer: Any) -> str | int:
+        entry = int(self.words[row])
+        if tokenizer is None:
+            return self.texts[row] if self.texts else entry
+        return readable(tokenizer, self._pieces(entry))
+
+    def _pieces(self, entry: int) -> tuple[int, ...]:
+        return (entry,) if entry < self.vocabulary_size else self.compounds[entry - self.vocabulary_size]
+
+    def _table(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for topic, name in enumerate(self.names[:_ROWS_SHOWN]):
+            words = " · ".join(_printable(word) for word in self._first_words(topic, _WORDS_SHOWN))
+            rows.append((str(topic), _printable(name), f"{int(self.sizes[topic]):,}", words))
+        return rows
+
+    def _notes(self) -> list[str]:
+        several = int((self._cells[0].bincount() > 1).sum())
+        notes = [f"… {self.n_topics - _ROWS_SHOWN:,} more topics"] if self.n_topics > _ROWS_SHOWN else []
+        notes += [f"{several:,} words have several topics"] if several else []
+        notes += [f"policy: {self.policy}"] if self.policy else []
+        return notes + [f"{reason}: {_abridged(items)}" for reason, items in self.left_out.items()]
+
+    def _headline(self) -> str:
+        split = f", {len(self.compounds):,} of them compounds" if self.compounds else ""
+        count = f"{self.n_topics:,} topics, {len(self.words):,} words{split}"
+        return f"Topics: {count}; {self.vocabulary_size:,} token ids"
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), *_text_table(_HEADER, self._table()), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
+        return _html_table(_HEADER, self._table(), caption=self._headline()) + notes
+
+    # --- on disk ------------------------------------------------------------------------------------
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays = {"words": self.words.numpy(), "assignments": torch.stack(self._cells, dim=1).numpy()}
+        return arrays if self.weights is None else {**arrays, "weights": self.weights.numpy()}
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the topics into the folder ``path``, whole or not at all.
+
+        Args:
+            path: A folder that does not exist or is empty; another one is refused.
+            overwrite: Replace topics that are saved there. A folder with other files is refused all the same.
+        """
+        content = {
+            "kind": _KIND,
+            "schema": _SCHEMA,
+            "fingerprint": self.fingerprint,
+            "names": self.names,
+            "vocabulary_size": self.vocabulary_size,
+            "compounds": self.compounds,
+            "texts": self.texts,
+            "tokenizer_hash": self.tokenizer_hash,
+            "left_out": dict(self.left_out),
+            "policy": self.policy,
+        }
+        files = {_JSON: to_json(content), _ARRAYS: to_safetensors(self._arrays())}
+        write_directory(path, files, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Topics":
+        """Topics that ``save`` has written; what is damaged, changed, foreign or too new is refused by name."""
+        folder = Path(path).expanduser()
+        content = read_json(folder / _JSON)
+        if content.get("kind") != _KIND:
+            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not topics")
+        check_schema(content, folder / _JSON, newest=_SCHEMA)
+        arrays = read_safetensors(folder / _ARRAYS)
+        try:
+            topics = _from_parts(content, arrays)
+            changed = topics.fingerprint != content["fingerprint"]
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{folder} does not hold whole topics ({error!r}): save them again") from error
+        if changed:
+            raise ValueError(
+                f"{folder / _JSON} and {_ARRAYS} do not add up to the fingerprint they were saved with: one "
+                "of them was changed or is damaged, save the topics again"
+            )
+        return topics
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Coverage:
+    """How much of a text carries a topic.
+
+    Attributes:
+        n_documents: Documents read, empty ones included.
+        n_tokens: Tokens read.
+        n_labelled: Tokens that carry at least one topic.
+        topic_counts: Tokens of every topic; a token of several topics counts in each.
+        topic_labels: ``Topics.label`` of every topic.
+    """
+
+    n_documents: int
+    n_tokens: int
+    n_labelled: int
+    topic_counts: Int64[Tensor, "topic"]
+    topic_labels: tuple[str, ...]
+
+    @property
+    def share(self) -> float:
+        """Share of the tokens that carry a topic, 0 to 1; NaN where there is no token."""
+        return self.n_labelled / self.n_tokens if self.n_tokens else math.nan
+
+    def __repr__(self) -> str:
+        order = torch.argsort(self.topic_counts, descending=True, stable=True)[:_ROWS_SHOWN].tolist()
+        rows = [(f"{int(self.topic_counts[topic]):,}", self.topic_labels[topic]) for topic in order]
+        hidden = len(self.topic_labels) - len(rows)
+        share = f"{self.n_labelled:,} of {self.n_tokens:,} tokens ({self.share:.1%})"
+        return "\n".join(
+            [
+                f"Coverage: {share} in {self.n_documents:,} documents carry a topic",
+                *_text_table(("tokens", "topic"), rows),
+                *([f"… {hidden:,} more topics with no more tokens"] if hidden else []),
+            ]
+        )
+
+
+# --- putting topics together ------------------------------------------------------------------------
+
+
+def _repeats(items: Sequence[Any]) -> list[Any]:
+    """The items that occur more than once, each once."""
+    return [item for item, count in Counter(items).items() if count > 1]
+
+
+def _assignments(lists: Sequence[Ids]) -> tuple[Ids, Ids]:
+    """All (entry, topic) pairs of a list of entries per topic, as two columns."""
+    return np.concatenate(lists), np.repeat(np.arange(len(lists)), [len(entries) for entries in lists])
+
+
+def _assemble(
+    entries: Int64[np.ndarray, "assignment"],
+    topics: Int64[np.ndarray, "assignment"],
+    *,
+    names: tuple[str, ...],
+    vocabulary_size: int,
+    policy: str,
+    left_out: Mapping[str, Iterable[str | int]],
+    weights: Float64[np.ndarray, "assignment"] | None = None,
+    compounds: tuple[tuple[int, ...], ...] = (),
+    tokenizer: Any = None,
+    twins: tuple[str, ...] | None = None,
+) -> Topics:
+    """Topics from (entry, topic) pairs; empty and identical topics are warned about."""
+    twins = _identical_topics(entries, topics, names) if twins is None else twins
+    reasons = {reason: tuple(dict.fromkeys(map(_storable, items))) for reason, items in left_out.items()}
+    reasons = {reason: items for reason, items in {**reasons, _IDENTICAL: twins}.items() if items}
+    if len(entries) == 0:
+        why = "; ".join(f"{reason}: {_abridged(items)}" for reason, items in reasons.items())
+        raise ValueError(f"no word is left in any topic ({why or 'every list is empty'})")
+    pairs, place = np.unique(np.stack([entries, topics], axis=1), axis=0, return_index=True)
+    words, row = np.unique(pairs[:, 0], return_inverse=True)
+    membership = torch.zeros(len(words), len(names), dtype=torch.bool)
+    membership[torch.from_numpy(row), torch.from_numpy(pairs[:, 1].copy())] = True
+    assembled = Topics(
+        names=names,
+        vocabulary_size=vocabulary_size,
+        words=torch.from_numpy(words),
+        membership=membership,
+        compounds=compounds,
+        weights=None if weights is None else torch.from_numpy(weights[place]),
+        left_out=reasons,
+        policy=policy,
+    )
+    _warn_of_empty(assembled, assembled.sizes == 0)
+    if twins:
+        warnings.warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=3)
+    if tokenizer is None:
+        return assembled
+    texts = tuple(readable(tokenizer, assembled._pieces(entry)) for entry in words.tolist())
+    return replace(assembled, texts=texts, tokenizer_hash=tokenizer_hash(tokenizer))
+
+
+def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
+    names = [topics.names[topic] for topic in empty.nonzero()[:, 0].tolist()]
+    if names:
+        warnings.warn(
+            f"topics without a word, which measure as NaN: {_abridged(names)}; `left_out` may say why",
+            stacklevel=4,
+        )
+
+
+def _identical_topics(
+    entries: Int64[np.ndarray, "assignment"],
+    topics: Int64[np.ndarray, "assignment"],
+    names: tuple[str, ...],
+) -> tuple[str, ...]:
+    """``later = earlier`` for every topic with exactly the words of an earlier one; empty ones are no twins."""
+    order = np.lexsort((entries, topics))
+    bounds = np.searchsorted(topics[order], np.arange(1, len(names)))
+    first: dict[bytes, int] = {}
+    twins = []
+    for topic, words in enumerate(np.split(entries[order], bounds)):
+        earlier = first.setdefault(np.unique(words).tobytes(), topic)
+        if earlier != topic and len(words):
+            twins.append(f"{names[topic]} = {names[earlier]}")
+    return tuple(twins)
+
+
+def _from_parts(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Topics:
+    """Topics from what is in their files."""
+    membership = torch.zeros(len(arrays["words"]), len(content["names"]), dtype=torch.bool)
+    membership[tuple(torch.tensor(arrays["assignments"]).T)] = True
+    weights = arrays.get("weights")
+    return Topics(
+        names=tuple(content["names"]),
+        vocabulary_size=content["vocabulary_size"],
+        words=torch.tensor(arrays["words"]),
+        membership=membership,
+        compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
+        weights=None if weights is None else torch.tensor(weights),
+        texts=tuple(content["texts"]),
+        tokenizer_hash=content["tokenizer_hash"],
+        left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
+        policy=content["policy"],
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def _printable(value: str | int) -> str:
+    """Text that cannot break a line or a file: control characters and half characters are written out."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _storable(item: str | int) -> str | int:
+    """The item, with halves of characters, which no file can hold, written out."""
+    return item.encode(errors="backslashreplace").decode() if isinstance(item, str) else item
+
+
+def _abridged(items: Sequence[str | int], n: int = 5) -> str:
+    more = ", …" if len(items) > n else ""
+    return f"{len(items):,} ({', '.join(_printable(item) for item in items[:n])}{more})"
+
+
+def _text_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (header, *rows)
+    ]
+
+
+def _html_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, caption: str) -> str:
+    def line(cells: tuple[str, ...], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><caption>{html.escape(caption)}</caption>{line(header, 'th')}{body}</table>"

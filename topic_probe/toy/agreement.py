@@ -1,0 +1,480 @@
+"""How near a trained toy is to what theory says: its loss, its matrices, its attention."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log, nan, sqrt
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from topic_probe.contrast import Contrast
+from topic_probe.measure.attention import measure_attention
+from topic_probe.report import Report, provenance
+from topic_probe.topics import Topics
+from topic_probe.toy import theory
+from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.model import toy_config, toy_logits, toy_tensors
+from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
+from topic_probe.toy.theory.worlds import mask_share
+from topic_probe.toy.world import TopicModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Loss = Literal["squared", "cross_entropy"]
+
+MAX_PATTERN_NUMBERS = 2**22
+
+# Documents are drawn this many at a time, whatever the size of a forward pass, so that they do not depend on it.
+DRAWN_AT_ONCE = 100
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AgreementReport(Report, kind="agreement"):
+    """A trained toy beside theory. What does not apply is NaN or None, and ``reasons`` says why.
+
+    Attributes:
+        regime: the regime the toy was built for.
+        loss_kind: which loss all losses here are.
+        loss: of the model, on fresh documents of the world.
+        loss_error: its standard error over documents.
+        bayes: the lowest loss that any predictor can have on such documents.
+        bayes_error: its standard error.
+        excess: loss − bayes on the same documents, which is far more certain than either; never negative.
+        excess_error: its standard error.
+        guess: the loss of guessing every word alike, without looking at the document.
+        floor: the lowest loss of the regime on infinitely long documents.
+        floor_kind: whether some parameters reach it (minimum), come near it (infimum), or need not (lower bound).
+        matrix: which matrix is held against Lemma 1 or Theorem 1: ``W_V`` where embeddings are one-hot, ``W_Eᵀ W_E``
+            where only the embedding is trained, ``W_Eᵀ W_V W_E`` otherwise. Biases are folded into its column of
+            ``[MASK]``, which is the same on long documents.
+        theorem: which of the two, None where neither applies.
+        family_distance: Frobenius distance to the nearest optimum of that theorem ÷ the norm of that optimum.
+        residuals: left side − right side of every condition, by name, at the fitted u.
+        u: the fitted constants u_0, u_1, ... of that nearest optimum.
+        value_distance: Frobenius distance of W_V to Theorem 2's closed form ÷ the norm of that; one-hot only.
+        value_entries: means of W_V by kind of entry: ``same_topic`` (the diagonal included), ``different_topic``,
+            ``mask_column``, and ``mask_row``.
+        value_theory: the same of Theorem 2's W_V.
+        attention: mean attention by relation on masked documents, uniform attention being 1; words only.
+        weighted_mean: (v − 1)/v · α + β/v with α and β the attention to other words of the same topic and to the same
+            word, relative to other topics (Theorem 3).
+        weighted_mean_optimum: where that is optimal for W_V of Theorem 2 and infinitely long documents of this world.
+        weighted_mean_bounds: Theorem 3's interval for the optimum.
+        bounds_unmet: the assumptions of Theorem 3 that do not hold.
+        reasons: what is missing, and why.
+        provenance: model, options, versions.
+    """
+
+    regime: str
+    loss_kind: str
+    loss: float
+    loss_error: float
+    bayes: float
+    bayes_error: float
+    excess: float
+    excess_error: float
+    guess: float
+    floor: float
+    floor_kind: str | None
+    matrix: str | None
+    theorem: str | None
+    family_distance: float
+    residuals: Mapping[str, Float64[np.ndarray, "..."]]
+    u: Float64[np.ndarray, " token"] | None
+    value_distance: float
+    value_entries: Mapping[str, float]
+    value_theory: Mapping[str, float]
+    attention: Contrast | None
+    weighted_mean: float
+    weighted_mean_optimum: float
+    weighted_mean_bounds: tuple[float, float] | None
+    bounds_unmet: tuple[str, ...]
+    reasons: Mapping[str, str]
+    provenance: Mapping[str, Any]
+
+    @property
+    def worst_residual(self) -> float:
+        """The largest absolute residual of any condition; NaN where no theorem applies."""
+        return max((float(np.abs(part).max()) for part in self.residuals.values() if part.size), default=nan)
+
+    @property
+    def within_bounds(self) -> bool | None:
+        """Whether the weighted mean lies in Theorem 3's interval; None where it has none."""
+        if self.weighted_mean_bounds is None or np.isnan(self.weighted_mean):
+            return None
+        low, high = self.weighted_mean_bounds
+        return low < self.weighted_mean < high
+
+    @property
+    def share_gained(self) -> float:
+        """How much of what the best predictor gains over guessing the model gains: 1 is Bayes-optimal, 0 a guess."""
+        return (self.guess - self.loss) / (self.guess - self.bayes) if self.guess != self.bayes else nan
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every comparison: what was measured, what theory says, and how far apart they are."""
+        import pandas as pd
+
+        rows: list[tuple[str, float, float, float, float]] = [
+            ("loss, theory: Bayes-optimal", self.loss, self.bayes, self.excess, self.excess_error),
+            ("loss, theory: floor", self.loss, self.floor, self.loss - self.floor, self.loss_error),
+        ]
+        rows += [
+            (f"W_V, mean {name}", value, self.value_theory[name], value - self.value_theory[name], nan)
+            for name, value in self.value_entries.items()
+        ]
+        rows.append(("W_V, distance to Theorem 2", self.value_distance, 0.0, self.value_distance, nan))
+        what = (
+            f"{self.matrix}, distance to {self.theorem}"
+            if self.theorem
+            else "distance to Lemma 1 or Theorem 1"
+        )
+        rows.append((what, self.family_distance, 0.0, self.family_distance, nan))
+        rows += [
+            (f"{self.matrix}, largest residual of {name}", size, 0.0, size, nan)
+            for name, part in self.residuals.items()
+            for size in [float(np.abs(part).max(initial=0.0))]
+        ]
+        gap = self.weighted_mean - self.weighted_mean_optimum
+        rows.append(("attention, weighted mean", self.weighted_mean, self.weighted_mean_optimum, gap, nan))
+        return pd.DataFrame(rows, columns=["quantity", "measured", "theory", "difference", "standard_error"])
+
+    def _notes(self) -> list[str]:
+        notes = [f"{what}: {reason}" for what, reason in self.reasons.items()]
+        if self.weighted_mean_bounds is not None:
+            low, high = self.weighted_mean_bounds
+            inside = {True: "inside", False: "outside", None: "no number for"}[self.within_bounds]
+            notes.append(f"{inside} Theorem 3's interval ({low:.4g}, {high:.4g})")
+        return notes
+
+
+def measure_agreement(
+    model: nn.Module,
+    world: TopicModel | None = None,
+    masking: Masking | None = None,
+    *,
+    loss: str,
+    n_documents: int = 500,
+    attention: bool = True,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> AgreementReport:
+    """Everything theory has a number for, beside the same number of a trained toy.
+
+    Loss and attention are measured on fresh documents of the world, masked like those of training. The model's loss at
+    a masked position is its expected loss under the exact posterior of the word there, not that at one drawn word,
+    which makes it as certain as it can be and its excess over the Bayes-optimal predictor exact for every document:
+    |prediction − posterior|², or the Kullback–Leibler divergence. Where the posterior has no exact form the loss is
+    that at the drawn words, and there is no excess.
+
+    Args:
+        model: from `build_toy`; it comes back as it was.
+        world: the documents; None: those the toy was built for.
+        masking: their corruption; None: that of the toy.
+        loss: which loss the toy was trained with. The closed forms for W_V and W_E are about ``squared``.
+        n_documents: how many documents.
+        attention: whether to measure attention, the slowest part for large worlds.
+        seed: of documents and masks.
+        batch_size: documents in one forward pass; None: as many as keep a batch of patterns below four million numbers.
+
+    Raises:
+        TypeError: for a model that is no toy.
+        ValueError: for a world of another vocabulary, or an unknown loss.
+    """
+    config = toy_config(model)
+    world, masking = world or config.world, masking or config.masking
+    if loss not in ("squared", "cross_entropy"):
+        raise ValueError(f"loss must be 'squared' or 'cross_entropy', got {loss!r}")
+    kind: Loss = "squared" if loss == "squared" else "cross_entropy"
+    if n_documents < 2:
+        raise ValueError(f"needed at least 2 documents for a standard error, got n_documents={n_documents}")
+    if batch_size is None:
+        batch_size = max(1, MAX_PATTERN_NUMBERS // (world.max_length**2 * config.n_heads))
+    elif batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if world.vocabulary_size != config.vocabulary_size:
+        raise ValueError(
+            f"the documents have {world.vocabulary_size} token ids, the model {config.vocabulary_size}; pass a world "
+            "of the same number of words"
+        )
+    reasons: dict[str, str] = {}
+    documents = _documents(world, masking, n_documents, seed)
+    floor, floor_kind = _floor(world, masking, config.regime, kind, reasons)
+    n = world.n_words
+    options = {
+        "loss": loss, "n_documents": n_documents, "batch_size": batch_size, "attention": attention,
+        "world": str(world), "masking": str(masking),
+    }  # fmt: skip
+    return AgreementReport(
+        regime=config.regime,
+        loss_kind=loss,
+        **_losses(model, documents, kind, batch_size, reasons),
+        guess=log(n) if loss == "cross_entropy" else 1 - 1 / n,
+        floor=floor,
+        floor_kind=floor_kind,
+        **_matrices(model, world, masking, kind, reasons),
+        **_attention(model, world, masking, documents.batches if attention else None, batch_size, reasons),
+        reasons=reasons,
+        provenance=provenance(world_topics(world), model=config.to_dict(), options=options, seed=seed),
+    )
+
+
+def world_topics(world: TopicModel) -> Topics:
+    """Which words belong to which topic in a world: those that a topic gives any probability."""
+    if world.word_probabilities is None:
+        return Topics.blocks(n_topics=world.n_topics, words_per_topic=world.words_per_topic)
+    words = {str(t): (row.nonzero().flatten() + 1).tolist() for t, row in enumerate(world.topic_words)}
+    return Topics.from_token_ids(words, vocabulary_size=world.vocabulary_size)
+
+
+# -------------------------------------------------------------------- loss
+
+
+@dataclass(frozen=True)
+class _Documents:
+    """Masked documents with all that does not depend on a model."""
+
+    batches: tuple[MaskedBatch, ...]
+    posteriors: tuple[Float64[Tensor, "_ token"], ...]
+    best: theory.BayesLoss | None
+    no_posterior: str | None
+
+
+# Several models are often compared on the same documents, whose posteriors take longer than a model does.
+@lru_cache(maxsize=2)
+def _documents(world: TopicModel, masking: Masking, n_documents: int, seed: int) -> _Documents:
+    """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [min(DRAWN_AT_ONCE, n_documents - start) for start in range(0, n_documents, DRAWN_AT_ONCE)]
+    drawn = (world.documents(size, generator=generator) for size in sizes)
+    batches = tuple(masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn)
+    reason = _no_posterior(world, batches)
+    if reason is not None:
+        return _Documents(batches, (), None, reason)
+    posteriors = tuple(theory.bayes_predictor(world, masking, batch).probabilities for batch in batches)
+    best = theory.bayes_loss(
+        world,
+        masking,
+        n_documents=n_documents,
+        batch_size=DRAWN_AT_ONCE,
+        generator=torch.Generator().manual_seed(seed),  # the same documents again
+    )
+    return _Documents(batches, posteriors, best, None)
+
+
+def _no_posterior(world: TopicModel, batches: Sequence[MaskedBatch]) -> str | None:
+    """Why there is no exact Bayes-optimal prediction; None if there is one."""
+    try:
+        if posterior_method(world) == "sampling":
+            return "overlapping topics under LDA have no exact posterior"
+    except ValueError as error:
+        return str(error)
+    longest = max(int(batch.mask.sum(dim=1).max()) for batch in batches)
+    if longest > MAX_LENGTH:
+        return f"documents of {longest} words are too long for the exact posterior (at most {MAX_LENGTH})"
+    return None
+
+
+def _losses(
+    model: nn.Module, documents: _Documents, loss: Loss, batch_size: int, reasons: dict[str, str]
+) -> dict[str, Any]:
+    """The model's loss, the best possible one, and the excess, each with its standard error."""
+    batches, best = documents.batches, documents.best
+    logits = [_logits(model, batch, batch_size) for batch in batches]
+    if best is None:
+        assert documents.no_posterior is not None
+        reasons["Bayes-optimal loss"] = documents.no_posterior
+        drawn = [_drawn_loss(part, batch, loss) for part, batch in zip(logits, batches, strict=True)]
+        mean, error = _mean_over_documents(batches, drawn)
+        return {
+            "loss": mean, "loss_error": error, "bayes": nan, "bayes_error": nan, "excess": nan, "excess_error": nan
+        }  # fmt: skip
+    above = [_excess_loss(part, best, loss) for part, best in zip(logits, documents.posteriors, strict=True)]
+    excess, excess_error = _mean_over_documents(batches, above)
+    squared = loss == "squared"
+    bayes = best.squared if squared else best.cross_entropy
+    bayes_error = best.squared_error if squared else best.cross_entropy_error
+    return {
+        "loss": bayes + excess,
+        "loss_error": sqrt(bayes_error**2 + excess_error**2),
+        "bayes": bayes,
+        "bayes_error": bayes_error,
+        "excess": excess,
+        "excess_error": excess_error,
+    }
+
+
+def _excess_loss(
+    logits: Float64[Tensor, "chosen token"], posterior: Float64[Tensor, "chosen token"], loss: Loss
+) -> Float64[Tensor, " chosen"]:
+    """Expected loss above the Bayes-optimal predictor's, at every chosen position."""
+    if loss == "squared":
+        return (logits - posterior).square().sum(dim=1)
+    terms: Tensor = torch.special.xlogy(posterior, posterior) - posterior * logits.log_softmax(dim=1)
+    return terms.sum(dim=1)
+
+
+def _drawn_loss(
+    logits: Float64[Tensor, "chosen token"], batch: MaskedBatch, loss: Loss
+) -> Float64[Tensor, " chosen"]:
+    """Loss at the words that were there."""
+    target = batch.target[batch.chosen]
+    if loss == "cross_entropy":
+        return nn.functional.cross_entropy(logits, target, reduction="none")
+    return (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
+
+
+def _logits(model: nn.Module, batch: MaskedBatch, batch_size: int) -> Float64[Tensor, "chosen token"]:
+    parts = []
+    with torch.no_grad():
+        for rows in torch.split(torch.arange(len(batch)), batch_size):
+            logits = toy_logits(model, batch.shown[rows], batch.mask[rows])
+            parts.append(logits[batch.chosen[rows]].double())
+    return torch.cat(parts)
+
+
+def _mean_over_documents(
+    batches: Sequence[MaskedBatch], losses: list[Float64[Tensor, "_"]]
+) -> tuple[float, float]:
+    """Mean over documents of the mean over their masked positions, and its standard error."""
+    means = []
+    for batch, loss in zip(batches, losses, strict=True):
+        sizes = batch.chosen.sum(dim=1)
+        sums = torch.zeros(len(batch), dtype=torch.float64).index_add_(0, batch.chosen.nonzero()[:, 0], loss)
+        means.append((sums / sizes)[sizes > 0])
+    values = torch.cat(means)
+    if len(values) < 2:
+        raise ValueError(
+            f"only {len(values)} documents have anything masked; raise n_documents, p_mask or the length of documents"
+        )
+    return float(values.mean()), float(values.std()) / sqrt(len(values))
+
+
+def _floor(
+    world: TopicModel, masking: Masking, regime: str, loss: Loss, reasons: dict[str, str]
+) -> tuple[float, str | None]:
+    try:
+        found = theory.loss_floor(world, masking, regime=regime, loss=loss)
+    except ValueError as error:
+        reasons["floor"] = str(error)
+        return nan, None
+    return found.value, found.kind
+
+
+# -------------------------------------------------------------------- matrices
+
+
+def _matrices(
+    model: nn.Module, world: TopicModel, masking: Masking, loss: Loss, reasons: dict[str, str]
+) -> dict[str, Any]:
+    """Everything about W_V and W_Eᵀ W_E."""
+    nothing: dict[str, Any] = {
+        "matrix": None, "theorem": None, "family_distance": nan, "residuals": {}, "u": None, "value_distance": nan,
+        "value_entries": {}, "value_theory": {},
+    }  # fmt: skip
+    config = toy_config(model)
+    if loss == "cross_entropy":
+        reasons["matrices"] = "Lemma 1, Theorem 1 and Theorem 2 are about the squared loss"
+        return nothing
+    if config.n_layers > 1 or config.n_heads > 1 or config.residual:
+        reasons["matrices"] = "the theorems are about one layer of one head without a residual connection"
+        return nothing
+    tensors = {name: value.detach().cpu().double() for name, value in toy_tensors(model).items()}
+    try:
+        name, theorem, check = _check(tensors, world, masking)
+        optimum = theory.optimal_value(world, masking)
+    except ValueError as error:
+        reasons["matrices"] = str(error)
+        return nothing
+    found = {
+        "matrix": name,
+        "theorem": theorem,
+        "family_distance": check.relative,
+        "residuals": {
+            "mask_entry": np.array([check.mask_entry]),
+            "mask_row": check.mask_row.numpy(),
+            "mask_column": check.mask_column.numpy(),
+            "same_topic": check.same_topic.numpy(),
+            "different_topic": check.different_topic.numpy(),
+        },
+        "u": check.u.numpy(),
+    }
+    if name != "W_V":
+        reasons["Theorem 2"] = "it is about W_V with one-hot embeddings"
+        return nothing | found
+    distance = float((tensors["W_V"] - optimum).norm() / optimum.norm())
+    entries, wanted = (_entries(W, world) for W in (tensors["W_V"], optimum))
+    return nothing | found | {"value_distance": distance, "value_entries": entries, "value_theory": wanted}
+
+
+def _check(
+    tensors: Mapping[str, Tensor], world: TopicModel, masking: Masking
+) -> tuple[str, str, theory.OptimumCheck]:
+    """The matrix that maps shown frequencies to predictions under uniform attention, held against its theorem."""
+    W_E, W_V, b_V, b_pred = (tensors[name] for name in ("W_E", "W_V", "b_V", "b_pred"))
+    prescribed = theory.embedding_bias(world, masking)
+    if not _is_identity(W_E) and _is_identity(W_V) and not b_V.any() and torch.allclose(b_pred, prescribed):
+        return "W_Eᵀ W_E", "Theorem 1", theory.check_theorem1(W_E.T @ W_E, world, masking)
+    name = "W_V" if _is_identity(W_E) else "W_Eᵀ W_V W_E"
+    whole = W_E.T @ W_V @ W_E
+    # Every long document shows [MASK] with the same frequency, so a bias is a part of its column.
+    whole[:, 0] += (W_E.T @ b_V + b_pred) / mask_share(masking) if mask_share(masking) > 0 else 0.0
+    return name, "Lemma 1", theory.check_lemma1(whole, world, masking)
+
+
+def _is_identity(matrix: Float64[Tensor, "row column"]) -> bool:
+    return matrix.shape[0] == matrix.shape[1] and torch.equal(matrix, torch.eye(len(matrix)).double())
+
+
+def _entries(W: Float64[Tensor, "token token"], world: TopicModel) -> dict[str, float]:
+    topic = torch.arange(world.n_words) // world.words_per_topic
+    same, words = topic[:, None] == topic, W[1:, 1:]
+    parts = {
+        "same_topic": words[same],
+        "different_topic": words[~same],
+        "mask_column": W[1:, 0],
+        "mask_row": W[0],
+    }
+    return {name: float(part.mean()) for name, part in parts.items()}
+
+
+# -------------------------------------------------------------------- attention
+
+
+def _attention(
+    model: nn.Module,
+    world: TopicModel,
+    masking: Masking,
+    batches: Sequence[MaskedBatch] | None,
+    batch_size: int,
+    reasons: dict[str, str],
+) -> dict[str, Any]:
+    """Attention by relation, Theorem 3's weighted mean of it, and what theory says about that."""
+    found: dict[str, Any] = {
+        "attention": None, "weighted_mean": nan, "weighted_mean_optimum": nan, "weighted_mean_bounds": None,
+        "bounds_unmet": (),
+    }  # fmt: skip
+    if batches is None:
+        reasons["attention"] = "not asked for"
+        return found
+    documents = [(batch.shown, batch.mask) for batch in batches]
+    measured = measure_attention(
+        model, world_topics(world), documents, n_resamples=0, n_permutations=0
+    ).overall
+    other = float(measured.different_topic)
+    ratios = [float(part) / other if other else nan for part in (measured.same_topic, measured.same_word)]
+    found["attention"] = measured
+    v = world.words_per_topic
+    # With one word per topic there is no other word of the topic, and its weight is 0.
+    found["weighted_mean"] = ratios[1] if v == 1 else (v - 1) / v * ratios[0] + ratios[1] / v
+    try:
+        bounds = theory.attention_bounds(world, masking)
+        found["weighted_mean_optimum"] = theory.optimal_attention(world, masking).weighted_mean
+    except ValueError as error:
+        reasons["Theorem 3"] = str(error)
+        return found
+    return found | {"weighted_mean_bounds": (bounds.lower, bounds.upper), "bounds_unmet": bounds.unmet}

@@ -1,0 +1,156 @@
+"""The loss over the attention weights α and β (Appendix D.5), with Theorem 3's interval and where trained toys are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import nn
+
+from topic_probe.report import Report, provenance
+from topic_probe.toy import theory
+from topic_probe.toy.model import toy_config, toy_tensors
+from topic_probe.toy.theory.attention import ValueMatrix
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LandscapeReport(Report, kind="landscape"):
+    """The squared loss on infinitely long documents, for every attention to the same topic (α) and the same word (β).
+
+    Attention to other topics is 1, so α = β = 1 is uniform attention.
+
+    Attributes:
+        alphas: attention to other words of the same topic.
+        betas: attention to the same word.
+        loss: of every pair of them.
+        optimum: ``alpha``, ``beta``, ``weighted_mean`` and ``loss`` where it is smallest.
+        tied: the same under α = β.
+        bounds: Theorem 3's interval for the weighted mean (v − 1)/v · α + β/v of the optimum.
+        bounds_unmet: the assumptions of Theorem 3 that do not hold.
+        words_per_topic: v.
+        points: ``alpha``, ``beta``, ``weighted_mean`` and ``loss`` of uniform attention and of trained toys by name. A
+            toy gives ``[MASK]`` a weight of its own, which Assumption 2 ties to β, and with the W_V of Theorem 2 only
+            the weighted mean matters for a word (Remark 5). So a toy stands where β is its weight for ``[MASK]`` and
+            the weighted mean is its own; ``same_topic`` and ``same_word`` are its weights for words as they are.
+        provenance: world, masking, the value matrix, versions.
+    """
+
+    alphas: Float64[np.ndarray, " alpha"]
+    betas: Float64[np.ndarray, " beta"]
+    loss: Float64[np.ndarray, "alpha beta"]
+    optimum: Mapping[str, float]
+    tied: Mapping[str, float]
+    bounds: tuple[float, float]
+    bounds_unmet: tuple[str, ...]
+    words_per_topic: int
+    points: Mapping[str, Mapping[str, float]]
+    provenance: Mapping[str, Any]
+
+    @property
+    def within_bounds(self) -> bool:
+        """Whether the weighted mean of the optimum lies in Theorem 3's interval."""
+        return self.bounds[0] < self.optimum["weighted_mean"] < self.bounds[1]
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for the optimum, the optimum under α = β, uniform attention, and every trained toy."""
+        import pandas as pd
+
+        rows = {"optimum": self.optimum, "optimum under α = β": self.tied, **self.points}
+        return pd.DataFrame([{"where": name, **row} for name, row in rows.items()])
+
+    def _notes(self) -> list[str]:
+        low, high = self.bounds
+        unmet = (
+            f"; its assumptions that do not hold: {', '.join(self.bounds_unmet)}" if self.bounds_unmet else ""
+        )
+        return [f"Theorem 3: the weighted mean of the optimum is between {low:.4g} and {high:.4g}{unmet}"]
+
+
+def measure_landscape(
+    world: theory.World,
+    masking: theory.MaskingScheme,
+    *,
+    alphas: Float[np.ndarray, " alpha"] | None = None,
+    betas: Float[np.ndarray, " beta"] | None = None,
+    value: ValueMatrix = "blocks",
+    trained: Mapping[str, nn.Module] | None = None,
+) -> LandscapeReport:
+    """The loss over (α, β) by theory alone, its minimum, Theorem 3's interval, and the attention of trained toys.
+
+    Args:
+        world: uniform topics.
+        masking: the masking scheme.
+        alphas: attention to other words of the same topic, at least 0; None takes 0.1 to 1000, evenly in log.
+        betas: attention to the same word; None takes 0.1 to 100.
+        value: W_V by name, as in `topic_probe.toy.theory.attention_loss`.
+        trained: toys of one layer and one head by name, whose attention weights are put in as a point.
+
+    Raises:
+        ValueError: for topics that are not uniform, or a toy of several layers or heads.
+    """
+    alphas, betas = (
+        np.geomspace(0.1, end, 121) if axis is None else axis.astype(float)
+        for axis, end in ((alphas, 1000), (betas, 100))
+    )
+    loss = theory.attention_landscape(
+        world, masking, alphas=torch.from_numpy(alphas), betas=torch.from_numpy(betas), value=value
+    )
+    bounds = theory.attention_bounds(world, masking)
+
+    def at(alpha: float, beta: float) -> dict[str, float]:
+        mean = theory.weighted_mean(world, alpha=alpha, beta=beta)
+        there = theory.attention_loss(world, masking, alpha=alpha, beta=beta, value=value)
+        return {"alpha": alpha, "beta": beta, "weighted_mean": float(mean), "loss": float(there)}
+
+    free, tied = (theory.optimal_attention(world, masking, tied=tied, value=value) for tied in (False, True))
+    points = {"uniform attention": at(1.0, 1.0)}
+    for name, model in (trained or {}).items():
+        same_topic, same_word, mask = attention_weights(model)
+        mean, v = float(theory.weighted_mean(world, alpha=same_topic, beta=same_word)), world.words_per_topic
+        alpha = (v * mean - mask) / (v - 1) if v > 1 else same_topic
+        points[name] = at(max(alpha, 0.0), mask) | {"same_topic": same_topic, "same_word": same_word}
+    return LandscapeReport(
+        alphas=alphas,
+        betas=betas,
+        loss=loss.numpy(),
+        optimum=at(free.alpha, free.beta),
+        tied=at(tied.alpha, tied.beta),
+        bounds=(bounds.lower, bounds.upper),
+        bounds_unmet=bounds.unmet,
+        words_per_topic=world.words_per_topic,
+        points=points,
+        provenance=provenance(options={"world": str(world), "masking": str(masking), "value": value}),
+    )
+
+
+def attention_weights(model: nn.Module) -> tuple[float, float, float]:
+    """A toy's attention to other words of the topic, to the same word, and of ``[MASK]`` to itself, others being 1.
+
+    From its weights alone: exp of its scores, relative to what a query gives to words of other topics (``[MASK]``: to
+    all words) on average, and then the mean over queries. Uniform attention is 1, 1, 1.
+
+    ValueError for several layers or heads, which have no such weights together.
+    """
+    config = toy_config(model)
+    if (config.n_layers, config.n_heads) != (1, 1):
+        raise ValueError(
+            f"attention weights are those of one layer with one head, this toy has {config.n_layers} layers and "
+            f"{config.n_heads} heads: measure_attention measures them all"
+        )
+    tensors = {name: tensor.detach().cpu().double() for name, tensor in toy_tensors(model).items()}
+    W_K, W_Q, W_E = (tensors[name].reshape(tensors[name].shape[-2:]) for name in ("W_K", "W_Q", "W_E"))
+    asked = W_Q @ W_E + tensors["b_Q"].reshape(-1, 1)
+    scores = (W_K @ W_E).T @ asked / len(W_K) ** 0.5  # [key, query]
+    weights = (scores - scores.amax(0)).exp()
+    topic = (torch.arange(len(weights)) - 1) // config.world.words_per_topic
+    same = (topic[:, None] == topic[None, :])[1:, 1:]
+    words, own = weights[1:, 1:], torch.eye(len(weights) - 1, dtype=torch.bool)
+    other = words.masked_fill(same, 0.0).sum(0) / (~same).sum(0)
+    mates = words.masked_fill(~same | own, 0.0).sum(0) / (same & ~own).sum(0)
+    masked = weights[0, 0] / weights[1:, 0].mean()
+    return float((mates / other).mean()), float((words.diagonal() / other).mean()), float(masked)

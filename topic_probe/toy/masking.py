@@ -1,0 +1,117 @@
+"""Masked-language-model corruption: which positions are to be predicted, and what is shown there."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from topic_probe.toy.world import Documents
+
+MASK_ID = 0
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Documents with some positions chosen for prediction.
+
+    Attributes:
+        shown: The corrupted ids, what a model sees. In the toy 0 is ``[MASK]`` (and padding, where ``mask`` is False).
+        target: The original ids.
+        mask: True where a document has a token.
+        chosen: The set M, True where the original word is to be predicted; never in padding. A row without
+            any chosen position has no loss.
+    """
+
+    shown: Int64[Tensor, "batch position"]
+    target: Int64[Tensor, "batch position"]
+    mask: Bool[Tensor, "batch position"]
+    chosen: Bool[Tensor, "batch position"]
+
+    def __len__(self) -> int:
+        return self.shown.shape[0]
+
+    def to(self, device: torch.device) -> "MaskedBatch":
+        """The batch on a device."""
+        return MaskedBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The masking scheme of Section 3.2.
+
+    Every position is chosen with probability ``p_mask``, independently of all others. A chosen position keeps
+    its word with probability ``p_keep``, shows a uniformly random word of 1..n (possibly the same again) with
+    ``p_random``, and ``[MASK]`` otherwise.
+    """
+
+    p_mask: float = 0.15
+    p_keep: float = 0.1
+    p_random: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("p_mask", "p_keep", "p_random"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} is a probability and must lie in [0, 1], got {value}")
+        if self.p_keep + self.p_random > 1:
+            raise ValueError(
+                "p_keep + p_random must not exceed 1, because the rest is the probability of showing [MASK]; "
+                f"got {self.p_keep} + {self.p_random}"
+            )
+
+    def corrupt(self, documents: Documents, *, n_words: int, generator: torch.Generator) -> MaskedBatch:
+        """The documents with positions chosen and corrupted; the documents themselves are left as they are.
+
+        Args:
+            documents: What to corrupt, on the device of the generator.
+            n_words: Random words are drawn from 1..n_words.
+            generator: The only source of randomness.
+        """
+        if n_words < 1:
+            raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")
+        words = torch.arange(1, n_words + 1, device=generator.device)
+        return self._corrupt(documents.ids, documents.mask, documents.mask, words, MASK_ID, generator)
+
+    def corrupt_tokens(
+        self,
+        ids: Int64[Tensor, "batch position"],
+        mask: Bool[Tensor, "batch position"],
+        *,
+        maskable: Bool[Tensor, "batch position"],
+        words: Int64[Tensor, " word"],
+        mask_id: int,
+        generator: torch.Generator,
+    ) -> MaskedBatch:
+        """Tokens of real text with positions chosen and corrupted; ``ids`` are left as they are.
+
+        Args:
+            ids: Token ids of a tokenizer, on the device of the generator.
+            mask: True where a document has a token.
+            maskable: True where a token may be chosen: special tokens are not words.
+            words: The ids that random words are drawn from.
+            mask_id: Id of the tokenizer's ``[MASK]``.
+            generator: The only source of randomness.
+        """
+        return self._corrupt(ids, mask, maskable, words, mask_id, generator)
+
+    def _corrupt(
+        self,
+        ids: Int64[Tensor, "batch position"],
+        mask: Bool[Tensor, "batch position"],
+        maskable: Bool[Tensor, "batch position"],
+        words: Int64[Tensor, " word"],
+        mask_id: int,
+        generator: torch.Generator,
+    ) -> MaskedBatch:
+        # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
+        # is shown there, so one draw decides both.
+        draw = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=generator.device)
+        draw.masked_fill_(~maskable, 1.0)
+        kept, random = self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)
+        chosen = draw < self.p_mask
+        shown = ids.masked_fill(chosen & (draw >= kept), mask_id)
+        rows, positions = (chosen & (draw >= kept) & (draw < random)).nonzero(as_tuple=True)
+        drawn = torch.randint(len(words), (len(rows),), generator=generator, device=generator.device)
+        shown[rows, positions] = words[drawn]
+        return MaskedBatch(shown, ids, mask, chosen)

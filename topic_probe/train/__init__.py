@@ -1,0 +1,1 @@
+"""Training: one loop for toys and for text."""

@@ -1,0 +1,553 @@
+"""One training loop for everything that is trained: every regime of the toy transformer, and a small BERT on text."""
+
+import hashlib
+import json
+import math
+import os
+import signal
+import threading
+import warnings
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from topic_probe.train.history import History, Series, TrainConfig
+from topic_probe.train.task import Task, ToyTask
+from topic_probe.train.text import TextTask
+
+Measure = Callable[[nn.Module], Any]
+
+ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
+MOST_EMPTY_BATCHES = 1000  # in a row; a sensible p_mask never comes near
+CHECKPOINT_FORMAT = "topic_probe toy training 1"
+
+
+def train_toy(
+    model: nn.Module,
+    config: TrainConfig,
+    *,
+    measure: Measure | Mapping[str, Measure] | None = None,
+    log: Callable[[int, dict[str, float]], None] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 5000,
+    progress: bool = False,
+) -> History:
+    """Train a toy transformer in place and return what happened.
+
+    The loss is the mean over documents (those with anything masked) of the mean loss over the masked positions.
+
+    Ctrl-C ends the training after the step under way and returns the history so far; a second Ctrl-C raises. A loss
+    that is not finite ends it too, with model and history at the last state that had a finite loss. Both are said
+    in ``History.stopped``.
+
+    Args:
+        model: From :func:`topic_probe.toy.model.build_toy`. The parameters that require a gradient are trained.
+        config: How to train.
+        measure: Called with the model at the steps the config says (the first and the last at least). Returns a
+            number, an array, or a mapping of names to those; a mapping of functions gives each a name.
+        log: Called with the step and the row of the history, for every row.
+        checkpoint: A file to continue from if it exists, and to write to. Training that was stopped and continued
+            ends in exactly the state of one that was not; only ``steps`` may differ.
+        checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
+        progress: Show a progress bar.
+    """
+    return _train(
+        ToyTask(model, config),
+        config,
+        measure=measure,
+        log=log,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        progress=progress,
+    )
+
+
+def train_text(
+    model: nn.Module,
+    documents: Any,
+    config: TrainConfig,
+    *,
+    tokenizer: Any = None,
+    measure: Measure | Mapping[str, Measure] | None = None,
+    log: Callable[[int, dict[str, float]], None] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
+    progress: bool = False,
+) -> History:
+    """Train a BERT in place on real text by masked language modelling and return what happened.
+
+    The loop, the history and what it records are those of `train_toy`; the tensors of every layer are ``W_K.0``,
+    ``W_Q.0``, ``W_V.0``, ``W_K.1`` and so on, all heads of a layer together. The loss is the mean over all masked
+    positions of the batch, as `transformers` has it; special tokens are never masked and never shown as random words.
+    Dropout is off, so that the seed decides everything. Interruption, divergence and checkpoints are as in `train_toy`.
+
+    Args:
+        model: A `BertForMaskedLM`, from `build_bert` or any other. Parameters that require a gradient are trained.
+        documents: A `DocumentStream` (``corpus.documents(tokenizer, max_length=64, long="chunk")``) or token ids in
+            any shape that measurements take. They are read once, at the start, and kept as four bytes per token: all
+            of them, or the first ``config.n_documents``. Every step takes ``config.batch_size`` of them at random.
+        config: How to train; ``world``, ``loss`` and ``forward`` belong to the toy and stay as they are.
+        tokenizer: Says which ids are special; None takes that of the stream.
+        measure: As in `train_toy`; it is called with the model, which every ``measure_*`` takes.
+        log: As in `train_toy`.
+        checkpoint: As in `train_toy`; it continues only on the same documents.
+        checkpoint_every: Steps between two writings.
+        progress: Show a progress bar.
+    """
+    task = TextTask(model, documents, config, tokenizer)
+    with task.without_dropout():
+        return _train(
+            task,
+            config,
+            measure=measure,
+            log=log,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            progress=progress,
+        )
+
+
+def _train(
+    task: Task,
+    config: TrainConfig,
+    *,
+    measure: Measure | Mapping[str, Measure] | None,
+    log: Callable[[int, dict[str, float]], None] | None,
+    checkpoint: str | Path | None,
+    checkpoint_every: int,
+    progress: bool,
+) -> History:
+    """The loop."""
+    path = None if checkpoint is None else Path(checkpoint)
+    if checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
+    run = _Run(task, config)
+    if path is not None and path.exists():
+        run.load(path)
+    first = run.first
+    with _interrupts() as interrupt, _progress_bar(config.steps, first, progress) as advance:
+        try:
+            while True:
+                run.mark()
+                if not run.evaluate():
+                    break
+                # Written only now, so that a checkpoint never holds a state whose loss is not finite.
+                due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > first)
+                if path is not None and due:
+                    run.save(path)
+                row = run.record()
+                if row is not None and log is not None:
+                    log(run.step, row)
+                if measure is not None and config.measures(run.step):
+                    run.measure(measure)
+                if run.step == config.steps:
+                    break
+                run.update()
+                advance()
+                if interrupt.requested:
+                    run.stopped = f"interrupted after step {run.step} of {config.steps}"
+                    run.mark()
+                    break
+        except KeyboardInterrupt:
+            if interrupt.requested:
+                raise
+            # From a callback: the state is that of the step's beginning.
+            run.stopped = f"interrupted at step {run.step} of {config.steps}"
+        if run.stopped.startswith("interrupted") and path is not None:
+            run.save(path)
+    return run.history()
+
+
+class _Run:
+    """A training under way: the state at one step, and everything recorded so far."""
+
+    def __init__(self, task: Task, config: TrainConfig):
+        self.task, self.config = task, config
+        if not task.trained:
+            raise ValueError(
+                "every tensor of the model is frozen; name some in ToyConfig(trained=...), or let parameters of a "
+                "BERT require a gradient"
+            )
+        self.trained = [task.tensors[name] for name in task.trained]
+        self.optimizer = _Optimizer(config, self.trained)
+        self.recorder = _Recorder(config, task)
+        self.before = [tensor.detach().clone() for tensor in self.trained]
+        self.measured: dict[str, list[tuple[int, Tensor]]] = {}
+        self.first = self.step = self.n_empty = 0
+        self.stopped, self.loss = "finished", math.nan
+        self.gradients: list[Tensor] = []
+
+    def mark(self) -> None:
+        """Remember what a checkpoint needs of the beginning of this step."""
+        self.state = (self.task.generator.get_state(), self.n_empty, len(self.recorder.steps))
+
+    def evaluate(self) -> bool:
+        """Loss and gradients on the batch of this step; False, and back to the state before, if not finite."""
+        loss, self.gradients = self._loss_and_gradients()
+        self.loss = loss.item()
+        if math.isfinite(self.loss):
+            return True
+        what = f"the loss of step {self.step} is {self.loss}"
+        if self.step == self.first:
+            raise ValueError(f"{what}, before any update; look at the tensors the model starts with")
+        self._undo(what)
+        return False
+
+    def _undo(self, what: str) -> None:
+        self.step -= 1
+        with torch.no_grad():
+            torch._foreach_copy_(self.trained, self.before)
+        self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
+
+    def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
+        for _ in range(MOST_EMPTY_BATCHES):
+            found = self.task.loss_and_gradients()
+            if found is not None:
+                return found
+            self.n_empty += 1
+        raise ValueError(
+            f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
+            "batch_size or the length of the documents"
+        )
+
+    def record(self) -> dict[str, float] | None:
+        """Write the row of this step, if it has one."""
+        return self.recorder.record(self.step, self.loss)
+
+    def measure(self, measure: Measure | Mapping[str, Measure]) -> None:
+        """Call the user's function or functions and keep what they return."""
+        functions = measure if isinstance(measure, Mapping) else {"": measure}
+        for prefix, function in functions.items():
+            for name, value in _numbers(prefix, function(self.task.model)):
+                series = self.measured.setdefault(name, [])
+                if series and series[0][1].shape != value.shape:
+                    raise ValueError(
+                        f"measure returned {name} of shape {tuple(value.shape)} at step {self.step}, after "
+                        f"{tuple(series[0][1].shape)} before; return the same shape at every step"
+                    )
+                series.append((self.step, value))
+
+    def update(self) -> None:
+        """One step of the optimizer."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.before, self.trained)
+            self.optimizer.step(self.gradients)
+        self.step += 1
+
+    def history(self, *, rows: int | None = None, stopped: str | None = None) -> History:
+        """What was recorded, all of it or the first rows."""
+        steps, table = self.recorder.rows(rows)
+        last = math.inf if rows is None else self.step - 1
+        measured = {
+            name: [entry for entry in entries if entry[0] <= last] for name, entries in self.measured.items()
+        }
+        return History(
+            toy=self.task.toy,
+            train=self.config,
+            steps=steps,
+            table=table,
+            columns=self.recorder.columns,
+            measured={
+                name: Series(
+                    torch.tensor([s for s, _ in entries]), torch.stack([value for _, value in entries])
+                )
+                for name, entries in measured.items()
+                if entries
+            },
+            tensors={name: _copy(tensor) for name, tensor in self.task.tensors.items()},
+            last_step=self.step,
+            stopped=self.stopped if stopped is None else stopped,
+            empty_batches=self.n_empty,
+            provenance={
+                **{package: version(package) for package in ("topic-probe", self.task.package, "torch")},
+                "forward": self.task.forward,
+                **self.task.identity,
+            },
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the state at the beginning of this step, whole or not at all."""
+        generator, n_empty, rows = self.state
+        history, tensors = self.history(rows=rows, stopped="unfinished").pack()
+        tensors["resume.generator"] = generator
+        tensors.update({f"resume.past.{name}": value for name, value in self.recorder.past_tensors().items()})
+        tensors.update(
+            {
+                f"resume.moment.{name}": value
+                for name, value in self.optimizer.moments(self.task.trained).items()
+            }
+        )
+        about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
+        try:
+            _write_checkpoint(path, json.dumps(about), tensors)
+        except OSError as error:
+            warnings.warn(
+                f"no checkpoint was written at step {self.step} ({error}); training goes on, and an earlier "
+                f"{path} is as it was",
+                stacklevel=3,
+            )
+
+    def load(self, path: Path) -> None:
+        """Continue from what :meth:`save` wrote."""
+        text, tensors = _read_checkpoint(path)
+        about = json.loads(text)
+        kept = about["history"]
+        _check_same(path, "toy", kept["toy"], self.task.toy.to_dict())
+        _check_same(path, "train", {**kept["train"], "steps": self.config.steps}, self.config.to_dict())
+        _check_same(path, "text", kept["provenance"], self.task.identity)
+        if about["step"] > self.config.steps:
+            raise ValueError(
+                f"{path} is of step {about['step']}, beyond steps={self.config.steps}; raise steps, or train into "
+                "another checkpoint file"
+            )
+        history = History.unpack(kept, tensors)
+        with torch.no_grad():
+            for name, value in history.tensors.items():
+                self.task.tensors[name].copy_(value)
+        self.first = self.step = about["step"]
+        self.n_empty = about["n_empty"]
+        self.task.generator.set_state(tensors["resume.generator"])
+        self.optimizer.load(self.step, self.task.trained, _under("resume.moment.", tensors))
+        self.recorder.load(history, _under("resume.past.", tensors))
+        for name, series in history.measured.items():
+            self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
+
+
+class _Optimizer:
+    """SGD or Adam with the update rules of torch.optim, without their bookkeeping around small tensors."""
+
+    def __init__(self, config: TrainConfig, tensors: list[Tensor]):
+        self.config, self.tensors, self.count = config, tensors, 0
+        adam = config.optimizer == "adam"
+        self.first = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
+        self.second = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Update the tensors in place."""
+        rate, l2 = self.config.learning_rate, self.config.l2
+        self.count += 1
+        if l2:  # the gradient of λ‖θ‖² is 2λθ
+            gradients = list(torch._foreach_add(gradients, self.tensors, alpha=2 * l2))
+        if not self.first:  # SGD
+            torch._foreach_add_(self.tensors, gradients, alpha=-rate)
+            return
+        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+        torch._foreach_lerp_(self.first, gradients, 1 - beta1)
+        torch._foreach_mul_(self.second, beta2)
+        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - beta2)
+        scale = torch._foreach_sqrt(self.second)
+        torch._foreach_div_(scale, (1 - beta2**self.count) ** 0.5)
+        torch._foreach_add_(scale, epsilon)
+        torch._foreach_addcdiv_(self.tensors, self.first, scale, -rate / (1 - beta1**self.count))
+
+    def moments(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """The state, by name."""
+        pairs = zip(names, self.first, self.second, strict=True) if self.first else ()
+        return {f"{order}.{name}": _copy(moment) for name, *two in pairs for order, moment in enumerate(two)}
+
+    def load(self, count: int, names: Sequence[str], moments: Mapping[str, Tensor]) -> None:
+        """Take the state back."""
+        self.count = count
+        for order, own in enumerate((self.first, self.second)):
+            for name, moment in zip(names, own, strict=bool(own)):
+                moment.copy_(moments[f"{order}.{name}"])
+
+
+class _Recorder:
+    """Rows of the history: loss, norms, and how far W_V has turned in ten steps."""
+
+    def __init__(self, config: TrainConfig, task: Task):
+        self.config = config
+        self.trained = {name: task.tensors[name].detach() for name in task.trained}
+        self.turning = [name for name in task.trained if name in task.watched and name.startswith("W_V")]
+        self.columns = (
+            "loss",
+            "penalty",
+            *(f"norm_{name}" for name in task.watched),
+            *(f"rotation_{name}" for name in self.turning),
+        )
+        self.steps, self.values = array("q"), array("d")
+        self.norms = {
+            name: float(task.tensors[name].detach().norm(dtype=torch.float64)) for name in task.watched
+        }
+        # Unit vectors of W_V at the steps that a later row will look back to.
+        self.past: dict[int, dict[str, Tensor]] = {}
+
+    def record(self, step: int, loss: float) -> dict[str, float] | None:
+        """The row of a step, if it has one; to be called at every step."""
+        has_row, kept = self.config.records(step), self.config.records(step + ROTATION_LAG)
+        if not (has_row or kept):
+            return None
+        norms = torch.stack(torch._foreach_norm(list(self.trained.values()), 2, dtype=torch.float64)).tolist()
+        self.norms.update(
+            (name, norm) for name, norm in zip(self.trained, norms, strict=True) if name in self.norms
+        )
+        units = {name: self._unit(name) for name in self.turning}
+        if kept:
+            self.past[step] = units
+        if not has_row:
+            return None
+        # Not popped: after an interruption this step is recorded again.
+        past = self.past.get(step - ROTATION_LAG, {})
+        turned = [
+            ((1 - torch.dot(units[name], past[name])) / 2).clamp(min=0).item() if past else math.nan
+            for name in self.turning
+        ]
+        self.past = {earlier: units for earlier, units in self.past.items() if earlier >= step - ROTATION_LAG}
+        penalty = self.config.l2 * sum(norm * norm for norm in norms)
+        row = [loss, penalty, *self.norms.values(), *turned]
+        self.steps.append(step)
+        self.values.extend(row)
+        return dict(zip(self.columns, row, strict=True))
+
+    def _unit(self, name: str) -> Float64[Tensor, "entry"]:
+        value = self.trained[name].to(torch.float64, copy=True).flatten()
+        norm = self.norms[name]
+        return value.div_(norm if norm > 0 else math.nan)
+
+    def rows(self, n: int | None) -> tuple[Tensor, Float64[Tensor, "row column"]]:
+        """Steps and table, all rows or the first n."""
+        table = np.array(self.values).reshape(len(self.steps), len(self.columns))
+        return torch.from_numpy(np.array(self.steps, dtype=np.int64)[:n]), torch.from_numpy(table[:n])
+
+    def past_tensors(self) -> dict[str, Float64[Tensor, "entry"]]:
+        """The remembered W_V, by ``step.name``."""
+        return {
+            f"{step}.{name}": unit.clone()
+            for step, units in self.past.items()
+            for name, unit in units.items()
+        }
+
+    def load(self, history: History, past: Mapping[str, Tensor]) -> None:
+        """Take rows and remembered W_V back."""
+        self.steps = array("q", history.steps.tolist())
+        self.values = array("d", history.table.flatten().tolist())
+        for key, unit in past.items():
+            step, _, name = key.partition(".")
+            # Copied, because a file's tensors lie anywhere, and sums depend on the alignment in their last bit.
+            self.past.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
+    """What a measurement returned, as named tensors."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _numbers(f"{name}.{key}" if name else str(key), entry)
+        return
+    if not isinstance(value, (int, float, np.ndarray, np.generic, Tensor)):
+        raise TypeError(
+            f"measure must return numbers, arrays or a mapping of names to those, got {type(value).__name__}; return "
+            "the numbers wanted, such as tp.measure_embeddings(model, topics).cosine.ratio"
+        )
+    number = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value)
+    yield name or "measured", number.to(torch.float64, copy=True)
+
+
+def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    # Through JSON, as the kept one came: tuples have become lists there.
+    own = json.loads(json.dumps(own))
+    other = [
+        f"{key} ({kept.get(key)!r} there, {own.get(key)!r} here)" for key in own if kept.get(key) != own[key]
+    ]
+    if other:
+        raise ValueError(
+            f"{path} is the checkpoint of another {what} config: {'; '.join(other)}. Choose another checkpoint "
+            "file, delete this one to start over, or train with its config"
+        )
+
+
+def _copy(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """A copy of its own memory, in row order, as safetensors wants it."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _write_checkpoint(path: Path, text: str, tensors: dict[str, Tensor]) -> None:
+    """One file under a temporary name, then renamed, so that it is whole or absent."""
+    from safetensors.torch import save
+
+    data = save(tensors, metadata={"about": text, "sha256": _digest(text, tensors)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    remedy = "delete it to start over, or put back an older copy"
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"checkpoint {path} is truncated or no checkpoint ({error}); {remedy}") from error
+    text = metadata.get("about", "")
+    if metadata.get("sha256") != _digest(text, tensors):
+        raise ValueError(f"checkpoint {path} is damaged: its contents do not match its checksum; {remedy}")
+    kind = json.loads(text).get("format")
+    if kind != CHECKPOINT_FORMAT:
+        raise ValueError(f"checkpoint {path} is of format {kind!r}, needed {CHECKPOINT_FORMAT!r}; {remedy}")
+    return text, tensors
+
+
+@dataclass
+class _Interrupt:
+    requested: bool = False
+
+    def handle(self, *_: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Interrupt]:
+    """Turn the first Ctrl-C into a request, so that no step is left half done."""
+    interrupt = _Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt  # Ctrl-C reaches the main thread only
+        return
+    previous = signal.signal(signal.SIGINT, interrupt.handle)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+
+
+@contextmanager
+def _progress_bar(steps: int, first: int, shown: bool) -> Iterator[Callable[[], Any]]:
+    if not shown:
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=steps, initial=first, unit="step") as bar:
+        yield bar.update
