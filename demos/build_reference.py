@@ -25,7 +25,7 @@ GROUPS = {
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
     "To look at": ["show_attention", "report_page", "Page"],
     "The toy world": [
-        "TopicModel", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
+        "World", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
         "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",
     ],
     "The paper": ["reproduce"],

@@ -118,3 +118,9 @@ def test_every_public_name_exists_and_says_what_it_is(name):
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'measure_everything'"):
         tp.measure_everything  # noqa: B018
+
+
+def test_a_name_of_the_version_before_warns_and_is_the_same_thing():
+    with pytest.warns(DeprecationWarning, match=r"topic_probe\.TopicModel is now topic_probe\.World"):
+        assert tp.TopicModel is tp.World
+    assert "TopicModel" not in tp.__all__

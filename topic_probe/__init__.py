@@ -4,6 +4,7 @@ The public names are loaded on first use, so that ``import topic_probe`` stays a
 and a missing or broken optional package only hurts where it is needed.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
     from topic_probe.toy.model import toy_tensors as toy_tensors
-    from topic_probe.toy.world import TopicModel as TopicModel
+    from topic_probe.toy.world import World as World
     from topic_probe.train.bert import TextConfig as TextConfig
     from topic_probe.train.bert import build_bert as build_bert
     from topic_probe.train.history import History as History
@@ -79,12 +80,12 @@ _PUBLIC = {
     "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.train.bert",
     "TopicFit": "topic_probe.text.lda",
-    "TopicModel": "topic_probe.toy.world",
     "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
     "TrainConfig": "topic_probe.train.history",
     "WeightReport": "topic_probe.measure.weights",
+    "World": "topic_probe.toy.world",
     "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
     "check_model": "topic_probe.lens.check",
@@ -113,11 +114,21 @@ _PUBLIC = {
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 
+# Names of the version before, for one more: each warns and gives what it is called now.
+_RENAMED = {"TopicModel": "World"}
+
 __all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
+    if name in _RENAMED:
+        warnings.warn(
+            f"topic_probe.{name} is now topic_probe.{_RENAMED[name]}; the old name goes with the next version",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return __getattr__(_RENAMED[name])
     if name not in _PUBLIC:
         raise AttributeError(f"module 'topic_probe' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])

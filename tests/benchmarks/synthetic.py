@@ -14,17 +14,17 @@ import torch
 import torch.nn.functional as F
 
 from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.world import TopicModel, overlapping_words
+from topic_probe.toy.world import World, overlapping_words
 
 WANTED = 0.03
 WORLDS = {
-    "LDA": TopicModel(alpha=0.1),
-    "uniform topics": TopicModel(topics_per_document=3),
-    "overlapping topics": TopicModel(alpha=0.1, word_probabilities=overlapping_words(10, 10)),
+    "LDA": World(alpha=0.1),
+    "uniform topics": World(topics_per_document=3),
+    "overlapping topics": World(alpha=0.1, word_probabilities=overlapping_words(10, 10)),
 }
 
 
-def make_batch(world: TopicModel, generator: torch.Generator) -> MaskedBatch:
+def make_batch(world: World, generator: torch.Generator) -> MaskedBatch:
     documents = world.documents(40, generator=generator)
     return Masking().corrupt(documents, n_words=world.n_words, generator=generator)
 
@@ -57,7 +57,7 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def ratio(world: TopicModel, *, rounds: int = 60) -> tuple[float, float]:
+def ratio(world: World, *, rounds: int = 60) -> tuple[float, float]:
     """Median time of a batch in seconds, and relative to the median time of a step."""
     generator, step = torch.Generator().manual_seed(0), plain_step(world.vocabulary_size, d=101)
     batch = make_batch(world, generator)

@@ -17,11 +17,11 @@ from torch import nn
 
 from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.history import TrainConfig
 from topic_probe.train.loop import train_toy
 
-WORLD, MASKING, BATCH = TopicModel(), Masking(), 40
+WORLD, MASKING, BATCH = World(), Masking(), 40
 WANTED = {"full": 0.4, "value": 0.05, "batch": 0.03}
 
 

@@ -300,7 +300,7 @@ def test_a_toy_is_trained_as_by_python_and_opens_like_any_model(run, tmp_path):
     ]
     code, said, err = run("train", *SMALL, *options, "--out", out, "--json")
     assert (code, err) == (0, "")
-    world = tp.TopicModel(n_topics=3, words_per_topic=4, min_length=10, max_length=20)
+    world = tp.World(n_topics=3, words_per_topic=4, min_length=10, max_length=20)
     toy = tp.build_toy(tp.ToyConfig(regime="attention", world=world), seed=5)
     history = tp.train_toy(toy, tp.TrainConfig(optimizer="adam", steps=30, seed=5))
     found = json.loads(said)

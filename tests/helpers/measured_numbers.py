@@ -76,10 +76,14 @@ def of_ids(model):
     texts = list(tp.Corpus.bundled())[:60]
     documents = [tokenizer(text[:1500], truncation=True, max_length=200)["input_ids"] for text in texts]
     found = attention("ids.attention", tp.measure_attention(model, topics, documents))
-    hooks = tp.measure_attention(model, topics, documents[:20], through="hooks", n_permutations=20, include_self=False)
+    hooks = tp.measure_attention(
+        model, topics, documents[:20], through="hooks", n_permutations=20, include_self=False
+    )
     found |= attention("ids.hooks", hooks)
     found |= embeddings("ids.embeddings", tp.measure_embeddings(model, topics, documents))
-    found |= embeddings("ids.centred", tp.measure_embeddings(model, topics, center=True, statistic="difference"))
+    found |= embeddings(
+        "ids.centred", tp.measure_embeddings(model, topics, center=True, statistic="difference")
+    )
     counts = tp.count_cooccurrence(documents, topics)
     found["ids.cooccurrence"] = counts.counts.double().numpy().sum(0)
     options = {"cooccurrence": counts, "pmi_bins": 3, "frequency_bins": 2, "min_documents": 2}
@@ -107,16 +111,25 @@ def of_text(model):
     found |= embeddings("fit.embeddings", tp.measure_embeddings(model, fitted))
     counts = tp.count_cooccurrence(stream, fitted)
     found["fit.cooccurrence"] = counts.counts.double().numpy().sum(0)
-    options = {"cooccurrence": counts, "pmi_bins": 3, "frequency_bins": 2, "min_documents": 2, "n_permutations": 50}
+    options = {
+        "cooccurrence": counts,
+        "pmi_bins": 3,
+        "frequency_bins": 2,
+        "min_documents": 2,
+        "n_permutations": 50,
+    }
     return found | matched("fit.matched", tp.measure_matched(model, fitted, stream, **options))
 
 
 def of_toys():
     """A trained toy of both stages, and theory."""
-    world = tp.TopicModel(n_topics=5, words_per_topic=4, alpha=0.1)
+    world = tp.World(n_topics=5, words_per_topic=4, alpha=0.1)
     toy = tp.build_toy(tp.ToyConfig(regime="two-stage", world=world), seed=1)
     history = tp.train_toy(toy, tp.TrainConfig(loss="squared", learning_rate=2.0, steps=300))
-    found = {"toy.loss": history.loss.numpy(), **{f"toy.norm.{k}": v.numpy() for k, v in history.norms.items()}}
+    found = {
+        "toy.loss": history.loss.numpy(),
+        **{f"toy.norm.{k}": v.numpy() for k, v in history.norms.items()},
+    }
     stages = tp.measure_dynamics(history).to_dataframe().select_dtypes("number")
     found |= {f"toy.stages.{column}": stages[column].to_numpy(dtype=float) for column in stages}
     agreement = tp.measure_agreement(history.model(), loss="squared", n_documents=40).to_dataframe()
@@ -124,7 +137,7 @@ def of_toys():
     found |= {f"toy.agreement.{column}": numbers[column].to_numpy(dtype=float) for column in numbers}
     topics = tp.Topics.blocks(n_topics=5, words_per_topic=4)
     found |= weights("toy.weights", tp.measure_weights(history.model(), topics))
-    uniform = tp.TopicModel(n_topics=5, words_per_topic=4, topics_per_document=2)
+    uniform = tp.World(n_topics=5, words_per_topic=4, topics_per_document=2)
     found["theory.value"] = tp.theory.optimal_value(uniform, tp.Masking()).double().numpy().sum(0)
     optimum = tp.theory.optimal_attention(uniform, tp.Masking())
     found["theory.attention"] = np.array([float(optimum.weighted_mean)])
@@ -146,4 +159,4 @@ def plain(value):
 if __name__ == "__main__":
     content = {name: plain(value) for name, value in numbers().items()}
     Path(sys.argv[1]).write_text(json.dumps(content, indent=0))
-    print(len(content), "names")  # noqa: T201
+    print(len(content), "names")

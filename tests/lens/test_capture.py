@@ -431,10 +431,10 @@ def states_of(hooked, inputs):
 
 def own_layers(name):
     from topic_probe.toy.model import ToyConfig, build_toy
-    from topic_probe.toy.world import TopicModel
+    from topic_probe.toy.world import World
 
     if name == "toy":
-        world = TopicModel(n_topics=4, words_per_topic=24)
+        world = World(n_topics=4, words_per_topic=24)
         return build_toy(ToyConfig(world=world, d_model=16, n_layers=2, residual=True), seed=3)
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge

@@ -180,9 +180,9 @@ def test_other_layouts_of_fused_projections_are_taken_apart(model_class, config)
 
 def test_the_toys_weights_give_its_pattern():
     from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
-    from topic_probe.toy.world import TopicModel
+    from topic_probe.toy.world import World
 
-    world = TopicModel(n_topics=4, words_per_topic=24)
+    world = World(n_topics=4, words_per_topic=24)
     toy = build_toy(ToyConfig(world=world, d_model=16, n_heads=2), seed=3)
     view = capture.view(toy)
     (site,) = view.sites

@@ -215,9 +215,9 @@ def hooked_class(class_name, **options):
 
 def toy():
     from topic_probe.toy.model import ToyConfig, build_toy
-    from topic_probe.toy.world import TopicModel
+    from topic_probe.toy.world import World
 
-    return build_toy(ToyConfig(world=TopicModel(n_topics=4, words_per_topic=24)), seed=3)
+    return build_toy(ToyConfig(world=World(n_topics=4, words_per_topic=24)), seed=3)
 
 
 OWN_LAYERS = {"native": native, "toy": toy} | (

@@ -23,7 +23,7 @@ from topic_probe.text.batches import Document
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 VOCABULARY = 50
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -266,7 +266,7 @@ def test_topics_of_another_vocabulary_are_refused():
 
 def test_the_paper_s_embedding_regime_has_the_inner_products_that_were_put_in():
     # A column of W_E is a unit vector for the topic plus one for the word: W_EᵀW_E is 2 on the diagonal, 1 in a topic.
-    world = TopicModel(n_topics=3, words_per_topic=4, alpha=0.1)
+    world = World(n_topics=3, words_per_topic=4, alpha=0.1)
     one_hot = torch.eye(16)
     columns = [torch.zeros(16)] + [
         one_hot[topic] + one_hot[4 + 4 * topic + word] for topic in range(3) for word in range(4)

@@ -24,7 +24,7 @@ from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.uncertainty import split_halves, word_interval
 
 VOCABULARY = 50
@@ -171,7 +171,7 @@ def test_an_unembedding_that_is_not_finite_is_named():
 
 
 def one_hot_toy(value, **options):
-    world = TopicModel(n_topics=4, words_per_topic=5, topics_per_document=2)
+    world = World(n_topics=4, words_per_topic=5, topics_per_document=2)
     config = ToyConfig("value", world=world, masking=Masking(), dtype="float64", **options)
     return build_toy(config, tensors=None if value is None else {"W_V": value}), world, config
 

@@ -4,11 +4,11 @@ import pytest
 
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.history import TrainConfig
 from topic_probe.train.loop import train_toy
 
-LONG = TopicModel(topics_per_document=2, min_length=2000, max_length=2000)
+LONG = World(topics_per_document=2, min_length=2000, max_length=2000)
 
 
 def trained(toy, train):

@@ -20,7 +20,7 @@ from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.landscape import LandscapeReport, measure_landscape
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.loop import train_toy
 from topic_probe.train.stages import measure_dynamics
@@ -127,7 +127,7 @@ def agreement(**changes):
 
 def landscape(**changes):
     return measure_landscape(
-        TopicModel(topics_per_document=2), Masking(), alphas=np.geomspace(0.1, 100, 13), betas=np.geomspace(0.1, 10, 9),
+        World(topics_per_document=2), Masking(), alphas=np.geomspace(0.1, 100, 13), betas=np.geomspace(0.1, 10, 9),
         **changes,
     )  # fmt: skip
 
@@ -495,7 +495,7 @@ def test_the_landscape_is_that_of_theory_with_its_optimum_and_uniform_attention(
 def test_alpha_runs_to_the_right_and_beta_upwards():
     """The optimum, α = 6.3 and β = 1, is in the middle of neither axis, and in the lowest region that is drawn."""
     alphas, betas = np.geomspace(0.1, 1000, 41), np.geomspace(0.1, 100, 31)
-    report = measure_landscape(TopicModel(topics_per_document=2), Masking(), alphas=alphas, betas=betas)
+    report = measure_landscape(World(topics_per_document=2), Masking(), alphas=alphas, betas=betas)
     lowest = report.plot().collections[0].get_paths()[0].get_extents()
     assert lowest.x0 < 6.29 < lowest.x1
     assert lowest.y0 < 1.0 < lowest.y1
@@ -518,7 +518,7 @@ def test_the_interval_of_theorem_3_is_drawn_where_its_bounds_are():
 
 def test_a_landscape_of_a_single_row_is_said_to_be_none():
     report = measure_landscape(
-        TopicModel(topics_per_document=2), Masking(), alphas=np.array([1.0]), betas=np.array([0.0, 1.0])
+        World(topics_per_document=2), Masking(), alphas=np.array([1.0]), betas=np.array([0.0, 1.0])
     )
     assert "no landscape" in report.plot().texts[0].get_text()
 

@@ -251,7 +251,7 @@ def test_each_stack_of_an_encoder_decoder_can_be_chosen(topics):
 
 
 def test_a_toy_model_and_one_whose_hooks_are_its_own_are_shown():
-    world = tp.TopicModel(n_topics=3, words_per_topic=4, alpha=0.1)
+    world = tp.World(n_topics=3, words_per_topic=4, alpha=0.1)
     toy = tp.build_toy(tp.ToyConfig(regime="full", world=world))
     page = show_attention(
         toy, Topics.blocks(n_topics=3, words_per_topic=4), list(range(13)), circuitsvis=False

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from topic_probe.text import batches
 from topic_probe.text.batches import Document, Intake, encode_texts, token_batches
-from topic_probe.toy.world import Documents, TopicModel
+from topic_probe.toy.world import Documents, World
 
 WANTED = [[5, 6, 7], [8], [9, 10]]
 IDS = torch.tensor([[5, 6, 7], [8, 0, 0], [9, 10, 0]])
@@ -96,7 +96,7 @@ def test_a_single_document_object_is_one_document():
 
 
 def test_documents_of_a_world_are_read_with_their_mask():
-    world = TopicModel(n_topics=3, words_per_topic=4, min_length=5, max_length=9)
+    world = World(n_topics=3, words_per_topic=4, min_length=5, max_length=9)
     documents = world.documents(20, generator=torch.Generator().manual_seed(0))
     expected = [row[kept].tolist() for row, kept in zip(documents.ids, documents.mask, strict=True)]
     assert sorted(read(documents)) == sorted(expected)

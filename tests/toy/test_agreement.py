@@ -13,10 +13,10 @@ from topic_probe.toy.agreement import AgreementReport, measure_agreement, world_
 from topic_probe.toy.lean import hooked_loss
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy, toy_parameters
-from topic_probe.toy.world import TopicModel, overlapping_words
+from topic_probe.toy.world import World, overlapping_words
 
-WORLD = TopicModel(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=30, max_length=40)
-LDA = TopicModel(n_topics=4, words_per_topic=3, alpha=0.3, min_length=30, max_length=40)
+WORLD = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=30, max_length=40)
+LDA = World(n_topics=4, words_per_topic=3, alpha=0.3, min_length=30, max_length=40)
 MASKING = Masking()
 N = WORLD.n_words
 
@@ -170,7 +170,7 @@ def test_the_standard_error_is_the_spread_between_samples_of_documents():
 
 
 def test_an_overlapping_world_has_a_loss_and_no_bayes():
-    world = TopicModel(
+    world = World(
         n_topics=4, words_per_topic=3, alpha=0.3, min_length=30, max_length=40,
         word_probabilities=overlapping_words(4, 3),
     )  # fmt: skip
@@ -185,7 +185,7 @@ def test_an_overlapping_world_has_a_loss_and_no_bayes():
 
 
 def test_documents_too_long_for_the_posterior_still_have_a_loss():
-    world = TopicModel(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=1001, max_length=1001)
+    world = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=1001, max_length=1001)
     report = agreement(toy(world=world, tensors={"W_V": optimum()}), n_documents=4)
     assert "too long" in report.reasons["Bayes-optimal loss"]
     assert report.loss == pytest.approx(report.floor, abs=0.02)
@@ -221,7 +221,7 @@ def planted_attention(alpha, beta):
 
 
 def test_planted_attention_comes_out_as_its_weighted_mean():
-    long = TopicModel(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=300, max_length=300)
+    long = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=300, max_length=300)
     report = agreement(toy("keys", world=long, tensors=planted_attention(2.0, 5.0)), attention=True)
     # (v − 1)/v α + β/v, blurred because rows are normalised by what their document holds.
     assert report.weighted_mean == pytest.approx(2 / 3 * 2 + 5 / 3, rel=0.1)
@@ -230,7 +230,7 @@ def test_planted_attention_comes_out_as_its_weighted_mean():
 
 def test_attention_to_other_topics_is_outside_the_interval():
     strong = {"topics_per_document": 4}
-    many = TopicModel(n_topics=4, words_per_topic=3, min_length=60, max_length=60, **strong)
+    many = World(n_topics=4, words_per_topic=3, min_length=60, max_length=60, **strong)
     report = agreement(toy("keys", world=many, tensors=planted_attention(0.5, 0.5)), attention=True)
     assert report.weighted_mean < 1 < report.weighted_mean_bounds[0]
     assert report.within_bounds is False
@@ -257,9 +257,7 @@ def test_attention_is_measured_only_if_asked_for():
 
 def test_the_topics_of_a_world_are_those_that_give_a_word_any_probability():
     assert world_topics(WORLD) == Topics.blocks(n_topics=4, words_per_topic=3)
-    shared = world_topics(
-        TopicModel(n_topics=3, words_per_topic=1, word_probabilities=overlapping_words(3, 1))
-    )
+    shared = world_topics(World(n_topics=3, words_per_topic=1, word_probabilities=overlapping_words(3, 1)))
     assert shared.words.tolist() == [1, 2, 3]
     assert shared.membership.int().tolist() == [
         [1, 0, 1],
@@ -300,6 +298,6 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         agreement(toy(), batch_size=0)
     with pytest.raises(ValueError, match="have 101 token ids, the model 13"):
-        measure_agreement(toy(), TopicModel(), MASKING, loss="squared")
+        measure_agreement(toy(), World(), MASKING, loss="squared")
     with pytest.raises(ValueError, match="documents have anything masked"):
         measure_agreement(toy(), WORLD, Masking(p_mask=1e-9), loss="squared", attention=False)

@@ -12,14 +12,14 @@ from torch import Tensor
 from topic_probe.toy import theory
 from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.theory import posterior
-from topic_probe.toy.world import TopicModel, overlapping_words, zipf_words
+from topic_probe.toy.world import World, overlapping_words, zipf_words
 
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.5, p_keep=0.2, p_random=0.3)
 
 
-def uniform(n_topics: int, words_per_topic: int, topics_per_document: int, **settings) -> TopicModel:
-    return TopicModel(
+def uniform(n_topics: int, words_per_topic: int, topics_per_document: int, **settings) -> World:
+    return World(
         n_topics=n_topics,
         words_per_topic=words_per_topic,
         topics_per_document=topics_per_document,
@@ -27,8 +27,8 @@ def uniform(n_topics: int, words_per_topic: int, topics_per_document: int, **set
     )
 
 
-def lda(n_topics: int, words_per_topic: int, alpha: float, **settings) -> TopicModel:
-    return TopicModel(n_topics=n_topics, words_per_topic=words_per_topic, alpha=alpha, **settings)
+def lda(n_topics: int, words_per_topic: int, alpha: float, **settings) -> World:
+    return World(n_topics=n_topics, words_per_topic=words_per_topic, alpha=alpha, **settings)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -40,7 +40,7 @@ def to_batch(shown: Tensor, chosen: Tensor | None = None) -> MaskedBatch:
     return MaskedBatch(shown, torch.zeros_like(shown), real, real if chosen is None else chosen)
 
 
-def sampled(world: TopicModel, masking: Masking, n: int, seed: int = 0) -> MaskedBatch:
+def sampled(world: World, masking: Masking, n: int, seed: int = 0) -> MaskedBatch:
     generator = seeded(seed)
     documents = world.documents(n, generator=generator)
     return masking.corrupt(documents, n_words=world.n_words, generator=generator)
@@ -49,7 +49,7 @@ def sampled(world: TopicModel, masking: Masking, n: int, seed: int = 0) -> Maske
 # --- Brute force: all documents, all choices of M, all corruptions. ---
 
 
-def probability_of(document: tuple[int, ...], world: TopicModel) -> float:
+def probability_of(document: tuple[int, ...], world: World) -> float:
     """P(document), summed over the topic of every word; LDA's assignments follow Pólya's urn."""
     words, T = world.topic_words, world.n_topics
     if world.topics_per_document is not None:
@@ -65,7 +65,7 @@ def probability_of(document: tuple[int, ...], world: TopicModel) -> float:
     return total
 
 
-def brute_force(world: TopicModel, masking: Masking, length: int) -> dict[tuple[int, ...], np.ndarray]:
+def brute_force(world: World, masking: Masking, length: int) -> dict[tuple[int, ...], np.ndarray]:
     """P(word at j | shown document, j is masked) for every shown document, as [position, token]."""
     n = world.n_words
     joint: dict[tuple[int, ...], np.ndarray] = {}

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.world import Documents, TopicModel
+from topic_probe.toy.world import Documents, World
 
-WORLD = TopicModel(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
+WORLD = World(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

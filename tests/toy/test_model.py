@@ -20,9 +20,9 @@ from topic_probe.toy.model import (
     toy_parameters,
     toy_tensors,
 )
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
-WORLD = TopicModel(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=8, max_length=14)
+WORLD = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=8, max_length=14)
 SIZE = WORLD.vocabulary_size
 
 

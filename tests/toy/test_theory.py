@@ -12,14 +12,14 @@ from torch import Tensor
 
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.world import TopicModel, overlapping_words, zipf_words
+from topic_probe.toy.world import World, overlapping_words, zipf_words
 
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.4, p_keep=0.2, p_random=0.3)
 
 
-def uniform(n_topics: int, words_per_topic: int, topics_per_document: int, **settings) -> TopicModel:
-    return TopicModel(
+def uniform(n_topics: int, words_per_topic: int, topics_per_document: int, **settings) -> World:
+    return World(
         n_topics=n_topics,
         words_per_topic=words_per_topic,
         topics_per_document=topics_per_document,
@@ -38,7 +38,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 # --- Brute force: every document of a world, with what it holds and what it shows. ---
 
 
-def all_documents(world: TopicModel) -> Tensor:
+def all_documents(world: World) -> Tensor:
     """Word probabilities of every possible document, a row each; column 0 is [MASK]."""
     sets = combinations(range(world.n_topics), world.topics_per_document)
     rows = [world.topic_words[list(topics)].mean(dim=0) for topics in sets]
@@ -54,9 +54,7 @@ def shown(documents: Tensor, masking: Masking) -> Tensor:
     return out
 
 
-def enumerated_value_loss(
-    W: Tensor, world: TopicModel, masking: Masking, bias: Tensor | float = 0.0
-) -> float:
+def enumerated_value_loss(W: Tensor, world: World, masking: Masking, bias: Tensor | float = 0.0) -> float:
     """Mean over all documents and all targets of the squared distance to the one-hot target."""
     documents = all_documents(world)
     predictions = shown(documents, masking) @ W.T + bias
@@ -65,9 +63,7 @@ def enumerated_value_loss(
     return float((documents * distances).sum(dim=1).mean())
 
 
-def enumerated_attention_loss(
-    W: Tensor, world: TopicModel, masking: Masking, alpha: float, beta: float
-) -> float:
+def enumerated_attention_loss(W: Tensor, world: World, masking: Masking, alpha: float, beta: float) -> float:
     """The same under Assumption 2, for every document, target and shown token."""
     n, v = world.n_words, world.words_per_topic
     topic = torch.cat([torch.tensor([-1]), torch.arange(n) // v])  # [MASK] is a topic of its own
@@ -158,7 +154,7 @@ def test_the_optimal_value_of_a_two_word_world_worked_by_hand():
 
 
 def test_lda_has_the_same_optimum_as_uniform_topics():
-    world = TopicModel(n_topics=5, words_per_topic=3, alpha=0.3)
+    world = World(n_topics=5, words_per_topic=3, alpha=0.3)
     theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.full(5, 0.3), size=400))
     documents = torch.nn.functional.pad(theta @ world.topic_words, (1, 0))
     solution = torch.linalg.lstsq(shown(documents, PAPER), documents, driver="gelsd", rcond=1e-10).solution
@@ -185,7 +181,7 @@ def test_the_value_loss_holds_for_unequal_words_and_overlapping_topics(table):
 
 
 def test_the_value_loss_of_lda_is_the_mean_over_drawn_proportions():
-    world, W = TopicModel(n_topics=4, words_per_topic=2, alpha=0.3), noise(9, 9)
+    world, W = World(n_topics=4, words_per_topic=2, alpha=0.3), noise(9, 9)
     theta = torch.from_numpy(np.random.default_rng(1).dirichlet(np.full(4, 0.3), size=100_000))
     documents = torch.nn.functional.pad(theta @ world.topic_words, (1, 0))
     predictions = shown(documents, ODD) @ W.T
@@ -195,7 +191,7 @@ def test_the_value_loss_of_lda_is_the_mean_over_drawn_proportions():
     assert error < 0.005 * float(losses.mean())
 
 
-@pytest.mark.parametrize("world", [uniform(6, 4, 2), TopicModel(n_topics=6, words_per_topic=4, alpha=0.3)])
+@pytest.mark.parametrize("world", [uniform(6, 4, 2), World(n_topics=6, words_per_topic=4, alpha=0.3)])
 def test_the_value_loss_is_that_of_very_long_sampled_documents(world):
     world = dataclasses.replace(world, min_length=20_000, max_length=20_000)
     generator = seeded(3)
@@ -216,13 +212,13 @@ def test_the_value_loss_is_that_of_very_long_sampled_documents(world):
     assert standard_error < 0.03
 
 
-@pytest.mark.parametrize("world", [uniform(5, 3, 2), TopicModel(n_topics=4, words_per_topic=2, alpha=0.2)])
+@pytest.mark.parametrize("world", [uniform(5, 3, 2), World(n_topics=4, words_per_topic=2, alpha=0.2)])
 def test_the_optimal_value_is_a_minimum_of_the_value_loss(world):
     optimum = theory.optimal_value(world, PAPER)
     assert_minimum(lambda W: theory.value_loss(W, world, PAPER), optimum)
 
 
-def lemma1_member(world: TopicModel, masking: Masking, u: Tensor) -> Tensor:
+def lemma1_member(world: World, masking: Masking, u: Tensor) -> Tensor:
     """A matrix with the printed conditions of Lemma 1, its block sums spread at random over the words."""
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
     p_m, p_c, p_r = masking.p_mask, masking.p_keep, masking.p_random
@@ -578,7 +574,7 @@ def test_violated_assumptions_of_theorem_3_are_named():
 
 def test_attention_losses_that_are_no_finite_sum_are_refused():
     with pytest.raises(ValueError, match=r"only for uniform topics, and this world has alpha=0.1 \(LDA\)"):
-        theory.attention_loss(TopicModel(), PAPER, alpha=1.0, beta=1.0)
+        theory.attention_loss(World(), PAPER, alpha=1.0, beta=1.0)
     with pytest.raises(ValueError, match="this world has word_probabilities"):
         theory.attention_bounds(uniform(5, 3, 2, word_probabilities=zipf_words(5, 3)), PAPER)
     with pytest.raises(ValueError, match="must be numbers of at least 0"):
@@ -600,7 +596,7 @@ def test_floors_of_uniform_attention_worked_by_hand():
         assert entropy.value == pytest.approx(math.log(10))
         assert entropy.kind == "infimum"
     # Two topics in shares that are uniform on [0, 1]: E[θ² + (1 − θ)²] = 2/3, E[H(θ)] = 1/2.
-    lda = TopicModel(n_topics=2, words_per_topic=5, alpha=1.0)
+    lda = World(n_topics=2, words_per_topic=5, alpha=1.0)
     assert theory.loss_floor(lda, PAPER, regime="value").value == pytest.approx(1 - 2 / 15)
     entropy = theory.loss_floor(lda, PAPER, regime="value", loss="cross_entropy")
     assert entropy.value == pytest.approx(0.5 + math.log(5))
@@ -615,8 +611,8 @@ def test_floors_of_uniform_attention_worked_by_hand():
         uniform(4, 2, 4),
         uniform(1, 4, 1),
         uniform(5, 3, 2, word_probabilities=zipf_words(5, 3)),
-        TopicModel(n_topics=5, words_per_topic=3, alpha=0.2),
-        TopicModel(n_topics=2, words_per_topic=3, alpha=3.0, word_probabilities=zipf_words(2, 3)),
+        World(n_topics=5, words_per_topic=3, alpha=0.2),
+        World(n_topics=2, words_per_topic=3, alpha=3.0, word_probabilities=zipf_words(2, 3)),
     ],
 )
 @pytest.mark.parametrize("masking", [PAPER, ODD, Masking(p_random=0.0)])
@@ -643,7 +639,7 @@ def test_floors_of_free_attention_are_the_risk_of_the_best_prediction_for_each_s
 
 
 @pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
-@pytest.mark.parametrize("world", [uniform(10, 10, 2), TopicModel()])
+@pytest.mark.parametrize("world", [uniform(10, 10, 2), World()])
 def test_floors_in_the_limits_of_the_masking(world, loss):
     def floor(regime: str, masking: Masking) -> float:
         return theory.loss_floor(world, masking, regime=regime, loss=loss).value

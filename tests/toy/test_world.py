@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from topic_probe.toy.world import Documents, TopicModel, block_words, overlapping_words, zipf_words
+from topic_probe.toy.world import Documents, World, block_words, overlapping_words, zipf_words
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -24,8 +24,8 @@ def topic_of(ids: Tensor, words_per_topic: int) -> Tensor:
     return (ids - 1) // words_per_topic
 
 
-UNIFORM = TopicModel(n_topics=6, words_per_topic=4, topics_per_document=3, min_length=20, max_length=20)
-LDA = TopicModel(n_topics=6, words_per_topic=4, alpha=0.4, min_length=20, max_length=20)
+UNIFORM = World(n_topics=6, words_per_topic=4, topics_per_document=3, min_length=20, max_length=20)
+LDA = World(n_topics=6, words_per_topic=4, alpha=0.4, min_length=20, max_length=20)
 
 
 @pytest.mark.parametrize("world", [UNIFORM, LDA])
@@ -106,7 +106,7 @@ def test_words_follow_the_proportions_their_document_was_drawn_with():
 
 
 def test_every_length_from_shortest_to_longest_is_equally_likely():
-    world = TopicModel(min_length=7, max_length=11)
+    world = World(min_length=7, max_length=11)
     lengths = world.documents(20_000, generator=seeded()).lengths
     assert lengths.min() == 7
     assert lengths.max() == 11
@@ -115,7 +115,7 @@ def test_every_length_from_shortest_to_longest_is_equally_likely():
 
 
 def test_padding_stands_on_the_right_and_holds_no_word():
-    documents = TopicModel(min_length=3, max_length=30).documents(50, generator=seeded())
+    documents = World(min_length=3, max_length=30).documents(50, generator=seeded())
     assert documents.ids.shape == documents.mask.shape
     assert documents.ids.shape[1] == documents.lengths.max()
     assert torch.equal(documents.mask, torch.arange(documents.ids.shape[1]) < documents.lengths.unsqueeze(1))
@@ -126,7 +126,7 @@ def test_padding_stands_on_the_right_and_holds_no_word():
 
 
 def test_the_default_is_the_setting_of_the_papers_experiments():
-    world = TopicModel()
+    world = World()
     assert (world.n_topics, world.words_per_topic, world.alpha) == (10, 10, 0.1)
     assert (world.min_length, world.max_length, world.vocabulary_size) == (100, 150, 101)
     topics = topic_of(world.documents(1_000, generator=seeded()).ids, 10).clamp(min=-1)
@@ -145,7 +145,7 @@ def test_words_of_unequal_probability_come_at_their_rates():
 
 
 def test_overlapping_topics_lend_words_to_the_next_topic():
-    world = TopicModel(
+    world = World(
         n_topics=4,
         words_per_topic=2,
         topics_per_document=1,
@@ -165,7 +165,7 @@ def test_overlapping_topics_lend_words_to_the_next_topic():
 def test_the_smallest_and_the_largest_uniform_number_find_a_word_that_has_probability(monkeypatch, draw):
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, draw, dtype=torch.float64))
     # Sevenths add up to a little less than 1, which must not lead past the end.
-    plain = TopicModel(n_topics=7, words_per_topic=3, alpha=1.0, min_length=1, max_length=1)
+    plain = World(n_topics=7, words_per_topic=3, alpha=1.0, min_length=1, max_length=1)
     assert plain.documents(50, generator=seeded()).ids.max() <= 21
     for n_topics in (1, 7):
         words = torch.zeros(n_topics, 14 * n_topics)
@@ -177,7 +177,7 @@ def test_the_smallest_and_the_largest_uniform_number_find_a_word_that_has_probab
 
 def test_words_without_probability_are_never_drawn():
     rows = [[0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 5.0]]
-    world = TopicModel(n_topics=2, words_per_topic=2, alpha=5.0, word_probabilities=rows, max_length=400)
+    world = World(n_topics=2, words_per_topic=2, alpha=5.0, word_probabilities=rows, max_length=400)
     documents = world.documents(2_000, generator=seeded())
     assert documents.ids[documents.mask].unique().tolist() == [2, 4]
 
@@ -187,7 +187,7 @@ def test_word_probability_tables_are_distributions_with_the_stated_limits():
         torch.testing.assert_close(table.sum(dim=1), torch.ones(4).double())
     assert torch.equal(zipf_words(4, 3, exponent=0.0), block_words(4, 3))
     assert torch.equal(overlapping_words(4, 3, overlap=0.0), block_words(4, 3))
-    assert torch.equal(TopicModel(n_topics=4, words_per_topic=3).topic_words, block_words(4, 3))
+    assert torch.equal(World(n_topics=4, words_per_topic=3).topic_words, block_words(4, 3))
     assert block_words(2, 2).tolist() == [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]
 
 
@@ -224,7 +224,7 @@ def test_a_stream_gives_fresh_batches_and_can_be_taken_up_again():
 
 
 def test_selected_documents_keep_their_tokens_and_lose_spare_padding():
-    documents = TopicModel(min_length=1, max_length=9).documents(20, generator=seeded())
+    documents = World(min_length=1, max_length=9).documents(20, generator=seeded())
     rows = documents.lengths.argsort()[:3].flip(0)
     part = documents.select(rows)
     assert part.ids.shape[1] == int(documents.lengths[rows].max())
@@ -242,13 +242,13 @@ def test_worlds_compare_hash_and_go_through_json():
     assert world == dataclasses.replace(LDA, word_probabilities=table.tolist())
     assert world != LDA
     assert hash(world) == hash(dataclasses.replace(LDA, word_probabilities=2 * table))
-    assert TopicModel(**json.loads(json.dumps(dataclasses.asdict(world)))) == world
+    assert World(**json.loads(json.dumps(dataclasses.asdict(world)))) == world
 
 
 def test_a_world_of_one_topic_or_all_topics_is_allowed():
-    single = TopicModel(n_topics=1, words_per_topic=5).documents(10, generator=seeded())
+    single = World(n_topics=1, words_per_topic=5).documents(10, generator=seeded())
     assert single.topic_proportions.eq(1).all()
-    every = TopicModel(n_topics=3, words_per_topic=1, topics_per_document=3).documents(10, generator=seeded())
+    every = World(n_topics=3, words_per_topic=1, topics_per_document=3).documents(10, generator=seeded())
     assert every.topic_proportions.eq(1 / 3).all()
     assert every.ids[every.mask].unique().tolist() == [1, 2, 3]
 
@@ -278,7 +278,7 @@ def test_a_world_of_one_topic_or_all_topics_is_allowed():
 )
 def test_impossible_worlds_are_refused_with_the_reason(settings, message):
     with pytest.raises(ValueError, match=message):
-        TopicModel(**settings)
+        World(**settings)
 
 
 def test_impossible_requests_are_refused_with_the_reason():
@@ -289,4 +289,4 @@ def test_impossible_requests_are_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"overlap .* must lie in \[0, 1\], got 1.5"):
         overlapping_words(2, 2, overlap=1.5)
     with pytest.raises(TypeError, match="n_topics"):
-        TopicModel(n_topics=2.5)
+        World(n_topics=2.5)

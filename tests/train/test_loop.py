@@ -25,11 +25,11 @@ from topic_probe.toy.model import (
     toy_parameters,
     toy_tensors,
 )
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.loop import train_toy
 
-WORLD = TopicModel(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=8, max_length=20)
+WORLD = World(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=8, max_length=20)
 SIZE = WORLD.vocabulary_size
 LOSSES = ("cross_entropy", "squared")
 
@@ -85,7 +85,7 @@ def gradients(model, value):
 @pytest.mark.parametrize("longest", [8, 20])
 def test_lean_and_hooked_loss_are_equal_with_all_gradients(regime, loss, longest):
     model = toy(regime)
-    masked = batch(TopicModel(3, 4, topics_per_document=2, min_length=8, max_length=longest))
+    masked = batch(World(3, 4, topics_per_document=2, min_length=8, max_length=longest))
     assert masked.mask.all() == (longest == 8)
     lean, hooked = lean_of(model, masked, loss), hooked_loss(model, masked, loss=loss)
     plain = plain_loss(toy_tensors(model), masked, loss)
@@ -271,7 +271,7 @@ def test_a_fixed_set_larger_than_a_batch_is_drawn_from_and_masked_anew_or_once()
 
 
 def test_documents_and_masking_can_be_others_than_the_models():
-    longer = TopicModel(3, 4, topics_per_document=1, min_length=50, max_length=50)
+    longer = World(3, 4, topics_per_document=1, min_length=50, max_length=50)
     given = train_toy(toy(), TrainConfig(steps=3, world=longer, masking=Masking(0.5, 0.0, 0.0)))
     built = build_toy(ToyConfig(world=longer, masking=Masking(0.5, 0.0, 0.0), dtype="float64"))
     assert torch.equal(given.loss, train_toy(built, TrainConfig(steps=3)).loss)
@@ -669,7 +669,7 @@ def test_impossible_settings_are_refused_with_what_was_needed(options, message):
 
 def test_settings_that_do_not_fit_the_model_are_refused():
     with pytest.raises(ValueError, match="the documents have 101 token ids, the model 13"):
-        train_toy(toy(), TrainConfig(steps=1, world=TopicModel()))
+        train_toy(toy(), TrainConfig(steps=1, world=World()))
     with pytest.raises(ValueError, match="with p_mask=0 nothing is masked"):
         train_toy(toy(), TrainConfig(steps=1, masking=Masking(p_mask=0.0)))
     with pytest.raises(ValueError, match="1000 batches in a row had nothing masked; raise p_mask=1e-12"):
@@ -757,7 +757,7 @@ def test_a_short_value_training_finds_blocks():
 
 
 def nearly_infinite_documents():
-    return TopicModel(n_topics=5, words_per_topic=3, topics_per_document=2, min_length=4000, max_length=4000)
+    return World(n_topics=5, words_per_topic=3, topics_per_document=2, min_length=4000, max_length=4000)
 
 
 @pytest.mark.slow

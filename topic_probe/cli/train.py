@@ -10,7 +10,7 @@ from topic_probe.cli.outputs import new_folder
 _SEED = Option("seed", "of the initialisation, the documents and the masks", int, 0)
 _SAME = "what the model is for"
 WORLD = Call(
-    "topic_probe.toy.world:TopicModel",
+    "topic_probe.toy.world:World",
     (
         Option("n_topics", "number of topics", int, 10),
         Option("words_per_topic", "words of a topic", int, 10),
@@ -115,7 +115,7 @@ def run(parsed: argparse.Namespace) -> int:
     from topic_probe.toy.agreement import world_topics
     from topic_probe.toy.masking import Masking
     from topic_probe.toy.model import ToyConfig, build_toy
-    from topic_probe.toy.world import TopicModel
+    from topic_probe.toy.world import World
     from topic_probe.train.history import TrainConfig
     from topic_probe.train.loop import train_toy
 
@@ -123,7 +123,7 @@ def run(parsed: argparse.Namespace) -> int:
     options = TOY.arguments(parsed)
     if "frozen" in options:
         options["frozen"] = mapping(options["frozen"], "--frozen")
-    world = TopicModel(**WORLD.arguments(parsed))
+    world = World(**WORLD.arguments(parsed))
     toy = ToyConfig(world=world, masking=Masking(**MASKING.arguments(parsed)), **options)
     training = TrainConfig(**TRAINING.arguments(parsed))
     with new_folder(parsed.out, overwrite=parsed.overwrite) as draft:

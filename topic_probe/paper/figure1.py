@@ -30,14 +30,14 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import NAMES, PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
 from topic_probe.toy.agreement import AgreementReport, world_topics
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 TITLE = "topics in trained word embeddings"
 SOURCE = "Figure 1, Section 6.1"
 CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
 WITH_L2 = ", L2"
 LONG = ", long documents"
-LONG_WORLD = TopicModel(topics_per_document=2, min_length=2000, max_length=2000)
+LONG_WORLD = World(topics_per_document=2, min_length=2000, max_length=2000)
 
 SETTINGS: tuple[Setting, ...] = (
     pair_setting("full", CE_SGD, 250_000, seconds=335.0),

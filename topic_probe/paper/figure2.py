@@ -21,7 +21,7 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.pictures import blocks_and_losses
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
 from topic_probe.toy.agreement import AgreementReport, world_topics
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 TITLE = "blocks in W_V under uniform attention"
 SOURCE = "Figure 2, Section 6.1"
@@ -34,7 +34,7 @@ LONG_DOCUMENTS: dict[str, Any] = {
     "suffix": WITH_L2 + LONG,
     "l2": 1e-6,
     "learning_rate": 1.0,
-    "world": TopicModel(topics_per_document=2, min_length=2000, max_length=2000),
+    "world": World(topics_per_document=2, min_length=2000, max_length=2000),
 }
 
 # Figure 10 compares its losses with these.

@@ -17,7 +17,7 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
 from topic_probe.toy.landscape import LandscapeReport, measure_landscape
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ WORLDS = {
 }
 TRAINED_WORLD = (10, 10, 2)
 
-LONG_WORLD = TopicModel(topics_per_document=2, min_length=1000, max_length=1000)
+LONG_WORLD = World(topics_per_document=2, min_length=1000, max_length=1000)
 _TRAINED = pair_setting(
     "keys", SQ_ADAM, 1_000, seconds=4.0, suffix=", long documents", world=LONG_WORLD, record_every=1
 )
@@ -90,9 +90,7 @@ def _landscape(world: tuple[int, int, int], runs: tuple[TrainedToy, ...]) -> Lan
     n_topics, words_per_topic, topics_per_document = world
     trained = {run.setting.name: run.model() for run in runs} if world == TRAINED_WORLD else {}
     return measure_landscape(
-        TopicModel(
-            n_topics=n_topics, words_per_topic=words_per_topic, topics_per_document=topics_per_document
-        ),
+        World(n_topics=n_topics, words_per_topic=words_per_topic, topics_per_document=topics_per_document),
         Masking(),
         trained=trained,
     )

@@ -17,7 +17,7 @@ from torch import nn
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
 from topic_probe.report import Report
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.loop import train_text, train_toy
@@ -60,7 +60,7 @@ class Setting:
         return self.train.loss, self.train.optimizer
 
     @property
-    def world(self) -> TopicModel:
+    def world(self) -> World:
         """Where the documents of a toy come from."""
         assert isinstance(self.toy, ToyConfig)
         return self.train.world or self.toy.world

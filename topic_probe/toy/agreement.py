@@ -20,7 +20,7 @@ from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import toy_config, toy_logits, toy_tensors
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
 from topic_probe.toy.theory.worlds import mask_share
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +154,7 @@ class AgreementReport(Report, kind="agreement"):
 
 def measure_agreement(
     model: nn.Module,
-    world: TopicModel | None = None,
+    world: World | None = None,
     masking: Masking | None = None,
     *,
     loss: str,
@@ -223,7 +223,7 @@ def measure_agreement(
     )
 
 
-def world_topics(world: TopicModel) -> Topics:
+def world_topics(world: World) -> Topics:
     """Which words belong to which topic in a world: those that a topic gives any probability."""
     if world.word_probabilities is None:
         return Topics.blocks(n_topics=world.n_topics, words_per_topic=world.words_per_topic)
@@ -246,7 +246,7 @@ class _Documents:
 
 # Several models are often compared on the same documents, whose posteriors take longer than a model does.
 @lru_cache(maxsize=2)
-def _documents(world: TopicModel, masking: Masking, n_documents: int, seed: int) -> _Documents:
+def _documents(world: World, masking: Masking, n_documents: int, seed: int) -> _Documents:
     """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [min(DRAWN_AT_ONCE, n_documents - start) for start in range(0, n_documents, DRAWN_AT_ONCE)]
@@ -266,7 +266,7 @@ def _documents(world: TopicModel, masking: Masking, n_documents: int, seed: int)
     return _Documents(batches, posteriors, best, None)
 
 
-def _no_posterior(world: TopicModel, batches: Sequence[MaskedBatch]) -> str | None:
+def _no_posterior(world: World, batches: Sequence[MaskedBatch]) -> str | None:
     """Why there is no exact Bayes-optimal prediction; None if there is one."""
     try:
         if posterior_method(world) == "sampling":
@@ -355,7 +355,7 @@ def _mean_over_documents(
 
 
 def _floor(
-    world: TopicModel, masking: Masking, regime: str, loss: Loss, reasons: dict[str, str]
+    world: World, masking: Masking, regime: str, loss: Loss, reasons: dict[str, str]
 ) -> tuple[float, str | None]:
     try:
         found = theory.loss_floor(world, masking, regime=regime, loss=loss)
@@ -369,7 +369,7 @@ def _floor(
 
 
 def _matrices(
-    model: nn.Module, world: TopicModel, masking: Masking, loss: Loss, reasons: dict[str, str]
+    model: nn.Module, world: World, masking: Masking, loss: Loss, reasons: dict[str, str]
 ) -> dict[str, Any]:
     """Everything about W_V and W_Eᵀ W_E."""
     nothing: dict[str, Any] = {
@@ -412,7 +412,7 @@ def _matrices(
 
 
 def _check(
-    tensors: Mapping[str, Tensor], world: TopicModel, masking: Masking
+    tensors: Mapping[str, Tensor], world: World, masking: Masking
 ) -> tuple[str, str, theory.OptimumCheck]:
     """The matrix that maps shown frequencies to predictions under uniform attention, held against its theorem."""
     W_E, W_V, b_V, b_pred = (tensors[name] for name in ("W_E", "W_V", "b_V", "b_pred"))
@@ -430,7 +430,7 @@ def _is_identity(matrix: Float64[Tensor, "row column"]) -> bool:
     return matrix.shape[0] == matrix.shape[1] and torch.equal(matrix, torch.eye(len(matrix)).double())
 
 
-def _entries(W: Float64[Tensor, "token token"], world: TopicModel) -> dict[str, float]:
+def _entries(W: Float64[Tensor, "token token"], world: World) -> dict[str, float]:
     topic = torch.arange(world.n_words) // world.words_per_topic
     same, words = topic[:, None] == topic, W[1:, 1:]
     parts = {
@@ -447,7 +447,7 @@ def _entries(W: Float64[Tensor, "token token"], world: TopicModel) -> dict[str, 
 
 def _attention(
     model: nn.Module,
-    world: TopicModel,
+    world: World,
     masking: Masking,
     batches: Sequence[MaskedBatch] | None,
     batch_size: int,

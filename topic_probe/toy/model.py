@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
@@ -84,7 +84,7 @@ class ToyConfig:
     """
 
     regime: str = "full"
-    world: TopicModel = field(default_factory=TopicModel)
+    world: World = field(default_factory=World)
     masking: Masking = field(default_factory=Masking)
     d_model: int | None = None
     d_attention: int | None = None
@@ -224,7 +224,7 @@ class ToyConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ToyConfig":
         """The config that :meth:`to_dict` wrote."""
-        world, masking = TopicModel(**values["world"]), Masking(**values["masking"])
+        world, masking = World(**values["world"]), Masking(**values["masking"])
         return cls(**{**values, "world": world, "masking": masking})
 
 

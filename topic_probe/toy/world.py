@@ -1,4 +1,4 @@
-"""Documents from a topic model: the two distributions of the paper, sampled in whole batches."""
+"""Worlds: the two distributions over documents of the paper, sampled in whole batches."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class TopicModel:
+class World:
     """A distribution over documents (Sections 3.1 and 6.1 of the paper).
 
     The vocabulary is 0..n: 0 is ``[MASK]`` and word i of 1..n belongs to topic ``ceil(i / words_per_topic)``.

@@ -24,7 +24,7 @@ from topic_probe.storage import (
 from topic_probe.toy.lean import LOSSES
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import TopicModel
+from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TrainConfig:
     batch_size: int = 40
     steps: int = 1000
     seed: int = 0
-    world: TopicModel | None = None
+    world: World | None = None
     masking: Masking | None = None
     n_documents: int | None = None
     remask: bool = True
@@ -119,7 +119,7 @@ class TrainConfig:
         return cls(
             **{
                 **values,
-                "world": None if world is None else TopicModel(**world),
+                "world": None if world is None else World(**world),
                 "masking": None if masking is None else Masking(**masking),
             }
         )

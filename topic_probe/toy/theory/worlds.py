@@ -15,7 +15,7 @@ from torch import Tensor
 
 @runtime_checkable
 class World(Protocol):
-    """A distribution over documents; :class:`topic_probe.toy.world.TopicModel` is one."""
+    """A distribution over documents; :class:`topic_probe.toy.world.World` is one."""
 
     @property
     def n_topics(self) -> int:
