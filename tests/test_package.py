@@ -14,8 +14,10 @@ ROOT = Path(tp.__file__).parent
 # A module imports only from rows above its own, or from its own folder.
 ROWS = [
     ("storage",),
-    ("topics",),
+    ("options",),
     ("uncertainty",),
+    ("words",),
+    ("topics",),
     ("contrast",),
     ("report",),
     ("text",),

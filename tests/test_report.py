@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from topic_probe.contrast import Contrast, PairSums
 from topic_probe import report as report_module
+from topic_probe.contrast import Contrast, PairSums
 from topic_probe.report import Report, load_report, provenance
 from topic_probe.topics import Topics
 

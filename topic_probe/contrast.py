@@ -47,9 +47,9 @@ def relations(
 ) -> Int8[Tensor, "*batch query key"]:
     """The relation of every query entry to every key entry, as a code on the device of the queries.
 
-    ``SAME_WORD`` for equal entries, ``SAME_TOPIC`` for different ones that share at least one topic,
-    ``DIFFERENT_TOPIC`` where both have topics and none is shared. An entry without a topic is in no relation,
-    not even to itself: ``NO_RELATION``.
+    ``SAME_WORD`` for forms of one word (equal entries, or entries that differ in case and space around them),
+    ``SAME_TOPIC`` for different words that share at least one topic, ``DIFFERENT_TOPIC`` where both have topics and
+    none is shared. An entry without a topic is in no relation, not even to itself: ``NO_RELATION``.
     """
     n_groups = len(topics.shared)
     # One more row and column, all NO_RELATION, is what the label -1 of an entry without a topic points at.
@@ -59,8 +59,10 @@ def relations(
     query_labels = topics.labels(query_entries).to(codes.device) % (n_groups + 1)
     key_labels = topics.labels(key_entries).to(codes.device) % (n_groups + 1)
     related = codes[query_labels.unsqueeze(-1), key_labels.unsqueeze(-2)]
-    equal = query_entries.unsqueeze(-1) == key_entries.unsqueeze(-2)
-    return torch.where(equal & (related != NO_RELATION), SAME_WORD, related)
+    same_form = topics.forms(query_entries).unsqueeze(-1) == topics.forms(key_entries).to(
+        codes.device
+    ).unsqueeze(-2)
+    return torch.where(same_form & (related != NO_RELATION), SAME_WORD, related)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
-"""Every number that the library prints on MiniLM, the bundled articles and a trained toy, by name; run to write them down.
+"""Every number that the library prints on MiniLM, the bundled articles and a trained toy, by name.
 
-``python tests/helpers/numbers.py FILE`` writes the numbers of the installed version.
+``python tests/helpers/measured_numbers.py FILE`` writes the numbers of the installed version.
 """
 
 import json

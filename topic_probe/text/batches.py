@@ -23,25 +23,31 @@ BATCHES_PER_SORT = 32
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its token ids and, where a tokenizer said so, the word that each token belongs to.
+    """One document: its token ids and, where the text was at hand, what of it are words, and where it came from.
 
     Attributes:
         ids: token ids without padding.
-        word_index: for every token the number of its word, -1 for tokens of no word (special tokens); None where
-            no tokenizer said which tokens form a word.
+        word_index: for every token the number of the word of the text that it lies in, alone or with others; -1 for
+            tokens of no word. None where nobody saw the text: every token then is a word of its own.
         special: True on special tokens; None where unknown.
+        whole: True on tokens that are exactly one word of the text, as `topic_probe.words` has it; None with
+            ``word_index``.
+        source: a hash of the text or article that it was cut from, the same for all its pieces; None takes that of
+            the ids.
     """
 
     ids: Int64[Tensor, " position"]
     word_index: Int64[Tensor, " position"] | None = None
     special: Bool[Tensor, " position"] | None = None
+    whole: Bool[Tensor, " position"] | None = None
+    source: int | None = None
 
     def __post_init__(self) -> None:
         if self.ids.ndim != 1 or self.ids.dtype != torch.int64:
             raise TypeError(
                 f"a Document needs one row of int64 ids, not {self.ids.dtype} of shape {tuple(self.ids.shape)}"
             )
-        for name, part in (("word_index", self.word_index), ("special", self.special)):
+        for name, part in (("word_index", self.word_index), ("special", self.special), ("whole", self.whole)):
             if part is not None and part.shape != self.ids.shape:
                 raise ValueError(
                     f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "

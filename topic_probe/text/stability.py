@@ -115,7 +115,7 @@ def _likeness(
 def _paired(
     likeness: Float64[np.ndarray, "topic partner"],
 ) -> tuple[Float64[np.ndarray, "topic"], Int64[np.ndarray, "topic"]]:
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+    from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(likeness, maximize=True)
     similarity, partner = np.zeros(len(likeness)), np.full(len(likeness), -1, dtype=np.int64)

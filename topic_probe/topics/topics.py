@@ -45,6 +45,7 @@ from topic_probe.topics.vocabulary import (
     tokenizer_hash,
     vocabulary_size,
 )
+from topic_probe.words import form
 
 __all__ = ["Coverage", "Topics", "tokenizer_hash"]
 
@@ -423,17 +424,36 @@ class Topics:
         table[self.words] = self.group_of_word
         return table
 
+    @cached_property
+    def form_of_word(self) -> Int64[Tensor, "word"]:
+        """Number of the form of every word: entries that are forms of one word ("President", " president") share it.
+
+        Without readable texts every entry is a word of its own.
+        """
+        if not self.texts:
+            return torch.arange(len(self.words))
+        numbers: dict[str | int, int] = {}
+        # What reads as nothing is no form of anything else.
+        forms = [form(text) or row for row, text in enumerate(self.texts)]
+        return torch.tensor([numbers.setdefault(name, len(numbers)) for name in forms])
+
+    @cached_property
+    def _form_of_entry(self) -> Int64[Tensor, "entry"]:
+        table = torch.full((self.vocabulary_size + len(self.compounds),), -1)
+        table[self.words] = self.form_of_word
+        return table
+
     def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Group of every entry; -1 where it has no topic or is out of range.
 
         Args:
             entries: Token ids, or entries of compounds, of any shape and on any device.
         """
-        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
-            raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
-        ids, table = entries.detach().cpu().long(), self._group_of_entry
-        known = (ids >= 0) & (ids < len(table))
-        return torch.where(known, table[ids.clamp(0, len(table) - 1)], -1).to(entries.device)
+        return _looked_up(entries, self._group_of_entry)
+
+    def forms(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range."""
+        return _looked_up(entries, self._form_of_entry)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -704,6 +724,15 @@ class Coverage:
 
 
 # --- putting topics together ------------------------------------------------------------------------
+
+
+def _looked_up(entries: Shaped[Tensor, "*shape"], table: Int64[Tensor, "entry"]) -> Int64[Tensor, "*shape"]:
+    """What a table says of entries of any shape, on their device; -1 for those out of its range."""
+    if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
+        raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
+    ids = entries.detach().cpu().long()
+    known = (ids >= 0) & (ids < len(table))
+    return torch.where(known, table[ids.clamp(0, len(table) - 1)], -1).to(entries.device)
 
 
 def _repeats(items: Sequence[Any]) -> list[Any]:
