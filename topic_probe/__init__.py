@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
     from topic_probe.lens.check import ModelCheck as ModelCheck
     from topic_probe.lens.check import check_model as check_model
-    from topic_probe.lens.hosts import open_model as open_model
-    from topic_probe.lens.hosts import random_init as random_init
+    from topic_probe.lens.opening import open_model as open_model
+    from topic_probe.lens.opening import random_init as random_init
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
@@ -101,8 +101,8 @@ _PUBLIC = {
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
     "measure_weights": "topic_probe.measure.weights",
-    "open_model": "topic_probe.lens.hosts",
-    "random_init": "topic_probe.lens.hosts",
+    "open_model": "topic_probe.lens.opening",
+    "random_init": "topic_probe.lens.opening",
     "report_page": "topic_probe.show.pages",
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.pages",

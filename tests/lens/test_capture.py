@@ -11,7 +11,7 @@ import transformers as hf
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, hosts, huggingface
+from topic_probe.lens import capture, opening, sites
 
 CASES = [(name, "huggingface") for name in zoo.ARCHITECTURES] + [
     (name, "bridge") for name in zoo.ARCHITECTURES if name in zoo.BRIDGED
@@ -22,7 +22,7 @@ CASES = [(name, "huggingface") for name in zoo.ARCHITECTURES] + [
 def opened(name, host):
     """A model, its hooked form and the view of it; nothing in this file changes them."""
     model = zoo.make(name)
-    hooked = hosts.open_model(model, host=host)
+    hooked = opening.open_model(model, host=host)
     return SimpleNamespace(model=model, hooked=hooked, view=capture.view(hooked))
 
 
@@ -145,7 +145,7 @@ def test_a_padded_batch_gives_what_single_documents_give(name, host):
 )
 def test_other_precisions_are_read_as_they_are(name, dtype):
     model = zoo.make(name).to(dtype)
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     inputs = view.inputs(*zoo.documents())
     own = zoo.own_patterns(model, inputs)
     for way in ways(view):
@@ -163,7 +163,7 @@ def test_other_precisions_are_read_as_they_are(name, dtype):
 @pytest.mark.parametrize("name", ["modernbert", "gemma2"])
 @pytest.mark.parametrize("order", [(3, 20, 12, 20), (20, 3, 20), (7, 8, 20, 5)])
 def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(name, order):
-    view = capture.view(hosts.open_model(zoo.make(name)))
+    view = capture.view(opening.open_model(zoo.make(name)))
     for seed, length in enumerate(order):
         inputs = view.inputs(*zoo.documents((length,), seed=seed))
         for site, (_, visible) in read(view, inputs, every_row(inputs), "hooks").items():
@@ -191,7 +191,7 @@ def test_keys_within_offsets_are_visible_where_they_are_real():
 def test_a_decoder_reads_the_document_behind_its_start_token():
     model = zoo.make("bart")
     model.config.decoder_start_token_id = 9
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     inputs = view.inputs(torch.tensor([[5, 6, 7], [8, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]]).bool())
     assert inputs.target_ids.tolist() == [[9, 5, 6], [9, 8, 5]]
     assert inputs.target_mask.int().tolist() == [[1, 1, 1], [1, 1, 0]]
@@ -215,7 +215,7 @@ def test_a_decoder_without_target_ids_is_an_error_that_says_so():
     ids, mask = zoo.documents()
     with pytest.raises(ValueError, match="no target side, which a decoder needs"):
         view.attention_rows(
-            huggingface.Inputs(ids, mask), {"source": ids, "target": ids}, lambda *_: None, through="hooks"
+            sites.Inputs(ids, mask), {"source": ids, "target": ids}, lambda *_: None, through="hooks"
         )
 
 
@@ -243,7 +243,7 @@ def hybrid():
 
 def test_layers_keep_their_numbers_where_only_some_attend():
     model = hybrid()
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     assert [(site.stack, site.layer) for site in view.sites] == [("self", 1), ("self", 3)]
     inputs = view.inputs(*zoo.documents())
     own = zoo.own_patterns(model, inputs)["self"]
@@ -267,7 +267,7 @@ def bigbird():
 
 def test_attention_that_bypasses_the_interface_in_half_of_a_model_is_not_lost():
     model = bigbird()
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     assert hooked.probe.through == "returned"
     view = capture.view(hooked)
     inputs = view.inputs(*zoo.documents())
@@ -287,7 +287,7 @@ def test_a_layer_that_calls_attention_twice_is_one_layer():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = hf.DiffLlamaModel(hf.DiffLlamaConfig(**zoo._grouped)).eval()
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     inputs = view.inputs(*zoo.documents())
     own = zoo.own_patterns(model, inputs)["self"]
     assert [site.layer for site in view.sites] == [0, 1, 2]
@@ -301,7 +301,7 @@ def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
     )  # fmt: skip
     model = hf.LongT5Model(config).eval()
     with pytest.warns(UserWarning, match="LongT5Model has attention that is not one pattern over all pairs"):
-        view = capture.view(hosts.open_model(model, host="huggingface"))
+        view = capture.view(opening.open_model(model, host="huggingface"))
     assert {site.stack for site in view.sites} == {"decoder", "cross"}
 
 
@@ -311,7 +311,7 @@ def test_a_decoder_that_is_causal_only_without_a_cache_is_run_without():
         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=37, decoder_ffn_dim=37,
         max_position_embeddings=64,
     )  # fmt: skip
-    view = capture.view(hosts.open_model(hf.FSMTModel(config).eval()))
+    view = capture.view(opening.open_model(hf.FSMTModel(config).eval()))
     inputs = view.inputs(*zoo.documents())
     for site, (pattern, visible) in read(view, inputs, every_row(inputs), "auto").items():
         if site.stack == "decoder":
@@ -360,7 +360,7 @@ LEARNED = (
 def test_the_context_length_is_the_longest_document_that_a_model_takes(name):
     if name == "distilbert":
         model = hf.DistilBertModel(hf.DistilBertConfig(**zoo._distilbert, max_position_embeddings=64)).eval()
-        hooked = hosts.open_model(model)
+        hooked = opening.open_model(model)
     else:
         hooked = opened(name, "huggingface").hooked
     limit = capture.context_length(hooked)
@@ -378,18 +378,18 @@ def test_the_context_length_of_relative_positions_is_what_the_configuration_says
 
 
 def test_special_and_padding_ids_come_from_the_configuration_where_there_is_no_tokenizer():
-    hooked = hosts.open_model(zoo.make("modernbert"))
+    hooked = opening.open_model(zoo.make("modernbert"))
     assert capture.special_ids(hooked) == {0, 1, 2}
     assert capture.pad_id(hooked) == 0
     model = zoo.make("llama")
     model.config.eos_token_id = [2, 7]
-    assert {2, 7} <= capture.special_ids(hosts.open_model(model))
-    assert capture.pad_id(hosts.open_model(model)) is None
+    assert {2, 7} <= capture.special_ids(opening.open_model(model))
+    assert capture.pad_id(opening.open_model(model)) is None
 
 
 def test_special_and_padding_ids_come_from_the_tokenizer_first():
     tokenizer = SimpleNamespace(all_special_ids=[3, None, 4], pad_token_id=3)
-    hooked = hosts.open_model(zoo.make("bert-headless"))
+    hooked = opening.open_model(zoo.make("bert-headless"))
     hooked.tokenizer = tokenizer
     assert capture.special_ids(hooked) == {3, 4}
     assert capture.pad_id(hooked) == 3
@@ -504,7 +504,7 @@ if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on
     @pytest.mark.parametrize("name", ["HookedTransformer", "HookedEncoder"])
     def test_the_classes_of_transformerlens_3_read_as_the_hugging_face_model_they_were_made_of(name):
         model, hooked = converted(name)
-        assert hosts.open_model(hooked) is hooked
+        assert opening.open_model(hooked) is hooked
         view = capture.view(hooked)
         assert view.honours_padding
         assert view.tap is None
@@ -525,7 +525,7 @@ if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on
         assert capture.context_length(hooked) == 64
         from topic_probe.lens import heads
 
-        free = hosts.open_model(model, host="huggingface")
+        free = opening.open_model(model, host="huggingface")
         for one, other in zip(view.sites, capture.sites(free), strict=True):
             mine, theirs = heads.head_weights(hooked, one), heads.head_weights(free, other)
             for weight in ("W_Q", "W_K", "W_V", "W_O"):

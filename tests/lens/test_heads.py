@@ -6,7 +6,7 @@ import transformers as hf
 import zoo
 from torch import nn
 
-from topic_probe.lens import capture, heads, hosts, huggingface
+from topic_probe.lens import capture, heads, huggingface, opening, sites
 
 CALLED = [name for name in zoo.ARCHITECTURES if name not in zoo.ONLY_RETURNED]
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
@@ -63,13 +63,13 @@ def between_documents(states):
 @pytest.mark.parametrize("name", CALLED)
 def test_projections_give_what_the_model_hands_to_its_attention_and_takes_from_it(name):
     model = zoo.make(name)
-    hooked = hosts.open_model(model, host="huggingface")
+    hooked = opening.open_model(model, host="huggingface")
     view = capture.view(hooked)
     # Documents that start with different words; BART's and T5's decoders see them behind their start token.
     ids, mask = zoo.documents()
     inputs = view.inputs(ids, mask)
     if inputs.target_ids is not None:
-        inputs = huggingface.Inputs(ids, mask, ids.clone(), mask.clone())
+        inputs = sites.Inputs(ids, mask, ids.clone(), mask.clone())
     watched = Watcher(model, inputs)
     assert len(watched.calls) == len(view.sites) == len(hooked.probe.sites)
     for site, (asking, asked, query, key, value, output) in zip(
@@ -96,7 +96,7 @@ def test_projections_give_what_the_model_hands_to_its_attention_and_takes_from_i
 @pytest.mark.parametrize("name", sorted(zoo.BRIDGED))
 def test_a_bridge_and_the_adapter_free_host_give_the_same_weights(name):
     model = zoo.make(name)
-    bridge, free = (hosts.open_model(model, host=host) for host in ("bridge", "huggingface"))
+    bridge, free = (opening.open_model(model, host=host) for host in ("bridge", "huggingface"))
     for one, other in zip(capture.sites(bridge), sorted_like(bridge, free), strict=True):
         assert one == other
         for weight in WEIGHTS:
@@ -123,7 +123,7 @@ def test_scores_from_the_weights_give_the_first_pattern_where_there_are_no_biase
     with torch.no_grad():
         for layer in (first.query, first.key) if name == "bert" else (first.c_attn,):
             layer.bias.zero_()
-    hooked = hosts.open_model(model, host=host)
+    hooked = opening.open_model(model, host=host)
     inputs = capture.view(hooked).inputs(*zoo.documents())
     states = zoo.own_hidden_states(model, inputs)[0]
     if name == "gpt2":
@@ -138,7 +138,7 @@ def test_scores_from_the_weights_give_the_first_pattern_where_there_are_no_biase
 
 
 def test_keys_and_values_that_heads_share_are_repeated_for_each():
-    hooked = hosts.open_model(zoo.make("llama"), host="huggingface")
+    hooked = opening.open_model(zoo.make("llama"), host="huggingface")
     found = heads.head_weights(hooked, capture.sites(hooked)[1])
     for weight in (found.W_K, found.W_V):
         assert torch.equal(weight[0], weight[1])
@@ -166,7 +166,7 @@ def test_other_layouts_of_fused_projections_are_taken_apart(model_class, config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    hooked = hosts.open_model(model, host="huggingface")
+    hooked = opening.open_model(model, host="huggingface")
     inputs = capture.view(hooked).inputs(*zoo.documents())
     for site, (asking, _, query, key, value, _) in zip(
         hooked.probe.sites, Watcher(model, inputs).calls, strict=True
@@ -201,7 +201,7 @@ def test_the_toys_weights_give_its_pattern():
 @pytest.mark.parametrize("name", ["albert", "electra", "albert-headless", "electra-discriminator"])
 def test_narrow_word_embeddings_are_widened_as_the_model_widens_them(name):
     model = zoo.make(name)
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     table = model.get_input_embeddings().weight
     trunk = huggingface.trunk(model)
     widen = (
@@ -219,7 +219,7 @@ def test_narrow_word_embeddings_are_widened_as_the_model_widens_them(name):
 def test_word_embeddings_as_wide_as_the_model_enter_it_as_they_are(name):
     model = zoo.make(name)
     assert torch.equal(
-        heads.embedding_in_residual(hosts.open_model(model)), model.get_input_embeddings().weight
+        heads.embedding_in_residual(opening.open_model(model)), model.get_input_embeddings().weight
     )
 
 
@@ -229,7 +229,7 @@ def test_word_embeddings_as_wide_as_the_model_enter_it_as_they_are(name):
 @pytest.mark.parametrize("host", ["auto", "huggingface"])
 def test_the_unembedding_makes_scores_of_the_last_state(name, scale, host):
     model = zoo.make(name)
-    hooked = hosts.open_model(model, host=host)
+    hooked = opening.open_model(model, host=host)
     inputs = capture.view(hooked).inputs(*zoo.documents())
     given = huggingface.arguments(model, inputs)
     with torch.no_grad():
@@ -246,14 +246,14 @@ def test_the_unembedding_of_bert_is_the_matrix_behind_its_transformation():
     model = zoo.make("bert")
     for host in ("bridge", "huggingface"):
         assert torch.equal(
-            heads.unembedding(hosts.open_model(model, host=host)), model.cls.predictions.decoder.weight.T
+            heads.unembedding(opening.open_model(model, host=host)), model.cls.predictions.decoder.weight.T
         )
 
 
 @pytest.mark.parametrize("name", ["bert-headless", "t5-encoder", "electra-discriminator", "gpt2-headless"])
 def test_without_a_head_over_words_there_is_no_unembedding(name):
     with pytest.raises(ValueError, match="has no head that scores the vocabulary"):
-        heads.unembedding(hosts.open_model(zoo.make(name)))
+        heads.unembedding(opening.open_model(zoo.make(name)))
 
 
 @pytest.mark.parametrize("name", ["albert", "electra"])
@@ -261,7 +261,7 @@ def test_a_head_behind_a_narrowing_layer_is_no_unembedding_of_the_stream(name):
     with pytest.raises(
         ValueError, match=r"reads 16 numbers behind a nonlinear layer, not the 32 of the residual"
     ):
-        heads.unembedding(hosts.open_model(zoo.make(name)))
+        heads.unembedding(opening.open_model(zoo.make(name)))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -269,7 +269,7 @@ def test_a_head_behind_a_narrowing_layer_is_no_unembedding_of_the_stream(name):
 
 @pytest.mark.parametrize("name", sorted(zoo.ONLY_RETURNED))
 def test_models_that_only_return_patterns_have_no_readable_head_weights(name):
-    hooked = hosts.open_model(zoo.make(name))
+    hooked = opening.open_model(zoo.make(name))
     with pytest.raises(
         ValueError, match="hides its attention layers, so the weights of its heads cannot be read"
     ):
@@ -282,7 +282,7 @@ def test_projections_that_hold_more_than_heads_are_refused():
         num_key_value_heads=2, head_dim=8, layer_types=["linear_attention", "full_attention"], num_experts=4,
         num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16,
     )  # fmt: skip
-    hooked = hosts.open_model(hf.Qwen3NextModel(config).eval(), host="huggingface")
+    hooked = opening.open_model(hf.Qwen3NextModel(config).eval(), host="huggingface")
     (site,) = capture.sites(hooked)
     assert site.layer == 1
     with pytest.raises(
@@ -293,7 +293,7 @@ def test_projections_that_hold_more_than_heads_are_refused():
 
 def test_projections_of_an_unknown_name_are_refused():
     model = zoo.make("bert-headless")
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     module = model.encoder.layer[0].attention.self
     module.question = module._modules.pop("query")
     with pytest.raises(
@@ -304,7 +304,7 @@ def test_projections_of_an_unknown_name_are_refused():
 
 def test_an_output_projection_of_an_unknown_name_is_refused():
     model = zoo.make("bert-headless")
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     output = model.encoder.layer[0].attention.output
     output.mix = output._modules.pop("dense")
     with pytest.raises(ValueError, match="the output projection of BertSelfAttention is not known"):
@@ -313,6 +313,6 @@ def test_an_output_projection_of_an_unknown_name_is_refused():
 
 def test_word_embeddings_that_are_widened_in_an_unknown_way_are_refused():
     config = hf.MobileBertConfig(**zoo._narrow, intra_bottleneck_size=16, true_hidden_size=16)
-    hooked = hosts.open_model(hf.MobileBertModel(config).eval())
+    hooked = opening.open_model(hf.MobileBertModel(config).eval())
     with pytest.raises(ValueError, match="MobileBertModel have 16 numbers and its residual stream 32"):
         heads.embedding_in_residual(hooked)

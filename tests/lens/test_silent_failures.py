@@ -13,8 +13,8 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, hosts, huggingface
-from topic_probe.lens.huggingface import Site
+from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens.sites import Site
 from topic_probe.text.batches import token_batches
 
 IDS, MASK = zoo.documents()
@@ -165,7 +165,7 @@ def test_a_mask_always_goes_along_because_a_bridge_without_one_attends_to_paddin
 
 
 def test_the_adapter_free_host_and_documents_demand_a_mask_where_one_is_needed():
-    hooked = hosts.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert"))
     with pytest.raises(TypeError, match="attention_mask"):
         hooked(IDS)
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_the_adapter_free_host_and_documents_demand_a_mask_where_one_is_needed()
 
 def test_texts_never_reach_a_host():
     topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7]}, vocabulary_size=zoo.VOCABULARY)
-    hooked = hosts.open_model(zoo.make("bert"))
+    hooked = opening.open_model(zoo.make("bert"))
     with pytest.raises(TypeError, match=r"encode texts first with topic_probe\.encode_texts"):
         tp.measure_attention(hooked, topics, ["a frog", "and a much longer toad"])
 
@@ -205,14 +205,14 @@ def test_edits_of_patterns_are_lost_in_a_bridge_over_bert_and_take_effect_in_the
     with warnings_of_transformerlens():
         discarded = bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=[hook])
     torch.testing.assert_close(getattr(discarded, "logits", discarded), plain, rtol=0, atol=1e-5)
-    hooked = hosts.open_model(model, host="huggingface")
+    hooked = opening.open_model(model, host="huggingface")
     edited = hooked.run_with_hooks(IDS, MASK, fwd_hooks=[hook]).logits
     assert (edited - plain).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "llama", "t5-encoder", "modernbert"])
 def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
-    hooked = hosts.open_model(zoo.make(name), host="huggingface")
+    hooked = opening.open_model(zoo.make(name), host="huggingface")
     view = capture.view(hooked)
     first, second = list(read(view).values())[:2]
     hooked.hook_dict[view.sites[0].hook_name].add_hook(swap)
@@ -220,7 +220,7 @@ def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
     torch.testing.assert_close(edited[0][0], first[0][0].flip(0), rtol=0, atol=1e-5)
     assert (changed[0] - second[0])[0].abs().max() > 1e-3
     assert view.tap is not None
-    with_edit_in_place = hosts.open_model(zoo.make(name), host="huggingface")
+    with_edit_in_place = opening.open_model(zoo.make(name), host="huggingface")
 
     def in_place(pattern, hook):
         pattern.copy_(pattern.flip(1))
@@ -233,7 +233,7 @@ def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
 def test_an_edited_pattern_gives_what_the_edited_model_gives():
     """A pattern that attends to nothing but itself leaves of attention only the values of each position."""
     model = zoo.make("bert-headless")
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
 
     def itself(pattern, hook):
         return torch.eye(pattern.shape[-1]).expand_as(pattern)
@@ -250,7 +250,7 @@ def test_an_edited_pattern_gives_what_the_edited_model_gives():
 
 @pytest.mark.parametrize("name", sorted(zoo.ONLY_RETURNED))
 def test_edits_are_refused_where_a_model_only_returns_its_patterns(name):
-    hooked = hosts.open_model(zoo.make(name))
+    hooked = opening.open_model(zoo.make(name))
     for edit in (swap, lambda pattern, hook: pattern.mul_(0.5)):
         with pytest.raises(
             ValueError, match=r"a hook changed blocks\.1\.attn\.hook_pattern, but \w+ only returns its"
@@ -281,7 +281,7 @@ def test_nothing_but_the_patterns_is_hooked_and_no_run_is_cut_short(name):
             bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=hooks)
         scores, pattern = (seen[f"blocks.0.attn.hook_{what}"] for what in ("attn_scores", "pattern"))
         assert torch.equal(scores, pattern)  # the failure: these are no scores
-    hooked = hosts.open_model(zoo.make(name))
+    hooked = opening.open_model(zoo.make(name))
     true_hooks, used, view = hooked.hooks, [], capture.view(hooked)
 
     def spying(fwd_hooks=(), **options):
@@ -318,7 +318,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
 
 def test_rows_that_do_not_sum_to_one_are_an_error():
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
-    hooked = hosts.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert"))
     hooked.hook_dict["blocks.2.attn.hook_pattern"].add_hook(lambda pattern, hook: 0.9 * pattern)
     with pytest.raises(ValueError, match=r"blocks\.2\.attn\.hook_pattern sums to 0\.9 instead of 1"):
         tp.measure_attention(hooked, topics, [IDS[0].tolist()], n_permutations=0)
@@ -333,7 +333,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
     attention = [module for module in model.modules() if type(module).__name__ == "AlbertAttention"]
     assert len(attention) == 1
     attention[0].register_forward_hook(lambda *_: calls.append(1))
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     calls.clear()
     found = list(read(view).values())
     assert len(calls) == len(found) == 3
@@ -344,7 +344,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
 
 def test_a_layer_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     model.config.num_hidden_layers = 2
     with pytest.raises(ValueError, match=r"no attention pattern was seen at blocks\.2\.attn"):
         read(view, "hooks")
@@ -364,7 +364,7 @@ def test_a_layer_that_is_no_longer_called_is_noticed():
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name):
     model = zoo.make(name)
-    hooked = hosts.open_model(model, host="bridge")
+    hooked = opening.open_model(model, host="bridge")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="BertArchitectureAdapter does not support fold_ln")
         hooked.enable_compatibility_mode()
@@ -377,7 +377,7 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_word_embeddings_stay_as_they_are_in_compatibility_mode_without_processing(name):
     model = zoo.make(name)
-    hooked = hosts.open_model(model, host="bridge")
+    hooked = opening.open_model(model, host="bridge")
     hooked.enable_compatibility_mode(no_processing=True)
     assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
 
@@ -489,7 +489,7 @@ def test_both_attention_functions_bring_their_mask_function(monkeypatch):
     huggingface.register_attention()
     for name in (huggingface.EAGER, huggingface.BESIDE_SDPA):
         assert name in AttentionMaskInterface().valid_keys()
-    for pattern, visible in read(capture.view(hosts.open_model(model))).values():
+    for pattern, visible in read(capture.view(opening.open_model(model))).values():
         assert not pattern[1, :, :9, 9:].any()
         assert not visible[1, :, 9:].any()
 
@@ -506,7 +506,7 @@ def test_a_lost_mask_function_is_noticed_and_the_true_patterns_are_read_another_
     }
     monkeypatch.setattr(AttentionMaskInterface, "_global_mapping", kept)
     model = zoo.make(name)
-    view = capture.view(hosts.open_model(model))
+    view = capture.view(opening.open_model(model))
     assert view.tap is None
     assert_true_patterns(view, model)
 
@@ -539,7 +539,7 @@ def test_something_else_than_a_pattern_at_a_pattern_hook_is_refused():
     ],
 )
 def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern(pattern, values):
-    hooked = hosts.open_model(zoo.make("bert-headless"))
+    hooked = opening.open_model(zoo.make("bert-headless"))
     inputs = capture.trial_inputs(hooked)
     with pytest.raises(ValueError, match=f"is not an attention pattern: needed .*{values}"):
         capture._check_pattern(hooked, capture.sites(hooked)[0], pattern, inputs)
@@ -558,7 +558,7 @@ def test_a_host_that_fails_on_plain_tokens_is_refused_with_its_own_words():
 
 def test_padding_stays_dark_in_the_eyes_of_the_trial_where_padded_rows_are_not_a_number():
     site = Site("self", 0, "blocks.0.attn.hook_pattern")
-    inputs = huggingface.some_tokens(50, torch.device("cpu"))
+    inputs = sites.some_tokens(50, torch.device("cpu"))
     pattern = (
         (inputs.mask[:, None, None, :] / inputs.mask.sum(1)[:, None, None, None]).expand(2, 1, 7, 7).clone()
     )

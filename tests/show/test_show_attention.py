@@ -13,7 +13,7 @@ from page_parser import Parsed, check_stands_alone
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
-from topic_probe.lens.huggingface import Inputs
+from topic_probe.lens.sites import Inputs
 from topic_probe.show.pages import attention_page, read_text_attention, show_attention
 from topic_probe.topics import Topics
 

@@ -19,7 +19,7 @@ CORPUS_HELP = (
 BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
 
 OPEN_MODEL = Call(
-    "topic_probe.lens.hosts:open_model",
+    "topic_probe.lens.opening:open_model",
     (
         Option("tokenizer", "name or folder of the tokenizer, where it does not lie beside the model"),
         Option("host", "how the model is opened", default="auto", choices=("auto", "bridge", "huggingface")),
@@ -117,7 +117,7 @@ DOCUMENTS = Call(
 
 def open_model(parsed: argparse.Namespace) -> Any:
     """The model that a command names, hooked."""
-    from topic_probe.lens import hosts
+    from topic_probe.lens import opening
 
     folder = Path(parsed.model).expanduser()
     trained = folder / "history" if (folder / "history").is_dir() else folder
@@ -131,12 +131,12 @@ def open_model(parsed: argparse.Namespace) -> Any:
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
     with quiet_transformers(progress=parsed.console.progress):
-        return hosts.open_model(parsed.model, **options)
+        return opening.open_model(parsed.model, **options)
 
 
 def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
     """The model of a history; one trained on text can be given the tokenizer that it was trained with."""
-    from topic_probe.lens.hosts import open_model as open_hooked
+    from topic_probe.lens.opening import open_model as open_hooked
     from topic_probe.train.bert import TextConfig
     from topic_probe.train.history import History
 
@@ -173,7 +173,7 @@ def _check_device(name: str) -> None:
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
     """The tokenizer of a model, from a folder or the hub."""
-    from topic_probe.lens.hosts import load_tokenizer
+    from topic_probe.lens.opening import load_tokenizer
 
     with quiet_transformers(progress=False):
         tokenizer = load_tokenizer(str(Path(name).expanduser()) if name.startswith("~") else name, revision)

@@ -16,7 +16,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from topic_probe.lens import huggingface
-from topic_probe.lens.huggingface import Inputs, Probe, Site
+from topic_probe.lens.huggingface import Probe
+from topic_probe.lens.sites import Inputs, Site, some_tokens
+from topic_probe.lens.sites import key_side as key_side
+from topic_probe.lens.sites import keys_mask as keys_mask
+from topic_probe.lens.sites import queries_mask as queries_mask
+from topic_probe.lens.sites import query_side as query_side
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 
@@ -26,10 +31,6 @@ Through = Literal["auto", "hooks", "rows"]
 _PATTERN_HOOK = re.compile(
     r"(?P<stack>(?:encoder_|decoder_)?)blocks\.(?P<layer>\d+)\.(?:(?P<kind>attn|self_attn|cross_attn)\.)hook_pattern$"
 )
-
-
-# So many diagonals at the edge of a pattern have to be dark before a mask is believed to hide them.
-_SHORT_DIAGONALS = 4
 
 
 def sites(model: Any) -> tuple[Site, ...]:
@@ -196,26 +197,6 @@ class _RowListener:
         visible = huggingface.visible_keys(mask, len(index), *shape).to(index.device)
         chosen = visible.gather(1, index[:, :, None].expand(-1, -1, shape[1]))
         self.read(self.numbers[call], wanted(index), chosen)
-
-
-def query_side(site: Site) -> str:
-    """Whose positions ask at a site: "source" or, in a decoder, "target"."""
-    return "target" if site.stack in ("decoder", "cross") else "source"
-
-
-def key_side(site: Site) -> str:
-    """Whose positions are attended to at a site: "source" or, within a decoder, "target"."""
-    return "target" if site.stack == "decoder" else "source"
-
-
-def queries_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch query"]:
-    """Which queries of a site are real tokens."""
-    return inputs.side(query_side(site))[1]
-
-
-def keys_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch key"]:
-    """Which keys of a site are real tokens."""
-    return inputs.side(key_side(site))[1]
 
 
 def visible_by_offset(
@@ -398,7 +379,7 @@ def trial_inputs(model: Any) -> Inputs:
     inside = huggingface_model(model)
     if inside is not None:
         return huggingface.trial_inputs(inside)
-    return huggingface.some_tokens(vocabulary_size(model), next(model.parameters()).device)
+    return some_tokens(vocabulary_size(model), next(model.parameters()).device)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from topic_probe.lens import capture
-from topic_probe.lens.huggingface import Inputs, Probe, Site, evaluating
+from topic_probe.lens.huggingface import Probe, evaluating
+from topic_probe.lens.sites import Inputs, Site
 
 # The versions that the tests run with.
 TESTED: Mapping[str, tuple[str, ...]] = {

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from topic_probe.lens import capture
-from topic_probe.lens.huggingface import Probe, Site
+from topic_probe.lens.huggingface import Probe
+from topic_probe.lens.sites import Site
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def measure_attention(
         OSError: where the checkpoint cannot be written.
         RuntimeError: where another process failed, or ``distributed`` finds no processes.
     """
-    from topic_probe.lens.hosts import open_model
+    from topic_probe.lens.opening import open_model
 
     if level not in ("token", "word"):
         raise ValueError(f"level must be 'token' or 'word', not {level!r}")

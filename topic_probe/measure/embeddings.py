@@ -131,7 +131,7 @@ def measure_embeddings(
             measurement.
         RuntimeError: where another process failed, or ``distributed`` finds no processes.
     """
-    from topic_probe.lens.hosts import open_model
+    from topic_probe.lens.opening import open_model
 
     check_interval(n_resamples, confidence)
     with joined(distributed and documents is not None) as processes:

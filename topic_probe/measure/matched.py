@@ -173,7 +173,7 @@ def measure_matched(
     Raises:
         ValueError: for topics or counts of another vocabulary, or where fewer than two words are left.
     """
-    from topic_probe.lens.hosts import open_model
+    from topic_probe.lens.opening import open_model
 
     model = open_model(model)
     capture.check_topics(model, topics)

@@ -17,7 +17,7 @@ from topic_probe.contrast import (
     relations,
 )
 from topic_probe.lens import capture
-from topic_probe.lens.huggingface import Site
+from topic_probe.lens.sites import Site
 from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
 from topic_probe.measure.stream import run
 from topic_probe.measure.totals import Totals

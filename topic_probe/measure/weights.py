@@ -19,7 +19,7 @@ from torch import Tensor
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.heads import embedding_in_residual, head_weights, unembedding
-from topic_probe.lens.huggingface import Site
+from topic_probe.lens.sites import Site
 from topic_probe.measure.matrix import (
     MatrixReport,
     choose_level,
@@ -100,7 +100,7 @@ def measure_weights(
     Raises:
         ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
     """
-    from topic_probe.lens.hosts import open_model
+    from topic_probe.lens.opening import open_model
 
     model = open_model(model)
     capture.check_topics(model, topics)

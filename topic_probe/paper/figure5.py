@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.lens.hosts import load_tokenizer
+from topic_probe.lens.opening import load_tokenizer
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import hub_is_reachable
 from topic_probe.paper.recipe import NAMES, RecipeResult, Setting, TrainedToy, choose, train_all

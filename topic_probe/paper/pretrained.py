@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.lens import capture
-from topic_probe.lens.hosts import open_model, random_init
+from topic_probe.lens.opening import open_model, random_init
 from topic_probe.text.batches import Document
 from topic_probe.text.corpus import Corpus, DocumentStream
 from topic_probe.text.lda import TopicFit, fit_topics

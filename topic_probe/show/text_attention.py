@@ -126,7 +126,7 @@ def read_text_attention(
     check_rows: bool = True,
 ) -> TextAttention:
     """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
-    from topic_probe.lens.hosts import open_model
+    from topic_probe.lens.opening import open_model
 
     for name, given in (("max_tokens", max_tokens), ("max_heads", max_heads)):
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:

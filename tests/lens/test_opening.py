@@ -20,7 +20,7 @@ from real_text import minilm_folder
 from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, hosts, huggingface
+from topic_probe.lens import capture, huggingface, opening, sites
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 
@@ -96,15 +96,15 @@ def test_a_hugging_face_model_comes_back_as_it_went_in(name):
     seen = []
     huggingface.trunk(model).register_forward_hook(lambda *_: seen.append(1))
     before, state = snapshot(model), generators()
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     patterns_of(hooked, "hooks")
     patterns_of(hooked)
     capture.hidden_states(hooked, capture.view(hooked).inputs(*zoo.documents()), lambda *_: None)
     capture.word_embeddings(hooked)
-    hosts.random_init(hooked, seed=1)
+    opening.random_init(hooked, seed=1)
     assert_unchanged(model, before)
     assert generators() == state
-    host = hosts.open_model(model, host="huggingface")
+    host = opening.open_model(model, host="huggingface")
     seen.clear()
     host(**huggingface.arguments(model, capture.view(hooked).inputs(*zoo.documents())))
     assert seen
@@ -125,7 +125,7 @@ class MidwayError(Exception):
 def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through):
     model = mixed_modes(zoo.make(name))
     before = snapshot(model)
-    hooked = hosts.open_model(model, host=host)
+    hooked = opening.open_model(model, host=host)
     mixed_modes(hooked)
     inside = hooked.original_model
     modes = [module.training for root in (hooked, inside) for module in root.modules()]
@@ -151,7 +151,7 @@ def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through)
     ]
     assert huggingface._listener.get() is None
     assert torch.is_grad_enabled()
-    one, other = patterns_of(hooked, through), patterns_of(hosts.open_model(model, host=host), through)
+    one, other = patterns_of(hooked, through), patterns_of(opening.open_model(model, host=host), through)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -168,17 +168,17 @@ def test_a_tokenizer_comes_back_as_it_went_in():
         )  # fmt: skip
 
     before = state()
-    hooked = hosts.open_model(model, tokenizer=tokenizer, host="bridge")
+    hooked = opening.open_model(model, tokenizer=tokenizer, host="bridge")
     assert state() == before
     assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(tokenizer)
     assert capture.special_ids(hooked) == set(tokenizer.all_special_ids)
-    assert hosts.open_model(model, tokenizer=tokenizer, host="huggingface").tokenizer is tokenizer
+    assert opening.open_model(model, tokenizer=tokenizer, host="huggingface").tokenizer is tokenizer
 
 
 @pytest.mark.parametrize("host", ["bridge", "huggingface"])
 def test_weights_are_shared_and_not_copied(host):
     model = zoo.make("bert")
-    hooked = hosts.open_model(model, host=host)
+    hooked = opening.open_model(model, host=host)
     inside = {parameter.data_ptr() for parameter in hooked.original_model.parameters()}
     assert inside == {parameter.data_ptr() for parameter in model.parameters()}
 
@@ -232,7 +232,7 @@ OWN_LAYERS = {"native": native, "toy": toy} | (
 
 @pytest.mark.parametrize("name", [*OWN_LAYERS, "bert", "gpt2", "albert"])
 def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
-    model = OWN_LAYERS[name]() if name in OWN_LAYERS else hosts.open_model(zoo.make(name))
+    model = OWN_LAYERS[name]() if name in OWN_LAYERS else opening.open_model(zoo.make(name))
     for number, module in enumerate(model.modules()):
         module.training = number % 2 == 0
     modes = [module.training for module in model.modules()]
@@ -243,8 +243,8 @@ def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
     if other is not None:
         other.add_hook(lambda state, hook: seen.append("residual"))
     hooks = [list(point.fwd_hooks) for point in model.hook_dict.values()]
-    assert hosts.open_model(model) is model
-    assert hosts.open_model(model, host="huggingface", device="cpu") is model
+    assert opening.open_model(model) is model
+    assert opening.open_model(model, host="huggingface", device="cpu") is model
     view = capture.view(model)
     assert seen == []  # a trial run is nothing that the user asked for
     patterns_of(model)
@@ -293,7 +293,7 @@ def test_models_of_transformerlens_own_layers_show_the_softmax_of_their_own_quer
 def own(model):
     """Hugging Face's own patterns of some padded documents, in the order of our sites."""
     ids, mask = zoo.documents()
-    patterns = zoo.own_patterns(model, huggingface.Inputs(ids, mask))
+    patterns = zoo.own_patterns(model, sites.Inputs(ids, mask))
     return patterns["self"]
 
 
@@ -303,7 +303,7 @@ def own(model):
 def test_a_folder_gives_the_model_that_was_saved(name, tmp_path):
     model = zoo.make(name)
     model.save_pretrained(tmp_path)
-    hooked = hosts.open_model(str(tmp_path) if name == "bert" else tmp_path)
+    hooked = opening.open_model(str(tmp_path) if name == "bert" else tmp_path)
     assert type(hooked.original_model) is type(model)
     assert type(hooked).__name__ == ("TransformerBridge" if name in zoo.BRIDGED else "HuggingFaceHost")
     for shown, expected in zip(patterns_of(hooked), own(model), strict=True):
@@ -320,11 +320,11 @@ def test_a_folder_gives_the_model_that_was_saved(name, tmp_path):
 def test_a_folder_relative_to_the_home_directory_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     zoo.make("bert-headless").save_pretrained(tmp_path / "model")
-    assert capture.vocabulary_size(hosts.open_model("~/model")) == zoo.VOCABULARY
+    assert capture.vocabulary_size(opening.open_model("~/model")) == zoo.VOCABULARY
 
 
 def test_the_real_checkpoint_opens_with_its_tokenizer():
-    hooked = hosts.open_model(minilm_folder())
+    hooked = opening.open_model(minilm_folder())
     assert capture.word_embeddings(hooked).shape == (30522, 384)
     view = capture.view(hooked)
     assert [(site.stack, site.layer) for site in view.sites] == [("self", layer) for layer in range(6)]
@@ -347,7 +347,7 @@ def test_the_real_checkpoint_opens_with_its_tokenizer():
 
 def test_loaded_models_take_the_dtype_and_device_asked_for(tmp_path):
     zoo.make("bert").save_pretrained(tmp_path)
-    hooked = hosts.open_model(tmp_path, dtype=torch.bfloat16, device="cpu")
+    hooked = opening.open_model(tmp_path, dtype=torch.bfloat16, device="cpu")
     assert capture.word_embeddings(hooked).dtype == torch.bfloat16
     assert capture.describe(hooked)["dtype"] == "bfloat16"
     assert capture.view(hooked).honours_padding
@@ -359,7 +359,7 @@ def test_a_head_that_the_checkpoint_does_not_hold_is_left_out_and_never_random(t
     config = json.loads((tmp_path / "config.json").read_text())
     config["architectures"] = ["BertForMaskedLM"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    hooked = hosts.open_model(tmp_path)
+    hooked = opening.open_model(tmp_path)
     assert type(hooked.original_model) is hf.BertModel
     for shown, expected in zip(patterns_of(hooked), own(model), strict=True):
         torch.testing.assert_close(shown[0], expected[0], rtol=0, atol=5e-5)
@@ -376,27 +376,27 @@ def test_a_checkpoint_that_lacks_weights_is_refused(lost, tmp_path):
     del tensors[lost]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=rf"lacks 1 weights of BertModel \(such as '{lost}'\)"):
-        hosts.open_model(tmp_path)
+        opening.open_model(tmp_path)
 
 
 def test_a_fresh_pooler_is_no_reason_to_refuse(tmp_path):
     model = hf.BertModel(hf.BertConfig(**zoo._encoder), add_pooling_layer=False)
     model.save_pretrained(tmp_path)
-    assert len(capture.view(hosts.open_model(tmp_path)).sites) == 3
+    assert len(capture.view(opening.open_model(tmp_path)).sites) == 3
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
-        hosts.open_model(tmp_path / "nowhere")
+        opening.open_model(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"there is no folder '\./nowhere'"):
-        hosts.open_model("./nowhere")
+        opening.open_model("./nowhere")
 
 
 def test_a_folder_without_a_model_is_an_error_that_says_what_is_missing(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"holds no config\.json; give one that save_pretrained has written"
     ):
-        hosts.open_model(tmp_path)
+        opening.open_model(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["config.json", "model.safetensors", "no weights"])
@@ -410,13 +410,13 @@ def test_damaged_files_are_an_error_that_names_the_folder(damage, tmp_path):
     with pytest.raises(
         OSError, match=f"(?s)cannot load '{tmp_path}'.*Give a folder that save_pretrained has written"
     ):
-        hosts.open_model(tmp_path)
+        opening.open_model(tmp_path)
 
 
 def test_an_unknown_architecture_is_an_error_that_names_it(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "never-heard-of"}))
     with pytest.raises(ValueError, match="never-heard-of"):
-        hosts.open_model(tmp_path)
+        opening.open_model(tmp_path)
 
 
 def test_a_hub_name_without_a_network_says_how_to_get_the_files():
@@ -424,7 +424,7 @@ def test_a_hub_name_without_a_network_says_how_to_get_the_files():
     with pytest.raises(
         OSError, match=r"(?s)cannot load 'google-bert/bert-base-uncased'.*hf download google-bert/bert"
     ):
-        hosts.open_model("google-bert/bert-base-uncased")
+        opening.open_model("google-bert/bert-base-uncased")
 
 
 @pytest.mark.parametrize("source", [None, 3, nn.Linear(2, 2), hf.BertModel, {"a": 1}, torch.zeros(2)])
@@ -432,12 +432,12 @@ def test_anything_else_is_a_type_error(source):
     with pytest.raises(
         TypeError, match="open_model needs a hooked model, a Hugging Face model, a folder or a name"
     ):
-        hosts.open_model(source)
+        opening.open_model(source)
 
 
 def test_an_unknown_host_is_an_error():
     with pytest.raises(ValueError, match="host must be 'auto', 'bridge' or 'huggingface', not 'vllm'"):
-        unwrap(hosts.open_model)(zoo.make("bert"), host="vllm")  # below the type checker of the tests
+        unwrap(opening.open_model)(zoo.make("bert"), host="vllm")  # below the type checker of the tests
 
 
 def save_word_level_tokenizer(folder):
@@ -455,11 +455,11 @@ def save_word_level_tokenizer(folder):
 def test_a_folder_brings_its_tokenizer_unless_another_is_given(name, tmp_path):
     zoo.make(name).save_pretrained(tmp_path)
     saved = save_word_level_tokenizer(tmp_path)
-    hooked = hosts.open_model(tmp_path)
+    hooked = opening.open_model(tmp_path)
     assert hooked.tokenizer("w3 w4 never")["input_ids"] == [3, 4, 0]
     assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(saved)
     assert {0, 1} <= capture.special_ids(hooked)
-    given = hosts.open_model(tmp_path, tokenizer=hf.ByT5Tokenizer())
+    given = opening.open_model(tmp_path, tokenizer=hf.ByT5Tokenizer())
     assert tokenizer_hash(given.tokenizer) == tokenizer_hash(hf.ByT5Tokenizer())
     assert isinstance(capture.pad_id(given), int)
 
@@ -470,14 +470,14 @@ def test_a_folder_brings_its_tokenizer_unless_another_is_given(name, tmp_path):
 @pytest.mark.parametrize("name", zoo.ARCHITECTURES)
 def test_a_bridge_is_taken_where_transformerlens_has_a_true_adapter_and_the_adapter_free_host_elsewhere(name):
     model = zoo.make(name)
-    assert type(hosts.open_model(model, host="huggingface")).__name__ == "HuggingFaceHost"
+    assert type(opening.open_model(model, host="huggingface")).__name__ == "HuggingFaceHost"
     expected = "TransformerBridge" if name in zoo.BRIDGED else "HuggingFaceHost"
-    assert type(hosts.open_model(model)).__name__ == expected
+    assert type(opening.open_model(model)).__name__ == expected
     if name not in zoo.BRIDGED:
         with pytest.raises(
             ValueError, match=r"TransformerLens cannot host \w+: .*Use host='auto' or host='huggingface'"
         ):
-            hosts.open_model(model, host="bridge")
+            opening.open_model(model, host="bridge")
 
 
 def test_a_bridge_that_shows_other_patterns_than_the_model_is_refused(monkeypatch, caplog):
@@ -492,13 +492,13 @@ def test_a_bridge_that_shows_other_patterns_than_the_model_is_refused(monkeypatc
 
     monkeypatch.setattr(capture, "patterns", wrong)
     with caplog.at_level(logging.INFO, logger="topic_probe"):
-        hooked = hosts.open_model(zoo.make("bert"))
+        hooked = opening.open_model(zoo.make("bert"))
     assert type(hooked).__name__ == "HuggingFaceHost"
     assert "blocks.1.attn.hook_pattern is not the model's own" in caplog.text
     with pytest.raises(
         ValueError, match=r"the pattern that the bridge shows at blocks\.1\.attn\.hook_pattern is not the"
     ):
-        hosts.open_model(zoo.make("bert"), host="bridge")
+        opening.open_model(zoo.make("bert"), host="bridge")
 
 
 def mamba():
@@ -508,7 +508,7 @@ def mamba():
 
 def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_no_attention():
     model = mamba()
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     assert capture.sites(hooked) == ()
     topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7, 8]}, vocabulary_size=zoo.VOCABULARY)
     from topic_probe.measure.embeddings import measure_embeddings
@@ -526,7 +526,7 @@ def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_
 
 def test_a_model_whose_forward_fails_on_plain_tokens_still_opens_and_the_failure_is_told():
     config = hf.XmodConfig(**zoo._encoder, languages=["a", "b"])
-    hooked = hosts.open_model(hf.XmodModel(config))
+    hooked = opening.open_model(hf.XmodModel(config))
     with pytest.raises(ValueError, match="cannot be read: Input language unknown"):
         capture.view(hooked)
 
@@ -542,7 +542,7 @@ def test_a_model_whose_forward_fails_on_plain_tokens_still_opens_and_the_failure
     ],
 )
 def test_attention_in_windows_or_pools_that_is_no_pattern_over_pairs_is_refused(model_class, config):
-    hooked = hosts.open_model(model_class(config()).eval())
+    hooked = opening.open_model(model_class(config()).eval())
     with pytest.raises(ValueError, match=r"queries and .* keys for 7 tokens"):
         capture.view(hooked)
 
@@ -561,18 +561,18 @@ def test_a_model_without_words_is_refused(make):
         "clip": lambda: hf.CLIPModel(hf.CLIPConfig(text_config=zoo._encoder, vision_config=vision)),
     }
     with pytest.raises(ValueError, match=r"has no table of word embeddings\. If a part of it reads text"):
-        hosts.open_model(models[make]())
+        opening.open_model(models[make]())
 
 
 def test_the_text_part_of_a_model_can_be_opened():
     config = hf.CLIPTextConfig(**zoo._encoder)
-    view = capture.view(hosts.open_model(hf.CLIPTextModel(config)))
+    view = capture.view(opening.open_model(hf.CLIPTextModel(config)))
     assert [site.stack for site in view.sites] == ["self"] * 3
 
 
 def test_a_decoder_without_its_encoder_has_one_stack():
     model = hf.BartForCausalLM(hf.BartConfig(**zoo._bart(2, 2))).eval()
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     assert [site.stack for site in capture.sites(hooked)] == ["self", "self"]
     for shown, expected in zip(patterns_of(hooked), own(model), strict=True):
         torch.testing.assert_close(shown[0], expected[0], rtol=0, atol=5e-5)
@@ -583,10 +583,10 @@ def test_a_decoder_without_its_encoder_has_one_stack():
 
 def test_the_adapter_free_host_works_with_the_tools_of_transformerlens():
     model = zoo.make("albert")
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     ids, mask = zoo.documents()
     _, cache = hooked.run_with_cache(ids, mask, names_filter=lambda name: name.endswith("hook_pattern"))
-    expected = zoo.own_patterns(model, huggingface.Inputs(ids, mask))["self"]
+    expected = zoo.own_patterns(model, sites.Inputs(ids, mask))["self"]
     assert list(cache.keys()) == [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
     for layer in range(3):
         torch.testing.assert_close(cache[f"blocks.{layer}.attn.hook_pattern"], expected[layer])
@@ -601,7 +601,7 @@ def test_the_adapter_free_host_works_with_the_tools_of_transformerlens():
 
 @pytest.mark.parametrize("name", ["bert-headless", "mpnet"])
 def test_the_adapter_free_host_takes_the_options_of_the_model(name):
-    hooked = hosts.open_model(zoo.make(name))
+    hooked = opening.open_model(zoo.make(name))
     answer = hooked(*zoo.documents(), output_attentions=True, output_hidden_states=True)
     assert len(answer.attentions) == 3
     assert len(answer.hidden_states) == 4
@@ -610,12 +610,12 @@ def test_the_adapter_free_host_takes_the_options_of_the_model(name):
 def test_a_host_that_asks_a_model_for_its_patterns_leaves_nothing_on_it():
     model = zoo.make("mpnet")
     before = snapshot(model)
-    hosts.open_model(model)(*zoo.documents())
+    opening.open_model(model)(*zoo.documents())
     assert_unchanged(model, before)
 
 
 def test_a_copy_of_a_host_reads_its_own_weights():
-    hooked = hosts.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert"))
     twin = copy.deepcopy(hooked)
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -625,7 +625,7 @@ def test_a_copy_of_a_host_reads_its_own_weights():
 
 def test_layers_that_are_taken_out_after_opening_are_noticed():
     model = zoo.make("bert-headless")
-    hooked = hosts.open_model(model)
+    hooked = opening.open_model(model)
     view = capture.view(hooked)
     inputs = view.inputs(*zoo.documents())
     model.encoder.layer = nn.ModuleList(
@@ -654,7 +654,7 @@ def parameters_of(hooked):
 
 
 def trained(name):
-    return OWN_LAYERS[name]() if name in OWN_LAYERS else hosts.open_model(zoo.make(name))
+    return OWN_LAYERS[name]() if name in OWN_LAYERS else opening.open_model(zoo.make(name))
 
 
 @pytest.mark.parametrize(
@@ -670,7 +670,7 @@ def test_an_untrained_twin_has_the_same_architecture_and_weights_that_depend_on_
     model.train(name == "bert")
     before = {key: parameter.clone() for key, parameter in parameters_of(model).items()}
     state = generators()
-    twin, again, other = (hosts.random_init(model, seed=seed) for seed in (1, 1, 2))
+    twin, again, other = (opening.random_init(model, seed=seed) for seed in (1, 1, 2))
     assert generators() == state
     assert all(torch.equal(before[key], parameter) for key, parameter in parameters_of(model).items())
     assert type(twin) is type(model)
@@ -694,7 +694,7 @@ def test_an_untrained_twin_has_the_same_architecture_and_weights_that_depend_on_
 
 @pytest.mark.parametrize("name", [name for name in OWN_LAYERS if name != "toy"])
 def test_nothing_of_the_training_is_left_in_a_twin(name):
-    twin = hosts.random_init(trained(name))
+    twin = opening.random_init(trained(name))
     for key, parameter in parameters_of(twin).items():
         if parameter.ndim == 1 or key.rpartition(".")[2].startswith("b_"):
             assert set(parameter.flatten().tolist()) in ({0.0}, {1.0}), key
@@ -706,7 +706,7 @@ def test_opening_a_folder_draws_no_bar_over_its_weights_and_leaves_bars_as_they_
     for shown in (True, False):
         (settings.enable_progress_bar if shown else settings.disable_progress_bar)()
         try:
-            hosts.open_model(minilm_folder())
+            opening.open_model(minilm_folder())
             assert settings.is_progress_bar_enabled() == shown
         finally:
             settings.enable_progress_bar()
@@ -715,22 +715,22 @@ def test_opening_a_folder_draws_no_bar_over_its_weights_and_leaves_bars_as_they_
 
 def test_a_twin_reads_text_as_its_model_does():
     # TransformerLens changes the tokenizer that a bridge is given; given its own again, it loses [CLS] and [SEP].
-    bridge = hosts.open_model(zoo.make("bert"), tokenizer=small_language.tokenizer(), host="bridge")
+    bridge = opening.open_model(zoo.make("bert"), tokenizer=small_language.tokenizer(), host="bridge")
     word = small_language.words(0)[0]
     ids = bridge.tokenizer(word)["input_ids"]
     assert len(ids) == 3
-    assert hosts.random_init(bridge).tokenizer(word)["input_ids"] == ids
+    assert opening.random_init(bridge).tokenizer(word)["input_ids"] == ids
 
 
 def test_a_twin_does_not_take_over_hooks_and_has_the_dtype_of_the_model():
-    model = hosts.open_model(zoo.make("albert").double())
+    model = opening.open_model(zoo.make("albert").double())
     model.hook_dict["blocks.0.attn.hook_pattern"].add_hook(lambda *_: None)
-    twin = hosts.random_init(model)
+    twin = opening.random_init(model)
     assert not capture.has_hooks(twin)
     assert capture.word_embeddings(twin).dtype == torch.float64
     own_layers = trained("native").double()
     own_layers.hook_dict["blocks.0.attn.hook_pattern"].add_hook(lambda *_: None)
-    twin = hosts.random_init(own_layers)
+    twin = opening.random_init(own_layers)
     assert not capture.has_hooks(twin)
     assert capture.word_embeddings(twin).dtype == torch.float64
 
@@ -748,7 +748,7 @@ def test_a_model_that_does_not_say_how_it_starts_has_no_twin():
             pass
 
     with pytest.raises(ValueError, match="Own does not say how its weights are initialised"):
-        hosts.random_init(Own())
+        opening.random_init(Own())
 
 
 # -------------------------------------------------------------------------------------------- what users see

@@ -1,0 +1,81 @@
+"""Where a model attends and what goes into it, in words that are the same for every kind of host."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place where a model attends.
+
+    Attributes:
+        stack: "self" in models with one stack, otherwise "encoder", "decoder" or "cross" (decoder positions attending
+            to encoder positions).
+        layer: number of the layer within its stack, from 0. Layers that share weights are still one site each; in
+            models where only some layers attend, these keep their numbers.
+        hook_name: the name of the pattern's hook point.
+    """
+
+    stack: str
+    layer: int
+    hook_name: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What goes into a model: right-padded ids with their masks, a second pair for a decoder."""
+
+    ids: Int64[Tensor, "batch position"]
+    mask: Bool[Tensor, "batch position"]
+    target_ids: Int64[Tensor, "batch target"] | None = None
+    target_mask: Bool[Tensor, "batch target"] | None = None
+
+    def side(self, name: str) -> tuple[Tensor, Tensor]:
+        """Ids and mask of the "source" or the "target" side."""
+        if name == "source":
+            return self.ids, self.mask
+        if self.target_ids is None or self.target_mask is None:
+            raise ValueError("these inputs have no target side, which a decoder needs")
+        return self.target_ids, self.target_mask
+
+    def to(self, device: torch.device) -> "Inputs":
+        """The same inputs on another device."""
+        target_ids = None if self.target_ids is None else self.target_ids.to(device)
+        target_mask = None if self.target_mask is None else self.target_mask.to(device)
+        return Inputs(self.ids.to(device), self.mask.to(device), target_ids, target_mask)
+
+
+def query_side(site: Site) -> str:
+    """Whose positions ask at a site: "source" or, in a decoder, "target"."""
+    return "target" if site.stack in ("decoder", "cross") else "source"
+
+
+def key_side(site: Site) -> str:
+    """Whose positions are attended to at a site: "source" or, within a decoder, "target"."""
+    return "target" if site.stack == "decoder" else "source"
+
+
+def queries_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch query"]:
+    """Which queries of a site are real tokens."""
+    return inputs.side(query_side(site))[1]
+
+
+def keys_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch key"]:
+    """Which keys of a site are real tokens."""
+    return inputs.side(key_side(site))[1]
+
+
+# Two documents of different length, and a decoder of another length than the encoder: enough to see padding, and
+# to tell the three kinds of attention apart by their shapes alone.
+_TRIAL_LENGTH, _TRIAL_SHORTER, TRIAL_TARGET = 7, 4, 5
+
+
+def some_tokens(vocabulary: int, device: torch.device) -> Inputs:
+    """Two documents of different length."""
+    ids = torch.arange(2 * _TRIAL_LENGTH).reshape(2, -1) % max(vocabulary - 4, 1) + min(3, vocabulary - 1)
+    mask = torch.ones(2, _TRIAL_LENGTH, dtype=torch.bool)
+    mask[1, _TRIAL_SHORTER:] = False
+    return Inputs(ids, mask).to(device)
