@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 
 
-def shares(**groups: type) -> Callable[[_Function], _Function]:
+def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Let a function take the options of groups one by one; inside it has them as the groups.
 
     Args:
         groups: parameter of the function → the class of its group.
     """
 
-    def decorate(function: _Function) -> _Function:
+    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
         parameters = inspect.signature(function).parameters
         own = {name: parameter for name, parameter in parameters.items() if name not in groups}
         hints = typing.get_type_hints(function, include_extras=True)
@@ -38,7 +38,7 @@ def shares(**groups: type) -> Callable[[_Function], _Function]:
         checked |= {parameter.name: parameter.annotation for parameter in shared}
 
         @functools.wraps(function)
-        def call(*args: Any, **given: Any) -> Any:
+        def call(*args: Any, **given: Any) -> _Result:
             refuse_unknown(function.__name__, given, signature.parameters)
             for name, value in given.items():
                 check_value(name, value, checked.get(name, Any))
@@ -50,7 +50,7 @@ def shares(**groups: type) -> Callable[[_Function], _Function]:
 
         call.__signature__ = signature  # type: ignore[attr-defined]
         call.__doc__ = _documented(function.__doc__ or "", groups.values())
-        return call  # type: ignore[return-value]
+        return call
 
     return decorate
 

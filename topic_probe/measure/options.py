@@ -1,0 +1,118 @@
+"""The options that measurements share, in groups: what a function takes of them is what its signature shows.
+
+A group that decides what is in the numbers goes into the provenance of a report whole, by `recorded`.
+"""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from topic_probe.lens import capture
+from topic_probe.uncertainty import Alternative, check_interval
+
+Long = Literal["cut", "chunk"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How documents are read; all of it decides what is in the sums."""
+
+    batch_size: Annotated[int, "documents in one forward pass; changes nothing but speed and memory"] = 32
+    max_length: Annotated[
+        int | None, "documents are cut at so many tokens, by default at what the model can take"
+    ] = None
+    long: Annotated[Long, '"cut" drops the rest of longer documents, "chunk" makes documents of it'] = "cut"
+    special_ids: Annotated[
+        Collection[int] | None,
+        "ids of special tokens, which have no topic and are the sinks of attention; by default what the model's "
+        "tokenizer or configuration names",
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
+            raise ValueError(
+                f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"
+            )
+
+    def of(self, model: Any) -> "Reading":
+        """The same with what the model says in place of what was left open, and no document longer than it can take."""
+        limit = capture.context_length(model)
+        longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
+        specials = capture.special_ids(model) if self.special_ids is None else self.special_ids
+        return replace(self, max_length=longest, special_ids=sorted(set(specials)))
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """How attention is read."""
+
+    through: Annotated[
+        capture.Through,
+        'how attention is read: "hooks" takes whole patterns from hook points; "rows" lets a Hugging Face model run on '
+        'its fused kernel and computes the rows of words beside it; "auto" takes the second where it is known to agree',
+    ] = "auto"
+    check_rows: Annotated[
+        bool,
+        "whether rows that do not sum to one are an error; False for models whose heads may attend to nothing and for "
+        "patterns that you edit",
+    ] = True
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How sure a number is said to be."""
+
+    n_resamples: Annotated[
+        int, "resampled sets of documents, or words, behind the intervals; 0 leaves them out"
+    ] = 1000
+    confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
+    seed: Annotated[int, "seed of resampling and permutations"] = 0
+
+    def __post_init__(self) -> None:
+        check_interval(self.n_resamples, self.confidence)
+
+
+@dataclass(frozen=True)
+class Permutations:
+    """What a number is compared with."""
+
+    n_permutations: Annotated[int, "permuted topic labels behind the p-values; 0 leaves them out"] = 200
+    alternative: Annotated[Alternative, "what counts as extreme in the p-values"] = "two-sided"
+
+    def __post_init__(self) -> None:
+        if self.n_permutations < 0:
+            raise ValueError(f"n_permutations must be at least 0 (no p-values), got {self.n_permutations}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run over documents is kept, shared out and shown; none of it changes a number."""
+
+    checkpoint: Annotated[
+        str | os.PathLike[str] | None,
+        "a folder in which sums are saved on the way. The same call takes them up after an interruption, whatever "
+        "stopped it, and gives the report that it would have given; once it is through, a further call has the sums at "
+        "once. Documents in them are read again (from a corpus's cache, if it has one) but not measured",
+    ] = None
+    checkpoint_every: Annotated[float, "seconds between two saves: what is lost at most, and one batch"] = (
+        300.0
+    )
+    distributed: Annotated[
+        bool,
+        "whether this is one of several processes (of ``torchrun``, or of an initialised ``torch.distributed``) that "
+        "share out the documents between them. All are given the same arguments, all return the same report, and an "
+        "error in one is an error in all",
+    ] = False
+    progress: Annotated[bool, "whether to show a progress bar over documents"] = False
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every < 0:
+            raise ValueError(
+                f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
+            )
+
+
+def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:
+    """The options of groups for the provenance of a report, which has a place of its own for the seed."""
+    return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}
