@@ -15,8 +15,8 @@ from topic_probe.contrast import (
     SAME_TOPIC,
     SAME_WORD,
     Contrast,
-    DocumentSums,
     PairSums,
+    SourceSums,
     bootstrap_interval,
     relations,
 )
@@ -211,7 +211,7 @@ def corpus(n, seed=0, shape=(2,)):
 
 
 def accumulated(parts, limit=4096):
-    total = DocumentSums(limit)
+    total = SourceSums(limit)
     for keys, sums, counts in parts:
         total.add(keys, sums, counts)
     return total
@@ -293,15 +293,15 @@ def test_document_sums_refuse_shapes_and_limits_that_do_not_fit():
     with pytest.raises(ValueError, match="must keep their shapes"):
         total.add(keys, sums[:, :1], counts)
     with pytest.raises(ValueError, match="do not broadcast"):
-        DocumentSums().add(keys, sums, np.ones((5, 4, 3)))
+        SourceSums().add(keys, sums, np.ones((5, 4, 3)))
     with pytest.raises(ValueError, match="same limit"):
-        total.merge(DocumentSums(limit=5))
+        total.merge(SourceSums(limit=5))
     with pytest.raises(ValueError, match="at least 1"):
-        DocumentSums(limit=0)
+        SourceSums(limit=0)
 
 
 def test_no_documents_at_all_give_nan_and_say_so():
-    empty = DocumentSums().contrast()
+    empty = SourceSums().contrast()
     assert np.isnan(empty.ratio)
     assert "no interval: 0 documents, at least 8 are needed" in empty.reason
 

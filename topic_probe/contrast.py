@@ -225,12 +225,12 @@ class Contrast:
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 
-class DocumentSums:
-    """Pair sums kept per document, so that an interval can resample documents.
+class SourceSums:
+    """Pair sums kept per source (a document, or all that was cut from one text), so that an interval can resample them.
 
-    A document is known by a 64-bit hash of its content; equal documents add up. Once there are more than
-    ``limit`` different ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes
-    out does not depend on the order of documents, on batches, or on how they were split over processes.
+    A source is known by a 64-bit hash; what has the same hash adds up. Once there are more than ``limit`` different
+    ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes out does not depend on the
+    order of documents, on batches, or on how they were split over processes.
     """
 
     def __init__(self, limit: int = 4096) -> None:
@@ -242,18 +242,18 @@ class DocumentSums:
         self._sums = self._counts = np.zeros((0, 3))
 
     def __len__(self) -> int:
-        """Number of documents, or of blocks of documents once they have been folded."""
+        """Number of sources, or of blocks of sources once they have been folded."""
         return len(self._rows)
 
     def add(
         self,
-        keys: Int64[np.ndarray, "document"] | UInt64[np.ndarray, "document"],
-        sums: Float64[np.ndarray, "document *shape 3"],
-        counts: Float64[np.ndarray, "document *count_shape 3"],
+        keys: Int64[np.ndarray, "source"] | UInt64[np.ndarray, "source"],
+        sums: Float64[np.ndarray, "source *shape 3"],
+        counts: Float64[np.ndarray, "source *count_shape 3"],
     ) -> None:
-        """Take in a batch of documents.
+        """Add up the sums of documents, each under the key of its source.
 
-        ``counts`` broadcasts against one document's sums: [document, relation] where heads share their pairs.
+        ``counts`` broadcasts against one document's sums: [source, relation] where heads share their pairs.
         """
         if not len(keys):
             return
@@ -297,8 +297,8 @@ class DocumentSums:
         if len(kept[0]):
             self.add(*kept)
 
-    def merge(self, other: "DocumentSums") -> None:
-        """Take in what another process has seen; the order of merging does not matter."""
+    def merge(self, other: "SourceSums") -> None:
+        """Add what another process has seen; the order of merging does not matter."""
         if self.limit != other.limit:
             raise ValueError(f"both sides need the same limit, got {self.limit} and {other.limit}")
         if other.folded and not self.folded:
@@ -306,8 +306,8 @@ class DocumentSums:
         if len(other):
             self.add(*other.rows())
 
-    def __add__(self, other: "DocumentSums") -> "DocumentSums":
-        total = DocumentSums(self.limit)
+    def __add__(self, other: "SourceSums") -> "SourceSums":
+        total = SourceSums(self.limit)
         total.merge(self)
         total.merge(other)
         return total
@@ -315,9 +315,9 @@ class DocumentSums:
     def rows(
         self,
     ) -> tuple[
-        UInt64[np.ndarray, "document"],
-        Float64[np.ndarray, "document *shape 3"],
-        Float64[np.ndarray, "document *count_shape 3"],
+        UInt64[np.ndarray, "source"],
+        Float64[np.ndarray, "source *shape 3"],
+        Float64[np.ndarray, "source *count_shape 3"],
     ]:
         """Keys, sums and counts, sorted by key so that a seeded resampling does not depend on order."""
         keys = sorted(self._rows)
@@ -328,27 +328,27 @@ class DocumentSums:
     def from_rows(
         cls,
         limit: int,
-        keys: UInt64[np.ndarray, "document"],
-        sums: Float64[np.ndarray, "document *shape 3"],
-        counts: Float64[np.ndarray, "document *count_shape 3"],
+        keys: UInt64[np.ndarray, "source"],
+        sums: Float64[np.ndarray, "source *shape 3"],
+        counts: Float64[np.ndarray, "source *count_shape 3"],
         *,
         folded: bool,
-    ) -> "DocumentSums":
-        """What had these ``rows``; ``folded`` says whether they are blocks of documents."""
-        found = cls(limit)
-        found.folded = folded
-        found.add(keys, sums, counts)
-        return found
+    ) -> "SourceSums":
+        """What had these ``rows``; ``folded`` says whether they are blocks of sources."""
+        merged = cls(limit)
+        merged.folded = folded
+        merged.add(keys, sums, counts)
+        return merged
 
     def total(self) -> PairSums:
-        """The sums and counts over all documents."""
+        """The sums and counts over all sources."""
         _, sums, counts = self.rows()
         return PairSums(sums.sum(0), counts.sum(0))
 
     def contrast(
         self, *, statistic: Statistic = "ratio", n_resamples: int = 1000, level: float = 0.95, seed: int = 0
     ) -> Contrast:
-        """The contrast over all documents, with its interval; ``n_resamples=0`` leaves the interval out."""
+        """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
         if n_resamples == 0:
             return self.total().contrast(statistic=statistic)
         interval = bootstrap_interval(
@@ -359,7 +359,7 @@ class DocumentSums:
 
 
 def bootstrap_interval(
-    documents: DocumentSums
+    documents: SourceSums
     | tuple[Float64[np.ndarray, "document *shape 3"], Float64[np.ndarray, "document *count_shape 3"]],
     *,
     statistic: Statistic = "ratio",
@@ -374,7 +374,7 @@ def bootstrap_interval(
     different-topic means reach 0. NaN where there is no interval: fewer than eight documents with pairs of
     both kinds, or a ratio to a mean that is around 0 or below.
     """
-    sums, counts = documents.rows()[1:] if isinstance(documents, DocumentSums) else documents
+    sums, counts = documents.rows()[1:] if isinstance(documents, SourceSums) else documents
     shape = sums.shape[1:-1]
     if len(sums) < MIN_UNITS:
         return np.full((*shape, 2), np.nan)

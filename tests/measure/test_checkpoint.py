@@ -14,7 +14,7 @@ import torch
 from many_processes import documents, model, other_topics, topics
 
 import topic_probe as tp
-from topic_probe.contrast import DocumentSums
+from topic_probe.contrast import SourceSums
 from topic_probe.measure import checkpoint, states
 from topic_probe.measure import meter as meter_module
 
@@ -109,7 +109,7 @@ def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measure
 
 def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
     """More documents than are kept apart, and so few after the interruption that they would not be too many again."""
-    monkeypatch.setattr(meter_module, "DocumentSums", lambda limit: DocumentSums(45))
+    monkeypatch.setattr(meter_module, "SourceSums", lambda limit: SourceSums(45))
     expected = everything()
     add, batches = meter_module.Meter.add, []
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import topic_probe as tp
-from topic_probe.contrast import DocumentSums
+from topic_probe.contrast import SourceSums
 from topic_probe.measure import processes, stream
 from topic_probe.measure.totals import Totals, add_up
 from topic_probe.text.batches import Document, Intake
@@ -159,7 +159,7 @@ def in_threads(size, work):
 
 def totals_of(keys, limit):
     """Totals of documents whose sums are made of their numbers."""
-    totals = Totals(DocumentSums(limit), {"numbers": np.zeros(2)})
+    totals = Totals(SourceSums(limit), {"numbers": np.zeros(2)})
     for key in keys:
         row = np.full((1, 2, 3), float(key))
         totals.by_document.add(np.array([key], np.uint64), row, np.ones((1, 1, 3)))
@@ -196,7 +196,7 @@ def test_added_totals_do_not_depend_on_the_number_of_processes(size, limit):
 
 def test_no_documents_in_any_process_add_up_to_none():
     def work(one):
-        own = Totals(DocumentSums(8))
+        own = Totals(SourceSums(8))
         add_up(own, one)
         return len(own.by_document)
 

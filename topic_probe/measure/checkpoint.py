@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from topic_probe.contrast import DocumentSums
+from topic_probe.contrast import SourceSums
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.totals import Totals
 from topic_probe.storage import (
@@ -210,5 +210,5 @@ def _restore(totals: Totals, told: Mapping[str, Any], arrays: Mapping[str, np.nd
     for name, array in totals.sums.items():
         np.copyto(array, arrays[f"sums.{name}"])
     rows = (arrays["keys"], arrays["document_sums"], arrays["document_counts"])
-    totals.by_document = DocumentSums.from_rows(totals.by_document.limit, *rows, folded=told["folded"])
+    totals.by_document = SourceSums.from_rows(totals.by_document.limit, *rows, folded=told["folded"])
     totals.left_out, totals.measured = Counter(told["left_out"]), told["measured"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from topic_probe.contrast import (
     NO_RELATION,
     SAME_WORD,
-    DocumentSums,
+    SourceSums,
     relations,
 )
 from topic_probe.lens import capture
@@ -127,7 +127,7 @@ class Meter:
         self.total_heads = int(starts[-1])
         self.sums = Sums.zeros(self.total_heads, len(null))
         limit = int(np.clip(MAX_DOCUMENT_SUMS // self.total_heads, 256, 4096))
-        self.totals = Totals(DocumentSums(limit), vars(self.sums))
+        self.totals = Totals(SourceSums(limit), vars(self.sums))
 
     @property
     def left_out(self) -> Counter[str]:

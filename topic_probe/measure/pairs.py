@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import DocumentSums
+from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.measure.meter import BROKEN, Block, Meter, Null
 from topic_probe.measure.positions import Units, between_units
@@ -42,7 +42,7 @@ class ClassSums:
         record: what was read and left out, and why it stopped early, if it did.
     """
 
-    by_document: DocumentSums
+    by_document: SourceSums
     heads: Float64[np.ndarray, "head class distance 3"]
     n_heads: Float64[np.ndarray, "head class distance 3"]
     table: tuple[Float64[np.ndarray, "word word"], Float64[np.ndarray, "word word"]] | None
@@ -158,7 +158,7 @@ class _PairMeter(Meter):
         shape = tuple(codes.shape) if table else (0, 0)
         self.table, self.n_table = (np.zeros(shape) for _ in range(2))
         sums = {"by_head": self.by_head, "n_by_head": self.n_by_head}
-        self.totals = Totals(DocumentSums(limit), sums | {"table": self.table, "n_table": self.n_table})
+        self.totals = Totals(SourceSums(limit), sums | {"table": self.table, "n_table": self.n_table})
 
     def _score(self, batch: TokenBatch, units: Any, blocks: list[Block]) -> None:
         broken = torch.stack([block.broken for block in blocks]).any(0)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int8
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, DocumentSums, relations
+from topic_probe.contrast import Contrast, SourceSums, relations
 from topic_probe.lens import capture
 from topic_probe.measure.positions import Units, labelled_units, padded_positions
 from topic_probe.measure.processes import Processes
@@ -24,7 +24,7 @@ class LayerMeter:
 
     def __init__(self, model: Any, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = capture.view(model), topics, include_self
-        self.totals = Totals(DocumentSums())
+        self.totals = Totals(SourceSums())
 
     def run(
         self, documents: Any, reading: Reading, *, saving: Saving, processes: Processes, progress: bool

@@ -7,7 +7,7 @@ from operator import add
 
 import numpy as np
 
-from topic_probe.contrast import DocumentSums
+from topic_probe.contrast import SourceSums
 from topic_probe.measure.processes import Processes
 from topic_probe.text.batches import Intake
 
@@ -24,7 +24,7 @@ class Totals:
         intake: what was read, cut and left out before measuring. Whoever reads the documents again counts it again.
     """
 
-    by_document: DocumentSums
+    by_document: SourceSums
     sums: dict[str, np.ndarray] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     measured: int = 0
@@ -53,7 +53,7 @@ def _both(one: Intake, other: Intake) -> Intake:
     )
 
 
-def _documents_of_all(own: DocumentSums, processes: Processes) -> DocumentSums:
+def _documents_of_all(own: SourceSums, processes: Processes) -> SourceSums:
     """The sums by document of all processes, without any process ever holding those of each."""
     keys, sums, counts = own.rows()
     told = processes.gather((keys, own.folded, sums.shape[1:], counts.shape[1:]))
@@ -70,4 +70,4 @@ def _documents_of_all(own: DocumentSums, processes: Processes) -> DocumentSums:
         part = np.zeros((len(all_keys), *shape))
         np.add.at(part, places, values.reshape(len(keys), *shape))
         parts.append(processes.add(part))
-    return DocumentSums.from_rows(own.limit, all_keys, *parts, folded=folded)
+    return SourceSums.from_rows(own.limit, all_keys, *parts, folded=folded)
