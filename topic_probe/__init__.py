@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from topic_probe.paper import reproduce as reproduce
     from topic_probe.report import load_report as load_report
     from topic_probe.show import figures as figures
-    from topic_probe.show.pages import report_page as report_page
-    from topic_probe.show.pages import show_attention as show_attention
+    from topic_probe.show.attention_page import show_attention as show_attention
+    from topic_probe.show.results_page import report_page as report_page
     from topic_probe.text import word_tokenizer as word_tokenizer
     from topic_probe.text.batches import Document as Document
     from topic_probe.text.batches import encode_texts as encode_texts
@@ -103,9 +103,9 @@ _PUBLIC = {
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",
-    "report_page": "topic_probe.show.pages",
+    "report_page": "topic_probe.show.results_page",
     "reproduce": "topic_probe.paper",
-    "show_attention": "topic_probe.show.pages",
+    "show_attention": "topic_probe.show.attention_page",
     "theory": "topic_probe.toy.theory",
     "topic_stability": "topic_probe.text.stability",
     "toy_tensors": "topic_probe.toy.model",

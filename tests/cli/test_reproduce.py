@@ -11,7 +11,7 @@ import topic_probe as tp
 from topic_probe.cli import reproduce
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import RecipeResult
-from topic_probe.show.pages import show_attention
+from topic_probe.show.attention_page import show_attention
 
 ONE = "embedding, squared, Adam"
 

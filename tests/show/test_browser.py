@@ -11,8 +11,8 @@ import torch
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
+from topic_probe.show.attention_page import show_attention
 from topic_probe.show.page import Page
-from topic_probe.show.pages import show_attention
 from topic_probe.show.style import topic_colour
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -96,7 +96,7 @@ addEventListener("load", () => setTimeout(() => {
   seen.first = canvas.nextElementSibling.textContent;
   press("ArrowRight");
   seen.second = canvas.nextElementSibling.textContent;
-  seen.marked = [...document.querySelectorAll(".asks, .asked")].map((word) => word.textContent);
+  seen.marked = [...document.querySelectorAll(".query, .key")].map((word) => word.textContent);
   press("Escape");
   set(() => { form.only.checked = false; });
   seen.allByTopic = cells();

@@ -10,8 +10,7 @@ from page_parser import Parsed, check_stands_alone
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.report import provenance
-from topic_probe.show.definitions import terms
-from topic_probe.show.pages import report_page
+from topic_probe.show.results_page import report_page, terms
 from topic_probe.topics import Topics
 
 CLAIMS = [
@@ -207,7 +206,7 @@ def test_long_tables_are_cut_and_large_files_named(tmp_path, monkeypatch):
     rows = [{"row": number} for number in range(250)]
     (folder / "tables" / "long.json").write_text(json.dumps(rows))
     assert "The first 200 of 250 rows." in report_page(tmp_path).html
-    monkeypatch.setattr("topic_probe.show.pieces.MAX_FIGURE", 10)
+    monkeypatch.setattr("topic_probe.show.saved.MAX_FIGURE", 10)
     parsed = Parsed(report_page(tmp_path).html)
     assert parsed.all("img") == []
     assert "figure2/figures/blocks.svg its 0 MB are too much for a page" in parsed.text

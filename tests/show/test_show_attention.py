@@ -14,7 +14,8 @@ from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
 from topic_probe.lens.sites import Inputs
-from topic_probe.show.pages import attention_page, read_text_attention, show_attention
+from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.show.attention_page import attention_page, show_attention
 from topic_probe.topics import Topics
 
 TOPICS = {"one": range(5, 30), "two": range(25, 60), "three": range(60, 80)}  # 25 … 29 are in two topics
@@ -120,7 +121,7 @@ def test_a_causal_model_hides_the_upper_triangle_and_an_encoder_nothing(topics):
     both_ways = show_attention(
         opened("modernbert"), topics, ids_of(), layer=1, max_heads=1, circuitsvis=False
     )
-    assert "Hatched: what the model's mask hides" in both_ways.html
+    assert "Hatched: what the model's mask hides" in Parsed(both_ways.html).text
 
 
 def test_the_page_stands_alone_with_one_copy_of_circuitsvis_however_many_heads(topics):

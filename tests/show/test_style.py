@@ -15,10 +15,7 @@ from topic_probe.show.style import (
     ink_on,
     panels,
     topic_colour,
-    topic_label,
-    topic_labels,
 )
-from topic_probe.topics import Topics
 
 # How colours are seen without one kind of cones, in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
 SEEN = {
@@ -89,16 +86,6 @@ def test_text_on_a_colour_can_be_read(colour):
 
     light, dark = sorted([luminance(colour), luminance(ink_on(colour))], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG asks of small text
-
-
-def test_labels_have_the_id_and_the_first_words():
-    topics = Topics.from_token_ids({"a": [4, 5, 6, 7], "b": [1]}, vocabulary_size=9)
-    assert topic_labels(topics) == ["0: 4·5·6", "1: 1"]
-    assert topic_labels(topics) == [topics.label(0), topics.label(1)]
-    assert topic_labels(topics, n=2)[0] == "0: 4·5"
-    assert topic_label(12, ["cat", "dog"], n=1) == "12: cat"
-    assert topic_label(0, []) == "0: (no words)"
-    assert topic_label(0, ["a\nb"]) == r"0: a\nb"
 
 
 @pytest.mark.parametrize("text", ["$", "$x$", "a $ b $ c", r"$\frac$", "日本", "💥 €", "naïve ‖W_V‖ α ÷ ·"])

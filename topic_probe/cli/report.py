@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the page."""
-    from topic_probe.show.pages import report_page
+    from topic_probe.show.results_page import report_page
 
     folder = Path(parsed.directory).expanduser()
     if not folder.is_dir():

@@ -221,7 +221,7 @@ def _write_page(out: Path, saved: list[str]) -> Path | None:
     """The page over everything that is saved; None where nothing is."""
     if not saved:
         return None
-    from topic_probe.show.pages import report_page
+    from topic_probe.show.results_page import report_page
 
     page = report_page(out)
     with new_file(out / PAGE, overwrite=True) as draft:

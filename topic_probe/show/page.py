@@ -4,19 +4,19 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-# Nothing that a page holds may reach out: the browser itself refuses what slips in.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-_SCRIPTED = "; script-src 'unsafe-inline'"
+# Longer tables and lists are cut: a page is read.
+MAX_ROWS, _ITEMS = 200, 40
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
@@ -63,11 +63,7 @@ class Page:
 
     def _repr_html_(self) -> str:
         # A frame of its own, so that names and styles of several pages in a notebook do not meet.
-        return (
-            f'<iframe srcdoc="{escape(self.html)}" title="{escape(self.title)}" sandbox="allow-scripts" '
-            'style="box-sizing: border-box; width: 100%; height: 760px; border: 1px solid #8886; border-radius: 6px">'
-            "</iframe>"
-        )
+        return environment().get_template("frame.html").render(html=escape(self.html), title=self.title)
 
 
 def _put(draft: Path, target: Path) -> None:
@@ -86,44 +82,42 @@ def _put(draft: Path, target: Path) -> None:
         draft.replace(target)
 
 
-def make_page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = ()) -> Page:
-    """A page of a body that is HTML already, and of scripts that are safe inside a script element."""
-    policy = _POLICY + (_SCRIPTED if scripts else "")
-    shown = text(title)
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta name="color-scheme" content="light dark">',
-        f"<title>{shown}</title>",
-        f"<style>{asset('page.css')}{style}</style>",
-        "</head>",
-        f"<body>{body}",
-        *scripts,
-        "</body>",
-        "</html>",
-        "",
-    ]
-    return Page("\n".join(parts), title)
+@cache
+def environment() -> Environment:
+    """How templates become pages: everything that is put into one is escaped, and what it names must be there."""
+    made = Environment(
+        loader=PackageLoader("topic_probe.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    made.filters |= {"number": number, "seconds": seconds, "fact": fact}
+    made.tests |= {"shown_as_number": is_number}
+    made.globals["asset"] = asset
+    return made
+
+
+def make_page(template: str, title: str, **content: Any) -> Page:
+    """The page that a template makes of this content."""
+    return Page(environment().get_template(template).render(title=title, **content), title)
 
 
 @cache
-def asset(name: str) -> str:
-    """A style sheet or script that lies beside this module."""
-    return files("topic_probe.show").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str) -> Markup:
+    """A style sheet or script that lies among the templates, as it is."""
+    return Markup(files("topic_probe.show").joinpath("templates", name).read_text(encoding="utf-8"))
 
 
-def readable_text(value: object) -> str:
+def _shown(value: Any) -> Any:
+    return readable_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def readable_text(text: str) -> str:
     """Text in which control characters can be seen and half characters (lone surrogates) are replaced."""
-    return _HALF_CHARACTERS.sub("\ufffd", str(value)).translate(_CONTROLS)
-
-
-def text(value: object) -> str:
-    """Text as HTML that shows just this text, in an element or in a quoted attribute."""
-    return escape(readable_text(value))
+    return _HALF_CHARACTERS.sub("\ufffd", text).translate(_CONTROLS)
 
 
 def number(value: Any) -> str:
@@ -142,65 +136,50 @@ def number(value: Any) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
+def seconds(value: float) -> str:
+    """A time in seconds: whole ones, where they are many."""
+    return f"{value:,.{0 if value >= 10 else 1}f}" if math.isfinite(value) else number(value)
+
+
 def is_number(value: Any) -> bool:
     """Whether something is shown as a number; True and False are words."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def cell(value: Any) -> str:
-    """A table cell as HTML."""
-    if is_number(value):
-        exact = "" if isinstance(value, int | np.integer) else f' title="{text(repr(float(value)))}"'
-        return f'<td class="n"{exact}>{number(value)}</td>'
-    return f"<td>{'–' if value is None else text(value)}</td>"
-
-
-def table(columns: Sequence[object], rows: Iterable[Sequence[Any]], *, label: str) -> str:
-    """A table as HTML, in a box of its own that scrolls where the screen is narrow."""
-    rows = [list(row) for row in rows]
-    numeric = [
-        any(is_number(row[at]) for row in rows) and all(is_number(row[at]) or row[at] is None for row in rows)
-        for at in range(len(columns))
-    ]
-    head = "".join(
-        f'<th scope="col"{" class=n" if right else ""}>{text(name)}</th>'
-        for name, right in zip(columns, numeric, strict=True)
-    )
-    body = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
-    made = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return scrolling(made, label=label, long=len(rows) > _ROWS_SEEN)
-
-
-_ROWS_SEEN = 25
-
-
-def scrolling(inside: str, *, label: str, long: bool = False) -> str:
-    """HTML in a box that scrolls sideways, also by keyboard; a long one scrolls up and down as well."""
-    kind = "scroll long" if long else "scroll"
-    return f'<div class="{kind}" tabindex="0" role="region" aria-label="{text(label)}">{inside}</div>'
-
-
-def facts(values: Mapping[str, Any]) -> str:
-    """Nested settings as a list of names and values."""
-    if not values:
-        return '<p class="quiet">nothing</p>'
-    rows = "".join(f"<dt>{text(name)}</dt><dd>{_fact(value)}</dd>" for name, value in values.items())
-    return f'<dl class="facts">{rows}</dl>'
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return facts(value)
+def fact(value: Any) -> str:
+    """The value of a setting in words; of a long list its beginning."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        shown = ", ".join(_word(item) for item in value[:_ITEMS])
+        shown = ", ".join(map(fact, value[:_ITEMS]))
         return shown + (f" … and {len(value) - _ITEMS:,} more" if len(value) > _ITEMS else "") or "none"
-    return _word(value)
-
-
-_ITEMS = 40
-
-
-def _word(value: Any) -> str:
     if value is None:
         return "none"
-    return number(value) if isinstance(value, float) else text(value)
+    return number(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows as a page shows them.
+
+    Attributes:
+        label: What a screen reader calls it.
+        columns: Names of the columns.
+        rows: Text, numbers, truth values and None.
+    """
+
+    label: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+
+    @property
+    def shown(self) -> Sequence[Sequence[Any]]:
+        """The rows that there is room for."""
+        return self.rows[:MAX_ROWS]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers, and perhaps gaps."""
+        columns = [[row[at] for row in self.shown] for at in range(len(self.columns))]
+        return [
+            any(map(is_number, cells)) and all(is_number(cell) or cell is None for cell in cells)
+            for cells in columns
+        ]

@@ -1,21 +1,79 @@
-"""What is in a folder of results, and what of it cannot be read and why."""
+"""What is in a folder of results, piece by piece, and what of it cannot be read and why."""
 
+import base64
+import io
+import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topic_probe.show.pieces import READERS, Piece, first_line, kind_of, read_small_json
+from topic_probe.contrast import Contrast
+from topic_probe.report import Report, load_report
+from topic_probe.show.page import Table, is_number
+from topic_probe.storage import read_json
+from topic_probe.topics import Topics
 
-MAX_FILES = 20_000
+# A page that is mailed: beyond these sizes a file is named instead of shown.
+MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 VERDICTS = ("passed", "failed", "not checked")
+_IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+# Files that hold what is shown already, in other words.
+_TWINS = {"claims.txt", "arrays.safetensors"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as it stands in a page: its data as an address, and what it is."""
+
+    address: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Something that is shown on its own, such as a report, a table or a figure.
+
+    Attributes:
+        kind: What it is, as the page says it.
+        name: Where it lies in the folder.
+        pooled: What a report says of everything together, where it says it apart from its table.
+        picture: The figure.
+        table: The numbers.
+        notes: What has to be known of them.
+        settings: Settings and provenance.
+        versions: Package → version that it was made with.
+    """
+
+    kind: str
+    name: str
+    pooled: Table | None = None
+    picture: Picture | None = None
+    table: Table | None = None
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SavedClaim:
+    """A claim as it was judged; ``measured`` is a number, words, or None where it was not looked at."""
+
+    text: str
+    source: str
+    paper: str
+    setting: str
+    measured: Any
+    wanted: str
+    detail: str
+    verdict: str
 
 
 @dataclass(frozen=True)
@@ -26,14 +84,30 @@ class SavedRecipe:
     title: str
     quick: bool
     seconds: float
-    claims: tuple[dict[str, Any], ...]
+    claims: tuple[SavedClaim, ...]
     place: str
-    pieces: list[Piece]
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def verdicts(self) -> Counter[str]:
         """How many claims have which verdict."""
-        return Counter(claim["verdict"] for claim in self.claims)
+        return Counter(claim.verdict for claim in self.claims)
+
+    @property
+    def claims_by_statement(self) -> dict[tuple[str, str, str], list[SavedClaim]]:
+        """The claims under what they say, its source and what the paper says."""
+        groups: dict[tuple[str, str, str], list[SavedClaim]] = {}
+        for claim in self.claims:
+            groups.setdefault((claim.text, claim.source, claim.paper), []).append(claim)
+        return groups
+
+    @property
+    def pieces_by_kind(self) -> dict[str, list[Piece]]:
+        """What lies in its folder, figures and tables first."""
+        groups: dict[str, list[Piece]] = {"figure": [], "table": []}
+        for piece in self.pieces:
+            groups.setdefault(piece.kind, []).append(piece)
+        return groups
 
 
 class SavedFolder:
@@ -46,8 +120,13 @@ class SavedFolder:
         self.problems: dict[str, str] = {}
         self.others: list[str] = []
 
+    @property
+    def all_pieces(self) -> list[Piece]:
+        """Those of recipes too."""
+        return self.pieces + [piece for recipe in self.recipes for piece in recipe.pieces]
+
     def read(self) -> None:
-        """Takes in everything."""
+        """Reads everything."""
         homes: list[tuple[Path, SavedRecipe]] = []
         for folder, names in self._folders():
             home = next((recipe for place, recipe in reversed(homes) if folder.is_relative_to(place)), None)
@@ -90,48 +169,213 @@ class SavedFolder:
         try:
             return read(path)
         except _BROKEN as error:  # one file must not cost the page
-            self.problems[self._name(path)] = first_line(error).replace(f"{path.parent}{os.sep}", "")
+            self.problems[self._name(path)] = _first_line(error).replace(f"{path.parent}{os.sep}", "")
             return None
 
     def _pieces(self, folder: Path, names: list[str], home: SavedRecipe | None) -> Iterator[Piece]:
         base = self.root if home is None else self.root / home.place
         for name in names:
             path = folder / name
-            kind = kind_of(path, names)
+            kind = _kind_of(path, names)
             if kind == "foreign":
                 self.others.append(self._name(path))
-            if kind not in READERS:
+            if kind not in _READERS:
                 continue
             label = (folder if kind in ("report", "topics", "fit") else path).relative_to(base).as_posix()
             label = folder.resolve().name if label == "." else label
-            piece = self._tried(path, partial(READERS[kind], label=label, alone=home is None))
+            piece = self._tried(path, partial(_READERS[kind], label=label, alone=home is None))
             if piece is not None:
                 yield piece
 
 
-def _recipe(path: Path, place: str) -> SavedRecipe:
-    content = read_small_json(path)
-    claims = content.get("claims")
-    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
-        raise ValueError("it holds no list of claims: it was not saved by a recipe")
-    for claim in claims:
-        if claim.get("verdict") not in VERDICTS:
-            raise ValueError(
-                f"a claim has the verdict {claim.get('verdict')!r}; known are {', '.join(VERDICTS)}"
-            )
-    seconds = content.get("seconds")
-    return SavedRecipe(
-        name=str(content.get("recipe", place)),
-        title=str(content.get("title", "")),
-        quick=content.get("quick") is True,
-        seconds=float(seconds) if isinstance(seconds, int | float) else math.nan,
-        claims=tuple(claims),
-        place="" if place == "." else place,
-        pieces=[],
-    )
+def _kind_of(path: Path, names: Collection[str]) -> str:
+    """What a file is by its name: something to show, a "twin" of what is shown anyway, or "foreign"."""
+    stem, ending = path.stem, path.suffix.lower()
+    if path.name in ("report.json", "topics.json", "fit.json"):
+        return stem
+    if ending in _IMAGES:
+        # Of a picture that is there twice, the one that stays sharp.
+        return "twin" if ending != ".svg" and f"{stem}.svg" in names else "figure"
+    if ending == ".json" and path.parent.name == "tables":
+        return "table"
+    twin = (ending == ".csv" and f"{stem}.json" in names) or (ending == ".pdf" and f"{stem}.svg" in names)
+    return "twin" if twin or path.name in _TWINS else "foreign"
 
 
 def _natural(name: str) -> tuple[Any, ...]:
     """Sorts figure2 before figure10."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+
+
+def _first_line(error: BaseException) -> str:
+    """What an error says, in a line."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _check_size(path: Path, limit: int) -> None:
+    size = path.stat().st_size
+    if size > limit:
+        raise ValueError(f"its {size / 1e6:,.0f} MB are too much for a page")
+
+
+def _small_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, unless it is too large for a page."""
+    _check_size(path, MAX_JSON)
+    return read_json(path)
+
+
+# -------------------------------------------------------------------- what recipes save
+
+
+def _recipe(path: Path, place: str) -> SavedRecipe:
+    content = _small_json(path)
+    claims = content.get("claims")
+    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+        raise ValueError("it holds no list of claims: it was not saved by a recipe")
+    seconds = content.get("seconds")
+    return SavedRecipe(
+        name=str(content.get("recipe", place)),
+        title=str(content.get("title", "")),
+        quick=content.get("quick") is True,
+        seconds=float(seconds) if isinstance(seconds, int | float) else math.nan,
+        claims=tuple(map(_claim, claims)),
+        place="" if place == "." else place,
+    )
+
+
+def _claim(content: Mapping[str, Any]) -> SavedClaim:
+    if content.get("verdict") not in VERDICTS:
+        raise ValueError(
+            f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(VERDICTS)}"
+        )
+    measured, unchecked = content.get("measured"), content.get("not_checked")
+    known = not unchecked and measured is not None
+    return SavedClaim(
+        text=str(content.get("text") or ""),
+        source=str(content.get("source") or ""),
+        paper=str(content.get("paper") or ""),
+        setting=str(content.get("setting") or "all"),
+        measured=(measured if is_number(measured) else str(measured)) if known else None,
+        wanted=str(content.get("wanted") or ""),
+        detail=str(unchecked or content.get("detail") or ""),
+        verdict=content["verdict"],
+    )
+
+
+# -------------------------------------------------------------------- what is shown of each file
+
+
+def _report(path: Path, label: str, *, alone: bool) -> Piece:
+    content = _small_json(path)
+    if content.get("format") == "topic_probe history":
+        return _history(content, label)
+    report = load_report(path.parent)
+    frame = report.to_dataframe()
+    rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
+    provenance = dict(report.provenance)
+    versions = provenance.pop("versions", None)
+    picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
+    return Piece(
+        f"report: {report.kind}",
+        label,
+        pooled=_pooled(report),
+        picture=picture,
+        table=Table(f"{report.kind} {label}", tuple(map(str, frame.columns)), rows),
+        notes=(*trouble, *report._notes()),
+        settings=provenance,
+        versions=versions if isinstance(versions, Mapping) else {},
+    )
+
+
+def _pooled(report: Report) -> Table | None:
+    overall = getattr(report, "overall", None)
+    if not isinstance(overall, Contrast) or overall.shape:
+        return None
+    row = overall.row()
+    return Table("everything pooled", tuple(row), [tuple(row.values())])
+
+
+def _drawn(report: Report, label: str) -> tuple[Picture | None, tuple[str, ...]]:
+    """The report's own figure, or why there is none."""
+    import matplotlib
+
+    file = io.BytesIO()
+    try:
+        # Names inside a drawing are made up anew each time, unless they are salted.
+        with matplotlib.rc_context({"svg.hashsalt": "topic_probe"}):
+            axes: Any = report.plot()
+            axes.figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+    except Exception as error:  # a table without its figure is better than no page
+        return None, (f"No figure: {_first_line(error)}",)
+    return _picture(file.getvalue(), ".svg", f"figure of {label}"), ()
+
+
+def _picture(content: bytes, ending: str, name: str) -> Picture:
+    return Picture(f"data:{_IMAGES[ending]};base64,{base64.b64encode(content).decode()}", name)
+
+
+def _history(content: Mapping[str, Any], label: str) -> Piece:
+    settings = {name: content[name] for name in ("toy", "train") if name in content}
+    versions = content.get("provenance")
+    return Piece(
+        "training",
+        label,
+        settings={"steps": content.get("last_step"), "ended": content.get("stopped"), **settings},
+        versions=versions if isinstance(versions, Mapping) else {},
+    )
+
+
+def _topics(path: Path, label: str, *, alone: bool) -> Piece:
+    _check_size(path, MAX_JSON)
+    topics = Topics.load(path.parent)
+    sizes = topics.sizes.tolist()
+    rows = [(topics.label(topic, 8), topics.names[topic], size) for topic, size in enumerate(sizes)]
+    settings = {
+        "topics": topics.n_topics,
+        "words": len(topics.words),
+        "vocabulary": topics.vocabulary_size,
+        "how words came to topics": topics.policy or "not recorded",
+        "left out": {reason: len(items) for reason, items in topics.left_out.items()},
+        "fingerprint": topics.fingerprint,
+    }
+    return Piece(
+        "topics", label, table=Table(f"topics {label}", ("topic", "name", "words"), rows), settings=settings
+    )
+
+
+def _fit(path: Path, label: str, *, alone: bool) -> Piece:
+    content = _small_json(path)
+    settings = {name: content.get(name) for name in ("vocabulary_size", "settings", "provenance")}
+    return Piece("topic model", label, settings=settings)
+
+
+def _table(path: Path, label: str, *, alone: bool) -> Piece:
+    _check_size(path, MAX_JSON)
+    rows = json.loads(path.read_bytes())
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it holds no rows of a table")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    values = [[_plain(row.get(name)) for name in columns] for row in rows]
+    return Piece("table", label, table=Table(f"table {path.stem}", tuple(columns), values))
+
+
+def _figure(path: Path, label: str, *, alone: bool) -> Piece:
+    _check_size(path, MAX_FIGURE)
+    return Piece(
+        "figure", label, picture=_picture(path.read_bytes(), path.suffix.lower(), f"figure {path.stem}")
+    )
+
+
+_READERS = {"report": _report, "topics": _topics, "table": _table, "figure": _figure, "fit": _fit}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a table as something that a page can show."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return value.item()
+    return (
+        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
+    )

@@ -269,10 +269,10 @@
   }
 
   function mark(query, key) {
-    for (const word of document.querySelectorAll(".w.asks, .w.asked")) word.classList.remove("asks", "asked");
+    for (const word of document.querySelectorAll(".w.query, .w.key")) word.classList.remove("query", "key");
     const find = (side, at) => document.querySelector(`[data-side="${side}"] [data-at="${at}"]`);
-    if (query !== undefined) find(data.keys ? "queries" : "keys", query)?.classList.add("asks");
-    if (key !== undefined) find("keys", key)?.classList.add("asked");
+    if (query !== undefined) find(data.keys ? "queries" : "keys", query)?.classList.add("query");
+    if (key !== undefined) find("keys", key)?.classList.add("key");
   }
 
   function point(card, row, column) {

@@ -1,4 +1,4 @@
-"""What a page shows of one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
+"""Attention within one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
 
 import re
 import warnings
@@ -21,7 +21,7 @@ from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import readable
 
 Stack = Literal["self", "encoder", "decoder", "cross"]
-Wanted = int | str | tuple[int, int]
+HeadName = int | str | tuple[int, int]
 
 # A word is hardly ever longer, so that a long text need not be split into tokens as a whole to show its beginning.
 _CHARACTERS_PER_TOKEN = 50
@@ -33,7 +33,7 @@ _LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens that ask, or that are attended to.
+    """The tokens on one side of a pattern: its queries or its keys.
 
     Attributes:
         words: The text of every token.
@@ -87,12 +87,10 @@ class TextAttention:
     Attributes:
         model: The model's class.
         stack: "self", or in models with two stacks "encoder", "decoder" or "cross".
-        stacks: All stacks of the model.
-        queries: The tokens that ask.
-        keys: The tokens that are attended to; the same ones except in "cross".
+        queries: The tokens whose rows these are.
+        keys: The tokens that are attended to; the same object except in "cross".
         relation: The relation of every pair, as `topic_probe.contrast.relations` codes it, whether visible or not.
         heads: The heads, in the order in which they are shown.
-        n_heads: How many heads there were to choose from.
         labels: ``id: word·word·word`` for every topic.
         names: Name of every topic.
         notes: What a reader has to know: what was cut, why these heads, what is missing.
@@ -100,12 +98,10 @@ class TextAttention:
 
     model: str
     stack: str
-    stacks: tuple[str, ...]
     queries: Tokens
     keys: Tokens
     relation: Int8[Tensor, "query key"]
     heads: tuple[HeadAttention, ...]
-    n_heads: int
     labels: tuple[str, ...]
     names: tuple[str, ...]
     notes: tuple[str, ...]
@@ -117,7 +113,7 @@ def read_text_attention(
     text_or_ids: Any,
     *,
     layer: int | None = None,
-    heads: Iterable[Wanted] | Wanted | None = None,
+    heads: Iterable[HeadName] | HeadName | None = None,
     stack: Stack | None = None,
     max_tokens: int = 128,
     max_heads: int = 6,
@@ -128,76 +124,84 @@ def read_text_attention(
     """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
     from topic_probe.lens.opening import open_model
 
-    for name, given in (("max_tokens", max_tokens), ("max_heads", max_heads)):
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValueError(f"{name} must be a whole number from 1 on, not {given!r}")
+    for name, number in (("max_tokens", max_tokens), ("max_heads", max_heads)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueError(f"{name} must be a whole number from 1 on, not {number!r}")
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
     view = capture.view(model)
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
-    stack = _choose_stack(stack, stacks)
-    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, capture.context_length(model))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "none of the 1 documents holds a word of any topic", UserWarning)
-        measured = measure_attention(
-            model, topics, [document], batch_size=1, include_self=include_self, n_resamples=0, n_permutations=0,
-            check_rows=check_rows,
-        ).heads  # fmt: skip
-    index = measured.index or {}
-    of_stack = [place for place, name in enumerate(index["stack"]) if name == stack]
-    chosen = _choose_heads(measured, of_stack, layer, heads, max_heads, notes)
-    options: Any = {"special_ids": capture.special_ids(model), "pad_id": capture.pad_id(model)}
-    batch = next(token_batches([document], **options))
-    sides = {name: _tokens(view, batch, name, topics, tokenizer) for name in ("source", "target")}
-    site = next(site for site in view.sites if site.stack == stack)
-    (asking, query_entries), (asked, key_entries) = (
-        sides[capture.query_side(site)],
-        sides[capture.key_side(site)],
+    shown: str = stacks[0] if stack is None else stack
+    if shown not in stacks:
+        raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
+    document, cut = _one_document(text_or_ids, tokenizer, max_tokens, capture.context_length(model))
+    measured = _measured_heads(
+        model, topics, document, shown, include_self=include_self, check_rows=check_rows
     )
+    chosen, why = _choose_heads(measured, layer, heads, max_heads)
+    batch = next(
+        token_batches([document], special_ids=capture.special_ids(model), pad_id=capture.pad_id(model))
+    )
+    (queries, query_entries), (keys, key_entries) = _sides(view, shown, batch, topics, tokenizer)
     relation = relations(query_entries, key_entries, topics)
-    if not include_self and stack != "cross":
+    if not include_self and shown != "cross":
         relation.fill_diagonal_(NO_RELATION)
-    if not bool((relation != NO_RELATION).any()):
-        notes.append("No word of this text belongs to a topic, so there is nothing to compare.")
-    elif (few := _few_pairs(measured, chosen)) is not None:
-        notes.append(few)
-    if len(stacks) > 1:
-        others = ", ".join(name for name in stacks if name != stack)
-        notes.append(f"Shown is the stack “{stack}”; stack= chooses another one ({others}).")
+    notes = [*cut, *why, *_few_pairs(measured[chosen], relation), *_other_stacks(shown, stacks)]
     return TextAttention(
         model=capture.describe_class(model),
-        stack=stack,
-        stacks=stacks,
-        queries=asking,
-        keys=asked,
+        stack=shown,
+        queries=queries,
+        keys=keys,
         relation=relation,
-        heads=_read_heads(view, batch, stack, [(index["layer"][at], index["head"][at]) for at in chosen],
-                          [measured[at] for at in chosen]),
-        n_heads=len(of_stack),
+        heads=_read_heads(view, batch, shown, [measured[at] for at in chosen], _places(measured[chosen])),
         labels=tuple(topics.label(topic) for topic in range(topics.n_topics)),
         names=topics.names,
         notes=tuple(notes),
-    )  # fmt: skip
-
-
-def _few_pairs(measured: Contrast, chosen: Sequence[int]) -> str | None:
-    """A warning where the ratios of a text rest on next to nothing."""
-    same = int(measured.n_same_topic[chosen].min())
-    different = int(measured.n_different_topic[chosen].min())
-    if min(same, different) >= _FEW:
-        return None
-    return (
-        f"The ratios rest on few pairs ({same} of one topic, {different} of different topics): this text is an "
-        "example, measure_attention over many texts is evidence."
     )
 
 
-def _choose_stack(stack: str | None, stacks: Sequence[str]) -> Any:
-    if stack is None:
-        return stacks[0]
-    if stack not in stacks:
-        raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
-    return stack
+def _measured_heads(
+    model: Any, topics: Topics, document: Document, stack: str, *, include_self: bool, check_rows: bool
+) -> Contrast:
+    """What `measure_attention` says of the heads of a stack on one document."""
+    with warnings.catch_warnings():
+        # A text without topics is shown, with a note that says so.
+        warnings.filterwarnings("ignore", "none of the 1 documents holds a word of any topic", UserWarning)
+        heads = measure_attention(
+            model, topics, [document], batch_size=1, include_self=include_self, n_resamples=0, n_permutations=0,
+            check_rows=check_rows,
+        ).heads  # fmt: skip
+    return heads[[at for at, name in enumerate((heads.index or {})["stack"]) if name == stack]]
+
+
+def _places(heads: Contrast) -> list[tuple[int, int]]:
+    """Layer and head of every head."""
+    index = heads.index or {}
+    return list(zip(index["layer"], index["head"], strict=True))
+
+
+# ---------------------------------------------------------------------------- what a reader has to know
+
+
+def _few_pairs(heads: Contrast, relation: Int8[Tensor, "query key"]) -> list[str]:
+    """A warning where the ratios of a text rest on nothing, or next to nothing."""
+    if not bool((relation != NO_RELATION).any()):
+        return ["No word of this text belongs to a topic, so there is nothing to compare."]
+    same, different = int(heads.n_same_topic.min()), int(heads.n_different_topic.min())
+    if min(same, different) >= _FEW:
+        return []
+    return [
+        f"The ratios rest on few pairs ({same} of one topic, {different} of different topics): this text is an "
+        "example, measure_attention over many texts is evidence."
+    ]
+
+
+def _other_stacks(stack: str, stacks: Sequence[str]) -> list[str]:
+    others = ", ".join(name for name in stacks if name != stack)
+    return [f"Shown is the stack “{stack}”; stack= chooses another one ({others})."] if others else []
+
+
+# ---------------------------------------------------------------------------- which tokens
 
 
 def _one_document(
@@ -257,39 +261,44 @@ def _encode(text: str, tokenizer: Any, limit: int, why: str) -> tuple[Document, 
     return document, notes
 
 
+# ---------------------------------------------------------------------------- which heads
+
+
 def _choose_heads(
-    measured: Contrast,
-    of_stack: list[int],
-    layer: int | None,
-    heads: Iterable[Wanted] | Wanted | None,
-    max_heads: int,
-    notes: list[str],
-) -> list[int]:
-    """Where the wanted heads are among those measured."""
-    index = measured.index or {}
-    place = {(index["layer"][at], index["head"][at]): at for at in of_stack}
+    measured: Contrast, layer: int | None, heads: Iterable[HeadName] | HeadName | None, max_heads: int
+) -> tuple[list[int], list[str]]:
+    """Where the wanted heads are among those measured, and why these where nobody named them."""
+    place = {name: at for at, name in enumerate(_places(measured))}
     layers = sorted({number for number, _ in place})
     if layer is not None and layer not in layers:
         raise ValueError(f"there is no layer {layer!r} in this stack; its layers are {_numbers(layers)}")
-    if heads is not None:
-        single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
-        listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
-        if not listed:
-            raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
-        return list(dict.fromkeys(_place_of(one, layer, place) for one in listed))
-    candidates = [at for (number, _), at in place.items() if layer is None or number == layer]
-    ratios = measured.ratio[candidates]
+    if heads is None:
+        within = [at for (number, _), at in place.items() if layer in (None, number)]
+        return _strongest(measured, within, max_heads, "all layers" if layer is None else f"layer {layer}")
+    single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
+    listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
+    if not listed:
+        raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
+    return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
+
+
+def _strongest(
+    measured: Contrast, within: list[int], max_heads: int, where: str
+) -> tuple[list[int], list[str]]:
+    """The heads with the highest ratios on this text, those without one last."""
+    ratios = measured.ratio[within]
     order = np.argsort(-np.nan_to_num(ratios, nan=-np.inf), kind="stable")[:max_heads]
-    where = "all layers" if layer is None else f"layer {layer}"
-    count = f"{len(order)} heads"
+    chosen = [within[at] for at in order]
     if not np.isfinite(ratios).any():
-        notes.append(f"Shown are the first {count} of {where}: no ratio is defined on this text.")
-    elif len(order) < len(candidates):
-        notes.append(
-            f"Shown are the {count} with the highest ratio on this text, of {len(candidates)} in {where}; heads= "
-            "chooses others."
-        )
-    return [candidates[at] for at in order]
+        return chosen, [
+            f"Shown are the first {len(chosen)} heads of {where}: no ratio is defined on this text."
+        ]
+    if len(chosen) == len(within):
+        return chosen, []
+    return chosen, [
+        f"Shown are the {len(chosen)} heads with the highest ratio on this text, of {len(within)} in {where}; heads= "
+        "chooses others."
+    ]
 
 
 def _is_pair(heads: Any) -> bool:
@@ -298,19 +307,20 @@ def _is_pair(heads: Any) -> bool:
     )
 
 
-def _place_of(one: Any, layer: int | None, place: dict[tuple[int, int], int]) -> int:
-    if isinstance(one, str):
-        found = _LABEL.fullmatch(one.strip())
-        if found is None:
-            raise ValueError(f"a head is named as in 'L3H7', not {one!r}")
-        one = int(found[1]), int(found[2])
-    elif isinstance(one, int | np.integer) and not isinstance(one, bool):
+def _place_of(name: Any, layer: int | None, place: dict[tuple[int, int], int]) -> int:
+    """Where one head is that somebody has named by its number, by layer and number, or by a label."""
+    if isinstance(name, str):
+        label = _LABEL.fullmatch(name.strip())
+        if label is None:
+            raise ValueError(f"a head is named as in 'L3H7', not {name!r}")
+        name = int(label[1]), int(label[2])
+    elif isinstance(name, int | np.integer) and not isinstance(name, bool):
         if layer is None:
-            raise ValueError(f"the head {one} needs its layer: say layer=, or (layer, head), or 'L3H7'")
-        one = layer, int(one)
-    elif not _is_pair(one):
-        raise TypeError(f"a head is a number, a pair (layer, head) or a label such as 'L3H7', not {one!r}")
-    wanted = int(one[0]), int(one[1])
+            raise ValueError(f"the head {name} needs its layer: say layer=, or (layer, head), or 'L3H7'")
+        name = layer, int(name)
+    elif not _is_pair(name):
+        raise TypeError(f"a head is a number, a pair (layer, head) or a label such as 'L3H7', not {name!r}")
+    wanted = int(name[0]), int(name[1])
     if layer is not None and wanted[0] != layer:
         raise ValueError(f"the head L{wanted[0]}H{wanted[1]} is not in layer {layer}: leave layer= out")
     if wanted not in place:
@@ -321,20 +331,31 @@ def _place_of(one: Any, layer: int | None, place: dict[tuple[int, int], int]) ->
 
 
 def _numbers(values: Sequence[int]) -> str:
-    if len(values) > 2 and all(other == one + 1 for one, other in pairwise(values)):
+    if len(values) > 2 and all(after == before + 1 for before, after in pairwise(values)):
         return f"{values[0]}–{values[-1]}"
     return ", ".join(map(str, values))
 
 
-def _tokens(
-    view: capture.View, batch: TokenBatch, side: str, topics: Topics, tokenizer: Any
-) -> tuple[Tokens, Int64[Tensor, " position"]]:
+# ---------------------------------------------------------------------------- tokens and patterns
+
+_Side = tuple[Tokens, Int64[Tensor, " position"]]
+
+
+def _sides(
+    view: capture.View, stack: str, batch: TokenBatch, topics: Topics, tokenizer: Any
+) -> tuple[_Side, _Side]:
+    """The queries and the keys of a stack, each with the vocabulary entries that count there."""
+    site = next(site for site in view.sites if site.stack == stack)
+    names = capture.query_side(site), capture.key_side(site)
+    side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
+    return side[names[0]], side[names[1]]
+
+
+def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any) -> _Side:
     """The tokens of a side with the vocabulary entries that count there; -1 for those without a topic."""
     ids, special = batch.ids[0], batch.special[0]
     words = None if batch.word_index is None else batch.word_index[0]
-    if side == "target":
-        if not view.has_decoder:
-            return Tokens((), (), (), ()), ids[:0]
+    if name == "target":
         start = capture.decoder_start(capture.huggingface_model(view.model))
         # A decoder reads one position later, behind its start token, which is nobody's word.
         ids = torch.cat([torch.tensor([start]), ids[:-1]])
@@ -343,14 +364,13 @@ def _tokens(
     units = labelled_units(ids, special, words, topics, level="token")
     entries = torch.full_like(ids, -1)
     entries[units.positions] = units.entries
-    groups = topics.labels(entries)
     of_group = [tuple(row.nonzero().flatten().tolist()) for row in topics.group_topics]
     continues = torch.zeros(len(ids), dtype=torch.bool)
     if words is not None:
         continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     tokens = Tokens(
         words=_spelled(ids.tolist(), topics, tokenizer),
-        topics=tuple(of_group[group] if group >= 0 else () for group in groups.tolist()),
+        topics=tuple(of_group[group] if group >= 0 else () for group in topics.labels(entries).tolist()),
         special=tuple(special.tolist()),
         continues=tuple(continues.tolist()),
     )
@@ -359,18 +379,18 @@ def _tokens(
 
 def _spelled(ids: Sequence[int], topics: Topics, tokenizer: Any) -> tuple[str, ...]:
     if tokenizer is not None:
-        spelled = {one: readable(tokenizer, [one]) for one in set(ids)}
+        spelled = {token: readable(tokenizer, [token]) for token in set(ids)}
     else:
         spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
-    return tuple(spelled.get(one, str(one)) for one in ids)
+    return tuple(spelled.get(token, str(token)) for token in ids)
 
 
 def _read_heads(
     view: capture.View,
     batch: TokenBatch,
     stack: str,
-    wanted: Sequence[tuple[int, int]],
     contrasts: Sequence[Contrast],
+    places: Sequence[tuple[int, int]],
 ) -> tuple[HeadAttention, ...]:
     """The patterns of some heads of a stack; of the others nothing is kept."""
     inputs = view.inputs(batch.ids, batch.mask)
@@ -378,25 +398,23 @@ def _read_heads(
         side: torch.arange(inputs.side(side)[0].shape[1])[None]
         for side in {capture.query_side(site) for site in view.sites}
     }
-    found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+    patterns: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def keep(number: int, rows: Tensor, visible: Tensor) -> None:
         site = view.sites[number]
-        for layer, head in wanted:
+        for layer, head in places:
             if (site.stack, site.layer) == (stack, layer):
-                found[layer, head] = (
-                    rows[0, head].detach().to("cpu", torch.float32, copy=True),
-                    visible[0].cpu(),
-                )
+                pattern = rows[0, head].detach().to("cpu", torch.float32, copy=True)
+                patterns[layer, head] = pattern, visible[0].cpu()
 
     view.attention_rows(inputs, everything, keep)
-    for (layer, head), (pattern, _) in found.items():
+    for (layer, head), (pattern, _) in patterns.items():
         if not bool(torch.isfinite(pattern).all()):
             raise ValueError(
                 f"L{layer}H{head} has NaN or infinity in its attention to this text; this is usually overflow in half "
                 "precision: load the model in float32"
             )
     return tuple(
-        HeadAttention(layer, head, *found[layer, head], contrast)
-        for (layer, head), contrast in zip(wanted, contrasts, strict=True)
+        HeadAttention(*place, *patterns[place], contrast)
+        for place, contrast in zip(places, contrasts, strict=True)
     )
