@@ -240,7 +240,7 @@ def test_a_report_shows_as_a_table_with_what_is_missing_and_escapes_html():
         def to_dataframe(self) -> pd.DataFrame:
             return self.overall.to_dataframe({"topic": ["<script>"]})
 
-    shown = NamedReport(contrast([4, 0, 6], [2, 0, 3], reason="<i>"), {})
+    shown = NamedReport(contrast([4, 0, 6], [2, 0, 3], note="<i>"), {})
     text, html = repr(shown), shown._repr_html_()
     assert text.startswith("NamedReport\n")
     assert "different_topic" in text

@@ -6,7 +6,7 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -37,7 +37,6 @@ RELATIONS = ("same_word", "same_topic", "different_topic")
 NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
-_COMPUTED = (NO_SAME_TOPIC, NO_DIFFERENT_TOPIC, NOT_POSITIVE)
 
 
 def relations(
@@ -93,7 +92,8 @@ class Contrast:
 
     Every number is a float64 array of one common shape (0-d for an overall number). A mean without pairs is
     NaN and its count 0; what follows from it is NaN too, and ``reason`` says why (None where nothing is
-    missing). ``interval`` [..., 2], ``p_value`` and ``q_value`` are about the number named by ``statistic``.
+    missing). ``interval`` [..., 2], ``p_value`` and ``q_value`` are about the number named by ``statistic``; ``note``
+    says what the numbers themselves cannot, as why an interval is missing.
 
     A ratio is returned whenever its denominator is not 0. For scores that can be negative (dot products,
     weights) it only means something if the different-topic mean is positive; where it is not, ``reason``
@@ -111,22 +111,27 @@ class Contrast:
     interval: Float64[np.ndarray, "*shape 2"] | None = None
     p_value: Float64[np.ndarray, "*shape"] | None = None
     q_value: Float64[np.ndarray, "*shape"] | None = None
-    reason: str | None = None
+    note: str | None = None
     statistic: Statistic = "ratio"
     index: Mapping[str, tuple[Any, ...]] | None = None
 
-    def __post_init__(self) -> None:
-        # What the numbers themselves say comes first; a reason that was handed in (a missing interval) stays.
-        given = [part for part in (self.reason or "").split("; ") if part and part not in _COMPUTED]
-        object.__setattr__(self, "reason", "; ".join([*self._missing(), *given]) or None)
+    @classmethod
+    def from_saved(cls, reason: str | None = None, **content: Any) -> "Contrast":
+        """A contrast from its saved fields; the version before saved all of ``reason`` in place of the note."""
+        found = cls(**content)
+        note = (reason or "").removeprefix(found.reason or "").removeprefix("; ")
+        return replace(found, note=note) if note else found
 
-    def _missing(self) -> list[str]:
-        found = (
+    @property
+    def reason(self) -> str | None:
+        """Why a number is missing or has no meaning: what the means and counts say, then the note."""
+        cells = (
             (self.n_same_topic == 0, NO_SAME_TOPIC),
             (self.n_different_topic == 0, NO_DIFFERENT_TOPIC),
             (self.different_topic <= 0, NOT_POSITIVE),
         )
-        return [reason for cells, reason in found if np.any(cells)]
+        reasons = [why for where, why in cells if np.any(where)]
+        return "; ".join(reasons + ([self.note] if self.note else [])) or None
 
     @property
     def ratio(self) -> Float64[np.ndarray, "*shape"]:
@@ -354,8 +359,8 @@ class SourceSums:
         interval = bootstrap_interval(
             self, statistic=statistic, n_resamples=n_resamples, level=level, seed=seed
         )
-        reason = no_interval_reason(interval, len(self), "documents")
-        return self.total().contrast(interval=interval, reason=reason, statistic=statistic)
+        note = no_interval_reason(interval, len(self), "documents")
+        return self.total().contrast(interval=interval, note=note, statistic=statistic)
 
 
 def bootstrap_interval(

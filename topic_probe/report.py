@@ -266,7 +266,7 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "dict":
             return {key: item for key, item in _decode(value["items"], arrays)}  # noqa: C416
         case "contrast":
-            return Contrast(**_decode(value["fields"], arrays))
+            return Contrast.from_saved(**_decode(value["fields"], arrays))
         case "report":
             return _build(_class_of(value["kind"], Path(_JSON)), _decode(value["fields"], arrays))
         case mark:

@@ -278,7 +278,7 @@ def _contrast(
     found = total.contrast()
     if n_resamples:
         interval = bootstrap_interval((sums, counts), n_resamples=n_resamples, level=confidence, seed=seed)
-        found = replace(found, interval=interval, reason=no_interval_reason(interval, len(sums), "documents"))
+        found = replace(found, interval=interval, note=no_interval_reason(interval, len(sums), "documents"))
     if null is not None:
         same, n_same = null
         different = total.sums[:, 1:].sum(1, keepdims=True) - same

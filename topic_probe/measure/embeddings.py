@@ -212,8 +212,8 @@ def _with_intervals(
         level=level,
         seed=seed,
     )
-    reasons = [no_interval_reason(interval, len(words.index), "words") for interval in intervals]
+    notes = [no_interval_reason(interval, len(words.index), "words") for interval in intervals]
     return [
-        part.contrast(interval=interval, reason=reason, statistic=statistic)
-        for part, interval, reason in zip(parts, intervals, reasons, strict=True)
+        part.contrast(interval=interval, note=note, statistic=statistic)
+        for part, interval, note in zip(parts, intervals, notes, strict=True)
     ]

@@ -1,7 +1,7 @@
 """Means over pairs that are matched by bins, and how sure they are."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -60,13 +60,11 @@ def matched_contrast(
     what is in its first place is not looked at.
     """
     same, different, n_same, n_different = matched_means(sums, counts)
-    found = Contrast(
-        np.full(same.shape, np.nan), same, different, np.zeros(same.shape), n_same, n_different, **uncertainty
-    )
     unmatched = (counts[..., 1].sum(-1) > 0) & (counts[..., 2].sum(-1) > 0) & (n_same == 0)
-    if unmatched.any():
-        found = replace(found, reason="; ".join(filter(None, [found.reason, NOT_MATCHED])))
-    return found
+    notes = [uncertainty.pop("note", None), NOT_MATCHED if unmatched.any() else None]
+    note = "; ".join(filter(None, notes)) or None
+    no_words = np.full(same.shape, np.nan), np.zeros(same.shape)
+    return Contrast(no_words[0], same, different, no_words[1], n_same, n_different, note=note, **uncertainty)
 
 
 def matched_means(
@@ -322,7 +320,7 @@ class Matching:
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.n_resamples:
             n_units = len(self.words.ids) if what == "words" else MIN_UNITS
-            uncertainty |= {"interval": intervals, "reason": no_interval_reason(intervals, n_units, what)}
+            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, n_units, what)}
         if self.n_permutations:
             uncertainty["p_value"] = p_values
         return matched_contrast(*parts, **uncertainty)

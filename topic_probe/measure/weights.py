@@ -346,8 +346,8 @@ def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio",
     if not intervals:
         return sums.contrast(statistic=statistic, index=index)
     interval = np.concatenate(intervals)
-    reason = no_interval_reason(interval, n_words, "words")
-    return sums.contrast(interval=interval, reason=reason, statistic=statistic, index=index)
+    note = no_interval_reason(interval, n_words, "words")
+    return sums.contrast(interval=interval, note=note, statistic=statistic, index=index)
 
 
 # -------------------------------------------------------------------- the scores themselves, for pictures
