@@ -1,12 +1,12 @@
 """Resampling, p-values and q-values against hand-worked numbers, other ways to compute them, and simulation."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from topic_probe.uncertainty import (
-    _t_quantile,
     _take_quantile,
     benjamini_hochberg,
     compare,
@@ -164,8 +164,13 @@ def test_percentiles_of_many_units_are_the_plain_ones_and_of_few_lie_further_out
 @pytest.mark.parametrize(
     ("degrees", "printed"), [(3, 3.182), (5, 2.571), (9, 2.262), (30, 2.042), (120, 1.980)]
 )
-def test_t_quantiles_are_those_of_the_printed_tables(degrees, printed):
-    assert _t_quantile(0.975, np.array(float(degrees))) == pytest.approx(printed, rel=0.01)
+def test_percentiles_lie_at_the_t_quantiles_of_the_printed_tables(degrees, printed):
+    units = degrees + 1
+    # The percentile at which a t interval ends, from the printed quantile and the error function.
+    tail = 0.5 * math.erfc(printed * math.sqrt(units / degrees) / math.sqrt(2))
+    values = np.linspace(0, 1, 1_000_001)[:, None]
+    low, high = percentile_interval(values, np.array([float(units)]))[0]
+    assert (low, 1 - high) == pytest.approx((tail, tail), rel=0.005)
 
 
 def test_an_interval_that_reaches_infinity_is_open_and_one_that_is_nothing_else_is_missing():
