@@ -155,10 +155,10 @@ def test_percentiles_of_many_units_are_the_plain_ones_and_of_few_lie_further_out
     few = percentile_interval(values, np.array([10.0]))
     np.testing.assert_allclose(few[0], [-2.3846, 2.3846], atol=0.05)
     assert np.isnan(percentile_interval(values, np.array([0.0]))).all()
-    half = percentile_interval(values, np.array([1e9]), level=0.5)
+    half = percentile_interval(values, np.array([1e9]), confidence=0.5)
     np.testing.assert_allclose(half[0], [-0.6745, 0.6745], atol=0.02)
     with pytest.raises(ValueError, match=r"between 0 and 1, got 95\.0"):
-        percentile_interval(values, np.array([10.0]), level=95.0)
+        percentile_interval(values, np.array([10.0]), confidence=95.0)
 
 
 @pytest.mark.parametrize(

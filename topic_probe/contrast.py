@@ -351,13 +351,18 @@ class SourceSums:
         return PairSums(sums.sum(0), counts.sum(0))
 
     def contrast(
-        self, *, statistic: Statistic = "ratio", n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+        self,
+        *,
+        statistic: Statistic = "ratio",
+        n_resamples: int = 1000,
+        confidence: float = 0.95,
+        seed: int = 0,
     ) -> Contrast:
         """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
         if n_resamples == 0:
             return self.total().contrast(statistic=statistic)
         interval = bootstrap_interval(
-            self, statistic=statistic, n_resamples=n_resamples, level=level, seed=seed
+            self, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
         )
         note = no_interval_reason(interval, len(self), "documents")
         return self.total().contrast(interval=interval, note=note, statistic=statistic)
@@ -369,7 +374,7 @@ def bootstrap_interval(
     *,
     statistic: Statistic = "ratio",
     n_resamples: int = 1000,
-    level: float = 0.95,
+    confidence: float = 0.95,
     seed: int = 0,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] of a statistic of the pooled means, from resampled documents.
@@ -396,7 +401,7 @@ def bootstrap_interval(
         )
 
     values = resample(resampled, np.array([len(sums)]), n_resamples=n_resamples, seed=seed)
-    return percentile_interval(values, effective, level=level).reshape(*shape, 2)
+    return percentile_interval(values, effective, confidence=confidence).reshape(*shape, 2)
 
 
 def _terms(

@@ -72,7 +72,7 @@ def word_interval(
     *,
     statistic: Statistic = "ratio",
     n_resamples: int = 1000,
-    level: float = 0.95,
+    confidence: float = 0.95,
     seed: int = 0,
 ) -> Float64[np.ndarray, "item 2"]:
     """The interval [item, low and high] of a statistic of mean scores between words, from resampled words.
@@ -115,7 +115,7 @@ def word_interval(
     effective = np.minimum(effective_units(parts[1].sum(0)), effective_units(parts[3].sum(0)))
     # Every stratum spends one unit on its own mean.
     effective = effective * (1 - len(sizes) / len(strata))
-    return percentile_interval(values, effective, level=level)
+    return percentile_interval(values, effective, confidence=confidence)
 
 
 def _strata(
@@ -229,7 +229,7 @@ def percentile_interval(
     values: Float64[np.ndarray, "resample *shape"],
     effective: Float64[np.ndarray, "*#shape"],
     *,
-    level: float = 0.95,
+    confidence: float = 0.95,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] between two percentiles of resampled values.
 
@@ -239,16 +239,13 @@ def percentile_interval(
     (a ratio whose denominator may be 0). NaN where both would be or half the values are, where a value is NaN,
     and where ``effective`` is 0.
     """
-    if not 0 < level < 1:
-        raise ValueError(
-            f"level is the share of intervals that cover the truth, between 0 and 1, got {level}"
-        )
+    check_interval(len(values), confidence)
     from scipy.special import ndtr, stdtrit
 
     n, shape = len(values), values.shape[1:]
     ordered = np.sort(values, axis=0)
     units = np.maximum(np.broadcast_to(effective, shape), 4.0)
-    tail = ndtr(-np.sqrt(units / (units - 1)) * stdtrit(units - 1, 0.5 + level / 2))
+    tail = ndtr(-np.sqrt(units / (units - 1)) * stdtrit(units - 1, 0.5 + confidence / 2))
     ends = [_take_quantile(ordered, position * (n - 1)) for position in (tail, 1 - tail)]
     missing = (np.broadcast_to(effective, shape) == 0) | ~np.isfinite(ordered[n // 2])
     missing |= np.isnan(ordered[-1]) | (np.isinf(ends[0]) & np.isinf(ends[1]))

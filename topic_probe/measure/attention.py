@@ -277,7 +277,9 @@ def _contrast(
     total = PairSums(sums.sum(0), counts.sum(0))
     found = total.contrast()
     if n_resamples:
-        interval = bootstrap_interval((sums, counts), n_resamples=n_resamples, level=confidence, seed=seed)
+        interval = bootstrap_interval(
+            (sums, counts), n_resamples=n_resamples, confidence=confidence, seed=seed
+        )
         found = replace(found, interval=interval, note=no_interval_reason(interval, len(sums), "documents"))
     if null is not None:
         same, n_same = null

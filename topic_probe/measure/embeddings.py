@@ -150,7 +150,7 @@ def measure_embeddings(
         resampling: dict[str, Any] = {
             "statistic": statistic,
             "n_resamples": n_resamples,
-            "level": confidence,
+            "confidence": confidence,
             "seed": seed,
         }
         cosine, dot = _with_intervals(overall, words, topics, **resampling)
@@ -197,7 +197,7 @@ def _with_intervals(
     *,
     statistic: Literal["ratio", "difference"],
     n_resamples: int,
-    level: float,
+    confidence: float,
     seed: int,
 ) -> list[Contrast]:
     """The contrasts of cosine and dot product, each with its interval."""
@@ -209,7 +209,7 @@ def _with_intervals(
         first_topics(topics)[words.group.numpy()],
         statistic=statistic,
         n_resamples=n_resamples,
-        level=level,
+        confidence=confidence,
         seed=seed,
     )
     notes = [no_interval_reason(interval, len(words.index), "words") for interval in intervals]

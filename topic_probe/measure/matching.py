@@ -160,7 +160,7 @@ class Matching:
                     self.words.strata,
                     statistic=self.statistic,
                     n_resamples=self.n_resamples,
-                    level=self.confidence,
+                    confidence=self.confidence,
                     seed=self.seed,
                 )
             )
@@ -252,7 +252,7 @@ class Matching:
         values = resample(resampled, np.array([len(sums)]), n_resamples=self.n_resamples, seed=self.seed)
         by_document = counts.sum(1)
         effective = np.minimum(effective_units(by_document[:, 1:2]), effective_units(by_document[:, 2:3]))
-        return np.asarray(percentile_interval(values, effective, level=self.confidence)[0])
+        return np.asarray(percentile_interval(values, effective, confidence=self.confidence)[0])
 
     # --- both -----------------------------------------------------------------------------------
 

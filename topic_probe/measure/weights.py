@@ -110,7 +110,7 @@ def measure_weights(
     resampling: dict[str, Any] = {
         "statistic": statistic,
         "n_resamples": n_resamples,
-        "level": confidence,
+        "confidence": confidence,
         "seed": seed,
     }
     parts = [

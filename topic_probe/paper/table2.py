@@ -324,7 +324,7 @@ class _Comparison:
         cosines = table @ table.T
         ends = [2 * ((flag * cosines) @ half).T.numpy()[:, :, None] for flag in flags]
         n_ends = [2 * (flag.double() @ half).T.numpy() for flag in flags]
-        options: dict[str, Any] = {"n_resamples": _RESAMPLES, "level": _LEVEL, "seed": self.seed}
+        options: dict[str, Any] = {"n_resamples": _RESAMPLES, "confidence": _LEVEL, "seed": self.seed}
         nothing, one = np.zeros_like(ends[0]), np.ones_like(n_ends[0])
         means = [float(divide(end.sum(), n.sum())) for end, n in zip(ends, n_ends, strict=True)]
         intervals = [
@@ -355,7 +355,7 @@ def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], see
     nothing = np.zeros_like(same[0])
     quotient = bootstrap_interval(
         (np.stack([nothing, same[0], top[0]], -1), np.stack([nothing, same[1], top[1]], -1)),
-        n_resamples=_RESAMPLES, level=_LEVEL, seed=seed,
+        n_resamples=_RESAMPLES, confidence=_LEVEL, seed=seed,
     )  # fmt: skip
     means = [float(divide(part.sum(), n.sum())) for part, n in (same, top, different)]
     return _row(means, [_mean_interval(*part, seed=seed) for part in (same, top)], quotient)
@@ -370,7 +370,7 @@ def _mean_interval(
         return divide(weights @ sums[:, None], weights @ counts[:, None])
 
     values = resample(resampled, np.array([len(sums)]), n_resamples=_RESAMPLES, seed=seed)
-    return np.asarray(percentile_interval(values, effective_units(counts[:, None]), level=_LEVEL)[0])
+    return np.asarray(percentile_interval(values, effective_units(counts[:, None]), confidence=_LEVEL)[0])
 
 
 # --- tables and claims ------------------------------------------------------------------------------
