@@ -45,12 +45,13 @@ _FORMER = {
 }
 _FORMER_REPORT = ("report.json", "arrays.safetensors")
 _FORMER_FILES = dict([*_FORMER.values(), _FORMER_REPORT])
+MANIFESTS = (MANIFEST, *_FORMER_FILES)
 
 # Machine, process and a random number, in the names of what is not in its place yet.
 _MARK = r"\.([0-9a-f]{4})-(\d{1,10})-[0-9a-f]{8}"
-_ARRAYS = r"arrays-[0-9a-f]{16}\.safetensors"
+ARRAYS = r"arrays-[0-9a-f]{16}\.safetensors"
 # What a killed save may leave in its folder.
-_SCRAP = re.compile(rf"{_ARRAYS}|\.(?:{_ARRAYS}|saved\.json){_MARK}")
+_SCRAP = re.compile(rf"{ARRAYS}|\.(?:{ARRAYS}|saved\.json){_MARK}")
 
 # What folders of several results hold besides: claims, and tables and figures in folders of that name.
 _BESIDE = {"claims.json", "claims.txt"}
@@ -301,7 +302,7 @@ def _opened_former(path: Path, raw: bytes) -> _Manifest:
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     try:
         content = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not whole or not JSON ({error}): save it again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, it holds a {type(content).__name__}")

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+
+from topic_probe.storage import draft
 
 # Longer tables and lists are cut: a page is read.
 MAX_ROWS, _ITEMS = 200, 40
@@ -40,23 +41,9 @@ class Page:
         Raises:
             FileExistsError: where there is something at ``path`` that may not be replaced.
         """
-        target = Path(path).expanduser().absolute()
-        if target.is_dir():
-            raise FileExistsError(f"{target} is a folder: name the file, such as {target / 'page.html'}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        try:
-            with draft.open("wb") as file:
-                file.write(self.html.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                draft.replace(target)
-            else:
-                _put(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
-        return target
+        with draft(path, overwrite=overwrite, file=True) as place:
+            place.write_bytes(self.html.encode())
+        return Path(path).expanduser().absolute()
 
     def __repr__(self) -> str:
         return f"<Page {self.title!r}, {len(self.html) / 1e6:.1f} MB: .save('page.html') writes it to a file>"
@@ -64,22 +51,6 @@ class Page:
     def _repr_html_(self) -> str:
         # A frame of its own, so that names and styles of several pages in a notebook do not meet.
         return environment().get_template("frame.html").render(html=escape(self.html), title=self.title)
-
-
-def _put(draft: Path, target: Path) -> None:
-    """The draft under its name, unless something has that name already."""
-    try:
-        os.link(draft, target)  # fails where the name is taken, which renaming does not
-    except FileExistsError:
-        raise FileExistsError(
-            f"{target} exists and is not overwritten unasked: choose another name or overwrite=True"
-        ) from None
-    except OSError:  # a file system without links
-        if target.exists():
-            raise FileExistsError(
-                f"{target} exists and is not overwritten unasked: choose another name or overwrite=True"
-            ) from None
-        draft.replace(target)
 
 
 @cache

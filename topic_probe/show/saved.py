@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.report import Report, load_report
 from topic_probe.show.page import Table, is_number
-from topic_probe.storage import read_json
 from topic_probe.topics import Topics
 
 # A page that is mailed: beyond these sizes a file is named instead of shown.
@@ -27,6 +27,8 @@ VERDICTS = ("passed", "failed", "not checked")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 # Files that hold what is shown already, in other words.
 _TWINS = {"claims.txt", "arrays.safetensors"}
+# Results that no page shows.
+_NOT_SHOWN = {"co-occurrence", "token ids", "sums of a measurement"}
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class SavedFolder:
                 self.others.append(self._name(path))
             if kind not in _READERS:
                 continue
-            label = (folder if kind in ("report", "topics", "fit") else path).relative_to(base).as_posix()
+            label = (folder if kind == "result" else path).relative_to(base).as_posix()
             label = folder.resolve().name if label == "." else label
             piece = self._tried(path, partial(_READERS[kind], label=label, alone=home is None))
             if piece is not None:
@@ -191,15 +193,28 @@ class SavedFolder:
 def _kind_of(path: Path, names: Collection[str]) -> str:
     """What a file is by its name: something to show, a "twin" of what is shown anyway, or "foreign"."""
     stem, ending = path.stem, path.suffix.lower()
-    if path.name in ("report.json", "topics.json", "fit.json"):
-        return stem
+    if path.name in storage.MANIFESTS:
+        return _kind_of_manifest(path, names)
     if ending in _IMAGES:
         # Of a picture that is there twice, the one that stays sharp.
         return "twin" if ending != ".svg" and f"{stem}.svg" in names else "figure"
     if ending == ".json" and path.parent.name == "tables":
         return "table"
     twin = (ending == ".csv" and f"{stem}.json" in names) or (ending == ".pdf" and f"{stem}.svg" in names)
-    return "twin" if twin or path.name in _TWINS else "foreign"
+    twin |= path.name in _TWINS or re.fullmatch(storage.ARRAYS, path.name) is not None
+    return "twin" if twin else "foreign"
+
+
+def _kind_of_manifest(path: Path, names: Collection[str]) -> str:
+    if path.name != storage.MANIFEST and storage.MANIFEST in names:
+        return "twin"  # of a save that was killed before it removed what it replaced
+    if path.stat().st_size > MAX_JSON:
+        return "result"  # reading it says that it is too large
+    try:
+        kind = storage.kind_of(path.parent)
+    except ValueError:
+        return "result"  # reading it says what is wrong
+    return "foreign" if kind in _NOT_SHOWN else "result"
 
 
 def _natural(name: str) -> tuple[Any, ...]:
@@ -222,7 +237,7 @@ def _check_size(path: Path, limit: int) -> None:
 def _small_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, unless it is too large for a page."""
     _check_size(path, MAX_JSON)
-    return read_json(path)
+    return storage.read_json(path)
 
 
 # -------------------------------------------------------------------- what recipes save
@@ -266,11 +281,20 @@ def _claim(content: Mapping[str, Any]) -> SavedClaim:
 # -------------------------------------------------------------------- what is shown of each file
 
 
-def _report(path: Path, label: str, *, alone: bool) -> Piece:
-    content = _small_json(path)
-    if content.get("format") == "topic_probe history":
-        return _history(content, label)
-    report = load_report(path.parent)
+def _result(path: Path, label: str, *, alone: bool) -> Piece:
+    """The result that a folder holds, by its manifest."""
+    _check_size(path, MAX_JSON)
+    folder, kind = path.parent, storage.kind_of(path.parent)
+    if kind == "topics":
+        return _topics(Topics.load(folder), label)
+    if kind == "topic fit":
+        return _fit(storage.load(folder, kind).content, label)
+    if kind == "history":
+        return _history(storage.load(folder, kind).content, label)
+    return _report(load_report(folder), label, alone=alone)
+
+
+def _report(report: Report, label: str, *, alone: bool) -> Piece:
     frame = report.to_dataframe()
     rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
     provenance = dict(report.provenance)
@@ -326,9 +350,7 @@ def _history(content: Mapping[str, Any], label: str) -> Piece:
     )
 
 
-def _topics(path: Path, label: str, *, alone: bool) -> Piece:
-    _check_size(path, MAX_JSON)
-    topics = Topics.load(path.parent)
+def _topics(topics: Topics, label: str) -> Piece:
     sizes = topics.sizes.tolist()
     rows = [(topics.label(topic, 8), topics.names[topic], size) for topic, size in enumerate(sizes)]
     settings = {
@@ -344,8 +366,7 @@ def _topics(path: Path, label: str, *, alone: bool) -> Piece:
     )
 
 
-def _fit(path: Path, label: str, *, alone: bool) -> Piece:
-    content = _small_json(path)
+def _fit(content: Mapping[str, Any], label: str) -> Piece:
     settings = {name: content.get(name) for name in ("vocabulary_size", "settings", "provenance")}
     return Piece("topic model", label, settings=settings)
 
@@ -367,7 +388,7 @@ def _figure(path: Path, label: str, *, alone: bool) -> Piece:
     )
 
 
-_READERS = {"report": _report, "topics": _topics, "table": _table, "figure": _figure, "fit": _fit}
+_READERS = {"result": _result, "table": _table, "figure": _figure}
 
 
 def _plain(value: Any) -> Any:
