@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -70,6 +70,7 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
+    figure: ClassVar[str] = "figures:loss_scale"
     regime: str
     loss_kind: str
     loss: float
