@@ -2,5 +2,16 @@
 
 import os
 
+import jaxtyping
+import pytest
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+@pytest.fixture
+def unchecked():
+    """Calls as users make them: the checks of types that tests run with would be first to refuse a wrong choice."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

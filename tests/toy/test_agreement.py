@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from topic_probe.measure.attention import measure_attention
 from topic_probe.report import load_report
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
@@ -246,6 +247,19 @@ def test_lda_has_no_interval_because_it_has_no_number_of_topics():
     assert report.weighted_mean == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_layers": 2, "n_heads": 3, "residual": True}])
+def test_attention_is_what_measuring_any_model_gives(settings):
+    model = toy("attention", world=LDA, **settings)
+    generator = torch.Generator().manual_seed(0)
+    batch = MASKING.corrupt(LDA.documents(20, generator=generator), n_words=N, generator=generator)
+    wanted = measure_attention(
+        model, world_topics(LDA), [(batch.shown, batch.mask)], n_resamples=0, n_permutations=0
+    ).overall
+    ours = agreement(model, attention=True).attention
+    for name, column in wanted.columns().items():
+        assert ours.columns()[name] == pytest.approx(column, rel=1e-12), name
+
+
 def test_attention_is_measured_only_if_asked_for():
     report = agreement(toy())
     assert report.attention is None
@@ -288,10 +302,11 @@ def test_the_model_comes_back_as_it_was():
         assert leaf.grad is None
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_measured_is_refused():
     with pytest.raises(TypeError, match="toy transformer from build_toy"):
         agreement(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="'squared' or 'cross_entropy'"):
+    with pytest.raises(ValueError, match="loss must be one of 'cross_entropy', 'squared'"):
         agreement(toy(), loss="hinge")
     with pytest.raises(ValueError, match="at least 2 documents"):
         agreement(toy(), n_documents=1)

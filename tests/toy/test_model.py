@@ -304,21 +304,20 @@ def test_a_config_survives_json():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regime": "all"}, "regime must be one of full, embedding, value"),
+        ({"regime": "all"}, "regime must be one of 'full', 'embedding', 'value'"),
         ({"regime": "value", "d_model": 7}, "needs one-hot embeddings, d_model = 13"),
         ({"regime": "keys", "d_model": 14}, "needs one-hot embeddings"),
-        ({"d_model": 0}, "d_model must be a whole number of at least 1, got 0"),
-        ({"n_layers": 0}, "n_layers must be a whole number of at least 1, got 0"),
-        ({"n_heads": True}, "n_heads must be a whole number"),
+        ({"d_model": 0}, "d_model must be at least 1, got 0"),
+        ({"n_layers": 0}, "n_layers must be at least 1, got 0"),
         ({"d_model": 5, "d_attention": 6}, "d_attention must not exceed d_model, got 6 > 5"),
-        ({"init": "zero"}, "init must be one of usual, near-zero"),
+        ({"init": "zero"}, "init must be one of 'usual', 'near-zero'"),
         ({"noise": -1.0}, "noise is a standard deviation"),
-        ({"embedding_scale": 0.0}, "embedding_scale is a standard deviation and must be positive"),
-        ({"dtype": "float16"}, "dtype must be one of float32, float64"),
+        ({"embedding_scale": 0.0}, r"embedding_scale is a standard deviation .* must be positive"),
+        ({"dtype": "float16"}, "dtype must be one of 'float32', 'float64'"),
         ({"trained": ("W_O",)}, "'W_O' is no tensor of this model; there are W_E, W_K"),
         ({"trained": ("W_K.1",)}, "'W_K.1' is no tensor"),
         ({"frozen": {"W_V": "identity"}}, "W_V cannot be frozen and trained"),
-        ({"regime": "value", "frozen": {"b_V": "ones"}}, "rule for b_V must be one of zero, identity"),
+        ({"regime": "value", "frozen": {"b_V": "ones"}}, "rule for b_V must be one of 'zero', 'identity'"),
         (
             {"regime": "value", "frozen": {"b_V": "identity"}},
             "rule 'identity' is defined for W_E, W_K, W_Q, W_V",
@@ -329,9 +328,16 @@ def test_a_config_survives_json():
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_impossible_configs_are_refused_with_what_was_needed(options, message):
     with pytest.raises(ValueError, match=message):
         config(**options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_true_is_no_number_of_heads():
+    with pytest.raises(TypeError, match="n_heads must be a whole number"):
+        config(n_heads=True)
 
 
 def test_wrong_tensors_and_wrong_models_are_refused():

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -354,14 +353,6 @@ def test_embeddings_with_other_constants_are_realisable_too():
     torch.testing.assert_close(check.u, torch.tensor([-c2 * w] + 15 * [w], dtype=torch.float64))
 
 
-def test_worlds_and_masking_schemes_need_only_their_numbers():
-    world = SimpleNamespace(
-        n_topics=5, words_per_topic=3, alpha=None, topics_per_document=2, word_probabilities=None
-    )
-    masking = SimpleNamespace(p_mask=0.15, p_keep=0.1, p_random=0.1)
-    assert torch.equal(theory.optimal_value(world, masking), theory.optimal_value(uniform(5, 3, 2), PAPER))
-
-
 def test_the_value_loss_takes_single_precision_and_passes_gradients_through():
     world = uniform(5, 3, 2)
     W = noise(16, 16).float().requires_grad_()
@@ -383,11 +374,6 @@ def test_undefined_optima_are_refused_with_the_reason():
         theory.optimal_value_constants(uniform(5, 3, 2, word_probabilities=zipf_words(5, 3)), PAPER)
     with pytest.raises(ValueError, match=r"over the 16 token ids .* got shape \(7, 7\)"):
         theory.value_loss(torch.zeros(7, 7), world, PAPER)
-    bare = SimpleNamespace(
-        n_topics=2, words_per_topic=2, alpha=None, topics_per_document=None, word_probabilities=None
-    )
-    with pytest.raises(ValueError, match="neither alpha"):
-        theory.value_loss(torch.zeros(5, 5), bare, PAPER)
 
 
 # --- Attention weights. ---
@@ -685,7 +671,11 @@ def test_floors_outside_the_theory_are_weaker_or_refused():
     assert theory.loss_floor(uniform(5, 3, 2), Masking(p_mask=1.0, p_keep=0.0), regime="value").kind == (
         "lower bound"
     )
-    with pytest.raises(ValueError, match="regime must be one of embedding, value, full"):
-        theory.loss_floor(unequal, PAPER, regime="values")
     with pytest.raises(ValueError, match="need disjoint topics"):
         theory.loss_floor(uniform(5, 3, 2, word_probabilities=overlapping_words(5, 3)), PAPER, regime="value")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_floor_of_an_unknown_regime_is_refused():
+    with pytest.raises(ValueError, match="regime must be one of 'full', 'embedding', 'value'"):
+        theory.loss_floor(uniform(5, 3, 2), PAPER, regime="values")

@@ -3,7 +3,9 @@
 import json
 import math
 import pickle
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from topic_probe import storage
 from topic_probe.toy import theory
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
@@ -648,20 +651,21 @@ def test_tensors_that_are_not_finite_from_the_start_are_an_error():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "loss must be one of cross_entropy, squared, got 'hinge'"),
-        ({"optimizer": "lion"}, "optimizer must be one of sgd, adam"),
-        ({"forward": "fast"}, "forward must be one of auto, lean, hooked"),
+        ({"loss": "hinge"}, "loss must be one of 'cross_entropy', 'squared', got 'hinge'"),
+        ({"optimizer": "lion"}, "optimizer must be one of 'sgd', 'adam'"),
+        ({"forward": "fast"}, "forward must be one of 'auto', 'lean', 'hooked'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
         ({"learning_rate": math.nan}, "learning_rate must be positive and finite"),
         ({"l2": -0.1}, "l2 is the weight of a penalty and must be at least 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
-        ({"steps": -1}, "steps must be a whole number of at least 0"),
-        ({"record_every": 0}, "record_every must be a whole number of at least 1"),
-        ({"measure_every": 0}, "measure_every must be a whole number of at least 1"),
-        ({"n_documents": 0}, "n_documents must be a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"steps": -1}, "steps must be at least 0"),
+        ({"record_every": 0}, "record_every must be at least 1"),
+        ({"measure_every": 0}, "measure_every must be at least 1"),
+        ({"n_documents": 0}, "n_documents must be at least 1"),
         ({"steps": 5, "measure_steps": (6,)}, r"measure_steps must lie in 0..steps=5, got \[6\]"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_impossible_settings_are_refused_with_what_was_needed(options, message):
     with pytest.raises(ValueError, match=message):
         TrainConfig(**options)
@@ -711,25 +715,45 @@ def test_a_saved_history_comes_back_whole_and_is_not_overwritten_unasked(tmp_pat
 
 def test_broken_and_foreign_histories_are_refused_by_name(tmp_path):
     folder = tmp_path / "run"
-    with pytest.raises(FileNotFoundError, match=r"report\.json does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"saved\.json does not exist"):
         History.load(folder)
     train_toy(toy(), TrainConfig(steps=1)).save(folder)
-    text = (folder / "report.json").read_text()
-    for old, new, message in (
-        ('"schema": 1', '"schema": 99', r"report\.json has schema 99, this version reads up to 1"),
-        ("topic_probe history", "topic_probe report", r"report\.json is not a saved history"),
-    ):
-        (folder / "report.json").write_text(text.replace(old, new))
-        with pytest.raises(ValueError, match=message):
-            History.load(folder)
-    (folder / "report.json").write_text(text[:50])
-    with pytest.raises(ValueError, match=r"report\.json is not whole"):
+    manifest = folder / "saved.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"empty_batches": 0', '"empty_batches": 1'))
+    with pytest.raises(ValueError, match=r"saved\.json is not whole"):
         History.load(folder)
-    (folder / "report.json").write_text(text)
-    tensors = folder / "arrays.safetensors"
+    manifest.write_text(text)
+    (tensors,) = folder.glob("arrays-*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"arrays\.safetensors is truncated"):
+    with pytest.raises(ValueError, match=r"safetensors is truncated"):
         History.load(folder)
+    storage.save(tmp_path / "report", "agreement", {})
+    with pytest.raises(ValueError, match="holds 'agreement', not 'history'"):
+        History.load(tmp_path / "report")
+
+
+SAVED_BEFORE = Path(__file__).parents[1] / "saved_before"
+
+
+def test_a_history_of_the_version_before_loads_with_its_model():
+    history = History.load(SAVED_BEFORE / "history")
+    numbers = json.loads((SAVED_BEFORE / "numbers.json").read_text())["history"]
+    assert history.loss.tolist() == numbers["loss"]
+    assert (history.steps[-1], history.last_step, history.stopped) == (40, 40, "finished")
+    assert torch.equal(toy_tensors(history.model())["W_V"], history.tensors["W_V"])
+
+
+def test_a_training_of_the_version_before_goes_on_as_if_never_stopped(tmp_path):
+    path = tmp_path / "training.safetensors"
+    shutil.copy(SAVED_BEFORE / path.name, path)
+    before = History.load(SAVED_BEFORE / "history")
+    config = replace(before.train, steps=46)
+    resumed = train_toy(build_toy(before.toy, seed=5), config, checkpoint=path)
+    torch.testing.assert_close(resumed.table[:21], before.table, rtol=0, atol=0, equal_nan=True)
+    assert resumed.last_step == 46
+    whole = train_toy(build_toy(before.toy, seed=1), config)
+    torch.testing.assert_close(resumed.table, whole.table, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_a_history_prints_as_a_few_lines_and_names_its_columns():

@@ -20,7 +20,7 @@ from topic_probe.train.bert import TextConfig, bert_parameters, build_bert
 from topic_probe.train.history import History, TrainConfig
 from topic_probe.train.loop import train_text, train_toy
 from topic_probe.train.stages import measure_dynamics
-from topic_probe.train.text import TextTask, TrainingText, masked_loss
+from topic_probe.train.tasks import TextTask, TrainingText, masked_loss
 
 TEXTS = [
     "the army fought the battle and the soldiers won the war",

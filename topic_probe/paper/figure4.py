@@ -21,6 +21,7 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import (
     NAMES,
     PAIRS,
+    Pair,
     RecipeResult,
     Setting,
     TrainedToy,
@@ -42,7 +43,7 @@ FIRST_STAGE = 400
 
 
 def _settings(
-    pair: tuple[str, str], steps: int, *, rate: float, noise: float, seeds: int, seconds: float
+    pair: Pair, steps: int, *, rate: float, noise: float, seeds: int, seconds: float
 ) -> list[Setting]:
     suffix = f", rate {rate:g}, noise {noise:g}"
     base = pair_setting(

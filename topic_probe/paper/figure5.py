@@ -39,9 +39,9 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics.vocabulary import vocabulary_size
 from topic_probe.train.bert import TextConfig
-from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.stages import DynamicsReport, measure_dynamics
-from topic_probe.train.text import TrainingText
+from topic_probe.train.tasks import TrainingText
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ N_WORDS = {False: 10_000, True: 4_000}
 
 
 def _setting(
-    optimizer: str,
+    optimizer: OptimizerName,
     rate: float,
     steps: int,
     *,

@@ -16,18 +16,26 @@ from torch import nn
 
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
 from topic_probe.report import Report
+from topic_probe.toy.masking import Loss
 from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
-from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.loop import train_text, train_toy
-from topic_probe.train.text import TrainingText
+from topic_probe.train.tasks import TrainingText
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-PAIRS = (("cross_entropy", "sgd"), ("cross_entropy", "adam"), ("squared", "sgd"), ("squared", "adam"))
+Pair = tuple[Loss, OptimizerName]
+PAIRS: tuple[Pair, ...] = (
+    ("cross_entropy", "sgd"),
+    ("cross_entropy", "adam"),
+    ("squared", "sgd"),
+    ("squared", "adam"),
+)
 """Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
 
 PAPER_RATE = 0.01
@@ -55,7 +63,7 @@ class Setting:
     seconds: float = nan
 
     @property
-    def pair(self) -> tuple[str, str]:
+    def pair(self) -> Pair:
         """Loss and optimizer."""
         return self.train.loss, self.train.optimizer
 
@@ -72,7 +80,13 @@ class Setting:
 
 
 def pair_setting(
-    regime: str, pair: tuple[str, str], steps: int, *, seconds: float, suffix: str = "", **changes: Any
+    regime: RegimeName,
+    pair: tuple[Loss, OptimizerName],
+    steps: int,
+    *,
+    seconds: float,
+    suffix: str = "",
+    **changes: Any,
 ) -> Setting:
     """A regime trained with a loss and an optimizer, at the paper's rate of 0.01 unless ``changes`` says otherwise.
 

@@ -1,31 +1,32 @@
 """How near a trained toy is to what theory says: its loss, its matrices, its attention."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from einops import einsum, rearrange, reduce
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
-from topic_probe.contrast import Contrast
-from topic_probe.measure.attention import measure_attention
+from topic_probe.contrast import Contrast, PairSums, relations
+from topic_probe.options import check_value
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
-from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.model import toy_config, toy_logits, toy_tensors
+from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
+from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
+from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
-from topic_probe.toy.theory.worlds import mask_share
-from topic_probe.toy.world import World
+from topic_probe.toy.world import World, check_whole
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Loss = Literal["squared", "cross_entropy"]
 
 MAX_PATTERN_NUMBERS = 2**22
 
@@ -33,7 +34,7 @@ MAX_PATTERN_NUMBERS = 2**22
 DRAWN_AT_ONCE = 100
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class AgreementReport(Report, kind="agreement"):
     """A trained toy beside theory. What does not apply is NaN or None, and ``reasons`` says why.
 
@@ -70,31 +71,30 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
-    figure: ClassVar[str] = "figures:loss_scale"
     regime: str
     loss_kind: str
     loss: float
     loss_error: float
-    bayes: float
-    bayes_error: float
-    excess: float
-    excess_error: float
+    bayes: float = nan
+    bayes_error: float = nan
+    excess: float = nan
+    excess_error: float = nan
     guess: float
-    floor: float
-    floor_kind: str | None
-    matrix: str | None
-    theorem: str | None
-    family_distance: float
+    floor: float = nan
+    floor_kind: str | None = None
+    matrix: str | None = None
+    theorem: str | None = None
+    family_distance: float = nan
     residuals: Mapping[str, Float64[np.ndarray, "..."]]
-    u: Float64[np.ndarray, " token"] | None
-    value_distance: float
+    u: Float64[np.ndarray, " token"] | None = None
+    value_distance: float = nan
     value_entries: Mapping[str, float]
     value_theory: Mapping[str, float]
-    attention: Contrast | None
-    weighted_mean: float
-    weighted_mean_optimum: float
-    weighted_mean_bounds: tuple[float, float] | None
-    bounds_unmet: tuple[str, ...]
+    attention: Contrast | None = None
+    weighted_mean: float = nan
+    weighted_mean_optimum: float = nan
+    weighted_mean_bounds: tuple[float, float] | None = None
+    bounds_unmet: tuple[str, ...] = ()
     reasons: Mapping[str, str]
     provenance: Mapping[str, Any]
 
@@ -158,7 +158,7 @@ def measure_agreement(
     world: World | None = None,
     masking: Masking | None = None,
     *,
-    loss: str,
+    loss: Loss,
     n_documents: int = 500,
     attention: bool = True,
     seed: int = 0,
@@ -188,24 +188,26 @@ def measure_agreement(
     """
     config = toy_config(model)
     world, masking = world or config.world, masking or config.masking
-    if loss not in ("squared", "cross_entropy"):
-        raise ValueError(f"loss must be 'squared' or 'cross_entropy', got {loss!r}")
-    kind: Loss = "squared" if loss == "squared" else "cross_entropy"
+    check_value("loss", loss, Loss)
     if n_documents < 2:
         raise ValueError(f"needed at least 2 documents for a standard error, got n_documents={n_documents}")
     if batch_size is None:
         batch_size = max(1, MAX_PATTERN_NUMBERS // (world.max_length**2 * config.n_heads))
-    elif batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_whole("batch_size", batch_size)
     if world.vocabulary_size != config.vocabulary_size:
         raise ValueError(
             f"the documents have {world.vocabulary_size} token ids, the model {config.vocabulary_size}; pass a world "
             "of the same number of words"
         )
     reasons: dict[str, str] = {}
-    documents = _documents(world, masking, n_documents, seed)
-    floor, floor_kind = _floor(world, masking, config.regime, kind, reasons)
-    n = world.n_words
+    documents, topics = _documents(world, masking, n_documents, seed), world_topics(world)
+    logits, sums = _forward(model, documents.batches, batch_size, topics if attention else None)
+    parts: tuple[dict[str, Any], ...] = (
+        _losses(logits, documents, loss, reasons),
+        _floor(world, masking, config.regime, loss, reasons),
+        _matrices(model, world, masking, loss, reasons),
+        _attention(sums, world, masking, reasons),
+    )
     options = {
         "loss": loss, "n_documents": n_documents, "batch_size": batch_size, "attention": attention,
         "world": str(world), "masking": str(masking),
@@ -213,14 +215,10 @@ def measure_agreement(
     return AgreementReport(
         regime=config.regime,
         loss_kind=loss,
-        **_losses(model, documents, kind, batch_size, reasons),
-        guess=log(n) if loss == "cross_entropy" else 1 - 1 / n,
-        floor=floor,
-        floor_kind=floor_kind,
-        **_matrices(model, world, masking, kind, reasons),
-        **_attention(model, world, masking, documents.batches if attention else None, batch_size, reasons),
+        guess=log(world.n_words) if loss == "cross_entropy" else 1 - 1 / world.n_words,
+        **dict(ChainMap(*parts)),
         reasons=reasons,
-        provenance=provenance(world_topics(world), model=config.to_dict(), options=options, seed=seed),
+        provenance=provenance(topics, model=config.to_dict(), options=options, seed=seed),
     )
 
 
@@ -232,17 +230,14 @@ def world_topics(world: World) -> Topics:
     return Topics.from_token_ids(words, vocabulary_size=world.vocabulary_size)
 
 
-# -------------------------------------------------------------------- loss
-
-
 @dataclass(frozen=True)
 class _Documents:
     """Masked documents with all that does not depend on a model."""
 
     batches: tuple[MaskedBatch, ...]
-    posteriors: tuple[Float64[Tensor, "_ token"], ...]
-    best: theory.BayesLoss | None
-    no_posterior: str | None
+    posteriors: tuple[Float64[Tensor, "_ token"], ...] = ()
+    best: theory.BayesLoss | None = None
+    no_posterior: str | None = None
 
 
 # Several models are often compared on the same documents, whose posteriors take longer than a model does.
@@ -255,7 +250,7 @@ def _documents(world: World, masking: Masking, n_documents: int, seed: int) -> _
     batches = tuple(masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn)
     reason = _no_posterior(world, batches)
     if reason is not None:
-        return _Documents(batches, (), None, reason)
+        return _Documents(batches, no_posterior=reason)
     posteriors = tuple(theory.bayes_predictor(world, masking, batch).probabilities for batch in batches)
     best = theory.bayes_loss(
         world,
@@ -264,14 +259,13 @@ def _documents(world: World, masking: Masking, n_documents: int, seed: int) -> _
         batch_size=DRAWN_AT_ONCE,
         generator=torch.Generator().manual_seed(seed),  # the same documents again
     )
-    return _Documents(batches, posteriors, best, None)
+    return _Documents(batches, posteriors, best)
 
 
 def _no_posterior(world: World, batches: Sequence[MaskedBatch]) -> str | None:
     """Why there is no exact Bayes-optimal prediction; None if there is one."""
     try:
-        if posterior_method(world) == "sampling":
-            return "overlapping topics under LDA have no exact posterior"
+        posterior_method(world)
     except ValueError as error:
         return str(error)
     longest = max(int(batch.mask.sum(dim=1).max()) for batch in batches)
@@ -280,25 +274,50 @@ def _no_posterior(world: World, batches: Sequence[MaskedBatch]) -> str | None:
     return None
 
 
+def _forward(
+    model: nn.Module, batches: Sequence[MaskedBatch], batch_size: int, topics: Topics | None
+) -> tuple[list[Float64[Tensor, "_ token"]], PairSums | None]:
+    """Logits at the chosen positions of every batch, and sums of attention by relation if there are topics."""
+    logits, sums = [], PairSums(np.zeros(3), np.zeros(3))
+    with torch.no_grad(), toy_patterns(model) as patterns:
+        for batch in batches:
+            parts = []
+            for part in map(batch.select, torch.split(torch.arange(len(batch)), batch_size)):
+                parts.append(toy_logits(model, part.shown, part.mask)[part.chosen].double())
+                if topics is not None:
+                    sums = sum((_pair_sums(pattern, part, topics) for pattern in patterns), start=sums)
+                patterns.clear()
+            logits.append(torch.cat(parts))
+    return logits, sums if topics is not None else None
+
+
+# -------------------------------------------------------------------- loss
+
+
 def _losses(
-    model: nn.Module, documents: _Documents, loss: Loss, batch_size: int, reasons: dict[str, str]
-) -> dict[str, Any]:
+    logits: Sequence[Float64[Tensor, "_ token"]],
+    documents: _Documents,
+    loss: Loss,
+    reasons: dict[str, str],
+) -> dict[str, float]:
     """The model's loss, the best possible one, and the excess, each with its standard error."""
     batches, best = documents.batches, documents.best
-    logits = [_logits(model, batch, batch_size) for batch in batches]
     if best is None:
         assert documents.no_posterior is not None
         reasons["Bayes-optimal loss"] = documents.no_posterior
-        drawn = [_drawn_loss(part, batch, loss) for part, batch in zip(logits, batches, strict=True)]
+        drawn = [
+            position_losses(part, batch.target[batch.chosen], loss=loss)
+            for part, batch in zip(logits, batches, strict=True)
+        ]
         mean, error = _mean_over_documents(batches, drawn)
-        return {
-            "loss": mean, "loss_error": error, "bayes": nan, "bayes_error": nan, "excess": nan, "excess_error": nan
-        }  # fmt: skip
+        return {"loss": mean, "loss_error": error}
     above = [_excess_loss(part, best, loss) for part, best in zip(logits, documents.posteriors, strict=True)]
     excess, excess_error = _mean_over_documents(batches, above)
-    squared = loss == "squared"
-    bayes = best.squared if squared else best.cross_entropy
-    bayes_error = best.squared_error if squared else best.cross_entropy_error
+    bayes, bayes_error = (
+        (best.squared, best.squared_error)
+        if loss == "squared"
+        else (best.cross_entropy, best.cross_entropy_error)
+    )
     return {
         "loss": bayes + excess,
         "loss_error": sqrt(bayes_error**2 + excess_error**2),
@@ -319,51 +338,28 @@ def _excess_loss(
     return terms.sum(dim=1)
 
 
-def _drawn_loss(
-    logits: Float64[Tensor, "chosen token"], batch: MaskedBatch, loss: Loss
-) -> Float64[Tensor, " chosen"]:
-    """Loss at the words that were there."""
-    target = batch.target[batch.chosen]
-    if loss == "cross_entropy":
-        return nn.functional.cross_entropy(logits, target, reduction="none")
-    return (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
-
-
-def _logits(model: nn.Module, batch: MaskedBatch, batch_size: int) -> Float64[Tensor, "chosen token"]:
-    parts = []
-    with torch.no_grad():
-        for rows in torch.split(torch.arange(len(batch)), batch_size):
-            logits = toy_logits(model, batch.shown[rows], batch.mask[rows])
-            parts.append(logits[batch.chosen[rows]].double())
-    return torch.cat(parts)
-
-
 def _mean_over_documents(
-    batches: Sequence[MaskedBatch], losses: list[Float64[Tensor, "_"]]
+    batches: Sequence[MaskedBatch], losses: Sequence[Float64[Tensor, "_"]]
 ) -> tuple[float, float]:
     """Mean over documents of the mean over their masked positions, and its standard error."""
-    means = []
-    for batch, loss in zip(batches, losses, strict=True):
-        sizes = batch.chosen.sum(dim=1)
-        sums = torch.zeros(len(batch), dtype=torch.float64).index_add_(0, batch.chosen.nonzero()[:, 0], loss)
-        means.append((sums / sizes)[sizes > 0])
-    values = torch.cat(means)
-    if len(values) < 2:
+    means = torch.cat([batch.document_means(loss) for batch, loss in zip(batches, losses, strict=True)])
+    if len(means) < 2:
         raise ValueError(
-            f"only {len(values)} documents have anything masked; raise n_documents, p_mask or the length of documents"
+            f"only {len(means)} documents have anything masked; raise n_documents, p_mask or the length of documents"
         )
-    return float(values.mean()), float(values.std()) / sqrt(len(values))
+    return float(means.mean()), float(means.std()) / sqrt(len(means))
 
 
 def _floor(
-    world: World, masking: Masking, regime: str, loss: Loss, reasons: dict[str, str]
-) -> tuple[float, str | None]:
+    world: World, masking: Masking, regime: RegimeName, loss: Loss, reasons: dict[str, str]
+) -> dict[str, Any]:
+    """The lowest loss of the regime on infinitely long documents."""
     try:
-        found = theory.loss_floor(world, masking, regime=regime, loss=loss)
+        floor = theory.loss_floor(world, masking, regime=regime, loss=loss)
     except ValueError as error:
         reasons["floor"] = str(error)
-        return nan, None
-    return found.value, found.kind
+        return {}
+    return {"floor": floor.value, "floor_kind": floor.kind}
 
 
 # -------------------------------------------------------------------- matrices
@@ -373,10 +369,7 @@ def _matrices(
     model: nn.Module, world: World, masking: Masking, loss: Loss, reasons: dict[str, str]
 ) -> dict[str, Any]:
     """Everything about W_V and W_Eᵀ W_E."""
-    nothing: dict[str, Any] = {
-        "matrix": None, "theorem": None, "family_distance": nan, "residuals": {}, "u": None, "value_distance": nan,
-        "value_entries": {}, "value_theory": {},
-    }  # fmt: skip
+    nothing: dict[str, Any] = {"residuals": {}, "value_entries": {}, "value_theory": {}}
     config = toy_config(model)
     if loss == "cross_entropy":
         reasons["matrices"] = "Lemma 1, Theorem 1 and Theorem 2 are about the squared loss"
@@ -391,7 +384,7 @@ def _matrices(
     except ValueError as error:
         reasons["matrices"] = str(error)
         return nothing
-    found = {
+    family = {
         "matrix": name,
         "theorem": theorem,
         "family_distance": check.relative,
@@ -406,10 +399,12 @@ def _matrices(
     }
     if name != "W_V":
         reasons["Theorem 2"] = "it is about W_V with one-hot embeddings"
-        return nothing | found
-    distance = float((tensors["W_V"] - optimum).norm() / optimum.norm())
-    entries, wanted = (_entries(W, world) for W in (tensors["W_V"], optimum))
-    return nothing | found | {"value_distance": distance, "value_entries": entries, "value_theory": wanted}
+        return nothing | family
+    return family | {
+        "value_distance": float((tensors["W_V"] - optimum).norm() / optimum.norm()),
+        "value_entries": _entries(tensors["W_V"], world),
+        "value_theory": _entries(optimum, world),
+    }
 
 
 def _check(
@@ -423,7 +418,7 @@ def _check(
     name = "W_V" if _is_identity(W_E) else "W_Eᵀ W_V W_E"
     whole = W_E.T @ W_V @ W_E
     # Every long document shows [MASK] with the same frequency, so a bias is a part of its column.
-    whole[:, 0] += (W_E.T @ b_V + b_pred) / mask_share(masking) if mask_share(masking) > 0 else 0.0
+    whole[:, 0] += (W_E.T @ b_V + b_pred) / masking.mask_share if masking.mask_share > 0 else 0.0
     return name, "Lemma 1", theory.check_lemma1(whole, world, masking)
 
 
@@ -432,8 +427,8 @@ def _is_identity(matrix: Float64[Tensor, "row column"]) -> bool:
 
 
 def _entries(W: Float64[Tensor, "token token"], world: World) -> dict[str, float]:
-    topic = torch.arange(world.n_words) // world.words_per_topic
-    same, words = topic[:, None] == topic, W[1:, 1:]
+    topic, words = world.block_of_word, W[1:, 1:]
+    same = topic[:, None] == topic
     parts = {
         "same_topic": words[same],
         "different_topic": words[~same],
@@ -446,36 +441,47 @@ def _entries(W: Float64[Tensor, "token token"], world: World) -> dict[str, float
 # -------------------------------------------------------------------- attention
 
 
+def _pair_sums(
+    pattern: Float[Tensor, "document head query key"], batch: MaskedBatch, topics: Topics
+) -> PairSums:
+    """Sums of attention over pairs of words of a batch, relative to uniform attention, all heads pooled."""
+    # [MASK] and padding are id 0, which has no topic and so no relation.
+    codes = relations(batch.shown, batch.shown, topics)
+    chosen = one_hot(codes.long(), 4)[..., 1:].to(pattern.dtype)
+    scores = pattern * rearrange(batch.mask.sum(dim=1), "document -> document 1 1 1").to(pattern.dtype)
+    by_row = einsum(
+        scores, chosen, "document head query key, document query key relation -> document head query relation"
+    )
+    sums = reduce(by_row.double(), "document head query relation -> relation", "sum")
+    counts = reduce(chosen.double(), "document query key relation -> relation", "sum") * pattern.shape[1]
+    return PairSums(sums.numpy(), counts.numpy())
+
+
 def _attention(
-    model: nn.Module,
-    world: World,
-    masking: Masking,
-    batches: Sequence[MaskedBatch] | None,
-    batch_size: int,
-    reasons: dict[str, str],
+    sums: PairSums | None, world: World, masking: Masking, reasons: dict[str, str]
 ) -> dict[str, Any]:
     """Attention by relation, Theorem 3's weighted mean of it, and what theory says about that."""
-    found: dict[str, Any] = {
-        "attention": None, "weighted_mean": nan, "weighted_mean_optimum": nan, "weighted_mean_bounds": None,
-        "bounds_unmet": (),
-    }  # fmt: skip
-    if batches is None:
+    if sums is None:
         reasons["attention"] = "not asked for"
-        return found
-    documents = [(batch.shown, batch.mask) for batch in batches]
-    measured = measure_attention(
-        model, world_topics(world), documents, n_resamples=0, n_permutations=0
-    ).overall
-    other = float(measured.different_topic)
-    ratios = [float(part) / other if other else nan for part in (measured.same_topic, measured.same_word)]
-    found["attention"] = measured
-    v = world.words_per_topic
-    # With one word per topic there is no other word of the topic, and its weight is 0.
-    found["weighted_mean"] = ratios[1] if v == 1 else (v - 1) / v * ratios[0] + ratios[1] / v
+        return {}
+    attention, v = sums.contrast(), world.words_per_topic
+    other = float(attention.different_topic)
+    topic, word = (
+        float(part) / other if other else nan for part in (attention.same_topic, attention.same_word)
+    )
+    measured = {
+        "attention": attention,
+        # With one word per topic there is no other word of the topic, and its weight is 0.
+        "weighted_mean": word if v == 1 else (v - 1) / v * topic + word / v,
+    }
     try:
         bounds = theory.attention_bounds(world, masking)
-        found["weighted_mean_optimum"] = theory.optimal_attention(world, masking).weighted_mean
+        optimum = theory.optimal_attention(world, masking).weighted_mean
     except ValueError as error:
         reasons["Theorem 3"] = str(error)
-        return found
-    return found | {"weighted_mean_bounds": (bounds.lower, bounds.upper), "bounds_unmet": bounds.unmet}
+        return measured
+    return measured | {
+        "weighted_mean_optimum": optimum,
+        "weighted_mean_bounds": (bounds.lower, bounds.upper),
+        "bounds_unmet": bounds.unmet,
+    }

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,8 +11,10 @@ from torch import nn
 
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import toy_config, toy_tensors
 from topic_probe.toy.theory.attention import ValueMatrix
+from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +42,6 @@ class LandscapeReport(Report, kind="landscape"):
         provenance: world, masking, the value matrix, versions.
     """
 
-    figure: ClassVar[str] = "landscape:loss_landscape"
     alphas: Float64[np.ndarray, " alpha"]
     betas: Float64[np.ndarray, " beta"]
     loss: Float64[np.ndarray, "alpha beta"]
@@ -73,8 +74,8 @@ class LandscapeReport(Report, kind="landscape"):
 
 
 def measure_landscape(
-    world: theory.World,
-    masking: theory.MaskingScheme,
+    world: World,
+    masking: Masking,
     *,
     alphas: Float[np.ndarray, " alpha"] | None = None,
     betas: Float[np.ndarray, " beta"] | None = None,
@@ -145,11 +146,11 @@ def attention_weights(model: nn.Module) -> tuple[float, float, float]:
         )
     tensors = {name: tensor.detach().cpu().double() for name, tensor in toy_tensors(model).items()}
     W_K, W_Q, W_E = (tensors[name].reshape(tensors[name].shape[-2:]) for name in ("W_K", "W_Q", "W_E"))
-    asked = W_Q @ W_E + tensors["b_Q"].reshape(-1, 1)
-    scores = (W_K @ W_E).T @ asked / len(W_K) ** 0.5  # [key, query]
+    queries = W_Q @ W_E + tensors["b_Q"].reshape(-1, 1)
+    scores = (W_K @ W_E).T @ queries / len(W_K) ** 0.5  # [key, query]
     weights = (scores - scores.amax(0)).exp()
-    topic = (torch.arange(len(weights)) - 1) // config.world.words_per_topic
-    same = (topic[:, None] == topic[None, :])[1:, 1:]
+    topic = config.world.block_of_word
+    same = topic[:, None] == topic
     words, own = weights[1:, 1:], torch.eye(len(weights) - 1, dtype=torch.bool)
     other = words.masked_fill(same, 0.0).sum(0) / (~same).sum(0)
     mates = words.masked_fill(~same | own, 0.0).sum(0) / (same & ~own).sum(0)

@@ -15,12 +15,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, embedding
+from torch.nn.functional import embedding
 
-from topic_probe.toy.masking import MaskedBatch
+from topic_probe.toy.masking import Loss, MaskedBatch, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_parameters, toy_tensors
-
-LOSSES = ("cross_entropy", "squared")
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def queries(batch: MaskedBatch, vocabulary_size: int, *, uniform: bool, dtype: t
 
 
 def lean_loss(
-    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries, *, loss: str
+    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries, *, loss: Loss
 ) -> Float[Tensor, ""]:
     """The mean over documents of the mean loss over M, differentiable in the tensors.
 
@@ -116,7 +114,7 @@ def lean_loss(
         tensors: :func:`topic_probe.toy.model.toy_tensors` of a one-layer, one-head model without residual.
         form: :func:`lean_form` of that model.
         batch: What to predict, made with ``uniform=form.uniform``.
-        loss: ``cross_entropy``, or ``squared``: the squared distance of the prediction to the one-hot word.
+        loss: Of a prediction.
     """
     logits = _lean_logits(tensors, form, batch)
     if loss == "cross_entropy":
@@ -126,17 +124,13 @@ def lean_loss(
     return batch.weights.sum(dim=1) @ lengths - 2 * (batch.weights * logits).sum() + 1
 
 
-def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: str) -> Float[Tensor, ""] | None:
+def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: Loss) -> Float[Tensor, ""] | None:
     """The same loss through the hooked forward, at any depth; None if nothing is masked in the batch."""
     rows, positions = batch.chosen.nonzero(as_tuple=True)
     if len(rows) == 0:
         return None
     logits = toy_logits(model, batch.shown, batch.mask)[rows, positions]
-    target = batch.target[rows, positions]
-    if loss == "cross_entropy":
-        losses = cross_entropy(logits, target, reduction="none")
-    else:
-        losses = (logits - nn.functional.one_hot(target, logits.shape[1])).square().sum(dim=1)
+    losses = position_losses(logits, batch.target[rows, positions], loss=loss)
     return _shares(rows, len(batch)).to(losses.dtype) @ losses
 
 
@@ -169,12 +163,12 @@ def _attention(
     one_hot = "W_E" in form.identity
     tokens, query = torch.unique(batch.token, return_inverse=True)
     # embedding looks rows up as indexing does, with a far cheaper gradient.
-    asked = embedding(tokens, (tensors["W_Q"] if one_hot else tensors["W_E"]).T)
+    q = embedding(tokens, (tensors["W_Q"] if one_hot else tensors["W_E"]).T)
     if not one_hot:
-        asked = asked @ tensors["W_Q"].T
+        q = q @ tensors["W_Q"].T
     if "b_Q" not in form.zero:
-        asked = asked + tensors["b_Q"]
-    scores = asked @ tensors["W_K"]
+        q = q + tensors["b_Q"]
+    scores = q @ tensors["W_K"]
     if not one_hot:
         scores = scores @ tensors["W_E"]
     scores = scores / math.sqrt(tensors["W_K"].shape[0])

@@ -1,14 +1,19 @@
-"""Masked-language-model corruption: which positions are to be predicted, and what is shown there."""
+"""Masked-language-model corruption: which positions are to be predicted, what is shown there, what errors cost."""
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
 
-from topic_probe.toy.world import Documents
+from topic_probe.toy.world import Documents, World
 
 MASK_ID = 0
+
+Loss = Literal["cross_entropy", "squared"]
+"""Of a prediction at a masked position: cross-entropy in nats, or the squared distance to the one-hot word."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,18 @@ class MaskedBatch:
         """The batch on a device."""
         return MaskedBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
 
+    def select(self, rows: Int64[Tensor, "picked"]) -> "MaskedBatch":
+        """The documents of the given row numbers, in that order."""
+        return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
+
+    def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
+        """Mean over the chosen positions of every document that has any, of one value (or array) for each of them."""
+        chosen = self.chosen.cpu()
+        sizes = chosen.sum(dim=1)
+        sums = torch.zeros(len(self), *values.shape[1:], dtype=torch.float64)
+        sums.index_add_(0, chosen.nonzero()[:, 0], values)
+        return sums[sizes > 0] / sizes[sizes > 0].view(-1, *[1] * (values.ndim - 1))
+
 
 @dataclass(frozen=True)
 class Masking:
@@ -59,6 +76,20 @@ class Masking:
                 "p_keep + p_random must not exceed 1, because the rest is the probability of showing [MASK]; "
                 f"got {self.p_keep} + {self.p_random}"
             )
+
+    @property
+    def mask_share(self) -> float:
+        """Share of positions that show ``[MASK]``, m = p_m (1 − p_c − p_r)."""
+        return self.p_mask * (1 - self.p_keep - self.p_random)
+
+    @property
+    def genuine_share(self) -> float:
+        """Share of positions that show their own word without being random, a = 1 − (1 − p_c) p_m."""
+        return 1 - (1 - self.p_keep) * self.p_mask
+
+    def random_share(self, world: World) -> float:
+        """Share of positions that show one given word because of a random draw, ε = p_m p_r / n."""
+        return self.p_mask * self.p_random / world.n_words
 
     def corrupt(self, documents: Documents, *, n_words: int, generator: torch.Generator) -> MaskedBatch:
         """The documents with positions chosen and corrupted; the documents themselves are left as they are.
@@ -115,3 +146,12 @@ class Masking:
         drawn = torch.randint(len(words), (len(rows),), generator=generator, device=generator.device)
         shown[rows, positions] = words[drawn]
         return MaskedBatch(shown, ids, mask, chosen)
+
+
+def position_losses(
+    logits: Float[Tensor, "masked word"], target: Int64[Tensor, "masked"], *, loss: Loss
+) -> Float[Tensor, "masked"]:
+    """The loss of every prediction, given the word that was there."""
+    if loss == "cross_entropy":
+        return cross_entropy(logits, target, reduction="none")
+    return (logits - one_hot(target, logits.shape[1])).square().sum(dim=1)

@@ -9,23 +9,29 @@ between TransformerLens 3 and 4 stays in this file.
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
+from topic_probe.options import check_value
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
-from topic_probe.toy.world import World
+from topic_probe.toy.theory.losses import RegimeName
+from topic_probe.toy.world import World, check_number, check_whole
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
-INITS = ("usual", "near-zero")
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+Init = Literal["usual", "near-zero"]
+Rule = Literal["zero", "identity", "theorem1", "theorem2", "random"]
+Dtype = Literal["float32", "float64"]
+DTYPES: Mapping[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,11 @@ class Regime:
     """What is trained, and the rule that gives each frozen tensor its value (zero where none is named)."""
 
     trained: tuple[str, ...]
-    frozen: Mapping[str, str] = field(default_factory=dict)
-    init: str = "usual"
+    frozen: Mapping[str, Rule] = field(default_factory=dict)
+    init: Init = "usual"
 
 
-REGIMES: Mapping[str, Regime] = {
+REGIMES: Mapping[RegimeName, Regime] = {
     "full": Regime(TENSORS),
     "embedding": Regime(("W_E",), {"W_V": "identity", "b_pred": "theorem1"}),
     "value": Regime(("W_V",), {"W_E": "identity"}),
@@ -48,7 +54,7 @@ REGIMES: Mapping[str, Regime] = {
 }
 
 # Rule for a frozen tensor -> the tensors it is defined for.
-RULES: Mapping[str, tuple[str, ...]] = {
+RULES: Mapping[Rule, tuple[str, ...]] = {
     "zero": TENSORS,
     "identity": ("W_E", "W_K", "W_Q", "W_V"),
     "theorem1": ("b_pred",),
@@ -83,7 +89,7 @@ class ToyConfig:
         dtype: ``float32`` or ``float64``.
     """
 
-    regime: str = "full"
+    regime: RegimeName = "full"
     world: World = field(default_factory=World)
     masking: Masking = field(default_factory=Masking)
     d_model: int | None = None
@@ -91,52 +97,51 @@ class ToyConfig:
     n_layers: int = 1
     n_heads: int = 1
     residual: bool = False
-    init: str | None = None
+    init: Init | None = None
     noise: float = 0.01
     embedding_scale: float = 0.1
     trained: Sequence[str] | str | None = None
-    frozen: Mapping[str, str] = field(default_factory=dict)
-    dtype: str = "float32"
+    frozen: Mapping[str, Rule] = field(default_factory=dict)
+    dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        _check_choice("regime", self.regime, REGIMES)
-        _check_choice("dtype", self.dtype, DTYPES)
-        if self.d_model is None:
-            object.__setattr__(self, "d_model", self.vocabulary_size)
-        if self.d_attention is None:
-            object.__setattr__(self, "d_attention", self.d_model)
-        if self.init is None:
-            object.__setattr__(self, "init", REGIMES[self.regime].init)
-        if self.trained is not None:
-            names = (self.trained,) if isinstance(self.trained, str) else self.trained
-            object.__setattr__(self, "trained", tuple(names))
-        object.__setattr__(self, "frozen", dict(self.frozen))
-        _check_choice("init", self.init, INITS)
+        check_value("regime", self.regime, RegimeName)
+        check_value("dtype", self.dtype, Dtype)
+        # What is left out is filled in, so that two configs of one model are equal.
+        d_model = self.vocabulary_size if self.d_model is None else self.d_model
+        trained = (self.trained,) if isinstance(self.trained, str) else self.trained
+        whole = {
+            "d_model": d_model,
+            "d_attention": d_model if self.d_attention is None else self.d_attention,
+            "init": REGIMES[self.regime].init if self.init is None else self.init,
+            "trained": None if trained is None else tuple(trained),
+            "frozen": dict(self.frozen),
+        }
+        for name, value in whole.items():
+            object.__setattr__(self, name, value)
+        check_value("init", self.init, Init)
         self._check_sizes()
         for name, rule in self.rules.items():
             self._check_rule(name, rule)
 
     def _check_sizes(self) -> None:
         for name in ("d_model", "d_attention", "n_layers", "n_heads"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_whole(name, getattr(self, name))
         if self.width_attention > self.width:
             raise ValueError(
                 f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
                 "raise d_model, or leave d_attention out to make them equal"
             )
-        if not (math.isfinite(self.noise) and self.noise >= 0):
-            raise ValueError(f"noise is a standard deviation and must be at least 0, got {self.noise}")
-        if not (math.isfinite(self.embedding_scale) and self.embedding_scale > 0):
-            raise ValueError(
-                f"embedding_scale is a standard deviation and must be positive (a W_E of zeros never moves), "
-                f"got {self.embedding_scale}"
-            )
+        check_number("noise", self.noise, zero=True, why="a standard deviation")
+        check_number(
+            "embedding_scale",
+            self.embedding_scale,
+            why="a standard deviation (a W_E of zeros never moves)",
+        )
 
-    def _check_rule(self, name: str, rule: str) -> None:
+    def _check_rule(self, name: str, rule: Rule) -> None:
         kind = _kind(name)
-        _check_choice(f"rule for {name}", rule, RULES)
+        check_value(f"rule for {name}", rule, Rule)
         if kind not in RULES[rule]:
             raise ValueError(f"rule {rule!r} is defined for {', '.join(RULES[rule])}, not for {name}")
         one_hot = (kind, rule) in (("W_E", "identity"), ("W_V", "theorem2"))
@@ -181,10 +186,10 @@ class ToyConfig:
         return tuple(name for name in self.tensor_names if name in chosen)
 
     @property
-    def rules(self) -> dict[str, str]:
+    def rules(self) -> dict[str, Rule]:
         """Rule of every frozen tensor."""
         trained = self.trained_tensors
-        rules = {name: "zero" for name in self.tensor_names if name not in trained}
+        rules: dict[str, Rule] = {name: "zero" for name in self.tensor_names if name not in trained}
         for entry, rule in REGIMES[self.regime].frozen.items():
             rules.update({name: rule for name in self._expand(entry) if name in rules})
         for entry, rule in self.frozen.items():
@@ -198,12 +203,12 @@ class ToyConfig:
 
     def _expand(self, entry: str) -> tuple[str, ...]:
         """The tensors an entry such as ``W_K`` or ``W_K.1`` stands for."""
-        found = tuple(name for name in self.tensor_names if entry in (name, _kind(name)))
-        if not found:
+        names = tuple(name for name in self.tensor_names if entry in (name, _kind(name)))
+        if not names:
             raise ValueError(
                 f"{entry!r} is no tensor of this model; there are {', '.join(self.tensor_names)}"
             )
-        return found
+        return names
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor in the paper's orientation; a head axis comes first where there are several heads."""
@@ -332,9 +337,14 @@ def toy_logits(
     return logits
 
 
-def _check_choice(what: str, value: object, choices: Mapping[str, Any] | Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{what} must be one of {', '.join(choices)}, got {value!r}")
+@contextmanager
+def toy_patterns(model: nn.Module) -> Iterator[list[Float[Tensor, "batch head query key"]]]:
+    """A list that the attention of every layer is appended to, layer by layer, for as long as the block lasts."""
+    patterns: list[Tensor] = []
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(toy_config(model).n_layers)]
+    hooked: Any = model
+    with hooked.hooks(fwd_hooks=[(name, lambda pattern, hook: patterns.append(pattern)) for name in names]):
+        yield patterns
 
 
 def _kind(name: str) -> str:
@@ -369,7 +379,7 @@ def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "
 
 def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
     """The tensors whose rule says more than to stay at the initialisation."""
-    makers: dict[str, Callable[[], Tensor]] = {
+    makers: dict[Rule, Callable[[], Tensor]] = {
         "zero": lambda: torch.zeros((), dtype=torch.float64),
         "identity": lambda: torch.eye(config.width, dtype=torch.float64),
         "theorem1": lambda: embedding_bias(config.world, config.masking),
@@ -423,13 +433,13 @@ def _is_hooked_transformer(model: nn.Module) -> bool:
 
 def _hooked_transformer_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
     if kind == EMBEDDING:
-        found = model.embed.W_E
+        leaf = model.embed.W_E
     elif kind == PREDICTION_BIAS:
-        found = model.unembed.b_U
+        leaf = model.unembed.b_U
     else:
-        found = getattr(model.blocks[layer].attn, kind)
-    assert isinstance(found, nn.Parameter)
-    return found
+        leaf = getattr(model.blocks[layer].attn, kind)
+    assert isinstance(leaf, nn.Parameter)
+    return leaf
 
 
 def _build_hooked_transformer(config: ToyConfig) -> Any:
@@ -516,14 +526,14 @@ _BRIDGE_PLACES = {"K": "k", "Q": "q", "V": "v"}
 
 def _bridge_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
     if kind == EMBEDDING:
-        found = model.embed.weight
+        leaf = model.embed.weight
     elif kind == PREDICTION_BIAS:
-        found = model.unembed.bias
+        leaf = model.unembed.bias
     else:
         projection = getattr(model.blocks[layer].attn, _BRIDGE_PLACES[kind[-1]])
-        found = projection.weight if kind.startswith("W") else projection.bias
-    assert isinstance(found, nn.Parameter)
-    return found
+        leaf = projection.weight if kind.startswith("W") else projection.bias
+    assert isinstance(leaf, nn.Parameter)
+    return leaf
 
 
 def _build_bridge(config: ToyConfig) -> Any:

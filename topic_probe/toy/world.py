@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral, Real
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+
+from topic_probe.options import check_value
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -76,7 +78,7 @@ class World:
 
     def __post_init__(self) -> None:
         for name in ("n_topics", "words_per_topic", "min_length", "max_length"):
-            _check_whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         if self.min_length > self.max_length:
             raise ValueError(
                 f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
@@ -85,7 +87,7 @@ class World:
         self._check_topic_distribution()
         if self.word_probabilities is not None:
             rows = _normalised_rows(self.word_probabilities, self.n_topics, self.n_words)
-            # Nested tuples compare, hash and go into JSON, which tensors do not.
+            # In one form however it was given: nested tuples compare, hash and go into JSON, which tensors do not.
             object.__setattr__(self, "word_probabilities", rows)
 
     def _check_topic_distribution(self) -> None:
@@ -95,7 +97,7 @@ class World:
                 "topics) are two different distributions; give one of them and leave the other None"
             )
         if self.topics_per_document is not None:
-            _check_whole("topics_per_document", self.topics_per_document)
+            check_whole("topics_per_document", self.topics_per_document)
             if self.topics_per_document > self.n_topics:
                 raise ValueError(
                     f"a document cannot have topics_per_document={self.topics_per_document} distinct topics "
@@ -104,7 +106,7 @@ class World:
             return
         if self.alpha is None:
             object.__setattr__(self, "alpha", 0.1)
-        _check_positive("alpha", self.alpha)
+        check_number("alpha", self.alpha)
 
     @property
     def n_words(self) -> int:
@@ -123,9 +125,43 @@ class World:
             return block_words(self.n_topics, self.words_per_topic)
         return torch.tensor(self.word_probabilities, dtype=torch.float64)
 
+    @property
+    def has_disjoint_topics(self) -> bool:
+        """Whether no word belongs to several topics."""
+        return self.word_probabilities is None or bool(((self.topic_words > 0).sum(dim=0) <= 1).all())
+
+    @property
+    def block_of_word(self) -> Int64[Tensor, "word"]:
+        """Topic of every word, ``ceil(i / v)`` counted from 0; where topics overlap, the one it is lent by."""
+        return torch.arange(self.n_words) // self.words_per_topic
+
+    @property
+    def dirichlet_parameter(self) -> float:
+        """The alpha of a world that follows LDA."""
+        assert self.alpha is not None, "uniform topics have no Dirichlet parameter"
+        return self.alpha
+
+    @property
+    def topic_moments(self) -> Float64[Tensor, "topic topic"]:
+        """E[θ θᵀ] of the topic proportions θ, exact for both distributions."""
+        T, tau = self.n_topics, self.topics_per_document
+        if tau is not None:
+            same = 1 / (T * tau)
+            different = (tau - 1) / (tau * T * (T - 1)) if T > 1 else 0.0
+        else:
+            alpha = self.dirichlet_parameter
+            same = (alpha + 1) / (T * (T * alpha + 1))
+            different = alpha / (T * (T * alpha + 1))
+        return torch.full((T, T), different, dtype=torch.float64).fill_diagonal_(same)
+
+    @property
+    def documents_vary(self) -> bool:
+        """Whether documents differ in their topic proportions; with one topic, or τ = T, all are alike."""
+        return self.n_topics > 1 and self.topics_per_document != self.n_topics
+
     def documents(self, n: int, *, generator: torch.Generator) -> Documents:
         """A batch of n new documents, padded to the longest of them, on the device of the generator."""
-        _check_whole("n", n)
+        check_whole("n", n)
         device = generator.device
         lengths = torch.randint(
             self.min_length, self.max_length + 1, (n, 1), generator=generator, device=device
@@ -146,7 +182,7 @@ class World:
         Nothing but the generator carries state: restoring the state the generator had before a batch gives
         that batch again.
         """
-        _check_whole("batch_size", batch_size)
+        check_whole("batch_size", batch_size)
         while True:
             yield self.documents(batch_size, generator=generator)
 
@@ -156,12 +192,11 @@ class World:
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        assert self.alpha is not None
-        shape, device = (n, self.n_topics), generator.device
-        above = torch.full(shape, self.alpha + 1, dtype=torch.float64, device=device)
+        alpha, shape, device = self.dirichlet_parameter, (n, self.n_topics), generator.device
+        above = torch.full(shape, alpha + 1, dtype=torch.float64, device=device)
         gamma = torch._standard_gamma(above, generator=generator)
         uniform = 1 - torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        return torch.softmax(gamma.log_() + uniform.log_() / self.alpha, dim=1)
+        return torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
 
     def _uniform_topics(
         self, n: int, width: int, generator: torch.Generator
@@ -265,15 +300,16 @@ def _normalised_rows(
     return tuple(tuple(row) for row in rows)
 
 
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """TypeError for what is no whole number, ValueError for one that is too small."""
+    check_value(name, value, int)
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not (float(value) > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
+def check_number(name: str, value: Any, *, zero: bool = False, why: str = "") -> None:
+    """TypeError for what is no number, ValueError for one that is not finite and positive (or, with ``zero``, 0)."""
+    check_value(name, value, float)
+    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        wanted = "at least 0 and finite" if zero else "positive and finite"
+        raise ValueError(f"{name} {why and f'is {why} and '}must be {wanted}, got {value}")

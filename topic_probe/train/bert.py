@@ -1,16 +1,17 @@
 """A small BERT with keys, queries and values near zero, the paper's model for real text (Figure 5)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-INITS = ("near-zero", "usual")
-GIVEN = "given"  # what the init is called of a model that was not built here
+from topic_probe.options import check_value
+from topic_probe.toy.model import Init
+from topic_probe.toy.world import check_number, check_whole
+
 PLACES = {"K": "key", "Q": "query", "V": "value"}
 
 
@@ -26,7 +27,7 @@ class TextConfig:
         d_mlp: Width of the MLPs; None is four times ``d_model``.
         max_length: Longest document in tokens, special ones included.
         init: ``near-zero``: W_K, W_Q and W_V normal with standard deviation ``noise``; ``usual``: with ``scale``, as
-            all other matrices in both. Biases are 0.
+            all other matrices in both. Biases are 0. ``given`` says that the model was not built here.
         noise: Standard deviation of the near-zero initialisation; 0 starts at zero.
         scale: Standard deviation of all other matrices; BERT has 0.02.
     """
@@ -37,28 +38,23 @@ class TextConfig:
     d_model: int = 128
     d_mlp: int | None = None
     max_length: int = 128
-    init: str = "near-zero"
+    init: Init | Literal["given"] = "near-zero"
     noise: float = 0.001
     scale: float = 0.02
 
     def __post_init__(self) -> None:
         if self.d_mlp is None:
+            # Filled in, so that two configs of one model are equal.
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
         for name in ("vocabulary_size", "n_layers", "n_heads", "d_model", "d_mlp", "max_length"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            check_whole(name, getattr(self, name))
         if self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model must be a multiple of n_heads, got {self.d_model} and {self.n_heads} heads"
             )
-        if self.init not in (*INITS, GIVEN):
-            raise ValueError(f"init must be one of {', '.join(INITS)}, got {self.init!r}")
+        check_value("init", self.init, Init | Literal["given"])
         for name in ("noise", "scale"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(
-                    f"{name} is a standard deviation and must be at least 0, got {getattr(self, name)}"
-                )
+            check_number(name, getattr(self, name), zero=True, why="a standard deviation")
 
     @property
     def regime(self) -> str:
@@ -82,7 +78,7 @@ def build_bert(
     """
     from transformers import BertConfig, BertForMaskedLM
 
-    if config.init == GIVEN and tensors is None:
+    if config.init == "given" and tensors is None:
         raise ValueError(
             "this config describes a model that came from elsewhere; choose its init, or give tensors"
         )
@@ -135,7 +131,7 @@ def text_config(model: nn.Module) -> TextConfig:
         d_model=sizes.hidden_size,
         d_mlp=sizes.intermediate_size,
         max_length=sizes.max_position_embeddings,
-        init=GIVEN,
+        init="given",
         scale=sizes.initializer_range,
     )
 

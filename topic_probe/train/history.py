@@ -1,40 +1,29 @@
 """What a training was told to do, and what it recorded."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
-from topic_probe.toy.lean import LOSSES
-from topic_probe.toy.masking import Masking
+from topic_probe import storage
+from topic_probe.options import check_value
+from topic_probe.report import Report
+from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import World
+from topic_probe.toy.world import World, check_number, check_whole
 from topic_probe.train.bert import TextConfig, build_bert
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
-OPTIMIZERS = ("sgd", "adam")
-FORWARDS = ("auto", "lean", "hooked")
-FORMAT, SCHEMA = "topic_probe history", 1
-_JSON, _ARRAYS = "report.json", "arrays.safetensors"
+OptimizerName = Literal["sgd", "adam"]
+Forward = Literal["auto", "lean", "hooked"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,8 @@ class TrainConfig:
             hooked forward; ``lean`` and ``hooked`` insist.
     """
 
-    loss: str = "cross_entropy"
-    optimizer: str = "sgd"
+    loss: Loss = "cross_entropy"
+    optimizer: OptimizerName = "sgd"
     learning_rate: float = 0.01
     l2: float = 0.0
     batch_size: int = 40
@@ -78,23 +67,20 @@ class TrainConfig:
     record_every: int = 1
     measure_every: int | None = None
     measure_steps: Sequence[int] = ()
-    forward: str = "auto"
+    forward: Forward = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))
-        for name, choices in (("loss", LOSSES), ("optimizer", OPTIMIZERS), ("forward", FORWARDS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1)):
-            _check_whole(name, getattr(self, name), least)
+        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))  # a list has no hash
+        check_value("loss", self.loss, Loss)
+        check_value("optimizer", self.optimizer, OptimizerName)
+        check_value("forward", self.forward, Forward)
+        for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
+            check_whole(name, getattr(self, name), least)
         for name in ("n_documents", "measure_every"):
             if getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), 1)
-        _check_whole("seed", self.seed, 0)
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
-        if not (math.isfinite(self.l2) and self.l2 >= 0):
-            raise ValueError(f"l2 is the weight of a penalty and must be at least 0, got {self.l2}")
+                check_whole(name, getattr(self, name))
+        check_number("learning_rate", self.learning_rate)
+        check_number("l2", self.l2, zero=True, why="the weight of a penalty")
         late = [step for step in self.measure_steps if not 0 <= step <= self.steps]
         if late:
             raise ValueError(f"measure_steps must lie in 0..steps={self.steps}, got {late}")
@@ -116,13 +102,11 @@ class TrainConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
         """The config that :meth:`to_dict` wrote."""
         world, masking = values["world"], values["masking"]
-        return cls(
-            **{
-                **values,
-                "world": None if world is None else World(**world),
-                "masking": None if masking is None else Masking(**masking),
-            }
-        )
+        whole = {
+            "world": None if world is None else World(**world),
+            "masking": None if masking is None else Masking(**masking),
+        }
+        return cls(**{**values, **whole})
 
 
 @dataclass(frozen=True)
@@ -133,8 +117,8 @@ class Series:
     values: Float64[Tensor, "step ..."]
 
 
-@dataclass(frozen=True, repr=False)
-class History:
+@dataclass(frozen=True, eq=False, repr=False)
+class History(Report, kind="history"):
     """What happened during a training.
 
     Row t is about the state after t updates: the loss on the batch of that step, and the norms of that state.
@@ -201,15 +185,6 @@ class History:
             return build_bert(self.toy, tensors=self.tensors)
         return build_toy(self.toy, tensors=self.tensors)
 
-    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
-        """The norms of W_K, W_Q and W_V against steps with the stages of `measure_dynamics`; several layers as panels.
-
-        `topic_probe.show.figures` has the losses and rotations too.
-        """
-        # By name: what draws stands above what trains.
-        axes: Axes = import_module("topic_probe.show.figures").plot(self, ax, **options)
-        return axes
-
     def to_dataframe(self) -> "pd.DataFrame":
         """A row per recorded or measured step; measured numbers are columns too (arrays are left out)."""
         import pandas as pd
@@ -231,35 +206,9 @@ class History:
             lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]
         return "\n".join(lines)
 
-    def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """The folder with the history (JSON and safetensors), whole or absent.
-
-        A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a saved history.
-        """
-        about, tensors = self.pack()
-        packed = to_safetensors({name: tensor.numpy() for name, tensor in tensors.items()})
-        described = to_json({**about, "arrays_sha256": checksum(packed)})
-        return write_directory(directory, {_JSON: described, _ARRAYS: packed}, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "History":
-        """The history that :meth:`save` wrote.
-
-        FileNotFoundError or ValueError name the file that is missing, corrupt, of a newer version, or no history.
-        """
-        path = Path(directory).expanduser() / _JSON
-        about = read_json(path)
-        if about.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a saved history")
-        check_schema(about, path, newest=SCHEMA)
-        arrays = read_safetensors(path.with_name(_ARRAYS), sha256=about.get("arrays_sha256"))
-        return cls.unpack(about, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """JSON content and tensors that together hold everything; :meth:`unpack` reads them."""
-        about = {
-            "format": FORMAT,
-            "schema": SCHEMA,
+        content = {
             "toy": self.toy.to_dict(),
             "train": self.train.to_dict(),
             "columns": self.columns,
@@ -273,35 +222,45 @@ class History:
         for i, series in enumerate(self.measured.values()):
             tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
         tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
-        return about, tensors
+        return content, tensors
 
     @classmethod
-    def unpack(cls, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "History":
+    def unpack(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "History":
         """The history that :meth:`pack` took apart."""
         measured = {
             name: Series(tensors[f"measured.{i}.steps"], tensors[f"measured.{i}.values"])
-            for i, name in enumerate(about["measured"])
+            for i, name in enumerate(content["measured"])
         }
-        prefix = "tensor."
+        toy, prefix = content["toy"], "tensor."
         return cls(
-            toy=_model_config(about["toy"]),
-            train=TrainConfig.from_dict(about["train"]),
+            toy=ToyConfig.from_dict(toy) if "world" in toy else TextConfig(**toy),
+            train=TrainConfig.from_dict(content["train"]),
             steps=tensors["steps"],
             table=tensors["table"],
-            columns=tuple(about["columns"]),
+            columns=tuple(content["columns"]),
             measured=measured,
             tensors={n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)},
-            last_step=about["last_step"],
-            stopped=about["stopped"],
-            empty_batches=about["empty_batches"],
-            provenance=about["provenance"],
+            last_step=content["last_step"],
+            stopped=content["stopped"],
+            empty_batches=content["empty_batches"],
+            provenance=content["provenance"],
         )
 
+    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        content, tensors = self.pack()
+        return content, {name: tensor.numpy() for name, tensor in tensors.items()}
 
-def _model_config(values: Mapping[str, Any]) -> ToyConfig | TextConfig:
-    return ToyConfig.from_dict(values) if "world" in values else TextConfig(**values)
+    @classmethod
+    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
+        return cls.unpack(content, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
 
+    def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """The folder with the history, whole or absent."""
+        content, arrays = self._to_saved()
+        return storage.save(directory, self.kind, content, arrays, overwrite=overwrite)
 
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "History":
+        """The history that :meth:`save` wrote."""
+        saved = storage.load(directory, cls.kind)
+        return cls._from_saved(saved.content, saved.arrays)

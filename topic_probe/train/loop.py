@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
+from topic_probe.storage import draft
 from topic_probe.train.history import History, Series, TrainConfig
-from topic_probe.train.task import Task, ToyTask
-from topic_probe.train.text import TextTask
+from topic_probe.train.tasks import Task, TextTask, ToyTask
 
 Measure = Callable[[nn.Module], Any]
 
@@ -210,9 +210,9 @@ class _Run:
 
     def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
         for _ in range(MOST_EMPTY_BATCHES):
-            found = self.task.loss_and_gradients()
-            if found is not None:
-                return found
+            result = self.task.loss_and_gradients()
+            if result is not None:
+                return result
             self.n_empty += 1
         raise ValueError(
             f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
@@ -279,13 +279,8 @@ class _Run:
         generator, n_empty, rows = self.state
         history, tensors = self.history(rows=rows, stopped="unfinished").pack()
         tensors["resume.generator"] = generator
-        tensors.update({f"resume.past.{name}": value for name, value in self.recorder.past_tensors().items()})
-        tensors.update(
-            {
-                f"resume.moment.{name}": value
-                for name, value in self.optimizer.moments(self.task.trained).items()
-            }
-        )
+        tensors |= _prefixed("resume.past.", self.recorder.direction_tensors())
+        tensors |= _prefixed("resume.moment.", self.optimizer.moments(self.task.trained))
         about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
@@ -380,7 +375,7 @@ class _Recorder:
             name: float(task.tensors[name].detach().norm(dtype=torch.float64)) for name in task.watched
         }
         # Unit vectors of W_V at the steps that a later row will look back to.
-        self.past: dict[int, dict[str, Tensor]] = {}
+        self.directions: dict[int, dict[str, Tensor]] = {}
 
     def record(self, step: int, loss: float) -> dict[str, float] | None:
         """The row of a step, if it has one; to be called at every step."""
@@ -393,16 +388,18 @@ class _Recorder:
         )
         units = {name: self._unit(name) for name in self.turning}
         if kept:
-            self.past[step] = units
+            self.directions[step] = units
         if not has_row:
             return None
         # Not popped: after an interruption this step is recorded again.
-        past = self.past.get(step - ROTATION_LAG, {})
+        before = self.directions.get(step - ROTATION_LAG, {})
         turned = [
-            ((1 - torch.dot(units[name], past[name])) / 2).clamp(min=0).item() if past else math.nan
+            ((1 - torch.dot(units[name], before[name])) / 2).clamp(min=0).item() if before else math.nan
             for name in self.turning
         ]
-        self.past = {earlier: units for earlier, units in self.past.items() if earlier >= step - ROTATION_LAG}
+        self.directions = {
+            earlier: units for earlier, units in self.directions.items() if earlier >= step - ROTATION_LAG
+        }
         penalty = self.config.l2 * sum(norm * norm for norm in norms)
         row = [loss, penalty, *self.norms.values(), *turned]
         self.steps.append(step)
@@ -419,22 +416,22 @@ class _Recorder:
         table = np.array(self.values).reshape(len(self.steps), len(self.columns))
         return torch.from_numpy(np.array(self.steps, dtype=np.int64)[:n]), torch.from_numpy(table[:n])
 
-    def past_tensors(self) -> dict[str, Float64[Tensor, "entry"]]:
+    def direction_tensors(self) -> dict[str, Float64[Tensor, "entry"]]:
         """The remembered W_V, by ``step.name``."""
         return {
             f"{step}.{name}": unit.clone()
-            for step, units in self.past.items()
+            for step, units in self.directions.items()
             for name, unit in units.items()
         }
 
-    def load(self, history: History, past: Mapping[str, Tensor]) -> None:
+    def load(self, history: History, directions: Mapping[str, Tensor]) -> None:
         """Take rows and remembered W_V back."""
         self.steps = array("q", history.steps.tolist())
         self.values = array("d", history.table.flatten().tolist())
-        for key, unit in past.items():
+        for key, unit in directions.items():
             step, _, name = key.partition(".")
             # Copied, because a file's tensors lie anywhere, and sums depend on the alignment in their last bit.
-            self.past.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
+            self.directions.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
@@ -455,12 +452,12 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."
 def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     # Through JSON, as the kept one came: tuples have become lists there.
     own = json.loads(json.dumps(own))
-    other = [
+    different = [
         f"{key} ({kept.get(key)!r} there, {own.get(key)!r} here)" for key in own if kept.get(key) != own[key]
     ]
-    if other:
+    if different:
         raise ValueError(
-            f"{path} is the checkpoint of another {what} config: {'; '.join(other)}. Choose another checkpoint "
+            f"{path} is the checkpoint of another {what} config: {'; '.join(different)}. Choose another checkpoint "
             "file, delete this one to start over, or train with its config"
         )
 
@@ -468,6 +465,10 @@ def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str
 def _copy(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """A copy of its own memory, in row order, as safetensors wants it."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -483,20 +484,14 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _write_checkpoint(path: Path, text: str, tensors: dict[str, Tensor]) -> None:
-    """One file under a temporary name, then renamed, so that it is whole or absent."""
+    """One file, replaced as a whole."""
     from safetensors.torch import save
 
     data = save(tensors, metadata={"about": text, "sha256": _digest(text, tensors)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with draft(path, overwrite=True, file=True) as new, new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:

@@ -1,11 +1,11 @@
-"""The paper's theory as running code; no model and no data is imported.
+"""The paper's theory as running code, about worlds and masking schemes; no model is imported.
 
 * :mod:`~topic_probe.toy.theory.value`: optimal W_V and E under uniform attention (Lemma 1, Theorems 1 and 2), and
   the loss of any other.
 * :mod:`~topic_probe.toy.theory.attention`: the loss over attention weights (α, β), its optimum, Theorem 3's interval.
-* :mod:`~topic_probe.toy.theory.floors`: the lowest loss of each regime on infinitely long documents.
-* :mod:`~topic_probe.toy.theory.bayes`: the best possible predictor on documents of finite length, and its loss.
-* :mod:`~topic_probe.toy.theory.worlds`: what a world and a masking scheme must have, and their moments.
+* :mod:`~topic_probe.toy.theory.posterior`: the best possible predictor on documents of finite length.
+* :mod:`~topic_probe.toy.theory.losses`: the lowest loss, of each regime on infinitely long documents, and of any
+  predictor on finite ones.
 """
 
 from topic_probe.toy.theory.attention import AttentionBounds as AttentionBounds
@@ -16,12 +16,12 @@ from topic_probe.toy.theory.attention import attention_loss as attention_loss
 from topic_probe.toy.theory.attention import best_scale as best_scale
 from topic_probe.toy.theory.attention import optimal_attention as optimal_attention
 from topic_probe.toy.theory.attention import weighted_mean as weighted_mean
-from topic_probe.toy.theory.bayes import BayesLoss as BayesLoss
-from topic_probe.toy.theory.bayes import BayesPrediction as BayesPrediction
-from topic_probe.toy.theory.bayes import bayes_loss as bayes_loss
-from topic_probe.toy.theory.bayes import bayes_predictor as bayes_predictor
-from topic_probe.toy.theory.floors import LossFloor as LossFloor
-from topic_probe.toy.theory.floors import loss_floor as loss_floor
+from topic_probe.toy.theory.losses import BayesLoss as BayesLoss
+from topic_probe.toy.theory.losses import LossFloor as LossFloor
+from topic_probe.toy.theory.losses import bayes_loss as bayes_loss
+from topic_probe.toy.theory.losses import loss_floor as loss_floor
+from topic_probe.toy.theory.posterior import BayesPrediction as BayesPrediction
+from topic_probe.toy.theory.posterior import bayes_predictor as bayes_predictor
 from topic_probe.toy.theory.value import OptimumCheck as OptimumCheck
 from topic_probe.toy.theory.value import ValueConstants as ValueConstants
 from topic_probe.toy.theory.value import check_lemma1 as check_lemma1
@@ -31,5 +31,3 @@ from topic_probe.toy.theory.value import optimal_value as optimal_value
 from topic_probe.toy.theory.value import optimal_value_constants as optimal_value_constants
 from topic_probe.toy.theory.value import realisable_embedding as realisable_embedding
 from topic_probe.toy.theory.value import value_loss as value_loss
-from topic_probe.toy.theory.worlds import MaskingScheme as MaskingScheme
-from topic_probe.toy.theory.worlds import World as World

@@ -21,16 +21,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory.value import check_over_tokens, optimal_value_constants
-from topic_probe.toy.theory.worlds import (
-    MaskingScheme,
-    World,
-    genuine_share,
-    mask_share,
-    n_words,
-    random_share,
-    require_uniform_topics,
-)
+from topic_probe.toy.world import World
 
 ValueMatrix = Literal["blocks", "identity", "diagonal"]
 """``blocks``: the optimum of Theorem 2. ``identity``: the identity over all tokens, ``[MASK]`` included.
@@ -39,7 +32,7 @@ ValueMatrix = Literal["blocks", "identity", "diagonal"]
 
 def attention_loss(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     *,
     alpha: float | Float[Tensor, "*#grid"],
     beta: float | Float[Tensor, "*#grid"],
@@ -68,7 +61,7 @@ def attention_loss(
 
 def best_scale(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     *,
     alpha: float | Float[Tensor, "*#grid"],
     beta: float | Float[Tensor, "*#grid"],
@@ -81,7 +74,7 @@ def best_scale(
 
 def attention_landscape(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     *,
     alphas: Float[Tensor, "alpha"],
     betas: Float[Tensor, "beta"],
@@ -121,11 +114,11 @@ class AttentionBounds:
         return self.lower < mean < self.upper
 
 
-def attention_bounds(world: World, masking: MaskingScheme) -> AttentionBounds:
+def attention_bounds(world: World, masking: Masking) -> AttentionBounds:
     """The interval (λ1 (τ − 1), λ2 T) of Theorem 3, with the assumptions that do not hold."""
-    tau = require_uniform_topics(world, "the interval of Theorem 3")
+    tau = _required_uniform_topics(world, "the interval of Theorem 3")
     p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
-    a, replaced = genuine_share(masking), p_mask * masking.p_random
+    a, replaced = masking.genuine_share, p_mask * masking.p_random
     lambda1 = (a + replaced) * (1 + (1 - p_keep) * p_mask) / (2 * a) if a > 0 else float("inf")
     lambda2 = 100 * (a / replaced + 1) if replaced > 0 else float("inf")
     conditions = {
@@ -159,7 +152,7 @@ class AttentionOptimum:
 
 def optimal_attention(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     *,
     tied: bool = False,
     value: ValueMatrix | Float[Tensor, "token token"] = "blocks",
@@ -209,7 +202,7 @@ class _ValueSums:
 
 
 def _value_sums(
-    world: World, masking: MaskingScheme, value: ValueMatrix | Float[Tensor, "token token"]
+    world: World, masking: Masking, value: ValueMatrix | Float[Tensor, "token token"]
 ) -> _ValueSums:
     """The sums of a value matrix; those of the named ones cost the same for any vocabulary."""
     if isinstance(value, Tensor):
@@ -233,7 +226,7 @@ def _sums_of_pattern(
     world: World, *, mask: float, diagonal: float, same: float, different: float, corner: float = 0.0
 ) -> _ValueSums:
     """Sums of the matrix with W_00 = corner, W_i0 = mask, and three values for pairs of words."""
-    n, v, T = n_words(world), world.words_per_topic, world.n_topics
+    n, v, T = world.n_words, world.words_per_topic, world.n_topics
     own, other = diagonal + (v - 1) * same, v * different
     row = own + (T - 1) * other
     sums = (
@@ -248,7 +241,7 @@ def _sums_of_pattern(
 def _sums_of_matrix(W: Float[Tensor, "token token"], world: World) -> _ValueSums:
     """Sums of any matrix, differentiable in it."""
     check_over_tokens(W, world)
-    n, v, T = n_words(world), world.words_per_topic, world.n_topics
+    n, v, T = world.n_words, world.words_per_topic, world.n_topics
     W = W.cpu().double()
     mask, words = W[:, 0], W[:, 1:]
     topics, rows = words.reshape(n + 1, T, v).sum(dim=2), words.sum(dim=1)
@@ -279,11 +272,11 @@ class _Case:
     kept: bool = False
 
 
-def _cases(world: World, masking: MaskingScheme, tau: int) -> tuple[_Case, ...]:
+def _cases(world: World, masking: Masking, tau: int) -> tuple[_Case, ...]:
     """``[MASK]``, the word itself, a random word of the document's topics, a random word of others."""
     T, p_keep, p_random = world.n_topics, masking.p_keep, masking.p_random
-    outside = random_share(world, masking)
-    inside = outside + genuine_share(masking) / (tau * world.words_per_topic)
+    outside = masking.random_share(world)
+    inside = outside + masking.genuine_share / (tau * world.words_per_topic)
     others = max(T - 1, 1)  # with a single topic there is no other, and what is divided here is 0
     near, far = (1.0, (tau - 1) / others), (0.0, tau / others)
     return (
@@ -296,16 +289,16 @@ def _cases(world: World, masking: MaskingScheme, tau: int) -> tuple[_Case, ...]:
 
 def _prediction_moments(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     alpha: Float64[Tensor, "*#grid"],
     beta: Float64[Tensor, "*#grid"],
     value: ValueMatrix | Float[Tensor, "token token"],
 ) -> tuple[Float64[Tensor, "*grid"], Float64[Tensor, "*grid"]]:
     """E|W y|² and E[(W y)_target] at masked positions; the loss is the first − 2 · the second + 1."""
-    tau = require_uniform_topics(world, "the loss over attention weights")
-    T, v, n = world.n_topics, world.words_per_topic, n_words(world)
-    W, share = _value_sums(world, masking, value), mask_share(masking)
-    eps, delta, present = random_share(world, masking), genuine_share(masking) / (tau * v), tau / T
+    tau = _required_uniform_topics(world, "the loss over attention weights")
+    T, v, n = world.n_topics, world.words_per_topic, world.n_words
+    W, share = _value_sums(world, masking, value), masking.mask_share
+    eps, delta, present = masking.random_share(world), masking.genuine_share / (tau * v), tau / T
     pair = (tau - 1) / max(T - 1, 1)  # P(a topic is in the document | another one is)
     other, square_other = W.everything - W.same_topic, W.square_everything - W.square_same_topic
     square = overlap = torch.zeros((), dtype=torch.float64)
@@ -380,3 +373,18 @@ def _derivatives(
         (gradient,) = torch.autograd.grad(value, x, create_graph=True)
         rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in gradient]
     return value.detach(), gradient.detach(), torch.stack(rows)
+
+
+def _required_uniform_topics(world: World, what: str) -> int:
+    """τ, refusing worlds other than the paper's Section 3.1."""
+    if world.topics_per_document is None:
+        raise ValueError(
+            f"{what} is a finite sum only for uniform topics, and this world has alpha={world.alpha} (LDA); "
+            "use a world with topics_per_document"
+        )
+    if world.word_probabilities is not None:
+        raise ValueError(
+            f"{what} needs disjoint topics of equally likely words, and this world has word_probabilities; "
+            "use a world without them"
+        )
+    return world.topics_per_document

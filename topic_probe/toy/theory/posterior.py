@@ -1,13 +1,21 @@
-"""Posterior expectation of a document's word probabilities p, given the words it shows.
+"""The best possible masked predictor on documents of finite length.
 
-Given the topic proportions θ, a position shows word i with probability ``a p_i + ε``, independently of the other
-positions, and ``[MASK]`` with a probability that does not depend on θ. For disjoint topics the likelihood of
-the counts is a product over topics of Π (a φ_i θ_t + ε). Expanding every factor by how many of the topic's shown words
-are genuine leaves powers of θ, whose expectation is known; the sum over those numbers is a chain of
-convolutions, because only their total couples the topics (Dirichlet: Γ(Tα) / Γ(Tα + total)). Uniform topics are
-the same sum with a 0 or 1 per topic and a total of τ. Both are exact.
+The predictor sees the shown document and is asked about a position that it knows to be masked, without knowing which
+other positions are: that is the information a model has. Given the topic proportions, positions are independent, so
+with ŵ = E[p | the *other* shown tokens], ::
+
+    P(word i | document, position shows [MASK]) = ŵ_i
+    P(word i | document, position shows s)      ∝ ŵ_i (p_c [i = s] + p_r / n)
+
+and all that is needed is ŵ, the posterior expectation of the word probabilities p. Given the topic proportions θ, a
+position shows word i with probability ``a p_i + ε``, independently of the others, and ``[MASK]`` with a probability
+that does not depend on θ. For disjoint topics the likelihood of the counts is a product over topics of
+Π (a φ_i θ_t + ε). Expanding every factor by how many of the topic's shown words are genuine leaves powers of θ, whose
+expectation is known; the sum over those numbers is a chain of convolutions, because only their total couples the topics
+(Dirichlet: Γ(Tα) / Γ(Tα + total)). Uniform topics are the same sum with a 0 or 1 per topic and a total of τ.
 """
 
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb, inf, log
 from typing import Literal
@@ -17,17 +25,11 @@ import torch.nn.functional as F
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.toy.theory.worlds import (
-    MaskingScheme,
-    World,
-    dirichlet_parameter,
-    genuine_share,
-    random_share,
-    topic_words,
-)
+from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.world import World
 
-Method = Literal["sum", "enumeration", "sampling"]
-"""``sum`` over numbers of genuine words and ``enumeration`` of all sets of topics are exact; ``sampling`` is not."""
+Method = Literal["sum", "enumeration"]
+"""The ``sum`` over numbers of genuine words, or the ``enumeration`` of all sets of topics. Both are exact."""
 
 MAX_SUBSETS = 20_000
 """Sets of topics that are enumerated at most, where topics overlap."""
@@ -36,63 +38,119 @@ MAX_LENGTH = 1_000
 ROWS_AT_ONCE = 256
 
 
+@dataclass(frozen=True)
+class BayesPrediction:
+    """P(original word) at every chosen position.
+
+    Attributes:
+        probabilities: A row for every chosen position, in the order of ``chosen.nonzero()``, over the token
+            ids; the column of ``[MASK]`` is 0.
+        method: ``"sum"`` over numbers of genuine words, or ``"enumeration"`` of all sets of topics.
+    """
+
+    probabilities: Float64[Tensor, "chosen token"]
+    method: Method
+
+    @property
+    def cross_entropy(self) -> Float64[Tensor, "chosen"]:
+        """Expected cross-entropy of every position (nats), the entropy of its row."""
+        entropy: Tensor = torch.special.entr(self.probabilities).sum(dim=1)
+        return entropy
+
+    @property
+    def squared(self) -> Float64[Tensor, "chosen"]:
+        """Expected squared distance to the one-hot vector of every position, 1 − |row|²."""
+        return 1 - self.probabilities.square().sum(dim=1)
+
+
+def bayes_predictor(world: World, masking: Masking, batch: MaskedBatch) -> BayesPrediction:
+    """P(original word | shown document, the position is masked) at every chosen position of the batch.
+
+    Exact for disjoint topics of any word probabilities, under both distributions, and for overlapping uniform topics
+    with at most 20,000 possible sets of topics. Overlapping topics under LDA have no finite sum (ValueError).
+
+    Args:
+        world: The distribution the documents come from.
+        masking: The scheme they were corrupted with.
+        batch: The corrupted documents, each of at most 1,000 shown words.
+    """
+    n = world.n_words
+    chosen = batch.chosen.cpu()
+    shown = batch.shown.cpu().masked_fill(~batch.mask.cpu(), 0)  # like [MASK], padding says nothing
+    _check_tokens(shown, n)
+    documents, positions = chosen.nonzero(as_tuple=True)
+    left_out = shown[documents, positions]  # 0 where [MASK] is shown: no word has to be left out
+    counts = torch.zeros(len(shown), n + 1, dtype=torch.float64)
+    counts.scatter_add_(1, shown, torch.ones_like(counts[:, :1]).expand(shown.shape))
+    # Positions of one document that show the same token share everything else, and so the posterior.
+    keys, row_of_position = torch.unique(documents * (n + 1) + left_out, return_inverse=True)
+    rows = counts[keys // (n + 1)]
+    rows[torch.arange(len(keys)), keys % (n + 1)] -= 1
+    words = expected_words(world, masking, rows[:, 1:])[row_of_position]
+    return prediction_at(words, left_out, masking, posterior_method(world))
+
+
+def prediction_at(
+    words: Float64[Tensor, "chosen word"], shown: Int64[Tensor, "chosen"], masking: Masking, method: Method
+) -> BayesPrediction:
+    """From expected word probabilities given the other tokens to the prediction at the position itself."""
+    factor = torch.full_like(words, masking.p_random / words.shape[1])
+    kept = shown > 0
+    factor[kept, shown[kept] - 1] += masking.p_keep
+    factor[~kept] = 1.0
+    return BayesPrediction(F.pad(normalised(words * factor), (1, 0)), method)
+
+
+def _check_tokens(tokens: Int64[Tensor, "batch position"], n: int) -> None:
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) <= n:
+        raise ValueError(
+            f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(tokens.min())}.."
+            f"{int(tokens.max())}; pass documents of the same world"
+        )
+
+
 def posterior_method(world: World) -> Method:
     """How the posterior of this world is computed, refusing worlds where nothing is feasible."""
-    if world.word_probabilities is None or bool(((topic_words(world) > 0).sum(dim=0) <= 1).all()):
+    if world.has_disjoint_topics:
         return "sum"
     if world.topics_per_document is None:
-        return "sampling"
+        raise ValueError(
+            "overlapping topics under LDA have no exact posterior; use disjoint topics, or topics_per_document "
+            "instead of alpha"
+        )
     subsets = comb(world.n_topics, world.topics_per_document)
     if subsets > MAX_SUBSETS:
         raise ValueError(
             f"overlapping topics with {subsets:,} possible sets of topics_per_document="
             f"{world.topics_per_document} out of n_topics={world.n_topics} are too many to enumerate (at most "
-            f"{MAX_SUBSETS:,}); use fewer topics, disjoint topics, or alpha instead"
+            f"{MAX_SUBSETS:,}); use fewer topics, disjoint topics, or alpha with disjoint topics"
         )
     return "enumeration"
 
 
 def expected_words(
-    world: World,
-    masking: MaskingScheme,
-    counts: Float64[Tensor, "row word"],
-    *,
-    generator: torch.Generator | None = None,
-    n_chains: int = 16,
-    n_sweeps: int = 100,
-) -> Float64[Tensor, "chain row word"]:
-    """E[p | counts of the shown words], once for the exact methods and once per chain for sampling.
+    world: World, masking: Masking, counts: Float64[Tensor, "row word"]
+) -> Float64[Tensor, "row word"]:
+    """E[p | counts of the shown words].
 
     Raises ValueError where the counts cannot occur in this world under this masking scheme.
     """
-    method = posterior_method(world)
+    exact = _summed if posterior_method(world) == "sum" else _enumerated
     longest = float(counts.sum(dim=1).max()) if len(counts) else 0
     if longest > MAX_LENGTH:
         raise ValueError(
             f"documents may show at most {MAX_LENGTH} words, got one of {longest:.0f}; for longer ones, "
             "loss_floor is the limit"
         )
-    if method == "sampling" and generator is None:
-        raise ValueError(
-            "the posterior of overlapping topics under LDA has no finite sum and is sampled; pass a generator"
-        )
-    parts = [torch.zeros(n_chains if method == "sampling" else 1, 0, counts.shape[1], dtype=torch.float64)]
-    for part in torch.split(counts, ROWS_AT_ONCE):
-        if len(part) == 0:
-            continue
-        if generator is not None and method == "sampling":
-            parts.append(_sampled(world, masking, part, generator, n_chains, n_sweeps))
-        else:
-            exact = _summed if method == "sum" else _enumerated
-            parts.append(exact(world, masking, part).unsqueeze(0))
-    return torch.cat(parts, dim=1)
+    parts = [exact(world, masking, part) for part in torch.split(counts, ROWS_AT_ONCE) if len(part)]
+    return torch.cat([counts[:0], *parts])
 
 
 def _summed(
-    world: World, masking: MaskingScheme, counts: Float64[Tensor, "row word"]
+    world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
     """E[p | counts] for disjoint topics."""
-    words = topic_words(world)
+    words = world.topic_words
     probability, topic = words.sum(dim=0), words.argmax(dim=0)
     per_topic = torch.zeros(len(counts), world.n_topics, dtype=torch.float64)
     per_topic.index_add_(1, topic, counts)
@@ -110,15 +168,15 @@ def _summed(
 
 def _uniform_shares(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     counts: Float64[Tensor, "row word"],
     slots: Int64[Tensor, "row slot"],
 ) -> tuple[Float64[Tensor, "row slot"], Float64[Tensor, "row"]]:
     """E[θ_t | counts] under uniform topics, for the topics in the slots and for any other one."""
     assert world.topics_per_document is not None
-    tau, words = world.topics_per_document, topic_words(world)
-    random, topic = random_share(world, masking), words.argmax(dim=0)
-    inside = genuine_share(masking) * words.sum(dim=0) / tau + random
+    tau, words = world.topics_per_document, world.topic_words
+    random, topic = masking.random_share(world), words.argmax(dim=0)
+    inside = masking.genuine_share * words.sum(dim=0) / tau + random
     outside = torch.full_like(inside, random)
     logs = torch.zeros(2, len(counts), world.n_topics, dtype=torch.float64)
     for part, share in zip(logs, (outside, inside), strict=True):
@@ -138,7 +196,7 @@ def _uniform_shares(
 
 def _dirichlet_shares(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     counts: Float64[Tensor, "row word"],
     slots: Int64[Tensor, "row slot"],
     per_topic: Float64[Tensor, "row topic"],
@@ -147,7 +205,7 @@ def _dirichlet_shares(
 
     With k_t genuine words in topic t and K in all, E[θ_t] = E[(α + k_t) / (Tα + K)].
     """
-    T, alpha = world.n_topics, dirichlet_parameter(world)
+    T, alpha = world.n_topics, world.dirichlet_parameter
     sizes = per_topic.gather(1, slots)
     lengths = per_topic.sum(dim=1, keepdim=True)
     width = int(lengths.max()) + 1
@@ -168,7 +226,7 @@ def _dirichlet_shares(
 
 def _genuine_counts(
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     counts: Float64[Tensor, "row word"],
     slots: Int64[Tensor, "row slot"],
     guess: Float64[Tensor, "row slot"],
@@ -177,9 +235,9 @@ def _genuine_counts(
 
     That is the product over its shown words of (random + genuine · z), one factor at a time.
     """
-    words, n_rows = topic_words(world), len(counts)
-    topic, genuine = words.argmax(dim=0), genuine_share(masking) * words.sum(dim=0)
-    random = random_share(world, masking)
+    words, n_rows = world.topic_words, len(counts)
+    topic, genuine = words.argmax(dim=0), masking.genuine_share * words.sum(dim=0)
+    random = masking.random_share(world)
     slot_of_topic = torch.zeros(n_rows, world.n_topics, dtype=torch.long)
     slot_of_topic.scatter_(1, slots, torch.arange(slots.shape[1]).expand(n_rows, -1))
     length = int(counts.sum(dim=1).max())
@@ -244,56 +302,16 @@ def _log_rising(base: float, width: int) -> Float64[Tensor, "number"]:
 
 
 def _enumerated(
-    world: World, masking: MaskingScheme, counts: Float64[Tensor, "row word"]
+    world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
     """E[p | counts] for uniform topics, over all sets of topics."""
     assert world.topics_per_document is not None
     subsets = torch.tensor(list(combinations(range(world.n_topics), world.topics_per_document)))
-    p = topic_words(world)[subsets].mean(dim=1)
-    shown = genuine_share(masking) * p + random_share(world, masking)
+    p = world.topic_words[subsets].mean(dim=1)
+    shown = masking.genuine_share * p + masking.random_share(world)
     # 0 · log 0 is 0: a word that was not shown says nothing.
     logs = torch.stack([torch.special.xlogy(row, shown).sum(dim=1) for row in counts])
     return normalised(_scaled(logs)) @ p
-
-
-def _sampled(
-    world: World,
-    masking: MaskingScheme,
-    counts: Float64[Tensor, "row word"],
-    generator: torch.Generator,
-    n_chains: int,
-    n_sweeps: int,
-) -> Float64[Tensor, "chain row word"]:
-    """Estimates of E[p | counts] under LDA, one per chain, by Gibbs sampling.
-
-    The state says for every shown word which topic it comes from, or that it is random; θ is integrated out, and
-    every sweep contributes its expectation (α + n_t) / (Tα + K).
-    """
-    words, alpha, T = topic_words(world), dirichlet_parameter(world), world.n_topics
-    length, (n_rows, n) = int(counts.sum(dim=1).max()), counts.shape
-    numbers = torch.arange(length, dtype=torch.float64).expand(n_rows, -1).contiguous()
-    tokens = torch.searchsorted(counts.cumsum(dim=1), numbers, right=True)  # n behind the end
-    genuine = F.pad(genuine_share(masking) * words, (0, 1)).T[tokens]  # [row position topic]
-    random = torch.where(tokens < n, random_share(world, masking), 1.0)
-    genuine, random = genuine.repeat(n_chains, 1, 1), random.repeat(n_chains, 1)
-    state = torch.full(random.shape, T)  # T: random, where every chain starts
-    held = torch.zeros(len(state), T + 1, dtype=torch.float64)
-    held[:, T] = length
-    one = torch.ones(len(state), 1, dtype=torch.float64)
-    total = torch.zeros(len(state), T, dtype=torch.float64)
-    warm_up = n_sweeps // 4 + 1
-    for sweep in range(warm_up + n_sweeps):
-        for position in range(length):
-            old = state[:, position : position + 1]
-            held.scatter_add_(1, old, -one)
-            shares = (alpha + held[:, :T]) / (T * alpha + held[:, :T].sum(dim=1, keepdim=True))
-            weights = torch.cat([genuine[:, position] * shares, random[:, position : position + 1]], dim=1)
-            new = torch.multinomial(weights, 1, generator=generator)
-            held.scatter_add_(1, new, one)
-            state[:, position : position + 1] = new
-        if sweep >= warm_up:
-            total += (alpha + held[:, :T]) / (T * alpha + held[:, :T].sum(dim=1, keepdim=True))
-    return (total / n_sweeps).reshape(n_chains, n_rows, T) @ words
 
 
 def normalised(weights: Float64[Tensor, "*rows word"]) -> Float64[Tensor, "*rows word"]:

@@ -1,7 +1,9 @@
 """Optimal W_V and E = W_Eᵀ W_E under uniform attention: Lemma 1, Theorems 1 and 2, and the loss of any other.
 
-The squared loss under Assumption 1: attention is uniform, so every position of a document gets the same
-prediction ``W x̄ + b`` from the frequencies x̄ of its shown tokens, and the best prediction is p itself.
+Under Assumption 1 documents are so long that each *is* its word probabilities ``p = Φᵀ θ`` (topic proportions θ,
+P(word | topic) Φ). After masking, the frequencies x̄ of the shown tokens are ``m e_0 + a p + ε 1``, with the shares m of
+``[MASK]``, a of words shown as they are and ε of a random word. Attention is uniform, so every position of a document
+gets the same prediction ``W x̄ + b``, and the best one under the squared loss is p itself.
 """
 
 from dataclasses import dataclass
@@ -11,18 +13,25 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from topic_probe.toy.theory.worlds import (
-    MaskingScheme,
-    World,
-    documents_vary,
-    genuine_share,
-    mask_share,
-    n_words,
-    original_frequencies,
-    random_share,
-    shown_frequencies,
-    topic_moments,
-)
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import World
+
+
+def original_frequencies(world: World) -> Float64[Tensor, "token topic"]:
+    """Token frequencies of an original document of a single topic, ``[MASK]`` first: [0; Φᵀ]."""
+    words = world.topic_words.T
+    return torch.cat([torch.zeros_like(words[:1]), words])
+
+
+def shown_frequencies(world: World, masking: Masking) -> Float64[Tensor, "token topic"]:
+    """Token frequencies of a masked document of a single topic, ``[MASK]`` first.
+
+    Because topic proportions sum to 1, a document of proportions θ shows this matrix times θ.
+    """
+    shown = masking.genuine_share * original_frequencies(world)
+    shown[1:] += masking.random_share(world)
+    shown[0] = masking.mask_share
+    return shown
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class ValueConstants:
     same_topic: float
 
 
-def optimal_value_constants(world: World, masking: MaskingScheme) -> ValueConstants:
+def optimal_value_constants(world: World, masking: Masking) -> ValueConstants:
     """c1, c2, c3 of Theorem 2 and the three different entries of the optimal W_V.
 
     Undefined (ValueError) where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for
@@ -57,7 +66,7 @@ def optimal_value_constants(world: World, masking: MaskingScheme) -> ValueConsta
             "the constants of Theorem 2 need disjoint topics of equally likely words, and this world has "
             "word_probabilities; optimal_value gives its optimum as a matrix"
         )
-    shown, n = mask_share(masking), n_words(world)
+    shown, n = masking.mask_share, world.n_words
     c3 = 1 / _required_genuine_share(masking)
     if shown <= 0:
         raise ValueError(
@@ -77,23 +86,23 @@ def optimal_value_constants(world: World, masking: MaskingScheme) -> ValueConsta
     )
 
 
-def optimal_value(world: World, masking: MaskingScheme) -> Float64[Tensor, "token token"]:
+def optimal_value(world: World, masking: Masking) -> Float64[Tensor, "token token"]:
     """The optimal W_V of the *value* regime as L2 goes to 0, ``[MASK]`` first (Theorem 2).
 
     This is the minimiser of :func:`value_loss` with the smallest Frobenius norm. For the paper's worlds it is
     Theorem 2's closed form, which holds for LDA as well; where words are unequally likely, topics overlap, or
     all documents are alike (one topic, or τ = T), it is computed from the pseudo-inverse.
     """
-    if world.word_probabilities is None and documents_vary(world) and mask_share(masking) > 0:
+    if world.word_probabilities is None and world.documents_vary and masking.mask_share > 0:
         constants, size = optimal_value_constants(world, masking), world.words_per_topic
-        W = torch.zeros(n_words(world) + 1, n_words(world) + 1, dtype=torch.float64)
+        W = torch.zeros(world.n_words + 1, world.n_words + 1, dtype=torch.float64)
         W[1:, 0] = constants.mask_column
         W[1:, 1:] = constants.different_topic
         same = torch.full((size, size), constants.same_topic, dtype=torch.float64)
         for first in range(1, len(W), size):
             W[first : first + size, first : first + size] = same
         return W
-    root = _matrix_root(topic_moments(world))
+    root = _matrix_root(world.topic_moments)
     seen, wanted = shown_frequencies(world, masking) @ root, original_frequencies(world) @ root
     optimum: Tensor = wanted @ torch.linalg.pinv(seen, rtol=1e-12)
     return optimum
@@ -102,7 +111,7 @@ def optimal_value(world: World, masking: MaskingScheme) -> Float64[Tensor, "toke
 def value_loss(
     W: Float[Tensor, "token token"],
     world: World,
-    masking: MaskingScheme,
+    masking: Masking,
     *,
     bias: Float[Tensor, "token"] | None = None,
 ) -> Float64[Tensor, ""]:
@@ -110,7 +119,7 @@ def value_loss(
 
     Holds under Assumption 1 for every world of both distributions, overlapping topics included. It needs
     only E[θ θᵀ], so it costs the same for any number of possible documents. The value lies at or above
-    1 − E|p|² (see :func:`~topic_probe.toy.theory.floors.loss_floor`).
+    1 − E|p|² (see :func:`~topic_probe.toy.theory.losses.loss_floor`).
 
     Args:
         W: W_V in the *value* regime, E = W_Eᵀ W_E in the *embedding* regime; row and column 0 are ``[MASK]``.
@@ -119,30 +128,30 @@ def value_loss(
         bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
     """
     check_over_tokens(W, world)
-    wanted, moments = original_frequencies(world), topic_moments(world)
+    wanted, moments = original_frequencies(world), world.topic_moments
     error: Tensor = W.cpu().double() @ shown_frequencies(world, masking) - wanted
     if bias is not None:
         error = error + bias.cpu().double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
     # E|Wx̄ + b − x|² = E|Wx̄ + b − p|² + 1 − E|p|², because x is drawn from p.
-    return _quadratic(error, moments) + 1 - _quadratic(wanted, moments)
+    return mean_square(error, moments) + 1 - mean_square(wanted, moments)
 
 
-def embedding_bias(world: World, masking: MaskingScheme) -> Float64[Tensor, "token"]:
+def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
     """b_pred of Theorem 1, which takes away what random words add: −p_m p_r / (a n) for words, 0 for ``[MASK]``."""
-    share = random_share(world, masking) / _required_genuine_share(masking)
-    bias = torch.full((n_words(world) + 1,), -share, dtype=torch.float64)
+    share = masking.random_share(world) / _required_genuine_share(masking)
+    bias = torch.full((world.n_words + 1,), -share, dtype=torch.float64)
     bias[0] = 0
     return bias
 
 
-def realisable_embedding(world: World, masking: MaskingScheme) -> Float64[Tensor, "d_model token"]:
+def realisable_embedding(world: World, masking: Masking) -> Float64[Tensor, "d_model token"]:
     """A W_E whose E = W_Eᵀ W_E satisfies Theorem 1 with u = 0: one-hot words times 1/√a, and 0 for ``[MASK]``.
 
     The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
     for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
     the square of m/a by that.
     """
-    scale = torch.full((n_words(world) + 1,), 1 / sqrt(_required_genuine_share(masking)), dtype=torch.float64)
+    scale = torch.full((world.n_words + 1,), 1 / sqrt(_required_genuine_share(masking)), dtype=torch.float64)
     scale[0] = 0
     return torch.diag(scale)
 
@@ -191,7 +200,7 @@ class OptimumCheck:
         )
 
 
-def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: MaskingScheme) -> OptimumCheck:
+def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: Masking) -> OptimumCheck:
     """How far W is from the minimisers of the squared loss under uniform attention (Lemma 1).
 
     The conditions describe *all* minimisers where documents vary, under uniform topics with τ < T and under
@@ -201,7 +210,7 @@ def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: Masking
     return _check(W, world, constants, mask_target=-constants.c1)
 
 
-def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: MaskingScheme) -> OptimumCheck:
+def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: Masking) -> OptimumCheck:
     """How far E = W_Eᵀ W_E is from the optima of the *embedding* regime (Theorem 1).
 
     The same conditions as Lemma 1's, except that the bias of that regime already takes away the random words.
@@ -216,10 +225,9 @@ def _check(
 ) -> OptimumCheck:
     check_over_tokens(W, world)
     W = W.detach().cpu().double()
-    T, v, n = world.n_topics, world.words_per_topic, n_words(world)
-    topic = torch.arange(n) // v
+    T, v, n = world.n_topics, world.words_per_topic, world.n_words
     own = torch.zeros(n + 1, T, dtype=torch.bool)
-    own[torch.arange(1, n + 1), topic] = True
+    own[torch.arange(1, n + 1), world.block_of_word] = True
     # Residuals at u = 0; u_i moves the first by c2 u_i and every block sum by −v u_i.
     first = W[:, 0].clone()
     first[1:] -= mask_target
@@ -244,10 +252,10 @@ def _check(
     )
 
 
-def _quadratic(
+def mean_square(
     columns: Float64[Tensor, "token topic"], moments: Float64[Tensor, "topic topic"]
 ) -> Float64[Tensor, ""]:
-    """E|columns θ|²."""
+    """E|columns θ|², given E[θ θᵀ]."""
     return ((columns @ moments) * columns).sum()
 
 
@@ -258,8 +266,8 @@ def _matrix_root(moments: Float64[Tensor, "topic topic"]) -> Float64[Tensor, "to
     return root
 
 
-def _required_genuine_share(masking: MaskingScheme) -> float:
-    share = genuine_share(masking)
+def _required_genuine_share(masking: Masking) -> float:
+    share = masking.genuine_share
     if share <= 0:
         raise ValueError(
             "no word is ever shown as it is (p_mask = 1 and p_keep = 0), so nothing can be predicted from the "
@@ -270,7 +278,7 @@ def _required_genuine_share(masking: MaskingScheme) -> float:
 
 def check_over_tokens(W: Float[Tensor, "row column"], world: World) -> None:
     """Refuse a matrix that is not square over the token ids of the world."""
-    size = n_words(world) + 1
+    size = world.n_words + 1
     if W.shape != (size, size):
         raise ValueError(
             f"needed a matrix over the {size} token ids of this world ([MASK] and {size - 1} words), got shape "

@@ -1,35 +1,33 @@
-"""The lowest loss each training regime can have when documents are infinitely long (Assumption 1).
+"""The lowest loss there is: of each training regime on infinitely long documents, and of any predictor on finite ones.
 
-Two predictors matter. Under *uniform* attention all positions of a document get one prediction, and the best is
-the word probabilities p of the document. With *free* attention the token shown at the masked position helps as
-well: a shown word s was either kept (p_c p_s) or put there at random (p_r / n), so the best prediction is ::
+On infinitely long documents (Assumption 1) two predictors matter. Under *uniform* attention all positions of a document
+get one prediction, and the best is the word probabilities p of the document. With *free* attention the token shown at
+the masked position helps as well: a shown word s was either kept (p_c p_s) or put there at random (p_r / n), so the
+best prediction is ::
 
     q_i = p_i (p_c [i = s] + p_r / n) / (p_c p_s + p_r / n)        and p where [MASK] is shown.
+
+On documents of finite length the best predictor is that of :mod:`~topic_probe.toy.theory.posterior`.
 """
 
 from dataclasses import dataclass
-from math import log, pi
+from math import log, nan, pi
 from typing import Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from topic_probe.toy.theory.worlds import (
-    MaskingScheme,
-    World,
-    dirichlet_parameter,
-    genuine_share,
-    n_words,
-    original_frequencies,
-    topic_moments,
-    topic_words,
-)
+from topic_probe.options import check_value
+from topic_probe.toy.masking import Loss, MaskedBatch, Masking
+from topic_probe.toy.theory.posterior import BayesPrediction, bayes_predictor, posterior_method, prediction_at
+from topic_probe.toy.theory.value import mean_square, original_frequencies
+from topic_probe.toy.world import Documents, World
 
-Loss = Literal["squared", "cross_entropy"]
-
+RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
+"""What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""
 UNIFORM_REGIMES = ("embedding", "value")
-FREE_REGIMES = ("full", "attention", "keys", "two-stage")
+LOSSES: tuple[Loss, Loss] = ("squared", "cross_entropy")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class LossFloor:
     finite_documents: bool
 
 
-def loss_floor(world: World, masking: MaskingScheme, *, regime: str, loss: Loss = "squared") -> LossFloor:
+def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss = "squared") -> LossFloor:
     """The lowest loss of a training regime on infinitely long documents of this world.
 
     Under uniform attention (*embedding*, *value*) the squared loss has the minimum 1 − E|p|² (Lemma 1) and
@@ -67,11 +65,9 @@ def loss_floor(world: World, masking: MaskingScheme, *, regime: str, loss: Loss 
         regime: One of embedding, value, full, attention, keys, two-stage.
         loss: Squared distance to the one-hot vector, or cross-entropy in nats.
     """
-    if regime not in UNIFORM_REGIMES + FREE_REGIMES:
-        known = ", ".join(UNIFORM_REGIMES + FREE_REGIMES)
-        raise ValueError(f"regime must be one of {known}, got {regime!r}")
+    check_value("regime", regime, RegimeName)
     _require_disjoint(world)
-    if regime in FREE_REGIMES:
+    if regime not in UNIFORM_REGIMES:
         value = _free_squared(world, masking) if loss == "squared" else _free_entropy(world, masking)
         return LossFloor(value, "lower bound", "best prediction from document and shown token", True)
     value = 1 - _square_norm(world) if loss == "squared" else _entropy(world)
@@ -81,12 +77,12 @@ def loss_floor(world: World, masking: MaskingScheme, *, regime: str, loss: Loss 
 
 
 def _uniform_kind(
-    world: World, masking: MaskingScheme, *, regime: str, loss: Loss
+    world: World, masking: Masking, *, regime: RegimeName, loss: Loss
 ) -> Literal["minimum", "infimum", "lower bound"]:
     """Whether uniform attention reaches the best prediction p."""
     # The bias of the embedding regime and the symmetry of W_Eᵀ W_E are made for equally likely words.
     limited = regime == "embedding" and world.word_probabilities is not None
-    if genuine_share(masking) <= 0 or limited:
+    if masking.genuine_share <= 0 or limited:
         return "lower bound"
     if loss == "squared":
         return "minimum"
@@ -95,23 +91,22 @@ def _uniform_kind(
 
 def _square_norm(world: World) -> float:
     """E|p|²."""
-    words = original_frequencies(world)
-    return float(((words @ topic_moments(world)) * words).sum())
+    return float(mean_square(original_frequencies(world), world.topic_moments))
 
 
 def _entropy(world: World) -> float:
     """E[H(p)] = E[H(θ)] + mean of H(φ_t), because disjoint topics make θ readable from p."""
-    T, words = world.n_topics, topic_words(world)
+    T, words = world.n_topics, world.topic_words
     within = float(torch.special.entr(words).sum()) / T
     if world.topics_per_document is not None:
         return log(world.topics_per_document) + within
-    alpha = torch.tensor(dirichlet_parameter(world), dtype=torch.float64)
+    alpha = torch.tensor(world.dirichlet_parameter, dtype=torch.float64)
     return float(torch.digamma(T * alpha + 1) - torch.digamma(alpha + 1)) + within
 
 
-def _free_squared(world: World, masking: MaskingScheme) -> float:
+def _free_squared(world: World, masking: Masking) -> float:
     """1 − E|p|² where [MASK] is shown, 1 − E|q|² where a word is."""
-    p_keep, p_random, drawn = masking.p_keep, masking.p_random, masking.p_random / n_words(world)
+    p_keep, p_random, drawn = masking.p_keep, masking.p_random, masking.p_random / world.n_words
     share, weight, others = _topic_share(world)
     explained = 0.0
     for probability, own, rest, times in _kinds_of_words(world):
@@ -123,9 +118,9 @@ def _free_squared(world: World, masking: MaskingScheme) -> float:
     return 1 - (1 - p_keep - p_random) * _square_norm(world) - explained
 
 
-def _free_entropy(world: World, masking: MaskingScheme) -> float:
+def _free_entropy(world: World, masking: Masking) -> float:
     """E[H(p)] where [MASK] is shown, E[H(q)] where a word is."""
-    p_keep, drawn = masking.p_keep, masking.p_random / n_words(world)
+    p_keep, drawn = masking.p_keep, masking.p_random / world.n_words
     share, weight, _ = _topic_share(world)
     # [MASK] leaves H(p) to be guessed, and so do the random draws of all words together.
     total = (1 - p_keep) * _entropy(world)
@@ -141,7 +136,7 @@ def _free_entropy(world: World, masking: MaskingScheme) -> float:
 
 def _kinds_of_words(world: World) -> list[tuple[float, float, float, int]]:
     """P(word | topic), |φ|² of its topic, the sum of |φ|² of all others, and how many words are like that."""
-    words = topic_words(world)
+    words = world.topic_words
     norms = words.square().sum(dim=1, keepdim=True).expand_as(words)
     rows = torch.stack([words, norms, norms[:, :1].sum() - norms], dim=2)[words > 0]
     kinds, counts = torch.unique(rows.round(decimals=15), dim=0, return_counts=True)
@@ -167,7 +162,7 @@ def _topic_share(
         ]
         values, probabilities, squares = torch.tensor(table, dtype=torch.float64)
         return values, probabilities, squares
-    a = dirichlet_parameter(world)
+    a = world.dirichlet_parameter
     b = (T - 1) * a
     reach = float(torch.asinh(torch.tensor(50 / (pi * min(a, b, 1.0)), dtype=torch.float64)))
     x = torch.linspace(-reach, reach, 20_001, dtype=torch.float64)
@@ -178,8 +173,84 @@ def _topic_share(
 
 
 def _require_disjoint(world: World) -> None:
-    if world.word_probabilities is not None and bool(((topic_words(world) > 0).sum(dim=0) > 1).any()):
+    if not world.has_disjoint_topics:
         raise ValueError(
             "the loss floors need disjoint topics, and in this world some words belong to several; "
             "bayes_loss estimates the best possible loss on its documents"
         )
+
+
+@dataclass(frozen=True)
+class BayesLoss:
+    """The lowest possible expected loss on documents of this world, estimated over sampled documents.
+
+    Attributes:
+        squared: Expected squared distance to the one-hot vector.
+        squared_error: Its standard error over documents.
+        cross_entropy: Expected cross-entropy in nats.
+        cross_entropy_error: Its standard error over documents.
+        n_documents: Documents with at least one masked position; the others have no loss.
+    """
+
+    squared: float
+    squared_error: float
+    cross_entropy: float
+    cross_entropy_error: float
+    n_documents: int
+
+
+def bayes_loss(
+    world: World,
+    masking: Masking,
+    *,
+    n_documents: int = 1_000,
+    generator: torch.Generator,
+    batch_size: int = 100,
+) -> BayesLoss:
+    """The loss of :func:`bayes_predictor`: mean over documents of the mean over their masked positions.
+
+    No model gets below it, except for the error of the estimate, and for the tiny amount by which equation 1's weight
+    1/|M| favours a predictor that also guesses how many positions were masked. Documents are sampled, but
+    the loss at a position is its expectation under the posterior, not that of one drawn target; and for disjoint
+    topics only the loss *in excess* of a predictor that knows θ is estimated, because that
+    predictor's own loss is known (:func:`loss_floor`). Both make the error small.
+    NaN where no document has a masked position; the errors are NaN with a single document.
+    """
+    if n_documents < 1 or batch_size < 1:
+        raise ValueError(f"n_documents and batch_size must be at least 1, got {n_documents} and {batch_size}")
+    above_oracle = posterior_method(world) == "sum"
+    losses: list[Float64[Tensor, "document loss"]] = []
+    for start in range(0, n_documents, batch_size):
+        documents = world.documents(min(batch_size, n_documents - start), generator=generator)
+        batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
+        loss = _expected_losses(bayes_predictor(world, masking, batch))
+        if above_oracle:
+            loss = loss - _expected_losses(_oracle_predictor(world, masking, documents, batch))
+        losses.append(batch.document_means(loss))
+    per_document = torch.cat(losses)
+    mean = per_document.mean(dim=0)
+    error = per_document.std(dim=0) / len(per_document) ** 0.5 if len(per_document) > 1 else mean * nan
+    if above_oracle:
+        floors = [loss_floor(world, masking, regime="full", loss=loss).value for loss in LOSSES]
+        mean = mean + torch.tensor(floors, dtype=torch.float64)
+    return BayesLoss(
+        squared=float(mean[0]),
+        squared_error=float(error[0]),
+        cross_entropy=float(mean[1]),
+        cross_entropy_error=float(error[1]),
+        n_documents=len(per_document),
+    )
+
+
+def _expected_losses(prediction: BayesPrediction) -> Float64[Tensor, "chosen loss"]:
+    return torch.stack([prediction.squared, prediction.cross_entropy], dim=1)
+
+
+def _oracle_predictor(
+    world: World, masking: Masking, documents: Documents, batch: MaskedBatch
+) -> BayesPrediction:
+    """The predictor that knows the topic proportions of every document."""
+    assert documents.topic_proportions is not None
+    row, position = batch.chosen.cpu().nonzero(as_tuple=True)
+    words = (documents.topic_proportions.cpu() @ world.topic_words)[row]
+    return prediction_at(words, batch.shown.cpu()[row, position], masking, "sum")

@@ -1,7 +1,8 @@
-"""Masked language modelling on real text as a task for the training loop."""
+"""What the training loop needs to know of a model and its data: for the toy in its world, and for a BERT on text."""
 
 import hashlib
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -15,10 +16,134 @@ from torch.nn.functional import cross_entropy
 
 from topic_probe.text.batches import read_documents
 from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
+from topic_probe.toy.lean import LeanForm, has_hooks, hooked_loss, lean_form, lean_loss, queries
 from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
+from topic_probe.toy.world import Documents
 from topic_probe.train.bert import TextConfig, bert_parameters, is_attention, text_config
 from topic_probe.train.history import TrainConfig
-from topic_probe.train.task import Task, check_masks
+
+
+class Task(ABC):
+    """A model with the loss of fresh batches, as the training loop sees it.
+
+    Attributes:
+        model: What measurements are called with.
+        toy: Its config.
+        tensors: Everything that a checkpoint and a history keep, by name; they share the memory of the parameters.
+        trained: Names of those that are trained.
+        watched: Names of those that have a norm in every row of the history.
+        masking: How batches are corrupted.
+        generator: The only source of randomness, and the only state beside the tensors.
+        forward: The form of the forward pass.
+        package: Whose version belongs to the results.
+        identity: What a checkpoint must agree with beyond the configs.
+    """
+
+    model: nn.Module
+    toy: ToyConfig | TextConfig
+    tensors: Mapping[str, Tensor]
+    trained: tuple[str, ...]
+    watched: tuple[str, ...]
+    masking: Masking
+    generator: torch.Generator
+    forward: str
+    package: str
+    identity: Mapping[str, str]
+
+    @abstractmethod
+    def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
+        """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
+
+
+class ToyTask(Task):
+    """The toy transformer on documents of its world."""
+
+    package = "transformer-lens"
+    identity: Mapping[str, str] = {}
+    toy: ToyConfig
+
+    def __init__(self, model: nn.Module, config: TrainConfig):
+        self.model, self.config, self.toy = model, config, toy_config(model)
+        self.device = next(model.parameters()).device
+        self.form, self.has_hooks = _choose_form(model, config), has_hooks(model)
+        self.forward = "hooked" if self.form is None else "lean"
+        self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
+        # Tensors in the paper's orientation that share the memory of the parameters: a step updates these, and
+        # what it updates, differentiates and saves is the same on every TransformerLens.
+        self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
+        self.trained, self.watched = tuple(self.leaves), tuple(self.tensors)
+        self.differentiated = [self.tensors[name].requires_grad_() for name in self.trained]
+        self._open_world()
+
+    def _open_world(self) -> None:
+        """The generator, and the fixed documents where there are such, masked where they are not masked anew."""
+        config = self.config
+        self.world, self.masking = config.world or self.toy.world, config.masking or self.toy.masking
+        if self.world.vocabulary_size != self.toy.vocabulary_size:
+            raise ValueError(
+                f"the documents have {self.world.vocabulary_size} token ids, the model {self.toy.vocabulary_size}; "
+                "build the model with ToyConfig(world=...) of the same number of words"
+            )
+        _check_masks(self.masking)
+        self.generator = torch.Generator().manual_seed(config.seed)
+        self.documents = self.masked = None
+        if config.n_documents is not None:
+            self.documents = self.world.documents(config.n_documents, generator=self.generator)
+            self.masked = None if config.remask else self._corrupt(self.documents)
+
+    def draw(self) -> MaskedBatch:
+        """The next batch, on the CPU."""
+        size = self.config.batch_size
+        if self.documents is None:
+            return self._corrupt(self.world.documents(size, generator=self.generator))
+        n = len(self.documents)
+        rows = torch.arange(n) if n <= size else torch.randperm(n, generator=self.generator)[:size]
+        return self._corrupt(self.documents.select(rows)) if self.masked is None else self.masked.select(rows)
+
+    def _corrupt(self, documents: Documents) -> MaskedBatch:
+        return self.masking.corrupt(documents, n_words=self.world.n_words, generator=self.generator)
+
+    def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
+        """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
+        batch = self.draw().to(self.device)
+        return self._hooked(batch) if self.form is None else self._lean(batch, self.form)
+
+    def _lean(self, batch: MaskedBatch, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
+        dtype = self.differentiated[0].dtype
+        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=dtype)
+        if reduced is None:
+            return None
+        loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
+        return loss, list(torch.autograd.grad(loss, self.differentiated, materialize_grads=True))
+
+    def _hooked(self, batch: MaskedBatch) -> tuple[Tensor, list[Tensor]] | None:
+        loss = hooked_loss(self.model, batch, loss=self.config.loss)
+        if loss is None:
+            return None
+        gradients = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
+        # b_K shifts all scores of a query alike, so what comes out is rounding, which Adam would make a step of.
+        exact = {
+            name: torch.zeros_like(gradient) if name.startswith("b_K") and not self.has_hooks else gradient
+            for name, gradient in zip(self.leaves, gradients, strict=True)
+        }
+        return loss, [in_paper_layout(self.model, name, gradient) for name, gradient in exact.items()]
+
+
+def _choose_form(model: nn.Module, config: TrainConfig) -> LeanForm | None:
+    form = None if config.forward == "hooked" else lean_form(model)
+    if form is None and config.forward == "lean":
+        raise ValueError(
+            "the lean form is for one layer and head without residual and without hooks on the model; "
+            "use forward='auto' or 'hooked'"
+        )
+    return form
+
+
+def _check_masks(masking: Masking) -> None:
+    """ValueError where nothing is ever masked."""
+    if masking.p_mask == 0:
+        raise ValueError("with p_mask=0 nothing is masked and there is nothing to learn; raise p_mask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +171,8 @@ class TrainingText:
                 "it must be known which ids are special tokens: pass tokenizer=, or a stream from "
                 "corpus.documents(tokenizer)"
             )
-        read = islice(read_documents(documents), n_documents)
-        rows = [document.ids.numpy().astype(np.int32) for document in read if len(document)]
+        chosen = islice(read_documents(documents), n_documents)
+        rows = [document.ids.numpy().astype(np.int32) for document in chosen if len(document)]
         if not rows:
             raise ValueError("there is no document to train on")
         return cls(np.concatenate(rows), np.cumsum([0, *map(len, rows)]), tokenizer)
@@ -89,9 +214,9 @@ class TextTask(Task):
 
     def __init__(self, model: nn.Module, documents: Any, config: TrainConfig, tokenizer: Any = None):
         self.model, self.toy = model, text_config(model)
-        _check_config(config)
+        _check_toy_options(config)
         self.masking, self.batch_size = config.masking or Masking(), config.batch_size
-        check_masks(self.masking)
+        _check_masks(self.masking)
         self.text = TrainingText.read(documents, tokenizer, n_documents=config.n_documents)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.device = next(model.parameters()).device
@@ -171,7 +296,7 @@ def masked_loss(model: nn.Module, batch: MaskedBatch) -> Float[Tensor, ""] | Non
     return cross_entropy(logits, batch.target[rows, positions])
 
 
-def _check_config(config: TrainConfig) -> None:
+def _check_toy_options(config: TrainConfig) -> None:
     for name, kept in (("world", None), ("loss", "cross_entropy"), ("forward", "auto"), ("remask", True)):
         if getattr(config, name) != kept:
             raise ValueError(f"{name} is an option of the toy; training on text has {name}={kept!r}")
