@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import saved_results
 
 from topic_probe import report as report_module
 from topic_probe.contrast import Contrast, PairSums
@@ -112,8 +113,8 @@ def test_json_on_disk_is_strict_and_says_what_it_is(tmp_path):
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
 
-    described = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"), parse_constant=refuse)
-    assert described["format"] == "topic_probe report"
+    described = json.loads((tmp_path / "saved.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    assert described["format"] == "topic_probe result"
     assert described["kind"] == "example"
     assert described["schema"] == 1
 
@@ -133,42 +134,40 @@ def test_a_report_is_not_overwritten_unasked(tmp_path):
     assert load_report(tmp_path / "out").parts == 2
 
 
-def changed(folder, **changes):
-    described = json.loads((folder / "report.json").read_text())
-    described.update(changes)
-    (folder / "report.json").write_text(json.dumps(described))
-
-
 def test_damaged_and_foreign_folders_are_refused_by_the_name_of_the_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"report\.json does not exist"):
+    with pytest.raises(FileNotFoundError, match="does not exist or holds nothing that topic_probe has saved"):
         load_report(tmp_path)
     example(everything()).save(tmp_path)
-    file, arrays = tmp_path / "report.json", tmp_path / "arrays.safetensors"
+    file, arrays = tmp_path / "saved.json", saved_results.arrays_file(tmp_path)
     text, packed = file.read_bytes(), arrays.read_bytes()
 
     file.write_bytes(text[: len(text) // 2])
-    with pytest.raises(ValueError, match=r"report\.json is not whole"):
+    with pytest.raises(ValueError, match=r"saved\.json is not whole"):
         load_report(tmp_path)
     file.write_bytes(text)
     arrays.write_bytes(packed[:-8])
-    with pytest.raises(ValueError, match=r"arrays\.safetensors is truncated"):
+    with pytest.raises(ValueError, match=r"arrays-\w+\.safetensors is truncated"):
         load_report(tmp_path)
     arrays.unlink()
-    with pytest.raises(FileNotFoundError, match=r"arrays\.safetensors does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"arrays-\w+\.safetensors does not exist"):
         load_report(tmp_path)
     arrays.write_bytes(packed)
 
+    whole = saved_results.manifest(tmp_path)["content"]
     for changes, message in (
-        ({"schema": 2}, r"report\.json has schema 2, this version reads up to 1"),
-        ({"schema": None}, r"report\.json names no schema"),
-        ({"format": "something else"}, r"report\.json is not a report"),
-        ({"kind": "os.system"}, r"report\.json holds a report of the unknown kind 'os\.system'"),
-        ({"fields": {"overall": 1}}, r"report\.json does not describe a ExampleReport"),
-        ({"fields": {"overall": {"$": "eval"}}}, r"unknown mark 'eval'"),
-        ({"fields": {"overall": {"$": "array", "name": "gone"}}}, r"does not describe a ExampleReport"),
+        ({"schema": 2}, r"saved\.json has schema 2, this version reads up to 1"),
+        ({"schema": None}, r"saved\.json names no schema"),
+        ({"format": "something else"}, r"saved\.json is no saved result"),
+        ({"kind": "os.system"}, r"holds 'os\.system', which is no known report"),
+        ({"content": {"overall": 1}}, r"saved\.json does not describe a ExampleReport"),
+        ({"content": {**whole, "overall": {"$": "eval"}}}, r"unknown mark 'eval'"),
+        (
+            {"content": {**whole, "overall": {"$": "array", "name": "gone"}}},
+            r"does not describe a ExampleReport",
+        ),
     ):
         file.write_bytes(text)
-        changed(tmp_path, **changes)
+        saved_results.change(tmp_path, **changes)
         with pytest.raises(ValueError, match=message):
             load_report(tmp_path)
 
@@ -176,26 +175,26 @@ def test_damaged_and_foreign_folders_are_refused_by_the_name_of_the_file(tmp_pat
 def test_arrays_of_another_save_are_noticed(tmp_path):
     example(np.ones(3)).save(tmp_path / "one")
     example(np.zeros(3)).save(tmp_path / "two")
-    (tmp_path / "two" / "arrays.safetensors").rename(tmp_path / "one" / "arrays.safetensors")
+    saved_results.arrays_file(tmp_path / "two").rename(saved_results.arrays_file(tmp_path / "one"))
     with pytest.raises(ValueError, match="of another save"):
         load_report(tmp_path / "one")
 
 
 def test_loading_imports_no_module_that_a_file_names(tmp_path, monkeypatch):
     imported = []
-    monkeypatch.setattr(report_module.importlib, "import_module", imported.append)
+    monkeypatch.setattr(report_module, "import_module", imported.append)
     example().save(tmp_path)
-    changed(tmp_path, kind="antigravity")
-    with pytest.raises(ValueError, match="unknown kind"):
+    saved_results.change(tmp_path, kind="antigravity")
+    with pytest.raises(ValueError, match="no known report"):
         load_report(tmp_path)
     assert imported == []
 
 
 def test_a_field_that_a_later_version_added_takes_its_default(tmp_path):
     example(5).save(tmp_path)
-    described = json.loads((tmp_path / "report.json").read_text())
-    del described["fields"]["later"]
-    (tmp_path / "report.json").write_text(json.dumps(described))
+    content = saved_results.manifest(tmp_path)["content"]
+    del content["later"]
+    saved_results.change(tmp_path, content=content)
     assert load_report(tmp_path).later == 7
 
 

@@ -1,9 +1,9 @@
 """Topics: who belongs to whom, found in whatever a user brings, with nothing lost silently."""
 
 import copy
-import json
 import math
 import pickle
+import re
 import time
 import warnings
 from collections import Counter
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import saved_results
 import tokenizers
 import torch
 import transformers
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from topic_probe.topics import Topics, tokenizer_hash
@@ -1163,18 +1164,18 @@ def test_a_folder_with_other_files_is_not_replaced_even_on_demand(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "four years"
 
 
-@pytest.mark.parametrize("name", ["topics.json", "arrays.safetensors"])
+@pytest.mark.parametrize("name", ["saved.json", "arrays"])
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "missing"])
 def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
     Topics.blocks(n_topics=2, words_per_topic=2).save(tmp_path / "t")
-    file = tmp_path / "t" / name
+    file = saved_results.arrays_file(tmp_path / "t") if name == "arrays" else tmp_path / "t" / name
     content = file.read_bytes()
     if damage == "missing":
         file.unlink()
     else:
         file.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": b"\xff" * 64}[damage])
     error = FileNotFoundError if damage == "missing" else ValueError
-    with pytest.raises(error, match=name.replace(".", r"\.")):
+    with pytest.raises(error, match=re.escape(file.name)):
         Topics.load(tmp_path / "t")
 
 
@@ -1186,10 +1187,10 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, r"topics\.json has schema 2, .*newer"),
-        ({"schema": None}, r"topics\.json names no schema"),
-        ({"kind": "embeddings"}, r"topics\.json holds 'embeddings', not topics"),
-        ({"names": ["a", "c"]}, r"topics\.json and .* do not add up to the fingerprint"),
+        ({"schema": 2}, r"saved\.json has schema 2, .*newer"),
+        ({"schema": None}, r"saved\.json names no schema"),
+        ({"kind": "embeddings"}, r"saved\.json holds 'embeddings', not 'topics'"),
+        ({"names": ["a", "c"]}, r"saved\.json and .* do not add up to the fingerprint"),
         ({"names": ["a"]}, "does not hold whole topics"),
         ({"vocabulary_size": "5"}, "does not hold whole topics"),
         ({"vocabulary_size": 3}, "does not hold whole topics"),
@@ -1200,9 +1201,11 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 )
 def test_changed_headers_are_refused(tmp_path, changes, message):
     Topics.from_token_ids({"a": [1], "b": [3]}, vocabulary_size=5).save(tmp_path / "t")
-    file = tmp_path / "t" / "topics.json"
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps({**content, **changes}))
+    head = {name: changes[name] for name in changes if name in ("schema", "kind")}
+    saved_results.change(tmp_path / "t", **head)
+    saved_results.change_content(
+        tmp_path / "t", **{name: changes[name] for name in changes if name not in head}
+    )
     with pytest.raises(ValueError, match=message):
         Topics.load(tmp_path / "t")
 
@@ -1210,28 +1213,26 @@ def test_changed_headers_are_refused(tmp_path, changes, message):
 @pytest.mark.parametrize("field", ["names", "fingerprint", "texts", "policy"])
 def test_a_header_without_a_field_is_refused(tmp_path, field):
     Topics.blocks(n_topics=2, words_per_topic=2).save(tmp_path / "t")
-    file = tmp_path / "t" / "topics.json"
-    content = json.loads(file.read_text())
+    content = saved_results.manifest(tmp_path / "t")["content"]
     del content[field]
-    file.write_text(json.dumps(content))
+    saved_results.change(tmp_path / "t", content=content)
     with pytest.raises(ValueError, match=f"does not hold whole topics .*{field}"):
         Topics.load(tmp_path / "t")
 
 
 def test_changed_arrays_are_refused(tmp_path):
     Topics.from_token_ids({"a": [1], "b": [3]}, vocabulary_size=5).save(tmp_path / "t")
-    file = tmp_path / "t" / "arrays.safetensors"
-    arrays = load_file(file)
+    arrays = load_file(saved_results.arrays_file(tmp_path / "t"))
     for name, array in [
         ("words", np.array([1, 2])),
         ("assignments", np.array([[0, 1], [1, 0]])),
         ("assignments", np.array([[0, 0], [7, 1]])),
         ("words", arrays["words"].astype(np.int32)),
     ]:
-        save_file({**arrays, name: array}, file)
+        saved_results.change_arrays(tmp_path / "t", {**arrays, name: array})
         with pytest.raises(ValueError, match=r"fingerprint|does not hold whole topics"):
             Topics.load(tmp_path / "t")
-    save_file({"words": arrays["words"]}, file)
+    saved_results.change_arrays(tmp_path / "t", {"words": arrays["words"]})
     with pytest.raises(ValueError, match="does not hold whole topics"):
         Topics.load(tmp_path / "t")
 

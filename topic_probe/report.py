@@ -1,6 +1,5 @@
 """What a measurement hands back: a frozen record with its provenance, a table, and a way to disk and back."""
 
-import importlib
 import math
 import os
 import platform
@@ -8,36 +7,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 
+from topic_probe import storage
 from topic_probe.contrast import Contrast
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-SCHEMA = 1
-_JSON, _ARRAYS = "report.json", "arrays.safetensors"
+    from typing_extensions import Self
 
 # Modules of this package whose reports may not have been imported yet when one is loaded.
 _MODULES = {
     "matrix": "measure.matrix", "embeddings": "measure.embeddings", "attention": "measure.attention",
     "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
-    "agreement": "toy.agreement", "landscape": "toy.landscape",
+    "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history",
+    "topic fit": "text.lda",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
@@ -48,10 +40,19 @@ class Report(ABC):
 
     A subclass names its kind, ``class EmbeddingReport(Report, kind="embeddings")``, is decorated with
     ``@dataclass(frozen=True, eq=False, repr=False)`` and has a field ``provenance``. Its fields may be
-    numbers, text, None, numpy arrays, Contrasts, other reports, and tuples, lists and dicts of these.
+    numbers, text, None, numpy arrays, Contrasts, other reports, and tuples, lists and dicts of these; one that has
+    others says in ``_to_saved`` and ``_from_saved`` how they are kept.
+
+    Attributes:
+        kind: What it is on disk.
+        schema: Version of what its fields mean on disk.
+        figure: Its main figure, as "module:function" of `topic_probe.show`.
+        provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
+    schema: ClassVar[int] = 1
+    figure: ClassVar[str] = "figures:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
@@ -74,7 +75,8 @@ class Report(ABC):
         `topic_probe.show.figures` says which figure that is, and draws all others.
         """
         # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
-        axes: Axes = importlib.import_module("topic_probe.show.figures").plot(self, ax, **options)
+        module, function = self.figure.split(":")
+        axes: Axes = getattr(import_module(f"topic_probe.show.{module}"), function)(self, ax, **options)
         return axes
 
     def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -82,12 +84,37 @@ class Report(ABC):
 
         A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a report.
         """
+        content, arrays = self._to_saved()
+        return storage.save(directory, self.kind, content, arrays, schema=self.schema, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "Self":
+        """The report of this kind in a folder; `load_report` takes one of any kind."""
+        saved = storage.load(directory, cls.kind, newest=cls.schema)
+        try:
+            return cls._from_saved(saved.content, saved.arrays)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"{saved.path} does not describe a {cls.__name__} ({error}): save it again"
+            ) from error
+
+    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """JSON content and named arrays that together hold everything."""
         arrays: dict[str, np.ndarray] = {}
-        settings = _encode(_content(self), arrays, self.kind)
-        packed = to_safetensors(arrays)
-        head = {"format": "topic_probe report", "schema": SCHEMA, "kind": self.kind}
-        described = to_json({**head, "arrays_sha256": checksum(packed), "fields": settings})
-        return write_directory(directory, {_JSON: described, _ARRAYS: packed}, overwrite=overwrite)
+        return _encode(_content(self), arrays, self.kind), arrays
+
+    @classmethod
+    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Self":
+        """The report that ``_to_saved`` took apart."""
+        allowed = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+        required = {
+            name
+            for name, field in allowed.items()
+            if field.default is MISSING and field.default_factory is MISSING
+        }
+        if not required <= content.keys() <= allowed.keys():
+            raise ValueError(f"it has the fields {sorted(content)}, needed are {sorted(allowed)}")
+        return cls(**_decode(content, arrays))
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -124,17 +151,10 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
     Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
     corrupt, of a newer version, or no report.
     """
-    path = Path(directory).expanduser() / _JSON
-    described = read_json(path)
-    if described.get("format") != "topic_probe report":
-        raise ValueError(f"{path} is not a report of topic_probe")
-    check_schema(described, path, newest=SCHEMA)
-    report = _class_of(described.get("kind"), path)
-    arrays = read_safetensors(path.with_name(_ARRAYS), sha256=described.get("arrays_sha256"))
-    try:
-        return _build(report, _decode(described["fields"], arrays))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} does not describe a {report.__name__} ({error}): save it again") from error
+    kind = storage.kind_of(directory)
+    if kind is None:
+        raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
+    return _class_of(kind, f"{directory} holds").load(directory)
 
 
 def provenance(
@@ -197,25 +217,17 @@ def _content(report: Report) -> dict[str, Any]:
     return {field.name: getattr(report, field.name) for field in fields(report)}  # type: ignore[arg-type]
 
 
-def _class_of(kind: Any, path: Path) -> type[Report]:
+def _class_of(kind: Any, where: str) -> type[Report]:
     """The class of a kind; only this package's own modules are ever imported, by names listed here."""
     if kind in _MODULES and kind not in _KINDS:
-        importlib.import_module(f"topic_probe.{_MODULES[kind]}")
+        import_module(f"topic_probe.{_MODULES[kind]}")
     if kind not in _KINDS:
-        raise ValueError(f"{path} holds a report of the unknown kind {kind!r}: known are {sorted(_KINDS)}")
+        remedy = ", load it with tp.Topics.load" if kind == "topics" else ""
+        raise ValueError(f"{where} {kind!r}, which is no known report{remedy}: known are {sorted(_KINDS)}")
     return _KINDS[kind]
 
 
-def _build(report: type[Report], content: dict[str, Any]) -> Report:
-    allowed = {field.name: field for field in fields(report)}  # type: ignore[arg-type]
-    required = {
-        name
-        for name, field in allowed.items()
-        if field.default is MISSING and field.default_factory is MISSING
-    }
-    if not required <= content.keys() <= allowed.keys():
-        raise ValueError(f"it has the fields {sorted(content)}, needed are {sorted(allowed)}")
-    return report(**content)
+# --- fields on disk ----------------------------------------------------------------------------------
 
 
 def _encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
@@ -235,7 +247,10 @@ def _encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {"$": "contrast", "fields": _encode(parts, arrays, name)}
     if isinstance(value, Report):
-        return {"$": "report", "kind": value.kind, "fields": _encode(_content(value), arrays, name)}
+        inner, own = value._to_saved()
+        prefix = f"{len(arrays)} {name}/"
+        arrays.update({f"{prefix}{key}": array for key, array in own.items()})
+        return {"$": "report", "kind": value.kind, "fields": inner, "arrays": prefix}
     if isinstance(value, tuple | list):
         items = [_encode(item, arrays, f"{name}.{number}") for number, item in enumerate(value)]
         return {"$": "tuple", "items": items} if isinstance(value, tuple) else items
@@ -268,7 +283,9 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "contrast":
             return Contrast.from_saved(**_decode(value["fields"], arrays))
         case "report":
-            return _build(_class_of(value["kind"], Path(_JSON)), _decode(value["fields"], arrays))
+            prefix = value.get("arrays", "")  # the first version numbered the arrays of all reports together
+            own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+            return _class_of(value["kind"], "it holds")._from_saved(value["fields"], own)
         case mark:
             raise ValueError(f"it holds the unknown mark {mark!r}")
 
@@ -277,6 +294,8 @@ def _equal(one: Any, other: Any) -> bool:
     """Equality in which NaN equals NaN and arrays are compared whole."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return _equal(one.numpy(force=True), other.numpy(force=True))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and type(one) is type(other):

@@ -235,13 +235,14 @@ def test_results_are_not_overwritten_unasked_and_other_files_never(refused, run,
     out = tmp_path / "weights"
     command = ["measure", "weights", toy_folder, "--topics", toy_folder, *FEW, "--out", out]
     assert run(*command)[0] == 0
-    before = (out / "report.json").read_bytes()
-    assert "is not empty and is not overwritten: choose another folder, or add --overwrite" in refused(
-        *command
+    before = (out / "saved.json").read_bytes()
+    assert (
+        "is not empty and is not overwritten unasked: choose another, or add overwrite=True (--overwrite)"
+        in refused(*command)
     )
-    assert (out / "report.json").read_bytes() == before
+    assert (out / "saved.json").read_bytes() == before
     assert run(*command, "--overwrite", "--seed", 1)[0] == 0
-    assert (out / "report.json").read_bytes() != before
+    assert (out / "saved.json").read_bytes() != before
     (out / "thesis.tex").write_text("mine")
     assert "holds thesis.tex, which is no result of topic-probe" in refused(*command, "--overwrite")
     assert (out / "thesis.tex").read_text() == "mine"

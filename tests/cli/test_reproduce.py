@@ -165,7 +165,7 @@ def test_a_folder_of_results_becomes_a_page(run, refused, toy_folder, tmp_path):
     assert (code, err) == (0, "")
     assert said.startswith(f"open {page} in a browser")
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert "is not overwritten: choose another, or add --overwrite" in refused(
+    assert "is not overwritten unasked: choose another, or add overwrite=True (--overwrite)" in refused(
         "report", toy_folder, "--out", page
     )
     code, said, _ = run("report", toy_folder, "--out", page, "--overwrite", "--json")

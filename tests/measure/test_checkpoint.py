@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 import many_processes
 import numpy as np
 import pytest
+import saved_results
 import torch
 from many_processes import documents, model, other_topics, topics
 
 import topic_probe as tp
+from topic_probe import storage
 from topic_probe.contrast import SourceSums
 from topic_probe.measure import checkpoint, states
 from topic_probe.measure import meter as meter_module
@@ -222,21 +225,22 @@ def test_attention_and_states_have_checkpoints_of_their_own(tmp_path):
 )
 def test_a_damaged_checkpoint_is_refused_by_name(damage, tmp_path):
     tp.measure_attention(model(), topics(), documents(9), checkpoint=tmp_path, **OPTIONS)
-    [told] = tmp_path.rglob("sums.json")
-    arrays, content = told.with_name("sums.safetensors"), json.loads(told.read_text())
+    [told] = tmp_path.rglob("saved.json")
+    folder, arrays = told.parent, saved_results.arrays_file(told.parent)
     if damage == "arrays cut":
         arrays.write_bytes(arrays.read_bytes()[:-3])
     elif damage == "arrays gone":
         arrays.unlink()
+    elif damage == "no JSON":
+        told.write_text("{")
+    elif damage == "foreign":
+        saved_results.change(folder, kind="something else")
+    elif damage == "newer":
+        saved_results.change(folder, schema=2)
     else:
-        facts = {key: value for key, value in content.items() if key != "facts"}
-        changed = {
-            "no JSON": "{",
-            "foreign": json.dumps({**content, "kind": "something else"}),
-            "newer": json.dumps({**content, "schema": 2}),
-            "without facts": json.dumps(facts),
-        }
-        told.write_text(changed[damage])
+        content = saved_results.manifest(folder)["content"]
+        del content["facts"]
+        saved_results.change(folder, content=content)
     with pytest.raises(ValueError, match=rf"{tmp_path.name} cannot be taken up.*Delete it"):
         tp.measure_attention(model(), topics(), documents(9), checkpoint=tmp_path, **OPTIONS)
 
@@ -250,49 +254,53 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
 
 def test_a_disk_that_fills_up_costs_a_warning_and_no_result(tmp_path, monkeypatch):
     expected = tp.measure_attention(model(), topics(), documents(20), **{**PLAIN, "batch_size": 4})
-    write, written = checkpoint.write_directory, []
+    save, saved = storage.save, []
 
-    def full(path, files):
-        written.append(path)
-        if len(written) > 2:
+    def full(path, *arguments, **options):
+        saved.append(path)
+        if len(saved) > 2:
             raise OSError(28, "No space left on device")
-        return write(path, files)
+        return save(path, *arguments, **options)
 
-    monkeypatch.setattr(checkpoint, "write_directory", full)
+    monkeypatch.setattr(storage, "save", full)
     options = {**OPTIONS, "batch_size": 4, "checkpoint": tmp_path}
     with pytest.warns(UserWarning, match="was not saved: .*No space left on device"):
         report = tp.measure_attention(model(), topics(), documents(20), **options)
     assert report == expected
-    monkeypatch.setattr(checkpoint, "write_directory", write)
+    monkeypatch.setattr(storage, "save", save)
     assert tp.measure_attention(model(), topics(), documents(20), **options) == expected
 
 
-def test_what_a_kill_while_saving_leaves_behind_does_no_harm(tmp_path, measured):
-    """Either half a draft, or the new save beside the old one, which is no longer whole."""
+def test_sums_that_the_first_version_saved_under_numbers_are_taken_up(tmp_path, measured):
+    """Its last save beside the one before, which was being removed when the process was killed."""
     expected = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
     measured.clear()
-    [save] = (tmp_path / "process-0-of-1").iterdir()
-    draft = save.with_name(f".{int(save.name) + 1:06d}.0123456789abcdef")
-    old = save.with_name(f"{int(save.name) - 1:06d}")
-    for folder in (draft, old):
-        folder.mkdir()
-        (folder / "sums.json").write_text("{")
+    process = tmp_path / "process-0-of-1"
+    content = saved_results.manifest(process / "sums")
+    arrays = saved_results.arrays_file(process / "sums").read_bytes()
+    shutil.rmtree(process / "sums")
+    for number in ("000002", "000003"):
+        (process / number).mkdir()
+    (process / "000002" / "sums.json").write_text("{")
+    head = {"kind": content["kind"], "schema": 1, "arrays_sha256": content["arrays_sha256"]}
+    (process / "000003" / "sums.json").write_text(json.dumps({**head, **content["content"]}))
+    (process / "000003" / "sums.safetensors").write_bytes(arrays)
     again = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
     assert again == expected
     assert not measured
-    assert [path.name for path in (tmp_path / "process-0-of-1").iterdir()] == [f"{int(save.name) + 1:06d}"]
+    assert [path.name for path in process.iterdir()] == ["sums"]
 
 
 def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
     """Once at the beginning, once at the end, and between them as often as the clock allows."""
-    clock, write, written = [0.0], checkpoint.write_directory, []
+    clock, save, saved = [0.0], storage.save, []
     monkeypatch.setattr(checkpoint, "monotonic", lambda: clock[0])
 
-    def write_and_note(path, files):
-        written.append(clock[0])
-        return write(path, files)
+    def save_and_note(*arguments, **options):
+        saved.append(clock[0])
+        return save(*arguments, **options)
 
-    monkeypatch.setattr(checkpoint, "write_directory", write_and_note)
+    monkeypatch.setattr(storage, "save", save_and_note)
     add = meter_module.Meter.add
 
     def later(self, batch):
@@ -302,7 +310,7 @@ def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
     monkeypatch.setattr(meter_module.Meter, "add", later)
     options = {**OPTIONS, "batch_size": 4, "checkpoint_every": 3.0}
     tp.measure_attention(model(), topics(), documents(40), checkpoint=tmp_path, **options)
-    assert written == [0, 3, 6, 9, 10]
+    assert saved == [0, 3, 6, 9, 10]
     with pytest.raises(ValueError, match="checkpoint_every is a number of seconds"):
         tp.measure_attention(
             model(), topics(), documents(9), checkpoint=tmp_path / "x", checkpoint_every=-1.0

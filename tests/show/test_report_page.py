@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import saved_results
 from page_parser import Parsed, check_stands_alone
 
 from topic_probe.contrast import Contrast
@@ -152,7 +153,7 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
     save_recipe(tmp_path / "figure2")
     save_recipe(tmp_path / "figure1", claims=[{"verdict": "<b>perfect</b>"}])
     attention_report().save(tmp_path / "cut")
-    (tmp_path / "cut" / "arrays.safetensors").write_bytes(b"short")
+    saved_results.arrays_file(tmp_path / "cut").write_bytes(b"short")
     attention_report().save(tmp_path / "good")
     (tmp_path / "future").mkdir()
     (tmp_path / "future" / "report.json").write_text(
@@ -174,7 +175,7 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
     unread = section(page, "These could not be read")
     for part in (
         "figure1/claims.json a claim has the verdict '<b>perfect</b>'",
-        "cut/report.json",
+        "cut/saved.json",
         "is truncated, changed or of another save",
         "future/report.json",
         "schema 99",

@@ -1,9 +1,9 @@
-import json
 import math
 from itertools import combinations
 
 import numpy as np
 import pytest
+import saved_results
 import torch
 
 import topic_probe as tp
@@ -169,12 +169,11 @@ def test_saved_counts_come_back_and_damage_is_named(tmp_path):
     found = count_cooccurrence(random_documents(seed=5), range(1, 40), max_words=20)
     folder = found.save(tmp_path / "counts")
     assert Cooccurrence.load(folder) == found
-    described = json.loads((folder / "cooccurrence.json").read_text())
-    (folder / "cooccurrence.json").write_text(json.dumps(described | {"kind": "topics"}))
-    with pytest.raises(ValueError, match="not counts of co-occurrence"):
+    saved_results.change(folder, kind="topics")
+    with pytest.raises(ValueError, match="holds 'topics', not 'co-occurrence'"):
         Cooccurrence.load(folder)
-    (folder / "cooccurrence.json").write_text(json.dumps(described))
-    (folder / "arrays.safetensors").write_bytes(b"half")
+    saved_results.change(folder, kind="co-occurrence")
+    saved_results.arrays_file(folder).write_bytes(b"half")
     with pytest.raises(ValueError, match="truncated"):
         Cooccurrence.load(folder)
 

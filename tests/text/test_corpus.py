@@ -9,12 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import saved_results
 import tokenizers
 import transformers
 from datasets import Dataset, DatasetDict, IterableDataset
 from real_text import minilm_folder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from topic_probe import storage
 from topic_probe.text import corpus as corpus_module
 from topic_probe.text import encoder, hub, sources, token_store
 from topic_probe.text.articles import prose
@@ -713,9 +715,7 @@ def test_a_cache_gives_the_same_documents_and_counts_without_tokenizing(make, tm
     assert same(list(second), documents)
     assert counted.texts == 0
     assert plain.counts == first.counts == second.counts
-    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files == {"shard.json", "tokens.safetensors"}
-    assert len(list(tmp_path.rglob("shard.json"))) > 2
+    assert len(list(tmp_path.rglob("saved.json"))) > 2
 
 
 def lower_casing(lowercase):
@@ -796,17 +796,16 @@ def test_a_damaged_shard_is_warned_about_and_made_again(damage, tmp_path):
     tokenizer = byte_level()
     corpus = Corpus.from_texts(MIXED)
     documents = list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS))
-    shards = sorted(path.parent for path in tmp_path.rglob("shard.json"))
-    arrays, told = shards[1] / "tokens.safetensors", shards[1] / "shard.json"
-    content = json.loads(told.read_text())
+    shards = sorted(path.parent for path in tmp_path.rglob("saved.json"))
+    arrays = saved_results.arrays_file(shards[1])
     if damage == "cut":
         arrays.write_bytes(arrays.read_bytes()[:-3])
     elif damage == "swap":
-        arrays.write_bytes((shards[2] / "tokens.safetensors").read_bytes())
+        arrays.write_bytes(saved_results.arrays_file(shards[2]).read_bytes())
     elif damage == "foreign":
-        told.write_text(json.dumps({**content, "key": "0" * 64}))
+        saved_results.change_content(shards[1], key="0" * 64)
     elif damage == "newer":
-        told.write_text(json.dumps({**content, "schema": 2}))
+        saved_results.change(shards[1], schema=2)
     else:
         arrays.unlink()
     with pytest.warns(UserWarning, match="a cached shard is made again, because it cannot be used"):
@@ -825,19 +824,19 @@ def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, tokenize
 def test_a_disk_that_fills_up_midway_costs_only_the_rest_of_the_cache(tmp_path, monkeypatch):
     tokenizer = byte_level()
     documents = list(Corpus.from_texts(MIXED).documents(tokenizer, **OPTIONS))
-    write, written = token_store.write_directory, []
+    save, saved = storage.save, []
 
-    def full(path, files, *, overwrite):
-        if len(written) == 2:
+    def full(path, *arguments, **options):
+        if len(saved) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(path)
-        return write(path, files, overwrite=overwrite)
+        saved.append(path)
+        return save(path, *arguments, **options)
 
-    monkeypatch.setattr(token_store, "write_directory", full)
+    monkeypatch.setattr(storage, "save", full)
     with pytest.warns(UserWarning, match="No space left on device") as warned:
         assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
     assert len(warned) == 1
-    monkeypatch.setattr(token_store, "write_directory", write)
+    monkeypatch.setattr(storage, "save", save)
     assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
 
 
@@ -847,7 +846,7 @@ def test_a_cache_that_may_only_be_read_is_used(tmp_path, tokenizer, monkeypatch)
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Read-only file system")
 
-    monkeypatch.setattr(token_store, "write_directory", refuse)
+    monkeypatch.setattr(storage, "save", refuse)
     counted = Counted(tokenizer)
     counted_class = token_store.tokenizer_identity
     monkeypatch.setattr(corpus_module, "tokenizer_identity", lambda _: counted_class(tokenizer))

@@ -13,7 +13,6 @@ from topic_probe.cli.inputs import (
     open_tokenizer,
 )
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, number_or_word
-from topic_probe.cli.outputs import new_folder
 
 FIT = Call(
     "topic_probe.text.lda:fit_topics",
@@ -65,11 +64,12 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Fit topics, choose their words, save both."""
+    from topic_probe import storage
     from topic_probe.text.lda import fit_topics
     from topic_probe.topics import Topics
 
     console = parsed.console
-    with new_folder(parsed.out, overwrite=parsed.overwrite) as draft:
+    with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
         corpus = open_corpus(parsed)
         tokenizer = open_tokenizer(parsed.tokenizer, revision=parsed.revision)
         documents = documents_of(corpus, parsed, tokenizer, progress=console.progress)

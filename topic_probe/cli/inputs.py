@@ -117,11 +117,12 @@ DOCUMENTS = Call(
 
 def open_model(parsed: argparse.Namespace) -> Any:
     """The model that a command names, hooked."""
+    from topic_probe import storage
     from topic_probe.lens import opening
 
     folder = Path(parsed.model).expanduser()
     trained = folder / "history" if (folder / "history").is_dir() else folder
-    if not (folder / "config.json").is_file() and (trained / "report.json").is_file():
+    if not (folder / "config.json").is_file() and storage.kind_of(trained) == "history":
         return _trained(trained, parsed)
     options = OPEN_MODEL.arguments(parsed)
     if "dtype" in options:
@@ -209,11 +210,12 @@ def topics_path(parsed: argparse.Namespace) -> Path:
 
 def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     """The topics that a command names."""
+    from topic_probe import storage
     from topic_probe.text.lda import TopicFit
     from topic_probe.topics import Topics
 
     path = topics_path(parsed)
-    if path.is_file() and path.name not in ("topics.json", "fit.json"):
+    if path.is_file() and path.name not in storage.MANIFESTS:
         _refuse(
             FROM_FIT.given(parsed), "that is for topics that fit-topics has fitted, this is a file of words"
         )
@@ -221,8 +223,8 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     folder = path.parent if path.is_file() else path
     _refuse(WORD_LISTS.given(parsed), "that is for a JSON file of words")
     wanted = FROM_FIT.arguments(parsed)
-    fits = [place for place in (folder, folder / "fit") if (place / "fit.json").is_file()]
-    saved = [place for place in (folder, folder / "topics") if (place / "topics.json").is_file()]
+    fits = [place for place in (folder, folder / "fit") if storage.kind_of(place) == "topic fit"]
+    saved = [place for place in (folder, folder / "topics") if storage.kind_of(place) == "topics"]
     if fits and (wanted or not saved):
         return Topics.from_lda(TopicFit.load(fits[0]), **wanted)
     if not saved:

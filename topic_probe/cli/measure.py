@@ -24,7 +24,6 @@ from topic_probe.cli.inputs import (
     topics_path,
 )
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out
-from topic_probe.cli.outputs import new_folder
 
 _SPECIAL_IDS = Option(
     "special_ids", "ids of special tokens", int, many=True, shown="what the tokenizer names"
@@ -196,7 +195,9 @@ def run_weights(parsed: argparse.Namespace) -> int:
 
 def _output(parsed: argparse.Namespace) -> Any:
     writes = parsed.out is not None and not parsed.console.silent
-    return new_folder(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext()
+    from topic_probe import storage
+
+    return storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext()
 
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, Any, Any]:

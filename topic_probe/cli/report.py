@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.options import add_command, add_out
-from topic_probe.cli.outputs import new_file
 
 PAGE = "index.html"
 
@@ -25,14 +24,15 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the page."""
+    from topic_probe import storage
     from topic_probe.show.results_page import report_page
 
     folder = Path(parsed.directory).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {parsed.directory}")
     out = folder / PAGE if parsed.out is None else Path(parsed.out).expanduser()
-    with new_file(out, overwrite=parsed.overwrite) as draft:
-        draft.write_text(report_page(folder).html, encoding="utf-8")
+    with storage.draft(out, overwrite=parsed.overwrite, file=True) as page:
+        page.write_text(report_page(folder).html, encoding="utf-8")
     size = out.stat().st_size
     parsed.console.answer(
         f"open {out.resolve()} in a browser ({size / 1e6:.1f} MB)",

@@ -10,7 +10,6 @@ from typing import Any
 from topic_probe.cli.console import plain, warn
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer, quiet_transformers
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
-from topic_probe.cli.outputs import check_free, new_file, new_folder
 from topic_probe.paper import RECIPES
 
 ALL, PAGE, OUT = "all", "index.html", "reproduced"
@@ -148,6 +147,8 @@ def _word_lists(texts: list[str]) -> dict[str, list[str]]:
 
 def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[str, Any]) -> None:
     """Refuse what cannot go well before anything is computed."""
+    from topic_probe import storage
+
     if parsed.name == ALL and "only" in options:
         raise ValueError("--only names settings of one recipe: name the recipe in place of all")
     for option in options:
@@ -155,7 +156,7 @@ def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[st
             raise ValueError(f"{parsed.name} takes no --{option}")
     out = Path(parsed.out).expanduser()
     for name in recipes:
-        check_free(out / name, overwrite=parsed.overwrite)
+        storage.check_free(out / name, overwrite=parsed.overwrite)
     if (out / PAGE).exists() and not any((out / name / "claims.json").is_file() for name in RECIPES):
         raise FileExistsError(
             f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
@@ -178,11 +179,13 @@ def _one(
     parsed: argparse.Namespace, name: str, recipe: Any, options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """What came out of a recipe, which is saved; where all are run, also why one crashed."""
+    from topic_probe import storage
+
     start = time.perf_counter()
     fitting = {option: value for option, value in options.items() if option in _parameters(recipe)}
     try:
         with (
-            new_folder(folder, overwrite=parsed.overwrite) as draft,
+            storage.draft(folder, overwrite=parsed.overwrite) as draft,
             quiet_transformers(progress=parsed.console.progress),
         ):
             result = recipe.run(progress=parsed.console.progress, **fitting)
@@ -221,9 +224,10 @@ def _write_page(out: Path, saved: list[str]) -> Path | None:
     """The page over everything that is saved; None where nothing is."""
     if not saved:
         return None
+    from topic_probe import storage
     from topic_probe.show.results_page import report_page
 
     page = report_page(out)
-    with new_file(out / PAGE, overwrite=True) as draft:
+    with storage.draft(out / PAGE, overwrite=True, file=True) as draft:
         draft.write_text(page.html, encoding="utf-8")
     return (out / PAGE).resolve()

@@ -16,7 +16,6 @@ from topic_probe.cli.inputs import (
     topics_path,
 )
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out
-from topic_probe.cli.outputs import new_file
 
 
 def number_or_label(text: str) -> int | str:
@@ -75,11 +74,12 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write the page."""
+    from topic_probe import storage
     from topic_probe.show.attention_page import show_attention
 
     topics_path(parsed)
     text = parsed.text if parsed.text is not None else _read(parsed.file)
-    with new_file(parsed.out, overwrite=parsed.overwrite) as draft:
+    with storage.draft(parsed.out, overwrite=parsed.overwrite, file=True) as draft:
         model = open_model(parsed)
         page = show_attention(model, open_topics(parsed, model), text, **SHOW.arguments(parsed))
         draft.write_text(page.html, encoding="utf-8")

@@ -5,7 +5,6 @@ from typing import Any
 
 from topic_probe.cli.console import plain
 from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
-from topic_probe.cli.outputs import new_folder
 
 _SEED = Option("seed", "of the initialisation, the documents and the masks", int, 0)
 _SAME = "what the model is for"
@@ -112,6 +111,7 @@ def add_to(commands: Any) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Train a toy, look at its stages and weights, save everything."""
+    from topic_probe import storage
     from topic_probe.toy.agreement import world_topics
     from topic_probe.toy.masking import Masking
     from topic_probe.toy.model import ToyConfig, build_toy
@@ -126,7 +126,7 @@ def run(parsed: argparse.Namespace) -> int:
     world = World(**WORLD.arguments(parsed))
     toy = ToyConfig(world=world, masking=Masking(**MASKING.arguments(parsed)), **options)
     training = TrainConfig(**TRAINING.arguments(parsed))
-    with new_folder(parsed.out, overwrite=parsed.overwrite) as draft:
+    with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
         model = build_toy(toy, **BUILD.arguments(parsed))
         history = train_toy(model, training, progress=console.progress, **TRAIN.arguments(parsed))
         topics = world_topics(world)

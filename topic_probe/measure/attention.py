@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -54,6 +54,7 @@ class AttentionReport(Report, kind="attention"):
         provenance: model, topics, options and everything left out.
     """
 
+    figure: ClassVar[str] = "heads:head_map"
     overall: Contrast
     stacks: Contrast
     layers: Contrast

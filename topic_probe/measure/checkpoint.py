@@ -1,8 +1,7 @@
 """Saved sums, from which an interrupted measurement goes on.
 
-A checkpoint is a folder with a folder for every process, and in that a numbered one for the last save, whole or absent.
-A save is in its place before the one before it is removed, so that there is one whenever a process is killed. Beside
-the sums it holds the facts that they depend on: sums of another measurement are refused, never used or overwritten.
+A checkpoint is a folder with a folder for every process, which holds the last save whenever a process is killed. Beside
+the sums it has the facts that they depend on: sums of another measurement are refused, never used or overwritten.
 """
 
 import hashlib
@@ -23,22 +22,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from topic_probe import storage
 from topic_probe.contrast import SourceSums
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.totals import Totals
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
 
 # A higher schema also where sums change their meaning, because old and new ones must not be added up.
 _KIND, _SCHEMA = "sums of a measurement", 1
-_JSON, _ARRAYS = "sums.json", "sums.safetensors"
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ class Checkpoint:
         if seconds < 0:
             raise ValueError(f"checkpoint_every is a number of seconds and cannot be negative, got {seconds}")
         self.path = Path(path).expanduser().resolve()
-        self.folder = self.path / f"process-{processes.index}-of-{processes.size}"
+        self.place = self.path / f"process-{processes.index}-of-{processes.size}" / "sums"
         self.facts = json.loads(json.dumps(facts, default=str))  # as it comes back from disk
         self.seconds = seconds
         self._saved_at = monotonic()
@@ -99,24 +89,20 @@ class Checkpoint:
             ValueError: for sums of another measurement, and for a save that is damaged.
             OSError: where nothing can be saved.
         """
-        saves = self._saves()
-        if not saves:
-            self._begin(totals)
-            return Past()
         try:
-            told = read_json(saves[-1] / _JSON)
-            if told.get("kind") != _KIND:
-                raise ValueError(f"{saves[-1] / _JSON} holds no sums of a measurement")
-            check_schema(told, saves[-1] / _JSON, newest=_SCHEMA)
-            arrays = read_safetensors(saves[-1] / _ARRAYS, sha256=told["arrays_sha256"])
-            facts, past = dict(told["facts"]), Past(**told["past"])
+            place = next((place for place in (self.place, *self._numbered()) if storage.kind_of(place)), None)
+            if place is None:
+                self._begin(totals)
+                return Past()
+            saved = storage.load(place, _KIND, newest=_SCHEMA)
+            facts, past = dict(saved.content["facts"]), Past(**saved.content["past"])
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             raise ValueError(
                 f"the checkpoint {self.path} cannot be taken up: {error}. Delete it to measure from the beginning, or "
                 "choose another one"
             ) from error
         self._check_facts(facts)
-        _restore(totals, told, arrays)
+        _restore(totals, saved.content, saved.arrays)
         return past
 
     def save_if_due(self, totals: Totals, past: Past) -> None:
@@ -134,13 +120,16 @@ class Checkpoint:
 
     def save(self, totals: Totals, past: Past) -> None:
         """Saves now."""
-        before = self._saves()
-        number = 1 + (int(before[-1].name) if before else 0)
-        place = write_directory(self.folder / f"{number:06d}", _files(totals, past, self.facts))
-        for old in self.folder.iterdir():
-            # Drafts begin with a dot; there are some where a process was killed while it saved.
-            if old != place and re.fullmatch(r"\d{6,}|\.\d{6,}\..*", old.name):
-                shutil.rmtree(old, ignore_errors=True)
+        content = {
+            "facts": self.facts,
+            "past": asdict(past),
+            "folded": totals.by_document.folded,
+            "left_out": totals.left_out,
+            "measured": totals.measured,
+        }
+        storage.save(self.place, _KIND, content, _arrays(totals), schema=_SCHEMA, overwrite=True)
+        for old in self._numbered():
+            shutil.rmtree(old, ignore_errors=True)
 
     def _begin(self, totals: Totals) -> None:
         """Saves that there is nothing yet: better to fail now than when hours of sums are to be saved."""
@@ -151,11 +140,12 @@ class Checkpoint:
                 f"the checkpoint {self.path} cannot be written, choose another folder: {error}"
             ) from error
 
-    def _saves(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        found = (entry for entry in self.folder.iterdir() if re.fullmatch(r"\d{6,}", entry.name))
-        return sorted(found, key=lambda entry: int(entry.name))
+    def _numbered(self) -> list[Path]:
+        """Where the first version of this package saved, the last save first."""
+        folder = self.place.parent
+        entries = folder.iterdir() if folder.is_dir() else ()
+        numbered = (entry for entry in entries if re.fullmatch(r"\d{6,}", entry.name))
+        return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
 
     def _check_facts(self, facts: Mapping[str, Any]) -> None:
         names = sorted({*facts, *self.facts})
@@ -189,26 +179,15 @@ def model_facts(model: Any) -> dict[str, Any]:
     return {"model": type(model).__name__, "weights": digest.hexdigest()}
 
 
-def _files(totals: Totals, past: Past, facts: Mapping[str, Any]) -> dict[str, bytes]:
+def _arrays(totals: Totals) -> dict[str, np.ndarray]:
     keys, sums, counts = totals.by_document.rows()
     arrays = {f"sums.{name}": array for name, array in totals.sums.items()}
-    packed = to_safetensors(arrays | {"keys": keys, "document_sums": sums, "document_counts": counts})
-    told = {
-        "kind": _KIND,
-        "schema": _SCHEMA,
-        "facts": facts,
-        "past": asdict(past),
-        "folded": totals.by_document.folded,
-        "left_out": totals.left_out,
-        "measured": totals.measured,
-        "arrays_sha256": checksum(packed),
-    }
-    return {_JSON: to_json(told), _ARRAYS: packed}
+    return arrays | {"keys": keys, "document_sums": sums, "document_counts": counts}
 
 
-def _restore(totals: Totals, told: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def _restore(totals: Totals, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in totals.sums.items():
         np.copyto(array, arrays[f"sums.{name}"])
     rows = (arrays["keys"], arrays["document_sums"], arrays["document_counts"])
-    totals.by_document = SourceSums.from_rows(totals.by_document.limit, *rows, folded=told["folded"])
-    totals.left_out, totals.measured = Counter(told["left_out"]), told["measured"]
+    totals.by_document = SourceSums.from_rows(totals.by_document.limit, *rows, folded=content["folded"])
+    totals.left_out, totals.measured = Counter(content["left_out"]), content["measured"]

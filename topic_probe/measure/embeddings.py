@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -46,6 +46,7 @@ class EmbeddingReport(Report, kind="embeddings"):
             between topics. None for thousands of topics, and in reports saved before there were any.
     """
 
+    figure: ClassVar[str] = "blocks:block_map"
     cosine: Contrast
     dot: Contrast
     topics: Mapping[str, Contrast]

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -49,6 +49,7 @@ class MatchedReport(Report, kind="matched"):
         provenance: model, topics, options, versions, and what was left out and why.
     """
 
+    figure: ClassVar[str] = "matched:matched_forest"
     cosine: Contrast
     dot: Contrast
     attention: Contrast | None

@@ -16,15 +16,7 @@ import torch
 from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
+from topic_probe import storage
 from topic_probe.text.bags import Bags
 from topic_probe.text.batches import Document, Intake, cut_documents, read_documents
 from topic_probe.topics import Topics
@@ -35,7 +27,6 @@ if TYPE_CHECKING:
 MAX_WORDS = 10_000
 
 _KIND, _SCHEMA = "co-occurrence", 1
-_JSON, _ARRAYS = "cooccurrence.json", "arrays.safetensors"
 _MAX_DOCUMENTS = 2**31 - 1
 _PAIRS_AT_ONCE = 2**22
 
@@ -194,36 +185,30 @@ class Cooccurrence:
             path: A folder that does not exist or is empty; another one is refused.
             overwrite: Replace counts that are saved there. A folder with other files is refused all the same.
         """
-        packed = to_safetensors({"words": self.words.numpy(), "counts": self.counts.numpy()})
+        arrays = {"words": self.words.numpy(), "counts": self.counts.numpy()}
         content = {
-            "kind": _KIND,
-            "schema": _SCHEMA,
-            "arrays_sha256": checksum(packed),
             "n_documents": self.n_documents,
             "vocabulary_size": self.vocabulary_size,
             "complete_above": self.complete_above,
             "provenance": self.provenance,
         }
-        return write_directory(path, {_JSON: to_json(content), _ARRAYS: packed}, overwrite=overwrite)
+        return storage.save(path, _KIND, content, arrays, schema=_SCHEMA, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Cooccurrence":
         """Counts that ``save`` has written; what is damaged, foreign or too new is refused by name."""
-        folder = Path(path).expanduser()
-        content = read_json(folder / _JSON)
-        if content.get("kind") != _KIND:
-            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not counts of co-occurrence")
-        check_schema(content, folder / _JSON, newest=_SCHEMA)
-        arrays = read_safetensors(folder / _ARRAYS, sha256=content.get("arrays_sha256"))
+        saved = storage.load(path, _KIND, newest=_SCHEMA)
+        names = ("n_documents", "vocabulary_size", "complete_above", "provenance")
         try:
             return cls(
-                words=torch.from_numpy(arrays["words"]),
-                counts=torch.from_numpy(arrays["counts"]),
-                **{name: content[name] for name in ("n_documents", "vocabulary_size", "complete_above")},
-                provenance=content["provenance"],
+                words=torch.from_numpy(saved.arrays["words"]),
+                counts=torch.from_numpy(saved.arrays["counts"]),
+                **{name: saved.content[name] for name in names},
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{folder} does not hold whole counts ({error!r}): save them again") from error
+            raise ValueError(
+                f"{saved.path} does not hold whole counts ({error!r}): save them again"
+            ) from error
 
 
 def count_cooccurrence(

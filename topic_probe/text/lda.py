@@ -2,12 +2,10 @@
 
 import html
 import math
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
+from topic_probe.report import Report
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
 from topic_probe.text.coherence import coherence
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -32,9 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["TopicFit", "fit_topics"]
-
-_KIND, _SCHEMA = "topic fit", 1
-_JSON, _ARRAYS = "fit.json", "arrays.safetensors"
 
 # Likeliest words of a topic by which it is shown, scored and compared.
 TOP = 10
@@ -49,7 +36,7 @@ _WORDS_TO_START, _START_WEIGHT = 10, 3.0
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class TopicFit:
+class TopicFit(Report, kind="topic fit"):
     """A fitted topic model over token ids. Topic 15 here is topic 15 everywhere.
 
     Attributes:
@@ -170,48 +157,26 @@ class TopicFit:
         )
         return f"<p><b>{html.escape(self._headline())}</b></p>{table}"
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """The folder with the fit (JSON and safetensors), whole or absent.
-
-        Args:
-            path: A folder that does not exist or is empty; another one is refused.
-            overwrite: Replace a fit that is saved there. A folder with other files is refused all the same.
-        """
-        packed = to_safetensors({name: getattr(self, name).numpy() for name in _TENSORS})
+    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         content = {
-            "kind": _KIND,
-            "schema": _SCHEMA,
-            "arrays_sha256": checksum(packed),
             "texts": [text.encode(errors="backslashreplace").decode() for text in self.texts],
             "vocabulary_size": self.vocabulary_size,
             "tokenizer_hash": self.tokenizer_hash,
             "settings": self.settings,
             "provenance": self.provenance,
         }
-        return write_directory(path, {_JSON: to_json(content), _ARRAYS: packed}, overwrite=overwrite)
+        return content, {name: getattr(self, name).numpy() for name in _TENSORS}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "TopicFit":
-        """A fit that ``save`` has written; what is damaged, foreign or too new is refused by name."""
-        folder = Path(path).expanduser()
-        content = read_json(folder / _JSON)
-        if content.get("kind") != _KIND:
-            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not a topic fit")
-        check_schema(content, folder / _JSON, newest=_SCHEMA)
-        arrays = read_safetensors(folder / _ARRAYS, sha256=content.get("arrays_sha256"))
-        try:
-            return cls(
-                **{name: torch.from_numpy(arrays[name]) for name in _TENSORS},
-                texts=tuple(content["texts"]),
-                vocabulary_size=content["vocabulary_size"],
-                tokenizer_hash=content["tokenizer_hash"],
-                settings=content["settings"],
-                provenance=content["provenance"],
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{folder} does not hold a whole topic fit ({error!r}): save it again"
-            ) from error
+    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "TopicFit":
+        return cls(
+            **{name: torch.from_numpy(arrays[name]) for name in _TENSORS},
+            texts=tuple(content["texts"]),
+            vocabulary_size=content["vocabulary_size"],
+            tokenizer_hash=content["tokenizer_hash"],
+            settings=content["settings"],
+            provenance=content["provenance"],
+        )
 
 
 _TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi", "umass")

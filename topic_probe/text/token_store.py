@@ -2,7 +2,7 @@
 
 A store is a folder of numbered shards, each whole or absent, of some thousand documents. Every shard says how far
 the corpus was read when it was written and what was counted until then, so a pass that was interrupted is taken up
-where its last shard ends. A shard holds safetensors and JSON, never a pickle.
+where its last shard ends.
 """
 
 import hashlib
@@ -18,20 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
+from topic_probe import storage
 from topic_probe.text.batches import Document
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 _KIND, _SCHEMA = "token ids", 1
-_JSON, _ARRAYS = "shard.json", "tokens.safetensors"
 TOKENS_PER_SHARD = 1_000_000
 
 
@@ -124,7 +115,8 @@ class TokenStore:
         try:
             # A shard that another process wrote meanwhile is the same.
             if folder == self._damaged or not folder.exists():
-                write_directory(folder, _written(self._waiting, progress, self.key), overwrite=True)
+                content = {"key": self.key, "progress": asdict(progress)}
+                storage.save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
         except OSError as error:
             warnings.warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
             self._writable = False
@@ -136,8 +128,8 @@ class TokenStore:
         return self.folder / f"{number:06d}"
 
 
-def _written(documents: Sequence[Document], progress: Progress, key: str) -> dict[str, bytes]:
-    """The files of a shard."""
+def _arrays(documents: Sequence[Document]) -> dict[str, np.ndarray]:
+    """Documents as a few long arrays."""
     with_words = all(document.word_index is not None for document in documents)
     arrays = {
         "lengths": np.array([len(document) for document in documents], dtype=np.int64),
@@ -150,17 +142,14 @@ def _written(documents: Sequence[Document], progress: Progress, key: str) -> dic
         # From -1 on, so one more fits the unsigned numbers.
         words = _joined([document.word_index for document in documents if document.word_index is not None])
         arrays["words"] = _smallest(words + 1)
-    packed = to_safetensors(arrays)
-    head = {"kind": _KIND, "schema": _SCHEMA, "key": key, "arrays_sha256": checksum(packed)}
-    return {_JSON: to_json({**head, "progress": asdict(progress)}), _ARRAYS: packed}
+    return arrays
 
 
 def _read(folder: Path, key: str) -> tuple[list[Document], Progress]:
-    content = read_json(folder / _JSON)
-    if content.get("kind") != _KIND or content.get("key") != key:
-        raise ValueError(f"{folder / _JSON} holds no token ids of this corpus")
-    check_schema(content, folder / _JSON, newest=_SCHEMA)
-    arrays = read_safetensors(folder / _ARRAYS, sha256=content["arrays_sha256"])
+    saved = storage.load(folder, _KIND, newest=_SCHEMA)
+    if saved.content["key"] != key:
+        raise ValueError(f"{saved.path} holds no token ids of this corpus")
+    arrays = saved.arrays
     ids = torch.from_numpy(arrays["ids"].astype(np.int64))
     special = torch.from_numpy(arrays["special"])
     words = torch.from_numpy(arrays["words"].astype(np.int64) - 1) if "words" in arrays else None
@@ -171,7 +160,7 @@ def _read(folder: Path, key: str) -> tuple[list[Document], Progress]:
         # Copies, because a slice that someone keeps would hold the whole shard in memory.
         numbers = None if words is None else words[part].clone()
         documents.append(Document(ids[part].clone(), numbers, special[part].clone()))
-    return documents, Progress(**content["progress"])
+    return documents, Progress(**saved.content["progress"])
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> np.ndarray:

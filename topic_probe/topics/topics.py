@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.storage import (
-    check_schema,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
+from topic_probe import storage
 from topic_probe.topics.lists import Ids, by_topic, token_id_array, whole_number, word_list
 from topic_probe.topics.models import (
     columns_of,
@@ -50,7 +42,6 @@ from topic_probe.words import form
 __all__ = ["Coverage", "Topics", "tokenizer_hash"]
 
 _KIND, _SCHEMA = "topics", 1
-_JSON, _ARRAYS = "topics.json", "arrays.safetensors"
 
 _ROWS_SHOWN = 12
 _WORDS_SHOWN = 6
@@ -650,8 +641,6 @@ class Topics:
             overwrite: Replace topics that are saved there. A folder with other files is refused all the same.
         """
         content = {
-            "kind": _KIND,
-            "schema": _SCHEMA,
             "fingerprint": self.fingerprint,
             "names": self.names,
             "vocabulary_size": self.vocabulary_size,
@@ -661,27 +650,23 @@ class Topics:
             "left_out": dict(self.left_out),
             "policy": self.policy,
         }
-        files = {_JSON: to_json(content), _ARRAYS: to_safetensors(self._arrays())}
-        write_directory(path, files, overwrite=overwrite)
+        storage.save(path, _KIND, content, self._arrays(), schema=_SCHEMA, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Topics":
         """Topics that ``save`` has written; what is damaged, changed, foreign or too new is refused by name."""
-        folder = Path(path).expanduser()
-        content = read_json(folder / _JSON)
-        if content.get("kind") != _KIND:
-            raise ValueError(f"{folder / _JSON} holds {content.get('kind')!r}, not topics")
-        check_schema(content, folder / _JSON, newest=_SCHEMA)
-        arrays = read_safetensors(folder / _ARRAYS)
+        saved = storage.load(path, _KIND, newest=_SCHEMA)
         try:
-            topics = _from_parts(content, arrays)
-            changed = topics.fingerprint != content["fingerprint"]
+            topics = _from_parts(saved.content, saved.arrays)
+            changed = topics.fingerprint != saved.content["fingerprint"]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{folder} does not hold whole topics ({error!r}): save them again") from error
+            raise ValueError(
+                f"{saved.path} does not hold whole topics ({error!r}): save them again"
+            ) from error
         if changed:
             raise ValueError(
-                f"{folder / _JSON} and {_ARRAYS} do not add up to the fingerprint they were saved with: one "
-                "of them was changed or is damaged, save the topics again"
+                f"{saved.path} and its arrays do not add up to the fingerprint they were saved with: one of them was "
+                "changed or is damaged, save the topics again"
             )
         return topics
 

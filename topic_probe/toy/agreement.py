@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -71,6 +71,7 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
+    figure: ClassVar[str] = "figures:loss_scale"
     regime: str
     loss_kind: str
     loss: float

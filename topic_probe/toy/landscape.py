@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class LandscapeReport(Report, kind="landscape"):
         provenance: world, masking, the value matrix, versions.
     """
 
+    figure: ClassVar[str] = "landscape:loss_landscape"
     alphas: Float64[np.ndarray, " alpha"]
     betas: Float64[np.ndarray, " beta"]
     loss: Float64[np.ndarray, "alpha beta"]

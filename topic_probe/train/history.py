@@ -1,17 +1,14 @@
 """What a training was told to do, and what it recorded."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe import storage
 from topic_probe.options import check_value
 from topic_probe.report import Report
 from topic_probe.toy.masking import Loss, Masking
@@ -140,6 +137,7 @@ class History(Report, kind="history"):
         provenance: Versions of what computed this, and the form of the forward pass.
     """
 
+    figure: ClassVar[str] = "figures:plot"
     toy: ToyConfig | TextConfig
     train: TrainConfig
     steps: Int64[Tensor, "row"]
@@ -253,14 +251,3 @@ class History(Report, kind="history"):
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
         return cls.unpack(content, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-
-    def save(self, directory: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """The folder with the history, whole or absent."""
-        content, arrays = self._to_saved()
-        return storage.save(directory, self.kind, content, arrays, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "History":
-        """The history that :meth:`save` wrote."""
-        saved = storage.load(directory, cls.kind)
-        return cls._from_saved(saved.content, saved.arrays)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -69,6 +69,7 @@ class DynamicsReport(Report, kind="dynamics"):
         provenance: model, training, the thresholds, versions.
     """
 
+    figure: ClassVar[str] = "curves:stage_map"
     layer: tuple[int, ...]
     value_start: Float64[np.ndarray, " layer"]
     value_flat: Float64[np.ndarray, " layer"]
