@@ -75,8 +75,9 @@ def describe(name: str, value: Any, level: str) -> Iterator[str]:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Functions and classes that a module offers."""
-    offered = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    """Functions and classes that a module offers: those it lists, or all that it holds."""
+    names = getattr(module, "__all__", vars(module))
+    offered = {name: getattr(module, name) for name in names if not name.startswith("_")}
     return sorted(
         name for name, value in offered.items() if inspect.isfunction(value) or inspect.isclass(value)
     )

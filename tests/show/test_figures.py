@@ -1,6 +1,10 @@
 """Figures draw what reports say: their artists are compared with the numbers of reports made by hand."""
 
+import subprocess
+import sys
 import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -183,9 +187,6 @@ def test_figures_are_saved_in_every_format(name, kind, tmp_path):
 
 
 def test_no_pyplot_is_loaded_and_no_figure_of_it_is_made():
-    import subprocess
-    import sys
-
     code = (
         "import sys, io\n"
         "from topic_probe.show.bars import ratio_bars\n"
@@ -288,6 +289,15 @@ def test_a_head_map_shows_every_ratio_and_marks_the_certain_ones():
     assert [text.get_text() for text in ax.texts] == [f"{ratio:.2f}" for ratio in report.heads.ratio]
     assert "q < 0.05" in ax.get_xlabel()
     assert len(figures.head_map(report, q=0.001).collections[0].get_offsets()) == 0
+
+
+def test_a_head_map_marks_heads_below_five_percent_and_no_others():
+    """Worked by hand: of these q-values only 0.001 and 0.049 lie below 0.05; an undefined one lies below nothing."""
+    q = np.array([0.001, 0.2, 0.05, 0.049, 0.051, NAN, 0.499, 1.0])
+    report = attention(layers=2, heads=4)
+    report = replace(report, heads=replace(report.heads, p_value=q, q_value=q))
+    marked = {(round(y + 0.3), round(x)) for x, y in report.plot().collections[0].get_offsets()}
+    assert marked == {(0, 0), (0, 3)}
 
 
 def test_one_is_the_middle_of_the_colours_of_ratios_and_zero_of_standardised_differences():
@@ -553,3 +563,31 @@ def test_a_landscape_report_comes_back_from_disk(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "between 0.5773 and 5.867e+04" in repr(report)
+
+
+def test_a_figure_loads_the_module_that_draws_it_and_no_other_room():
+    code = (
+        "import sys, topic_probe as tp\n"
+        "report = tp.load_report(sys.argv[1])\n"
+        "tp.figures\n"
+        "assert 'topic_probe.show.heads' not in sys.modules\n"
+        "report.plot()\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('topic_probe.')))"
+    )
+    saved = Path(__file__).parents[1] / "saved_before" / "attention"
+    answer = subprocess.run([sys.executable, "-c", code, saved], check=True, capture_output=True, text=True)
+    loaded = set(answer.stdout.split())
+    drawing = {name for name in loaded if name.startswith("topic_probe.show.")}
+    assert drawing == {f"topic_probe.show.{name}" for name in ("figures", "heads", "style")}
+    assert not {name for name in loaded if name.split(".")[1] in ("toy", "train", "paper", "cli")}
+
+
+@pytest.mark.parametrize("name", figures.__all__)
+def test_every_figure_is_found_by_its_name(name):
+    assert name in dir(figures)
+    assert getattr(figures, name).__doc__
+
+
+def test_a_figure_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="there is no figure 'pie_chart'"):
+        figures.pie_chart  # noqa: B018

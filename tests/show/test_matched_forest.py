@@ -6,7 +6,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.measure.matched import measure_matched
-from topic_probe.show.matched import matched_forest, quotient_forest
+from topic_probe.show.bars import matched_forest, quotient_forest
 from topic_probe.text.cooccurrence import count_cooccurrence
 
 ROWS = [

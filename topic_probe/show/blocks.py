@@ -115,18 +115,16 @@ def _number(report: Report, matrices: MatrixReport, chosen: Mapping[str, Any]) -
     if isinstance(report, EmbeddingReport) and not chosen:
         return matrices.number(score="cosine")
     if isinstance(report, WeightReport) and report.heads.index is not None:
-        cells = list(zip(*report.heads.index.values(), strict=True))
-        size = dict(zip(cells, np.nan_to_num(np.abs(report.standardised), nan=-1.0), strict=True))
+        heads = zip(*report.heads.index.values(), strict=True)
+        size = dict(zip(heads, np.nan_to_num(np.abs(report.standardised), nan=-1.0), strict=True))
+        cells = list(zip(*matrices.index.values(), strict=True))
         fits = [
-            (size[cell], -number, number)
-            for number, cell in enumerate(zip(*matrices.index.values(), strict=True))
-            if all(
-                dict(zip(matrices.index, cell, strict=True)).get(name) == want
-                for name, want in chosen.items()
-            )
+            number
+            for number, cell in enumerate(cells)
+            if chosen.items() <= dict(zip(matrices.index, cell, strict=True)).items()
         ]
         if fits:
-            return max(fits)[2]
+            return max(fits, key=lambda number: size[cells[number]])
     return matrices.number(**chosen)
 
 
@@ -169,7 +167,7 @@ def _topics_along(ax: "Axes", matrices: MatrixReport) -> None:
         return
     shown = _spread(topic[starts]) if len(starts) > MAX_NAMED else np.ones(len(starts), dtype=bool)
     middles = (starts + ends - 1)[shown] / 2
-    numbers = [str(one) for one in topic[starts][shown]]
+    numbers = list(map(str, topic[starts][shown]))
     ax.set_xticks(middles, numbers, fontsize="small")
     ax.set_yticks(middles, numbers, fontsize="small")
     ax.set_xlabel("topic")

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from topic_probe.show.style import ACCENTS, LINES, axes_for, drawable, panels, say
-from topic_probe.toy.agreement import AgreementReport
 from topic_probe.train.history import History
 from topic_probe.train.stages import MIN_ROWS, DynamicsReport, measure_dynamics
 
@@ -16,10 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from topic_probe.toy.agreement import AgreementReport
+
 STAGE_COLOURS = ("#c9d8ea", "#fbeec2")
 """Behind stage 1 and stage 2."""
 
 TENSORS = ("W_K", "W_Q", "W_V")
+
+
+def history_curves(history: History, ax: "Axes | None" = None, **options: Any) -> "Axes":
+    """The norms of one layer, as `norm_curves`; of several layers, if none is chosen and no axes, `training_panels`."""
+    several = any("." in name for name in history.norms)
+    if several and ax is None and options.get("layer") is None:
+        options.pop("layer", None)
+        return training_panels(history, **options).axes[0]
+    return norm_curves(history, ax, **options)
 
 
 def norm_curves(
@@ -55,11 +65,11 @@ def norm_curves(
             "linestyle": LINES[number % len(LINES)],
             "linewidth": 1.4,
         }
-        for run, one in enumerate(histories):
-            norms = one.norms
+        for run, recorded in enumerate(histories):
+            norms = recorded.norms
             if name + suffix not in norms:
                 raise ValueError(f"no norm of {name + suffix!r} was recorded; there are {', '.join(norms)}")
-            ax.plot(one.steps, norms[name + suffix], label=_formula(name) if run == 0 else None, **look)
+            ax.plot(recorded.steps, norms[name + suffix], label=_formula(name) if run == 0 else None, **look)
     # Room for the names of the stages.
     ax.set_ylim(0, 1.15 * max(float(ax.dataLim.y1), 1e-12))
     ax.set_xlabel("step")
@@ -85,13 +95,13 @@ def rotation_curve(
     histories = _all(history)
     name = "W_V" + _suffix(histories[0], layer)
     ax = axes_for(ax, size=(5.4, 3.0))
-    curves = [(one.steps, one.rotations[name]) for one in histories if name in one.rotations]
+    curves = [(run.steps, run.rotations[name]) for run in histories if name in run.rotations]
     if not any(bool(values.isfinite().any()) for _, values in curves):
         return say(ax, "no rotation of W_V was recorded: it is not trained, or the training was too short")
     for steps, values in curves:
         ax.plot(steps, values, color=ACCENTS[0], linewidth=1.2)
     if any(bool((values > 0).any()) for _, values in curves):
-        # The first steps turn W_V ten to a thousand times as far as those of which one wants to know whether they do.
+        # The first steps turn W_V ten to a thousand times as far as those that matter for the stages.
         ax.set_yscale("log")
         seen = torch.cat([values[values > 0] for _, values in curves])
         wide = float(seen.max() / seen.min()) > 100
@@ -109,7 +119,7 @@ def loss_curve(
     history: History,
     ax: "Axes | None" = None,
     *,
-    floors: AgreementReport | Mapping[str, float] | None = None,
+    floors: "AgreementReport | Mapping[str, float] | None" = None,
     stages: bool | DynamicsReport = False,
     title: str | None = None,
 ) -> "Axes":
@@ -131,9 +141,8 @@ def loss_curve(
     means = np.convolve(loss, np.ones(window) / window, mode="valid")
     first = window // 2
     ax.plot(steps[first : first + len(means)], means, color=ACCENTS[0], linewidth=1.6, label="running mean")
-    if isinstance(floors, AgreementReport):
-        floors = {"guessing": floors.guess, "best possible": floors.bayes, "floor": floors.floor}
-    for number, (name, value) in enumerate((floors or {}).items(), start=1):
+    lines = _floors(floors)
+    for number, (name, value) in enumerate(lines.items(), start=1):
         if np.isfinite(value):
             look: dict[str, Any] = {
                 "color": ACCENTS[number % len(ACCENTS)],
@@ -143,7 +152,7 @@ def loss_curve(
     ax.set_xlabel("step")
     ax.set_ylabel(history.train.loss.replace("_", "-") + " loss")
     # A few first steps far above all others would press everything else together.
-    shown = np.array([*np.percentile(loss[np.isfinite(loss)], [1, 99]), *means, *(floors or {}).values()])
+    shown = np.array([*np.percentile(loss[np.isfinite(loss)], [1, 99]), *means, *lines.values()])
     low, high = shown[np.isfinite(shown)].min(), shown[np.isfinite(shown)].max()
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     ax.set_ylim(low - margin, high + margin)
@@ -151,6 +160,12 @@ def loss_curve(
     shade_stages(ax, [history], layer=None, stages=stages)
     ax.legend(fontsize="small")
     return ax
+
+
+def _floors(floors: "AgreementReport | Mapping[str, float] | None") -> Mapping[str, float]:
+    if floors is None or isinstance(floors, Mapping):
+        return floors or {}
+    return {"guessing": floors.guess, "best possible": floors.bayes, "floor": floors.floor}
 
 
 def training_panels(
@@ -212,7 +227,9 @@ def shade_stages(
 ) -> None:
     """Shades stage 1 and stage 2 of a layer behind its curves; nothing where there is no two-stage pattern."""
     reports = (
-        [stages] if isinstance(stages, DynamicsReport) else [_dynamics(one) for one in histories if stages]
+        [stages]
+        if isinstance(stages, DynamicsReport)
+        else [_dynamics(history) for history in histories if stages]
     )
     for report in reports:
         at = 0 if report is None or layer is None else report.layer.index(layer)

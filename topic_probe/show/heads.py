@@ -26,7 +26,6 @@ from topic_probe.show.style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
 
 # Numbers are written into the cells of maps with no more cells than this.
 MAX_WRITTEN = 100
@@ -61,22 +60,21 @@ def head_map(
     Raises:
         ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes.
     """
-    cells = _cells(report, numbers, q)
-    names = ("circuit", "stack")
-    wanted = dict(zip(names, (circuit, stack), strict=True))
+    cells = _weight_cells(report) if isinstance(report, WeightReport) else _cells(report, numbers, q)
+    wanted = {"circuit": circuit, "stack": stack}
     kinds = [
         kind
         for kind in dict.fromkeys(cells.kinds)
-        if all(want in (None, found) for want, found in zip(wanted.values(), kind, strict=True))
+        if all(want in (None, part) for want, part in zip(wanted.values(), kind, strict=True))
     ]
     if not kinds:
-        known = sorted({" ".join(part for part in kind if part) for kind in cells.kinds})
-        asked = " and ".join(f"{name} {want!r}" for name, want in wanted.items() if want is not None)
-        raise ValueError(f"no heads with {asked}; there are those of {', '.join(known)}")
+        known = ", ".join(sorted({_title(kind) for kind in cells.kinds}))
+        missing = " and ".join(f"{name} {want!r}" for name, want in wanted.items() if want is not None)
+        raise ValueError(f"no heads with {missing}; there are those of {known}")
     if len(kinds) == 1:
         return _map(cells, kinds[0], ax, title)
     if ax is not None:
-        there = ", ".join(" ".join(part for part in kind if part) for kind in kinds)
+        there = ", ".join(map(_title, kinds))
         raise ValueError(f"one axes holds the map of one stack: choose it with stack= or circuit= of {there}")
     draw: list[Callable[[Axes], Any]] = [partial(_map, cells, kind, title=title) for kind in kinds]
     return panels(draw, size=(4.4, 3.8)).axes[0]
@@ -84,7 +82,7 @@ def head_map(
 
 @dataclass(frozen=True)
 class _Cells:
-    """Every head with its place and number."""
+    """Every head with its place and number; ``kinds`` are circuit and stack."""
 
     kinds: list[tuple[str, str]]
     layer: list[int]
@@ -96,71 +94,93 @@ class _Cells:
     ratio: bool
 
 
-def _cells(report: AttentionReport | WeightReport, numbers: str, q: float) -> _Cells:
-    if isinstance(report, WeightReport):
-        contrast, value, label = report.heads, report.standardised, "standardised difference"
-        interval = np.full((len(value), 2), np.nan) if contrast.interval is None else contrast.interval
-        certain = (interval[:, 0] > 0) | (interval[:, 1] < 0)
-        mark, ratio = "interval excludes 0", False
-        if contrast.statistic != "difference":
-            certain, mark = np.zeros(len(value), dtype=bool), ""
-    else:
-        if numbers not in ("heads", "matched", "without_sinks"):
-            raise ValueError(f"numbers must be 'heads', 'matched' or 'without_sinks', got {numbers!r}")
-        contrast = getattr(report, numbers)
-        value, ratio, label = contrast.ratio, True, "same topic ÷ different topics"
-        label += {"heads": "", "matched": ", at equal distance", "without_sinks": ", without sinks"}[numbers]
-        found = contrast.q_value
-        certain = np.zeros(len(value), dtype=bool) if found is None else np.nan_to_num(found, nan=1.0) < q
-        mark = "" if found is None else f"q < {q:g}"
+def _cells(report: AttentionReport, numbers: str, q: float) -> _Cells:
+    if numbers not in ("heads", "matched", "without_sinks"):
+        raise ValueError(f"numbers must be 'heads', 'matched' or 'without_sinks', got {numbers!r}")
+    contrast: Contrast = getattr(report, numbers)
+    label = "same topic ÷ different topics"
+    label += {"heads": "", "matched": ", at equal distance", "without_sinks": ", without sinks"}[numbers]
+    q_value = np.full(len(contrast), np.nan) if contrast.q_value is None else contrast.q_value
+    mark = "" if contrast.q_value is None else f"q < {q:g}"
+    # A NaN is below nothing.
+    return _Cells(*_places(contrast), contrast.ratio, q_value < q, label, mark, ratio=True)
+
+
+def _weight_cells(report: WeightReport) -> _Cells:
+    certain, mark = np.zeros(len(report.heads), dtype=bool), ""
+    if report.heads.statistic == "difference":
+        mark = "interval excludes 0"
+        if report.heads.interval is not None:
+            low, high = report.heads.interval.T
+            certain = (low > 0) | (high < 0)
+    label = "standardised difference"
+    return _Cells(*_places(report.heads), report.standardised, certain, label, mark, ratio=False)
+
+
+def _places(contrast: Contrast) -> tuple[list[tuple[str, str]], list[int], list[int]]:
+    """Circuit and stack, layer, and number of every head."""
     index = contrast.index or {}
-    n = len(value)
-    kinds = list(zip(index.get("circuit", ("",) * n), index["stack"], strict=True))
-    return _Cells(kinds, list(index["layer"]), list(index["head"]), value, certain, label, mark, ratio)
+    circuits = index.get("circuit", ("",) * len(contrast))
+    return list(zip(circuits, index["stack"], strict=True)), list(index["layer"]), list(index["head"])
+
+
+def _title(kind: tuple[str, str]) -> str:
+    return " ".join(part for part in kind if part)
 
 
 def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: str | None = None) -> "Axes":
     from matplotlib import colormaps
+    from matplotlib.colors import FuncNorm, Normalize
 
-    here = [number for number, found in enumerate(cells.kinds) if found == kind]
-    layers = sorted({cells.layer[number] for number in here})
-    heads = range(max(cells.head[number] for number in here) + 1)
-    values = np.full((len(layers), len(heads)), np.nan)
-    certain = np.zeros_like(values, dtype=bool)
-    for number in here:
-        at = layers.index(cells.layer[number]), cells.head[number]
-        values[at], certain[at] = cells.value[number], cells.certain[number]
-    ax = axes_for(ax, size=(max(3.6, 2.2 + 0.3 * len(heads)), max(2.6, 1.4 + 0.3 * len(layers))))
-    if not np.isfinite(values).any():
+    layers, values, certain = _grid(cells, kind)
+    n_heads = values.shape[1]
+    ax = axes_for(ax, size=(max(3.6, 2.2 + 0.3 * n_heads), max(2.6, 1.4 + 0.3 * len(layers))))
+    known = values[np.isfinite(values)]
+    if not len(known):
         return say(ax, "no head has a number here: all are missing")
-    norm = _ratio_norm(values) if cells.ratio else _signed_norm(values)
+    low, high = limits = _ratio_limits(known) if cells.ratio else _signed_limits(known)
+    norm = FuncNorm((_log, np.exp), *limits) if cells.ratio else Normalize(*limits)
     colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
     image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
     inks = np.where(norm(np.nan_to_num(values)) > 0.5, "black", "white")
     written = values.size <= MAX_WRITTEN
     if written:
-        for (row, column), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                ax.text(
-                    column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
-                    color=inks[row, column],
-                )  # fmt: skip
+        _write(ax, values, inks)
     rows, columns = np.nonzero(certain)
     ax.scatter(columns, rows - 0.3 * written, s=12, c=inks[rows, columns], linewidths=0)
-    _axis(ax.xaxis, list(heads))
+    _axis(ax.xaxis, list(range(n_heads)))
     _axis(ax.yaxis, layers)
     ax.set_xlabel("head" + (f"   (● {cells.mark})" if cells.mark else ""))
     ax.set_ylabel("layer")
-    ticks = _ratio_ticks(norm) if cells.ratio else None
-    known = values[np.isfinite(values)]
-    assert norm.vmin is not None
-    assert norm.vmax is not None
     ax.figure.colorbar(
-        image, ax=ax, label=cells.label, ticks=ticks, format="%g" if cells.ratio else None,
-        extend=arrows(known, norm.vmin, norm.vmax),
+        image, ax=ax, label=cells.label, ticks=_ratio_ticks(high) if cells.ratio else None,
+        format="%g" if cells.ratio else None, extend=arrows(known, low, high),
     )  # fmt: skip
-    ax.set_title(drawable(" ".join(part for part in kind if part) if title is None else title))
+    ax.set_title(drawable(_title(kind) if title is None else title))
     return ax
+
+
+def _grid(
+    cells: _Cells, kind: tuple[str, str]
+) -> tuple[list[int], Float64[np.ndarray, "layer head"], Bool[np.ndarray, "layer head"]]:
+    """The layers of a kind with the numbers of their heads, and which of them are certain."""
+    here = [number for number, other in enumerate(cells.kinds) if other == kind]
+    layers = sorted({cells.layer[number] for number in here})
+    shape = len(layers), max(cells.head[number] for number in here) + 1
+    values, certain = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for number in here:
+        at = layers.index(cells.layer[number]), cells.head[number]
+        values[at], certain[at] = cells.value[number], cells.certain[number]
+    return layers, values, certain
+
+
+def _write(ax: "Axes", values: Float64[np.ndarray, "layer head"], inks: np.ndarray) -> None:
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            ax.text(
+                column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
+                color=inks[row, column],
+            )  # fmt: skip
 
 
 def _axis(axis: Any, numbers: list[int]) -> None:
@@ -168,32 +188,27 @@ def _axis(axis: Any, numbers: list[int]) -> None:
     axis.set_ticks(range(0, len(numbers), step), [str(number) for number in numbers[::step]])
 
 
-def _ratio_norm(values: Float64[np.ndarray, "layer head"]) -> "Normalize":
-    """Logarithmic colours with 1 in the middle."""
-    from matplotlib.colors import FuncNorm
-
-    known = values[np.isfinite(values) & (values > 0)]
-    span = float(np.max(np.maximum(known, 1 / known), initial=SMALLEST_SPAN))
-    span = min(span, LARGEST_SPAN)
-    return FuncNorm((_log, np.exp), vmin=1 / span, vmax=span)
+def _ratio_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
+    """The ends of logarithmic colours with 1 in the middle."""
+    positive = known[known > 0]
+    span = min(float(np.max(np.maximum(positive, 1 / positive), initial=SMALLEST_SPAN)), LARGEST_SPAN)
+    return 1 / span, span
 
 
 def _log(values: Any) -> Any:
     return np.log(np.maximum(values, 1e-300))
 
 
-def _ratio_ticks(norm: "Normalize") -> list[float]:
-    assert norm.vmax is not None
+def _ratio_ticks(highest: float) -> list[float]:
     nice = [1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0]
-    inside = [tick for tick in nice if tick <= 1.0001 * norm.vmax][-2:]
-    return sorted({float(f"{one:.2g}") for tick in inside for one in (1 / tick, tick)} | {1.0})
+    inside = [tick for tick in nice if tick <= 1.0001 * highest][-2:]
+    return sorted({float(f"{value:.2g}") for tick in inside for value in (1 / tick, tick)} | {1.0})
 
 
-def _signed_norm(values: Float64[np.ndarray, "layer head"]) -> "Normalize":
-    from matplotlib.colors import Normalize
-
-    span = float(np.max(np.abs(values[np.isfinite(values)]), initial=1e-12))
-    return Normalize(-span, span)
+def _signed_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
+    """The ends of even colours with 0 in the middle."""
+    span = float(np.max(np.abs(known), initial=1e-12))
+    return -span, span
 
 
 # -------------------------------------------------------------------- over depth
@@ -239,7 +254,7 @@ def depth_curve(
     if not kinds:
         raise ValueError(f"no stack {stack!r}; there are {', '.join(dict.fromkeys(stacks))}")
     for number, kind in enumerate(kinds):
-        here = np.array([found == kind for found in stacks])
+        here = np.array([name == kind for name in stacks])
         _curve(ax, np.array(index["layer"])[here], contrast[np.flatnonzero(here)], number, kind)
     middle = 0.0 if contrast.statistic == "difference" else 1.0
     ax.axhline(middle, color="black", linewidth=0.8)

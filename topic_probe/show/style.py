@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from topic_probe.topics import Topics
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -49,18 +47,6 @@ def ink_on(colour: str) -> str:
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     # Contrast (lighter + 0.05) / (darker + 0.05) is the same with both at this luminance.
     return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
-
-
-def topic_label(topic: int, words: Sequence[str | int], *, n: int = 3) -> str:
-    """A topic as people know it, ``id: word·word·word``, with the first ``n`` of its words."""
-    shown = [text if text.isprintable() else repr(text)[1:-1] for text in map(str, words[:n])]
-    return f"{topic}: {'·'.join(shown) or '(no words)'}"
-
-
-def topic_labels(topics: Topics, *, n: int = 3, tokenizer: Any = None) -> list[str]:
-    """The label of every topic, with its words as its tokenizer or the topics themselves spell them, else ids."""
-    words = topics.top_words(n, tokenizer=tokenizer)
-    return [topic_label(topic, first, n=n) for topic, first in enumerate(words)]
 
 
 # -------------------------------------------------------------------- what all figures do
@@ -122,8 +108,8 @@ def drawable(text: str) -> str:
 
     Without this a word of another script is a warning, and a dollar sign among the words an error.
     """
-    characters = _characters()
-    shown = (one if ord(one) in characters or one == "\n" else "□" for one in text)
+    known = _characters()
+    shown = (character if ord(character) in known or character == "\n" else "□" for character in text)
     return "".join(shown).replace("$", r"\$")
 
 

@@ -137,7 +137,7 @@ class History(Report, kind="history"):
         provenance: Versions of what computed this, and the form of the forward pass.
     """
 
-    figure: ClassVar[str] = "figures:plot"
+    figure: ClassVar[str] = "curves:history_curves"
     toy: ToyConfig | TextConfig
     train: TrainConfig
     steps: Int64[Tensor, "row"]
