@@ -52,7 +52,7 @@ class Report(ABC):
 
     kind: ClassVar[str]
     schema: ClassVar[int] = 1
-    figure: ClassVar[str] = "figures:contrast_bars"
+    figure: ClassVar[str] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
@@ -72,7 +72,7 @@ class Report(ABC):
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """The main figure of this report, on ``ax`` or on a figure of its own; ``.figure.savefig(...)`` saves it.
 
-        `topic_probe.show.figures` says which figure that is, and draws all others.
+        ``figure`` names it; `topic_probe.show.figures` has all others.
         """
         # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
         module, function = self.figure.split(":")

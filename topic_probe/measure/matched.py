@@ -49,7 +49,7 @@ class MatchedReport(Report, kind="matched"):
         provenance: model, topics, options, versions, and what was left out and why.
     """
 
-    figure: ClassVar[str] = "matched:matched_forest"
+    figure: ClassVar[str] = "bars:matched_forest"
     cosine: Contrast
     dot: Contrast
     attention: Contrast | None

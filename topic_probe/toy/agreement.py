@@ -71,7 +71,7 @@ class AgreementReport(Report, kind="agreement"):
         provenance: model, options, versions.
     """
 
-    figure: ClassVar[str] = "figures:loss_scale"
+    figure: ClassVar[str] = "bars:loss_scale"
     regime: str
     loss_kind: str
     loss: float
