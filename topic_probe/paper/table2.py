@@ -512,7 +512,7 @@ def _not_checked(missing: Missing) -> list[Claim]:
 
 def draw(result: RecipeResult) -> "dict[str, Figure]":
     """The quotients of Table 2 beside the paper's, and what is left by what pairs have in common."""
-    from topic_probe.show.matched import matched_forest, quotient_forest
+    from topic_probe.show.bars import matched_forest, quotient_forest
 
     if "table2" not in result.tables:
         return {}
