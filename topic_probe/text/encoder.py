@@ -1,19 +1,80 @@
-"""Texts to documents of token ids, many at once: cut or chunked between words, with their special tokens."""
+"""Texts → documents of token ids, the one way: many at once, with what of them are words and where they came from."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
+from torch import Tensor
 
-from topic_probe.text.batches import Document
-from topic_probe.topics.vocabulary import settings_restored, vocabulary_size
+from topic_probe.text.documents import Counts, Document, Long, cut
+from topic_probe.topics.vocabulary import settings_restored
+from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
 _LONGEST_TEXT = 200_000
+# Texts that the tokenizer is given at once: enough for its threads, few enough to keep a stream a stream.
+_TEXTS_AT_ONCE = 32
+# Prefixes grow within so many tokens, so that a text ten times as long takes ten times as long.
+_TOKENS_TO_DECODE = 64
+
+NOT_ALIGNED = "texts in which the tokenizer's tokens cannot be found again"
+WITHOUT_SPACES = "texts with scripts written without spaces, parted character by character"
+
+
+def encode_texts(
+    texts: Iterable[str],
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    add_special_tokens: bool = True,
+) -> Iterator[Document]:
+    """Documents with their words and special tokens, one for every text, by the model's own tokenizer.
+
+    What is a whole word is read off the text (`topic_probe.words`), whatever the tokenizer.
+
+    Args:
+        texts: the texts; a bare string is refused because its letters would become documents.
+        tokenizer: a Hugging Face tokenizer.
+        max_length: longer texts are cut between two words at so many tokens, special ones included; None: kept whole.
+        add_special_tokens: whether the tokenizer adds its special tokens, as in pretraining.
+    """
+    if isinstance(texts, str | bytes):
+        raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
+    return _encoded(iter(texts), Encoder(tokenizer, max_length, "cut", add_special_tokens))
+
+
+def _encoded(texts: Iterator[Any], encoder: "Encoder") -> Iterator[Document]:
+    number = 0
+    while group := list(islice(texts, _TEXTS_AT_ONCE)):
+        for place, text in enumerate(group, number):
+            _check_text(text, place)
+        for place, documents in enumerate(encoder.encode(group, Counts()), number):
+            if documents is None:
+                raise ValueError(
+                    f"text {place} ({group[place - number][:60]!r}) cannot be read: "
+                    f"{type(encoder.tokenizer).__name__} does not say where its tokens lie in a text, and what they "
+                    "decode to is not this text. Leave it out, or use a fast tokenizer"
+                )
+            yield from documents
+        number += len(group)
+
+
+def _check_text(text: Any, number: int) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"text {number} is no valid Unicode (it holds half a character); repair it with "
+            "text.encode('utf-8', 'replace').decode(), or leave it out"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -22,147 +83,137 @@ class Encoder:
 
     tokenizer: Any
     max_length: int | None
-    long: str
-    min_length: int
+    long: Long
     add_special_tokens: bool
-    before: Int64[np.ndarray, "_"] = field(init=False)
-    after: Int64[np.ndarray, "_"] = field(init=False)
-    special: Bool[np.ndarray, "vocabulary"] = field(init=False)
 
     def __post_init__(self) -> None:
-        before, after = _special_tokens(self.tokenizer) if self.add_special_tokens else ((), ())
-        special = np.zeros(vocabulary_size(self.tokenizer), dtype=bool)
-        special[self.tokenizer.all_special_ids] = True
-        # The dataclass is frozen for everyone else.
-        object.__setattr__(self, "before", np.array(before, dtype=np.int64))
-        object.__setattr__(self, "after", np.array(after, dtype=np.int64))
-        object.__setattr__(self, "special", special)
+        before, after = self._around
         if self.max_length is not None and self.max_length <= len(before) + len(after):
             raise ValueError(
                 f"max_length must leave room for a token beside the {len(before) + len(after)} special ones, "
                 f"got {self.max_length}"
             )
 
-    def options(self) -> dict[str, Any]:
-        """What changes the documents, as JSON content."""
-        return {
-            "max_length": self.max_length,
-            "long": self.long,
-            "min_length": self.min_length,
-            "add_special_tokens": self.add_special_tokens,
-        }
-
-    def encode(self, texts: Sequence[str], left_out: Counter[str]) -> list[Document]:
-        """The documents of some texts; what is left out or changed is counted."""
-        documents: list[Document] = []
-        for n_pieces, (ids, words) in self._joined(texts):
-            if n_pieces > 1:
-                left_out["long texts, tokenized in pieces"] += 1
-            documents += self._documents(ids, words, left_out)
-        return documents
-
-    def _joined(
-        self, texts: Sequence[str]
-    ) -> Iterator[tuple[int, tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"] | None]]]:
-        """For every text, the number of its pieces and what they give together."""
+    def encode(self, texts: Sequence[str], counts: Counts) -> Iterator[list[Document] | None]:
+        """The documents of each text (one, or with "chunk" its pieces); None where tokens and text do not meet."""
         pieces = [_pieces(text) for text in texts]
-        short = _tokenized(self.tokenizer, [text for (text, *more) in pieces if not more])
-        for text, *more in pieces:
-            if more:
-                # One by one: a long text in the tokenizer's own form is what must not lie in memory.
-                parts = [_tokenized(self.tokenizer, [piece])[0] for piece in (text, *more)]
-                yield len(parts), _together(parts)
-            else:
-                yield 1, short.pop(0)
+        short = iter(self._tokenized([text for (text, *more) in pieces if not more]))
+        for text, (piece, *more) in zip(texts, pieces, strict=True):
+            # One by one: a long text in the tokenizer's own form is what must not lie in memory.
+            parts = [self._tokenized([part])[0] for part in (piece, *more)] if more else [next(short)]
+            if any(spans is None for _, spans in parts):
+                counts.left_out[NOT_ALIGNED] += 1
+                yield None
+                continue
+            counts.left_out["long texts, tokenized in pieces"] += bool(more)
+            counts.left_out[WITHOUT_SPACES] += written_without_spaces(text)
+            starts = np.cumsum([0, *map(len, (piece, *more))])
+            ids = np.concatenate([ids for ids, _ in parts])
+            spans = np.concatenate([spans + start for (_, spans), start in zip(parts, starts, strict=False)])  # type: ignore[operator]
+            yield list(
+                cut(self._document(text, ids, spans), self.max_length, self.long, counts, self._special_ids)
+            )
 
-    def _documents(
-        self, ids: Int64[np.ndarray, "_"], words: Int64[np.ndarray, "_"] | None, left_out: Counter[str]
-    ) -> Iterator[Document]:
-        room = len(ids) if self.max_length is None else self.max_length - len(self.before) - len(self.after)
-        parts = list(_parts(words, len(ids), max(1, room)))
-        if len(parts) > 1 and self.long == "cut":
-            left_out[f"texts cut at {self.max_length} tokens"] += 1
-            left_out["tokens cut off"] += len(ids) - parts[0][1]
-            parts = parts[:1]
-        elif len(parts) > 1:
-            left_out[f"texts cut into pieces of {self.max_length} tokens"] += 1
-        for start, stop in parts:
-            if stop - start >= self.min_length:
-                yield self._document(ids[start:stop], None if words is None else words[start:stop])
-            else:
-                left_out[f"documents of fewer than {self.min_length} tokens"] += 1
-                left_out["tokens in these"] += stop - start
-
-    def _document(self, ids: Int64[np.ndarray, "_"], words: Int64[np.ndarray, "_"] | None) -> Document:
-        whole = np.concatenate([self.before, ids, self.after])
-        numbers = None
-        if words is not None:
-            # Words of a later piece are counted from 0 again, as if it were a text.
-            first = words[(words >= 0).argmax()]
-            numbers = np.full(len(whole), -1)
-            numbers[len(self.before) : len(whole) - len(self.after)] = np.where(words < 0, -1, words - first)
+    def _document(
+        self, text: str, ids: Int64[np.ndarray, " token"], spans: Int64[np.ndarray, "token 2"]
+    ) -> Document:
+        before, after = self._around
+        words, _ = words_of_tokens(text, spans)
+        special = self._special[torch.from_numpy(ids)]
+        around = [torch.full((len(tokens),), True) for tokens in (before, after)]
+        none = [torch.full((len(tokens),), -1) for tokens in (before, after)]
         return Document(
-            torch.from_numpy(whole),
-            None if numbers is None else torch.from_numpy(numbers),
-            torch.from_numpy(self.special[whole]),
+            torch.tensor([*before, *ids.tolist(), *after], dtype=torch.int64),
+            torch.cat([none[0], torch.from_numpy(words).masked_fill(special, -1), none[1]]),
+            torch.cat([around[0], special, around[1]]),
+            source_of(text),
         )
 
+    @cached_property
+    def _special_ids(self) -> Int64[Tensor, " special"]:
+        return torch.tensor(sorted(set(self.tokenizer.all_special_ids) - {None}), dtype=torch.int64)
 
-def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that a tokenizer puts before and after a text."""
-    with settings_restored(tokenizer):
-        plain = tokenizer("a", add_special_tokens=False, truncation=False, padding=False)["input_ids"]
-        whole = tokenizer("a", add_special_tokens=True, truncation=False, padding=False)["input_ids"]
-    for start in range(len(whole) - len(plain) + 1):
-        if whole[start : start + len(plain)] == plain:
-            return tuple(whole[:start]), tuple(whole[start + len(plain) :])
-    raise ValueError(
-        f"{type(tokenizer).__name__} does more than put special tokens around a text; pass add_special_tokens=False"
-    )
+    @cached_property
+    def _special(self) -> Tensor:
+        """Which ids are special tokens, wherever they stand."""
+        special = torch.zeros(len(self._blank), dtype=torch.bool)
+        special[self._special_ids] = True
+        return special
 
+    @cached_property
+    def _blank(self) -> np.ndarray:
+        """Which ids are nothing but marks of a space: they have none of a text, whatever the tokenizer says."""
+        tokens = {index: str(token) for token, index in self.tokenizer.get_vocab().items()}
+        blank = np.zeros(max(tokens) + 1, dtype=bool)
+        blank[[index for index, token in tokens.items() if not token.strip("Ġ▁ ")]] = True
+        return blank
 
-def _tokenized(
-    tokenizer: Any, texts: Sequence[str]
-) -> list[tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"] | None]]:
-    """Token ids and word numbers of every text, without special tokens."""
-    if not texts:
-        return []
-    with settings_restored(tokenizer):
-        batch = tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            padding=False,
-            truncation=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
+    @cached_property
+    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokenizer puts before and after a text."""
+        if not self.add_special_tokens:
+            return (), ()
+        with settings_restored(self.tokenizer):
+            plain, whole = (
+                self.tokenizer("a", add_special_tokens=add, truncation=False, padding=False)["input_ids"]
+                for add in (False, True)
+            )
+        for start in range(len(whole) - len(plain) + 1):
+            if whole[start : start + len(plain)] == plain:
+                return tuple(whole[:start]), tuple(whole[start + len(plain) :])
+        raise ValueError(
+            f"{type(self.tokenizer).__name__} does more than put special tokens around a text; pass "
+            "add_special_tokens=False"
         )
-    words: Sequence[Any] = [None] * len(texts)
-    if getattr(tokenizer, "is_fast", False):
-        words = [_word_numbers(encoding.word_ids) for encoding in batch.encodings]
-    return [
-        (np.array(ids, dtype=np.int64), numbers)
-        for ids, numbers in zip(batch["input_ids"], words, strict=True)
-    ]
+
+    def _tokenized(
+        self, texts: Sequence[str]
+    ) -> list[tuple[Int64[np.ndarray, " token"], Int64[np.ndarray, "token 2"] | None]]:
+        """Ids and places of the tokens of every text, without special tokens around; None for places unknown."""
+        if not texts:
+            return []
+        fast = bool(getattr(self.tokenizer, "is_fast", False))
+        with settings_restored(self.tokenizer):
+            batch = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                padding=False,
+                truncation=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                return_offsets_mapping=fast,
+                verbose=False,
+            )
+        rows = [np.array(ids, dtype=np.int64) for ids in batch["input_ids"]]
+        if not fast:
+            return [(ids, self._spans_by_decoding(text, ids)) for text, ids in zip(texts, rows, strict=True)]
+        places = [np.array(offsets, dtype=np.int64).reshape(-1, 2) for offsets in batch["offset_mapping"]]
+        return [
+            (ids, np.where(self._blank[ids][:, None], 0, spans))
+            for ids, spans in zip(rows, places, strict=True)
+        ]
+
+    def _spans_by_decoding(
+        self, text: str, ids: Int64[np.ndarray, " token"]
+    ) -> Int64[np.ndarray, "token 2"] | None:
+        """Where the tokens of a slow tokenizer lie, from what each of them adds to a growing decoded text."""
+        pieces: list[str] = []
+        for start in range(0, len(ids), _TOKENS_TO_DECODE):
+            block = ids[start : start + _TOKENS_TO_DECODE].tolist()
+            grown = [
+                str(self.tokenizer.decode(block[:n], clean_up_tokenization_spaces=False))
+                for n in range(len(block) + 1)
+            ]
+            if any(not longer.startswith(shorter) for shorter, longer in pairwise(grown)):
+                return None
+            pieces += [longer[len(shorter) :] for shorter, longer in pairwise(grown)]
+        return spans_by_decoding(text, pieces, (ids == self.tokenizer.unk_token_id).tolist())
 
 
-def _word_numbers(words: list[int | None]) -> Int64[np.ndarray, "_"]:
-    return np.array([-1 if word is None else word for word in words], dtype=np.int64)
-
-
-def _together(
-    parts: Sequence[tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"] | None]],
-) -> tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"] | None]:
-    """The tokens of the pieces of a text, with words numbered through."""
-    ids = np.concatenate([ids for ids, _ in parts])
-    if any(words is None for _, words in parts):
-        return ids, None
-    numbered, n_words = [], 0
-    for _, words in parts:
-        assert words is not None
-        numbered.append(np.where(words < 0, -1, words + n_words))
-        n_words += int(words.max(initial=-1)) + 1
-    return ids, np.concatenate(numbered)
+def source_of(text: str) -> int:
+    """The hash by which all documents of a text are known to have come from it."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _pieces(text: str) -> list[str]:
@@ -177,19 +228,3 @@ def _pieces(text: str) -> list[str]:
         pieces.append(text[start:stop])
         start = stop
     return [*pieces, text[start:]]
-
-
-def _parts(words: Int64[np.ndarray, "_"] | None, length: int, room: int) -> Iterator[tuple[int, int]]:
-    """Where the parts of a long document begin and end: between words, unless one word fills the room."""
-    start = 0
-    while length - start > room:
-        stop = start + room
-        if words is not None and words[stop] >= 0:
-            # The first token of the word that the limit would cut through.
-            whole = stop
-            while whole > start and words[whole - 1] == words[stop]:
-                whole -= 1
-            stop = whole if whole > start else stop
-        yield start, stop
-        start = stop
-    yield start, length

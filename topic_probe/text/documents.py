@@ -1,0 +1,396 @@
+"""Documents: token ids in any usual shape, with what of them are words and where they came from.
+
+Everything that measures or fits takes documents through this module, so that a list of ids, a tensor, a padded batch
+and a tokenizer's output all mean the same, and every document that is left out or cut is counted, in one way.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+Long = Literal["cut", "chunk"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document: its token ids and, where the text was at hand, what of it are words, and where it came from.
+
+    Attributes:
+        ids: token ids without padding.
+        word_index: for every token the number of the word of the text that it makes up, alone or with others; -1 for
+            tokens of no word, of several, or of a word that a cut has parted. None where nobody saw the text: every
+            token then is a word of its own.
+        special: True on special tokens; None where unknown.
+        source: a hash of the text or article that it was cut from, the same for all its pieces; None takes that of
+            the ids.
+    """
+
+    ids: Int64[Tensor, " position"]
+    word_index: Int64[Tensor, " position"] | None = None
+    special: Bool[Tensor, " position"] | None = None
+    source: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 1 or self.ids.dtype != torch.int64:
+            raise TypeError(
+                f"a Document needs one row of int64 ids, not {self.ids.dtype} of shape {tuple(self.ids.shape)}"
+            )
+        for name, part in (("word_index", self.word_index), ("special", self.special)):
+            if part is not None and part.shape != self.ids.shape:
+                raise ValueError(
+                    f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
+                    f"{tuple(part.shape)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def whole(self) -> Bool[Tensor, " position"] | None:
+        """True on tokens that are a whole word by themselves; None where nobody saw the text."""
+        if self.word_index is None:
+            return None
+        _, place, count = self.word_index.unique(return_inverse=True, return_counts=True)
+        return (self.word_index >= 0) & (count[place] == 1)
+
+    @property
+    def origin(self) -> int:
+        """The source, or where nobody named one the document itself."""
+        return self.key if self.source is None else self.source
+
+    @property
+    def key(self) -> int:
+        """A signed 64-bit hash of the ids: the same document has the same key everywhere and always."""
+        digest = hashlib.blake2b(self.ids.numpy().tobytes(), digest_size=8).digest()
+        return int.from_bytes(digest, "little", signed=True)
+
+    def part(self, places: Int64[Tensor, " kept"]) -> "Document":
+        """The document at some of its places; its source stays."""
+        word_index, special = (
+            None if part is None else part[places] for part in (self.word_index, self.special)
+        )
+        return Document(self.ids[places], word_index, special, self.origin)
+
+    def pieces(self, max_length: int, specials: Bool[Tensor, " position"]) -> Iterator["Document"]:
+        """Documents of at most ``max_length`` tokens, each between the special tokens around the whole one.
+
+        They end between two words, unless a single word is longer: that one is no word any more.
+
+        Args:
+            max_length: Tokens at most, special ones included.
+            specials: Which tokens are special.
+        """
+        text = (~specials).nonzero().flatten()
+        first, stop = (int(text[0]), int(text[-1]) + 1) if len(text) else (0, len(self))
+        room = max_length - first - (len(self) - stop)
+        if room < 1:
+            raise ValueError(
+                f"max_length must leave room for a token beside the {len(self) - stop + first} special ones, got "
+                f"{max_length}"
+            )
+        before, after = torch.arange(first), torch.arange(stop, len(self))
+        for start, end, parted in _between_words(self.word_index, first, stop, room):
+            piece = self.part(torch.cat([before, torch.arange(start, end), after]))
+            yield piece if parted is None else piece._without_words(parted)
+
+    def _without_words(self, numbers: Int64[Tensor, " word"]) -> "Document":
+        """The document with some of its words being none."""
+        assert self.word_index is not None
+        return replace(self, word_index=self.word_index.masked_fill(torch.isin(self.word_index, numbers), -1))
+
+
+def _between_words(
+    word_index: Int64[Tensor, " position"] | None, start: int, stop: int, room: int
+) -> Iterator[tuple[int, int, Int64[Tensor, " word"] | None]]:
+    """Where the pieces of a long document begin and end, and the words that these ends part."""
+    if word_index is None:
+        yield from ((place, min(place + room, stop), None) for place in range(start, stop, room))
+        return
+    numbers = word_index.tolist()
+    while start < stop:
+        end = min(start + room, stop)
+        if end < stop and numbers[end] >= 0:
+            # The first token of the word that the limit would cut through.
+            first = end
+            while first > start and numbers[first - 1] == numbers[end]:
+                first -= 1
+            end = first if first > start else end
+        ends = word_index[[start, end - 1]]
+        outside = torch.cat([word_index[:start], word_index[end:]])
+        yield start, end, ends[torch.isin(ends, outside)]
+        start = end
+
+
+@dataclass
+class Counts:
+    """What was read, cut and left out; parts add up.
+
+    Attributes:
+        texts: Texts read, those included that are no text.
+        documents: Documents, or pieces of documents.
+        tokens: Tokens of these, special ones included.
+        without_words: Documents of which nobody saw the text, so that every token was taken as a word.
+        left_out: Reason → how many texts, documents or tokens were left out or changed for it.
+    """
+
+    texts: int = 0
+    documents: int = 0
+    tokens: int = 0
+    without_words: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def add(self, document: Document) -> None:
+        """Count a document."""
+        self.documents += 1
+        self.tokens += len(document)
+        self.without_words += document.word_index is None
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.texts + other.texts,
+            self.documents + other.documents,
+            self.tokens + other.tokens,
+            self.without_words + other.without_words,
+            self.left_out + other.left_out,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The counts as plain values, for a provenance or a file."""
+        return {**asdict(self), "left_out": {reason: n for reason, n in sorted(self.left_out.items()) if n}}
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any]) -> "Counts":
+        """What had this summary."""
+        return cls(**{**summary, "left_out": Counter(summary["left_out"])})
+
+
+def cut_documents(
+    documents: Iterable[Document],
+    vocabulary_size: int | None,
+    max_length: int | None,
+    long: Long,
+    counts: Counts,
+    special_ids: Collection[int] = (),
+) -> Iterator[Document]:
+    """The documents, checked, counted, and cut or chunked where they are too long; empty ones are left out."""
+    specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
+    for number, document in enumerate(documents):
+        if len(document) == 0:
+            counts.left_out["empty documents"] += 1
+            continue
+        _check_range(document.ids, vocabulary_size, number)
+        for piece in cut(document, max_length, long, counts, specials):
+            counts.add(piece)
+            yield piece
+
+
+def cut(
+    document: Document,
+    max_length: int | None,
+    long: Long,
+    counts: Counts,
+    special_ids: Int64[Tensor, " special"],
+) -> Iterator[Document]:
+    """The document, or if it is too long its beginning ("cut") or all its pieces ("chunk")."""
+    if max_length is None or len(document) <= max_length:
+        yield document
+        return
+    special = torch.isin(document.ids, special_ids)
+    special = special if document.special is None else special | document.special
+    pieces = document.pieces(max_length, special)
+    if long == "chunk":
+        counts.left_out[f"documents cut into pieces of {max_length} tokens"] += 1
+        yield from pieces
+        return
+    beginning = next(pieces)
+    counts.left_out[f"documents cut at {max_length} tokens"] += 1
+    counts.left_out["tokens cut off"] += len(document) - len(beginning)
+    yield beginning
+
+
+def _check_range(ids: Tensor, vocabulary_size: int | None, number: int) -> None:
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0:
+        raise ValueError(
+            f"document {number} holds the negative id {lowest}; padding must be masked, not marked"
+        )
+    if vocabulary_size is not None and highest >= vocabulary_size:
+        raise ValueError(
+            f"document {number} holds the token id {highest}, but the model knows 0..{vocabulary_size - 1}; "
+            "was it encoded with another tokenizer?"
+        )
+
+
+def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
+    """The single documents in whatever `token_batches` takes, without padding."""
+    if isinstance(documents, str | bytes):
+        raise TypeError(_NEEDS_TOKENIZER.format("a string"))
+    if _is_batch(documents):
+        yield from _from_batch(documents, pad_id)
+        return
+    if isinstance(documents, Document):
+        documents = [documents]
+    if not isinstance(documents, Iterable):
+        raise TypeError(f"documents must be an iterable of token-id lists, not {type(documents).__name__}")
+    for number, item in enumerate(documents):
+        if isinstance(item, Document):
+            yield item
+        elif _is_batch(item):
+            yield from _from_batch(item, pad_id)
+        else:
+            yield Document(_one_document(item, number, pad_id))
+
+
+_NEEDS_TOKENIZER = (
+    "documents must be token ids, but {} came: encode texts first with "
+    "topic_probe.encode_texts(texts, tokenizer), using the tokenizer of the model"
+)
+
+
+def _is_batch(item: Any) -> bool:
+    if isinstance(item, Mapping) or (hasattr(item, "ids") and hasattr(item, "mask")):
+        return True
+    return _is_pair(item) or getattr(item, "ndim", 0) == 2
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether something is ids with their mask; a list of two tables may also be two batches without masks."""
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    ids, mask = item
+    if getattr(ids, "ndim", 0) != 2 or getattr(mask, "ndim", 0) != 2:
+        return False
+    return isinstance(item, tuple) or (ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all()))
+
+
+def _from_batch(item: Any, pad_id: int | None) -> Iterator[Document]:
+    ids, mask, word_index, special = (_rows(part) for part in _parts(item))
+    _check_table(ids, mask, pad_id)
+    for number, row in enumerate(ids):
+        tokens = _one_document(row, number, pad_id if mask is None else None)
+        kept = slice(None) if mask is None else _real(mask[number], tokens, number)
+        extras = [
+            None if part is None else _extra(part[number], dtype, tokens, number)[kept]
+            for part, dtype in ((word_index, torch.int64), (special, torch.bool))
+        ]
+        yield Document(tokens[kept], *extras)  # type: ignore[arg-type]
+
+
+def _parts(item: Any) -> tuple[Any, Any, Any, Any]:
+    """Ids, mask, word numbers and special flags of a batch, or None for what it does not have."""
+    if isinstance(item, Mapping):
+        if "input_ids" not in item:
+            raise TypeError(
+                f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
+            )
+        special = item.get("special_tokens_mask")
+        return item["input_ids"], item.get("attention_mask"), item.get("word_index"), special
+    if _is_pair(item):
+        return item[0], item[1], None, None
+    if hasattr(item, "mask"):
+        return item.ids, item.mask, getattr(item, "word_index", None), getattr(item, "special", None)
+    return item, None, None, None
+
+
+def _rows(part: Any) -> Any:
+    """A part of a batch as rows; a single document, as a row of a dataset has it, is a batch of one."""
+    if part is None:
+        return None
+    if isinstance(part, str | bytes):
+        raise TypeError(_NEEDS_TOKENIZER.format("a string"))
+    if hasattr(part, "ndim"):
+        return part[None] if part.ndim == 1 else part
+    return [part] if len(part) == 0 or not hasattr(part[0], "__len__") else part
+
+
+def _check_table(ids: Any, mask: Any, pad_id: int | None) -> None:
+    """Refuses a mask of another shape, and a padded table without one."""
+    shape = tuple(ids.shape) if hasattr(ids, "shape") else (len(ids),)
+    if mask is not None:
+        mask_shape = tuple(mask.shape) if hasattr(mask, "shape") else (len(mask),)
+        known = 1 if 1 in (len(shape), len(mask_shape)) else None  # of rows in a list only their number
+        if shape[:known] != mask_shape[:known]:
+            raise ValueError(f"the mask must have the shape of the ids, {shape}, not {mask_shape}")
+        return
+    table = len(shape) == 2 and shape[1] > 0 and pad_id is not None
+    if table and bool(((ids[:, 0] == pad_id) | (ids[:, -1] == pad_id)).any()):
+        raise ValueError(
+            f"a batch of shape {shape} came without a mask and has rows that begin or end with the padding id "
+            f"{pad_id}; pass (ids, mask), or the documents as lists without padding"
+        )
+
+
+def _real(mask: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
+    """Which tokens of one document are real, checked."""
+    kept = torch.as_tensor(mask)
+    if kept.shape != ids.shape:
+        raise ValueError(
+            f"the mask of document {number} must have an entry for each of its {len(ids)} ids, not the shape "
+            f"{tuple(kept.shape)}"
+        )
+    if not bool(((kept == 0) | (kept == 1)).all()):
+        raise ValueError("the mask must hold 1 on real tokens and 0 on padding; this one holds other values")
+    kept = kept.to("cpu", torch.bool)
+    places = kept.nonzero()
+    if len(places) and int(places[-1] - places[0]) >= len(places):
+        raise ValueError(
+            f"the mask of document {number} hides tokens in its middle; only padding before or behind a document "
+            "can be taken off, so remove those tokens or leave them in"
+        )
+    return kept
+
+
+def _extra(part: Any, dtype: torch.dtype, ids: Tensor, number: int) -> Tensor:
+    """Word numbers or special flags of one document, checked."""
+    if isinstance(part, Sequence):  # tokenizers say None where there is no word
+        part = [-1 if value is None else value for value in part]
+    values = torch.as_tensor(part).to("cpu", dtype)
+    if values.shape != ids.shape:
+        raise ValueError(
+            f"word numbers and special flags of document {number} must have an entry for each of its {len(ids)} ids, "
+            f"not the shape {tuple(values.shape)}"
+        )
+    return values
+
+
+def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
+    if isinstance(item, str | bytes):
+        raise TypeError(_NEEDS_TOKENIZER.format(f"a string (document {number})"))
+    if item is None:
+        raise TypeError(f"document {number} is None; leave missing documents out")
+    if isinstance(item, int) or getattr(item, "ndim", 1) == 0:
+        raise TypeError(
+            "documents must be a list of documents; this looks like one document: wrap it in a list"
+        )
+    ids = _integer_tensor(item, f"document {number}")
+    if ids.ndim != 1:
+        raise TypeError(f"document {number} must be one row of token ids, not of shape {tuple(ids.shape)}")
+    if (
+        pad_id is not None
+        and len(ids) > 2
+        and any(bool((end == pad_id).all()) for end in (ids[:2], ids[-2:]))
+    ):
+        raise ValueError(
+            f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask; pass "
+            "(ids, mask), or the documents without padding"
+        )
+    return ids
+
+
+def _integer_tensor(values: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name} must hold token ids (integers), not {type(values).__name__}: {error}"
+        ) from None
+    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise TypeError(f"{name} must hold token ids (integers), not {tensor.dtype}")
+    return tensor.detach().to("cpu", torch.int64)
