@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
     from topic_probe.text import word_tokenizer as word_tokenizer
-    from topic_probe.text.batches import Document as Document
-    from topic_probe.text.batches import encode_texts as encode_texts
     from topic_probe.text.cooccurrence import Cooccurrence as Cooccurrence
     from topic_probe.text.cooccurrence import count_cooccurrence as count_cooccurrence
     from topic_probe.text.corpus import Corpus as Corpus
     from topic_probe.text.corpus import DocumentStream as DocumentStream
+    from topic_probe.text.documents import Document as Document
+    from topic_probe.text.encoder import encode_texts as encode_texts
     from topic_probe.text.lda import TopicFit as TopicFit
     from topic_probe.text.lda import fit_topics as fit_topics
     from topic_probe.text.stability import TopicStability as TopicStability
@@ -68,7 +68,7 @@ _PUBLIC = {
     "Contrast": "topic_probe.contrast",
     "Cooccurrence": "topic_probe.text.cooccurrence",
     "Corpus": "topic_probe.text.corpus",
-    "Document": "topic_probe.text.batches",
+    "Document": "topic_probe.text.documents",
     "DocumentStream": "topic_probe.text.corpus",
     "DynamicsReport": "topic_probe.train.stages",
     "EmbeddingReport": "topic_probe.measure.embeddings",
@@ -90,7 +90,7 @@ _PUBLIC = {
     "build_toy": "topic_probe.toy.model",
     "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.text.cooccurrence",
-    "encode_texts": "topic_probe.text.batches",
+    "encode_texts": "topic_probe.text.encoder",
     "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.text.lda",
     "load_report": "topic_probe.report",

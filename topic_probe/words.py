@@ -172,16 +172,19 @@ def spans_by_decoding(
     spans = np.zeros((len(pieces), 2), dtype=np.int64)
     reached = 0
     unplaced: list[int] = []  # unknown tokens, until the next known one says where they end
+    beginnings: list[int] = []  # tokens that begin a character, until one ends it
     for number, (piece, is_unknown) in enumerate(zip(pieces, unknown, strict=True)):
         if is_unknown:
             unplaced.append(number)
+        elif not piece:
+            beginnings.append(number)
         elif wanted := without_marks(piece):
             begin = letters.find(wanted, reached) if unplaced else reached
             if begin < 0 or not letters.startswith(wanted, begin):
                 return None
             spans[unplaced] = _place(places, reached, begin)
-            spans[number] = _place(places, begin, begin + len(wanted))
-            reached, unplaced = begin + len(wanted), []
+            spans[[*beginnings, number]] = _place(places, begin, begin + len(wanted))
+            reached, unplaced, beginnings = begin + len(wanted), [], []
     if unplaced:
         spans[unplaced] = _place(places, reached, len(letters))
         return spans

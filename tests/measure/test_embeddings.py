@@ -19,7 +19,7 @@ from transformers import (
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.states import state_sums
 from topic_probe.report import load_report
-from topic_probe.text.batches import Document
+from topic_probe.text.documents import Document
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy

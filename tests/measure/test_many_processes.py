@@ -18,7 +18,7 @@ import topic_probe as tp
 from topic_probe.contrast import SourceSums
 from topic_probe.measure import processes, stream
 from topic_probe.measure.totals import Totals, add_up
-from topic_probe.text.batches import Document, Intake
+from topic_probe.text.documents import Counts, Document
 
 PROGRAM = Path(many_processes.__file__)
 
@@ -191,7 +191,7 @@ def test_added_totals_do_not_depend_on_the_number_of_processes(size, limit):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(found.sums["numbers"], expected.sums["numbers"])
         assert found.left_out == expected.left_out == Counter(odd=32)
-        assert (found.measured, found.intake) == (63, Intake(63, left_out=Counter(all=63)))
+        assert (found.measured, found.intake) == (63, Counts(63, left_out=Counter(all=63)))
 
 
 def test_no_documents_in_any_process_add_up_to_none():

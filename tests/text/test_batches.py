@@ -6,12 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-import transformers as hf
-from real_text import minilm_folder
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from topic_probe.text import batches
-from topic_probe.text.batches import Document, Intake, encode_texts, token_batches
+from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import Counts, Document, cut_documents
 from topic_probe.toy.world import Documents, World
 
 WANTED = [[5, 6, 7], [8], [9, 10]]
@@ -76,7 +74,7 @@ def test_documents_in_any_usual_shape_mean_the_same(shape):
     assert batch.mask.int().tolist() == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
     assert (batch.ids.dtype, batch.mask.dtype) == (torch.int64, torch.bool)
     assert not batch.special.any()
-    assert batch.word_index is None
+    assert batch.without_words.all()
 
 
 @pytest.mark.parametrize("table", [IDS[:1], IDS[:1].numpy(), torch.tensor([[5, 6, 7]], dtype=torch.uint8)])
@@ -109,17 +107,21 @@ def test_a_batch_carries_words_specials_and_keys():
     ]  # fmt: skip
     (batch,) = token_batches(given, special_ids={8}, pad_id=3)
     assert batch.ids.tolist() == [[101, 5, 6, 102], [7, 8, 9, 3]]
-    assert batch.word_index.tolist() == [[-1, 0, 0, -1], [0, 1, -1, -1]]
+    assert batch.word_index.tolist() == [[-1, 0, 0, -1], [0, -1, -1, -1]]
+    assert batch.whole.int().tolist() == [[0, 0, 0, 0], [1, 0, 0, 0]]
+    assert batch.without_words.tolist() == [False, False]
     assert batch.special.int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
     assert batch.keys.tolist() == [Document(torch.tensor(row)).key for row in ([101, 5, 6, 102], [7, 8, 9])]
 
 
-def test_word_numbers_of_a_batch_are_only_given_where_all_its_documents_have_them():
-    given = [Document(torch.tensor([5, 6]), torch.tensor([0, 1])), [7]]
-    intake = Intake()
-    (batch,) = token_batches(given, intake=intake)
-    assert batch.word_index is None
-    assert intake.without_word_index == 1
+def test_of_bare_ids_every_token_is_a_word_and_that_is_counted():
+    given = [Document(torch.tensor([5, 6, 7]), torch.tensor([0, 0, 1])), [7]]
+    counts = Counts()
+    (batch,) = token_batches(given, counts=counts)
+    assert batch.word_index.tolist() == [[0, 0, 1], [0, -1, -1]]
+    assert batch.whole.int().tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert batch.without_words.tolist() == [False, True]
+    assert counts.without_words == 1
 
 
 def test_padding_is_not_special_even_where_its_id_is():
@@ -206,69 +208,97 @@ def test_memory_stays_flat_however_long_the_stream():
 
 
 def test_empty_documents_are_counted():
-    intake = Intake()
+    counts = Counts()
     given = [[], [5], torch.zeros(0, dtype=torch.int64), {"input_ids": []}, (IDS, 0 * MASK)]
-    assert read(given, intake=intake) == [[5]]
-    assert intake.left_out == {"empty documents": 6}
-    assert (intake.documents, intake.tokens) == (1, 1)
+    assert read(given, counts=counts) == [[5]]
+    assert counts.left_out == {"empty documents": 6}
+    assert (counts.documents, counts.tokens) == (1, 1)
 
 
 def test_nothing_at_all_gives_no_batch():
     assert read([]) == []
     assert read(torch.zeros(0, 5, dtype=torch.int64), pad_id=0) == []
-    intake = Intake()
-    assert read(torch.zeros(2, 0, dtype=torch.int64), pad_id=0, intake=intake) == []
-    assert intake.left_out == {"empty documents": 2}
+    counts = Counts()
+    assert read(torch.zeros(2, 0, dtype=torch.int64), pad_id=0, counts=counts) == []
+    assert counts.left_out == {"empty documents": 2}
 
 
 def test_long_documents_are_cut_and_what_is_cut_off_is_counted():
-    intake = Intake()
-    assert read([[5, 6, 7, 8, 9], [5, 6], [1, 2, 3, 4]], max_length=3, intake=intake) == [
+    counts = Counts()
+    assert read([[5, 6, 7, 8, 9], [5, 6], [1, 2, 3, 4]], max_length=3, counts=counts) == [
         [5, 6, 7],
         [1, 2, 3],
         [5, 6],
     ]
-    assert intake.left_out == {"documents cut at 3 tokens": 2, "tokens cut off": 3}
-    assert (intake.documents, intake.tokens) == (3, 8)
-    assert intake.summary() == {
-        "documents": 3, "tokens": 8, "documents_without_word_index": 3,
+    assert counts.left_out == {"documents cut at 3 tokens": 2, "tokens cut off": 3}
+    assert (counts.documents, counts.tokens) == (3, 8)
+    assert counts.summary() == {
+        "texts": 0, "documents": 3, "tokens": 8, "without_words": 3,
         "left_out": {"documents cut at 3 tokens": 2, "tokens cut off": 3},
     }  # fmt: skip
 
 
-def test_long_documents_are_chunked_and_nothing_of_them_is_lost():
-    intake = Intake()
+def test_long_documents_are_chunked_between_words_and_each_piece_has_the_special_tokens():
+    counts = Counts()
     document = Document(
-        torch.tensor([5, 6, 7, 8, 9]), torch.tensor([0, 1, 1, 2, 3]), torch.tensor([1, 0, 0, 0, 1]).bool()
+        torch.tensor([1, 5, 6, 7, 8, 9, 2]),
+        torch.tensor([-1, 0, 1, 1, 2, 3, -1]),
+        torch.tensor([1, 0, 0, 0, 0, 0, 1]).bool(),
     )
-    (batch,) = token_batches([document], max_length=2, long="chunk", intake=intake)
-    assert batch.ids.tolist() == [[5, 6], [7, 8], [9, 0]]
-    assert batch.word_index.tolist() == [[0, 1], [1, 2], [3, -1]]
-    assert batch.special.int().tolist() == [[1, 0], [0, 0], [1, 0]]
-    assert intake.left_out == {"documents chunked at 2 tokens": 1}
-    assert (intake.documents, intake.tokens) == (3, 5)
+    (batch,) = token_batches([document], max_length=4, long="chunk", counts=counts)
+    # Room for two tokens; the word of 6 and 7 is not parted.
+    assert batch.ids.tolist() == [[1, 6, 7, 2], [1, 8, 9, 2], [1, 5, 2, 0]]
+    assert batch.word_index.tolist() == [[-1, 1, 1, -1], [-1, 2, 3, -1], [-1, 0, -1, -1]]
+    assert batch.special.int().tolist() == [[1, 0, 0, 1], [1, 0, 0, 1], [1, 0, 1, 0]]
+    assert set(batch.sources.tolist()) == {document.key}
+    assert counts.left_out == {"documents cut into pieces of 4 tokens": 1}
+    assert (counts.documents, counts.tokens) == (3, 11)
+
+
+def test_bare_ids_are_chunked_by_the_special_ids_of_the_model():
+    assert read([[1, 5, 6, 7, 2]], max_length=4, long="chunk", special_ids={1, 2}) == [
+        [1, 5, 6, 2],
+        [1, 7, 2],
+    ]
+    assert read([[5, 6, 7]], max_length=2, long="chunk") == [[5, 6], [7]]
+
+
+@pytest.mark.parametrize("long", ["cut", "chunk"])
+def test_a_word_that_a_cut_parts_is_no_word(long):
+    # The word 1 is longer than the room, so it is parted: neither piece of it is a word.
+    document = Document(torch.tensor([5, 6, 7, 8, 9]), torch.tensor([0, 1, 1, 1, 2]))
+    parts = list(cut_documents([document], None, 2, long, Counts()))
+    wanted = [([5], [0]), ([6, 7], [-1, -1]), ([8, 9], [-1, 2])][: 1 if long == "cut" else 3]
+    assert [(part.ids.tolist(), part.word_index.tolist()) for part in parts] == wanted
+
+
+def test_room_for_no_token_is_refused():
+    with pytest.raises(
+        ValueError, match="max_length must leave room for a token beside the 2 special ones, got 2"
+    ):
+        read([[1, 5, 6, 2]], max_length=2, special_ids={1, 2})
 
 
 def test_documents_of_just_the_longest_length_are_left_alone():
-    intake = Intake()
+    counts = Counts()
     for long in ("cut", "chunk"):
-        assert read([[5, 6, 7]], max_length=3, long=long, intake=intake) == [[5, 6, 7]]
-    assert not intake.left_out
+        assert read([[5, 6, 7]], max_length=3, long=long, counts=counts) == [[5, 6, 7]]
+    assert not counts.left_out
 
 
 def test_documents_that_are_not_kept_take_no_place():
-    intake = Intake()
-    (batch,) = token_batches([[5], [6, 7], [8]], keep=lambda document: 8 not in document.ids, intake=intake)
+    counts = Counts()
+    (batch,) = token_batches([[5], [6, 7], [8]], keep=lambda document: 8 not in document.ids, counts=counts)
     assert batch.ids.tolist() == [[6, 7], [5, 0]]
-    assert intake.documents == 3
+    assert counts.documents == 3
 
 
 def test_five_million_tokens_are_one_document_like_any_other():
     ids = np.arange(5_000_000) % 30_000
     start = time.process_time()
-    intake = Intake()
-    assert sum(batch.mask.sum() for batch in token_batches([ids], max_length=512, intake=intake)) == 512
-    assert intake.left_out["tokens cut off"] == 5_000_000 - 512
+    counts = Counts()
+    assert sum(batch.mask.sum() for batch in token_batches([ids], max_length=512, counts=counts)) == 512
+    assert counts.left_out["tokens cut off"] == 5_000_000 - 512
     whole = token_batches([ids], max_length=512, long="chunk", vocabulary_size=30_000, batch_size=64)
     assert sum(int(batch.mask.sum()) for batch in whole) == 5_000_000
     assert time.process_time() - start < 10
@@ -430,194 +460,3 @@ def test_a_document_whose_parts_do_not_fit_is_refused(parts, error, match):
         object.__setattr__(bare, name, part)
     with pytest.raises(error, match=match):
         bare.__post_init__()
-
-
-# --------------------------------------------------------------------------------------------------- texts
-
-
-@pytest.fixture(scope="module")
-def wordpiece():
-    return hf.AutoTokenizer.from_pretrained(minilm_folder())
-
-
-def fast(backend, **specials):
-    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
-
-
-def byte_level():
-    """GPT-2's kind: bytes, merges, a space in front of a word belongs to it; no token is unknown."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "f")]
-    pieces = [*alphabet, *("".join(pair) for pair in merges), "<|endoftext|>"]
-    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return fast(backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-
-
-def unigram():
-    """T5's and XLM-R's kind: whole words behind a mark for the space, an end token added."""
-    pieces = [
-        ("<unk>", 0.0),
-        ("</s>", 0.0),
-        ("▁the", -1.0),
-        ("▁f", -3.0),
-        ("rog", -3.0),
-        ("▁", -5.0),
-        ("s", -6.0),
-    ]
-    backend = Tokenizer(models.Unigram(pieces, unk_id=0))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return fast(backend, unk_token="<unk>", eos_token="</s>")
-
-
-def without_words():
-    """Llama's kind: spaces become marks before anything is parted, so the whole text is one word to it."""
-    pieces = {piece: number for number, piece in enumerate(["<unk>", "▁", "t", "h", "e", "f", "▁t"])}
-    backend = Tokenizer(models.BPE(pieces, [("▁", "t")], unk_token="<unk>"))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return fast(backend, unk_token="<unk>")
-
-
-def test_word_pieces_know_their_words_and_specials(wordpiece):
-    (document,) = encode_texts(["The unbelievable frog."], wordpiece)
-    tokens = wordpiece.convert_ids_to_tokens(document.ids.tolist())
-    assert tokens == ["[CLS]", "the", "unbelievable", "frog", ".", "[SEP]"]
-    assert document.word_index.tolist() == [-1, 0, 1, 2, 3, -1]
-    assert document.special.int().tolist() == [1, 0, 0, 0, 0, 1]
-    (split,) = encode_texts(["frogspawn"], wordpiece, add_special_tokens=False)
-    assert len(split) > 1
-    assert split.word_index.tolist() == [0] * len(split)
-    assert not split.special.any()
-
-
-def test_byte_level_pieces_know_their_words():
-    (document,) = encode_texts(["the frog"], byte_level())
-    assert byte_level().convert_ids_to_tokens(document.ids.tolist()) == ["the", "Ġf", "r", "o", "g"]
-    assert document.word_index.tolist() == [0, 1, 1, 1, 1]
-
-
-def test_unigram_pieces_know_their_words_and_specials():
-    (document,) = encode_texts(["the frog the"], unigram())
-    assert unigram().convert_ids_to_tokens(document.ids.tolist()) == ["▁the", "▁f", "rog", "▁the", "</s>"]
-    assert document.word_index.tolist() == [0, 1, 1, 2, -1]
-    assert document.special.int().tolist() == [0, 0, 0, 0, 1]
-
-
-def test_a_tokenizer_that_takes_a_text_for_one_word_says_nothing_of_words():
-    tokenizer = without_words()
-    assert set(tokenizer("the fe").word_ids()) == {0}  # the failure: every token would be a piece of one word
-    (document,) = encode_texts(["the fe"], tokenizer)
-    assert document.word_index is None
-    (document,) = encode_texts(["the"], tokenizer)
-    assert document.word_index.tolist() == [0] * len(document)
-
-
-def test_a_slow_tokenizer_gives_ids_without_words():
-    tokenizer = hf.ByT5Tokenizer()
-    assert not tokenizer.is_fast
-    (document,) = encode_texts(["ab"], tokenizer)
-    assert document.ids.tolist() == [ord("a") + 3, ord("b") + 3, 1]
-    assert document.word_index is None
-    assert document.special.int().tolist() == [0, 0, 1]
-
-
-ODD = [
-    "🐸🐸 emoji",
-    "שלום עולם",
-    "a\x00b",
-    "",
-    "   ",
-    "[CLS] [MASK]",
-    "e\u0301",
-    "word" * 200,
-    "\u200b",
-    "日本語",
-]
-
-
-@pytest.mark.parametrize("make", ["wordpiece", "byte_level", "unigram", "without_words", "slow"])
-def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
-    makers = {
-        "byte_level": byte_level,
-        "unigram": unigram,
-        "without_words": without_words,
-        "slow": hf.ByT5Tokenizer,
-    }
-    tokenizer = wordpiece if make == "wordpiece" else makers[make]()
-    documents = list(encode_texts(ODD, tokenizer))
-    assert len(documents) == len(ODD)
-    for text, document in zip(ODD, documents, strict=True):
-        assert document.ids.tolist() == tokenizer(text)["input_ids"]
-        specials = [index in tokenizer.all_special_ids for index in document.ids.tolist()]
-        assert document.special.tolist() == specials
-    assert sorted(read(documents)) == sorted(document.ids.tolist() for document in documents if len(document))
-
-
-def test_texts_are_cut_with_their_special_tokens_kept(wordpiece):
-    (document,) = encode_texts(["frog " * 600], wordpiece, max_length=16)
-    assert len(document) == 16
-    assert document.ids[[0, -1]].tolist() == [101, 102]
-    (document,) = encode_texts(["frog " * 600], wordpiece)
-    assert len(document) == 602
-
-
-def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used():
-    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
-    before = tokenizer.backend_tokenizer.to_str()
-    assert tokenizer.backend_tokenizer.truncation["max_length"] == 128
-    assert tokenizer.backend_tokenizer.padding is not None
-    lengths = []
-    for document in encode_texts(["frog " * 200, "frog"], tokenizer):
-        lengths.append(len(document))
-        assert tokenizer.backend_tokenizer.to_str() == before
-    assert lengths == [202, 3]
-    (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
-    assert len(document) == 5
-    assert tokenizer.backend_tokenizer.to_str() == before
-
-
-def test_a_padded_batch_of_a_fast_tokenizer_gives_the_same_documents_as_its_texts(wordpiece):
-    texts = ["the frogspawn", "a toad and a longer text", "newt"]
-    batch = wordpiece(texts, padding=True, return_tensors="pt", return_special_tokens_mask=True)
-    ragged = wordpiece(texts, padding=False, truncation=False, return_special_tokens_mask=True)
-    single = [wordpiece(text, padding=False, return_special_tokens_mask=True) for text in texts]
-    expected = list(token_batches(encode_texts(texts, wordpiece)))
-    for given in (batch, ragged, single):
-        (found,) = token_batches(given, pad_id=0)
-        for name in ("ids", "mask", "keys", "special", "word_index"):
-            assert torch.equal(getattr(found, name), getattr(expected[0], name)), name
-
-
-@pytest.mark.parametrize(
-    ("texts", "error", "match"),
-    [
-        ("one text", TypeError, "texts must be a list of texts; this is one text: wrap it in a list"),
-        (["fine", None], TypeError, "text 1 must be a string, not NoneType"),
-        (["fine", b"bytes"], TypeError, "text 1 must be a string, not bytes"),
-        (
-            ["fine", "half \ud83d a frog"],
-            ValueError,
-            r"text 1 is no valid Unicode \(it holds half a character\)",
-        ),
-    ],
-)
-def test_what_is_no_text_is_refused_by_name(texts, error, match, wordpiece):
-    with pytest.raises(error, match=match):
-        # An iterator, because the type checker of the tests would look into a list before the code does.
-        list(encode_texts(texts if isinstance(texts, str) else iter(texts), wordpiece))
-
-
-def test_a_bare_text_is_refused_before_anything_is_read(wordpiece):
-    with pytest.raises(TypeError, match="this is one text"):
-        encode_texts("one text", wordpiece)
-
-
-def test_texts_are_streamed(wordpiece):
-    taken = []
-    stream = encode_texts((taken.append(number) or f"frog {number}" for number in range(10**9)), wordpiece)
-    next(stream)
-    assert taken == [0]
-    next(stream)
-    assert taken == [0, 1]

@@ -9,19 +9,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import saved_results
 import tokenizers
 import transformers
 from datasets import Dataset, DatasetDict, IterableDataset
 from real_text import minilm_folder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from topic_probe import storage
+from topic_probe.text import cache as cache_module
 from topic_probe.text import corpus as corpus_module
-from topic_probe.text import encoder, hub, sources, token_store
+from topic_probe.text import encoder, hub, sources
 from topic_probe.text.articles import prose
-from topic_probe.text.batches import encode_texts, token_batches
+from topic_probe.text.batches import token_batches
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
+from topic_probe.text.encoder import encode_texts
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]
@@ -699,7 +699,7 @@ OPTIONS = {"max_length": 6, "long": "chunk", "min_length": 2}
 def small_shards(monkeypatch):
     """Two texts at a time, and shards of some ten tokens."""
     monkeypatch.setattr(corpus_module, "_TEXTS_AT_ONCE", 2)
-    monkeypatch.setattr(token_store, "TOKENS_PER_SHARD", 10)
+    monkeypatch.setattr(cache_module, "TOKENS_PER_SHARD", 10)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -715,7 +715,9 @@ def test_a_cache_gives_the_same_documents_and_counts_without_tokenizing(make, tm
     assert same(list(second), documents)
     assert counted.texts == 0
     assert plain.counts == first.counts == second.counts
-    assert len(list(tmp_path.rglob("saved.json"))) > 2
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"shard.json", "tokens.safetensors"}
+    assert len(list(tmp_path.rglob("shard.json"))) > 2
 
 
 def lower_casing(lowercase):
@@ -767,9 +769,9 @@ def test_the_identity_of_a_tokenizer_ignores_what_every_call_sets(tokenizer):
     copy = transformers.AutoTokenizer.from_pretrained(minilm_folder())
     copy.backend_tokenizer.enable_truncation(7)
     copy.backend_tokenizer.no_padding()
-    assert token_store.tokenizer_identity(copy) == token_store.tokenizer_identity(tokenizer)
+    assert cache_module.tokenizer_identity(copy) == cache_module.tokenizer_identity(tokenizer)
     copy.add_special_tokens({"additional_special_tokens": ["frog"]})
-    assert token_store.tokenizer_identity(copy) != token_store.tokenizer_identity(tokenizer)
+    assert cache_module.tokenizer_identity(copy) != cache_module.tokenizer_identity(tokenizer)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -796,16 +798,17 @@ def test_a_damaged_shard_is_warned_about_and_made_again(damage, tmp_path):
     tokenizer = byte_level()
     corpus = Corpus.from_texts(MIXED)
     documents = list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS))
-    shards = sorted(path.parent for path in tmp_path.rglob("saved.json"))
-    arrays = saved_results.arrays_file(shards[1])
+    shards = sorted(path.parent for path in tmp_path.rglob("shard.json"))
+    arrays, told = shards[1] / "tokens.safetensors", shards[1] / "shard.json"
+    content = json.loads(told.read_text())
     if damage == "cut":
         arrays.write_bytes(arrays.read_bytes()[:-3])
     elif damage == "swap":
-        arrays.write_bytes(saved_results.arrays_file(shards[2]).read_bytes())
+        arrays.write_bytes((shards[2] / "tokens.safetensors").read_bytes())
     elif damage == "foreign":
-        saved_results.change_content(shards[1], key="0" * 64)
+        told.write_text(json.dumps({**content, "key": "0" * 64}))
     elif damage == "newer":
-        saved_results.change(shards[1], schema=2)
+        told.write_text(json.dumps({**content, "schema": 2}))
     else:
         arrays.unlink()
     with pytest.warns(UserWarning, match="a cached shard is made again, because it cannot be used"):
@@ -824,19 +827,19 @@ def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, tokenize
 def test_a_disk_that_fills_up_midway_costs_only_the_rest_of_the_cache(tmp_path, monkeypatch):
     tokenizer = byte_level()
     documents = list(Corpus.from_texts(MIXED).documents(tokenizer, **OPTIONS))
-    save, saved = storage.save, []
+    write, written = cache_module.save, []
 
-    def full(path, *arguments, **options):
-        if len(saved) == 2:
+    def full(path, files, *, overwrite):
+        if len(written) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        saved.append(path)
-        return save(path, *arguments, **options)
+        written.append(path)
+        return write(path, files, overwrite=overwrite)
 
-    monkeypatch.setattr(storage, "save", full)
+    monkeypatch.setattr(cache_module, "save", full)
     with pytest.warns(UserWarning, match="No space left on device") as warned:
         assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
     assert len(warned) == 1
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(cache_module, "save", write)
     assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
 
 
@@ -846,9 +849,9 @@ def test_a_cache_that_may_only_be_read_is_used(tmp_path, tokenizer, monkeypatch)
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Read-only file system")
 
-    monkeypatch.setattr(storage, "save", refuse)
+    monkeypatch.setattr(cache_module, "save", refuse)
     counted = Counted(tokenizer)
-    counted_class = token_store.tokenizer_identity
+    counted_class = cache_module.tokenizer_identity
     monkeypatch.setattr(corpus_module, "tokenizer_identity", lambda _: counted_class(tokenizer))
     assert same(list(Corpus.from_texts(TEXTS).documents(counted, cache=tmp_path)), documents)
     assert counted.texts == 0

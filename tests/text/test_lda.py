@@ -23,8 +23,8 @@ from topic_probe.text import bags as bags_module
 from topic_probe.text import coherence
 from topic_probe.text import lda as lda_module
 from topic_probe.text.bags import word_ids
-from topic_probe.text.batches import Document
 from topic_probe.text.corpus import Corpus
+from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.text.stability import topic_stability
 from topic_probe.topics import Topics

@@ -10,8 +10,8 @@ from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadMode
 
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.text.batches import Document
 from topic_probe.text.corpus import Corpus
+from topic_probe.text.documents import Document
 from topic_probe.text.word_tokenizer import SPECIAL_TOKENS, word_tokenizer
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MaskedBatch, Masking

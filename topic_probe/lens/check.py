@@ -257,7 +257,7 @@ def _is_causal(pattern: Any) -> bool:
 
 
 def _has_word_numbers(tokenizer: Any) -> bool:
-    from topic_probe.text.batches import encode_texts
+    from topic_probe.text.encoder import encode_texts
 
     if tokenizer is None or not getattr(tokenizer, "is_fast", False):
         return False

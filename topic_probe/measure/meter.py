@@ -21,7 +21,8 @@ from topic_probe.lens.sites import Site
 from topic_probe.measure.positions import Level, Units, between_units, labelled_units, padded_positions
 from topic_probe.measure.stream import run
 from topic_probe.measure.totals import Totals
-from topic_probe.text.batches import Document, TokenBatch
+from topic_probe.text.batches import TokenBatch
+from topic_probe.text.documents import Document
 from topic_probe.topics import Topics
 
 # Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
@@ -167,7 +168,7 @@ class Meter:
 
     def add(self, batch: TokenBatch) -> None:
         """Takes in a batch, in parts where memory or the host want it so."""
-        if self.level == "word" and batch.word_index is None:
+        if self.level == "word" and bool(batch.without_words.any()):
             raise ValueError(
                 "level='word' needs documents that say which tokens form a word: make them with "
                 "topic_probe.encode_texts(texts, tokenizer) and a fast tokenizer"

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from topic_probe.text.documents import Document
 from topic_probe.topics import Topics
 
 Level = Literal["token", "word"]
@@ -52,14 +53,8 @@ def labelled_units(
     Special tokens carry none. Where the tokenizer said which tokens form a word, neither do the pieces of split words,
     except at word level for split words that the topics know as a whole.
     """
-    if word_index is None:
-        whole = torch.ones_like(special)
-    else:
-        same_as_before = (word_index[1:] == word_index[:-1]) & (word_index[1:] >= 0)
-        piece = torch.zeros_like(special)
-        piece[1:] |= same_as_before
-        piece[:-1] |= same_as_before
-        whole = ~piece
+    document = Document(ids, word_index)
+    whole = torch.ones_like(special) if document.whole is None else document.whole
     # Entries beyond the vocabulary are split words; a padded table may use such ids for something else.
     labelled = (topics.labels(ids) >= 0) & (ids < topics.vocabulary_size) & ~special
     positions = (labelled & whole).nonzero().flatten()

@@ -11,8 +11,9 @@ from topic_probe.lens import capture
 from topic_probe.measure.checkpoint import Checkpoint, Past, key_sum, model_facts
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.totals import Totals, add_up
-from topic_probe.text.batches import Document, Intake, TokenBatch, read_documents, token_batches
+from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
+from topic_probe.text.documents import Counts, Document, read_documents
 from topic_probe.topics import Topics
 
 _NOTHING, _ALONE = Past(), Processes()
@@ -115,7 +116,7 @@ def take_in(
             vocabulary_size=capture.vocabulary_size(model),
             special_ids=reading.special_ids,
             keep=expected.keep,
-            intake=meter.totals.intake,
+            counts=meter.totals.intake,
         )
         stopped, past = run(
             meter,
@@ -174,7 +175,7 @@ def run(
 class _Expected:
     """How many documents will be in batches, by how many there are and the share of them that is kept."""
 
-    def __init__(self, documents: Any, keep: Callable[[Document], bool] | None, intake: Intake) -> None:
+    def __init__(self, documents: Any, keep: Callable[[Document], bool] | None, intake: Counts) -> None:
         stream = isinstance(documents, DocumentStream)
         self.n_documents = length_hint(documents, 0) if stream else 0
         self.wanted, self.intake, self.kept = keep, intake, 0
@@ -213,8 +214,8 @@ def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
     return documents
 
 
-def _counted(saved: Mapping[str, Any]) -> Intake:
-    return Intake(**{**saved, "left_out": Counter(saved.get("left_out"))})
+def _counted(saved: Mapping[str, Any]) -> Counts:
+    return Counts(**{**saved, "left_out": Counter(saved.get("left_out"))})
 
 
 def _check_alike(facts: Mapping[str, Any], processes: Processes) -> None:

@@ -16,7 +16,9 @@ from topic_probe.contrast import NO_RELATION, Contrast, relations
 from topic_probe.lens import capture
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.positions import labelled_units
-from topic_probe.text.batches import Document, TokenBatch, encode_texts, read_documents, token_batches
+from topic_probe.text.batches import TokenBatch, token_batches
+from topic_probe.text.documents import Document, read_documents
+from topic_probe.text.encoder import encode_texts
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import readable
 
@@ -225,7 +227,12 @@ def _one_document(
     notes = []
     if len(document) > limit:
         notes.append(f"Only the first {limit:,} of {len(document):,} tokens are shown and measured ({why}).")
-    return document.part(0, limit), notes
+    if len(document) > limit:
+        special = (
+            torch.zeros(len(document), dtype=torch.bool) if document.special is None else document.special
+        )
+        document = next(document.pieces(limit, special))
+    return document, notes
 
 
 def _is_whole_input(given: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from topic_probe.contrast import SourceSums
 from topic_probe.measure.processes import Processes
-from topic_probe.text.batches import Intake
+from topic_probe.text.documents import Counts
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Totals:
     sums: dict[str, np.ndarray] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     measured: int = 0
-    intake: Intake = field(default_factory=Intake)
+    intake: Counts = field(default_factory=Counts)
 
 
 def add_up(totals: Totals, processes: Processes) -> None:
@@ -40,17 +40,8 @@ def add_up(totals: Totals, processes: Processes) -> None:
         np.copyto(part, processes.add(part))
     totals.left_out = reduce(add, (left_out for left_out, _, _ in told), Counter())
     totals.measured = sum(measured for _, measured, _ in told)
-    totals.intake = reduce(_both, (intake for _, _, intake in told))
+    totals.intake = reduce(add, (intake for _, _, intake in told))
     totals.by_document = _documents_of_all(totals.by_document, processes)
-
-
-def _both(one: Intake, other: Intake) -> Intake:
-    return Intake(
-        one.documents + other.documents,
-        one.tokens + other.tokens,
-        one.without_word_index + other.without_word_index,
-        one.left_out + other.left_out,
-    )
 
 
 def _documents_of_all(own: SourceSums, processes: Processes) -> SourceSums:

@@ -16,10 +16,10 @@ from typing import Any
 
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
-from topic_probe.text.batches import Document
+from topic_probe.text.cache import tokenizer_identity
 from topic_probe.text.corpus import Corpus, DocumentStream
+from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
-from topic_probe.text.token_store import tokenizer_identity
 from topic_probe.topics import Topics
 
 HUB = {

@@ -3,7 +3,6 @@
 import tempfile
 import unicodedata
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from topic_probe.text.batches import Document, read_documents
+from topic_probe.text.documents import Counts, Document, read_documents
 from topic_probe.topics.models import stop_word_ids
 from topic_probe.topics.vocabulary import vocabulary_size
 
@@ -26,9 +25,6 @@ STOP, SPECIAL, NO_WORD, PIECE, RARE, COMMON = (
     "different words, in too many documents",
 )
 
-# In vocabularies that mark the beginning of a word more tokens than these do so.
-_SHARE_MARKED = 0.1
-
 
 @dataclass(frozen=True)
 class Words:
@@ -36,14 +32,10 @@ class Words:
 
     Attributes:
         reason: Why an id is not fitted, as a place in ``reasons``; 0 where it is.
-        lettered: Whether it has letters: a word of two such tokens is a split one.
-        begins: Whether it begins a word, where the vocabulary marks that (``Ġword``, ``▁word``); otherwise True.
         texts: Readable form of every id.
     """
 
     reason: Int64[np.ndarray, "vocabulary"]
-    lettered: Bool[np.ndarray, "vocabulary"]
-    begins: Bool[np.ndarray, "vocabulary"]
     texts: tuple[str, ...]
     reasons: tuple[str, ...] = ("", SPECIAL, NO_WORD, STOP)
 
@@ -54,7 +46,7 @@ def word_ids(
     """Token ids that are words by themselves, ascending: letters only, and no stop words.
 
     Special tokens, punctuation, numbers, pieces that continue a word (``##ing``) and single letters are none. A
-    byte-level or sentencepiece vocabulary does not tell every piece from a word; documents with word numbers do.
+    byte-level or sentencepiece vocabulary does not tell every piece from a word; documents of a text do.
 
     Args:
         tokenizer: A Hugging Face tokenizer.
@@ -68,19 +60,15 @@ def word_ids(
 def judge(tokenizer: Any, stop_words: Iterable[str] | None, min_letters: int) -> Words:
     """Every token id with the reason why it is no word to fit, if there is one."""
     size = vocabulary_size(tokenizer)
-    texts, begins = [""] * size, np.zeros(size, dtype=bool)
-    tokens = {index: str(token) for token, index in tokenizer.get_vocab().items()}
-    decoded = tokenizer.batch_decode([[index] for index in tokens])
-    for (index, token), text in zip(tokens.items(), decoded, strict=True):
-        texts[index], begins[index] = str(text).strip("▁ "), token.startswith(("Ġ", "▁"))
-    if begins.mean() < _SHARE_MARKED:
-        begins[:] = True
+    texts = [""] * size
+    ids = list(tokenizer.get_vocab().values())
+    for index, text in zip(ids, tokenizer.batch_decode([[index] for index in ids]), strict=True):
+        texts[index] = str(text).strip("▁ ")
     reason = np.array([0 if _is_word(text, min_letters) else 2 for text in texts], dtype=np.int64)
     reason[stop_word_ids(stop_words, tokenizer)] = 3
     special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
     reason[sorted(special | set(tokenizer.all_special_ids))] = 1
-    lettered = np.array([any(map(str.isalpha, text)) for text in texts], dtype=bool)
-    return Words(reason, lettered, begins, tuple(texts))
+    return Words(reason, tuple(texts))
 
 
 def _is_word(text: str, min_letters: int) -> bool:
@@ -173,51 +161,37 @@ class Reading:
 
     bags: Bags
     words: Words
-    documents: int = 0
-    tokens: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
         self.document_frequency = np.zeros(len(self.words.reason), dtype=np.int64)
 
     def read(self, documents: Any) -> None:
-        """Take the words of every document, and count the rest by its reason."""
+        """Keep the words of every document, and count the rest by its reason."""
         size = len(self.words.reason)
-        for document in read_documents(documents):
+        for number, document in enumerate(read_documents(documents)):
             ids = document.ids.numpy()
             if len(ids) and not 0 <= ids.min() <= ids.max() < size:
                 raise ValueError(
-                    f"document {self.documents} holds the token id {ids.max()}, the tokenizer has 0..{size - 1}: "
+                    f"document {number} holds the token id {ids.max()}, the tokenizer has 0..{size - 1}: "
                     "were the documents made with another tokenizer?"
                 )
-            self.documents += 1
-            self.tokens += len(ids)
-            kept = self._kept(document, ids)
-            unique, counts = np.unique(ids[kept], return_counts=True)
+            self.counts.add(document)
+            unique, counts = np.unique(ids[self._kept(document, ids)], return_counts=True)
             self.document_frequency[unique] += 1
             self.bags.add((unique, counts.astype(np.int64)))
         self.bags.flush()
 
     def _kept(self, document: Document, ids: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
+        """Which tokens are words to fit."""
         reason = self.words.reason[ids]
         if document.special is not None:
             reason = np.where(document.special.numpy(), 1, reason)
-        kept = reason == 0
+        kept: np.ndarray = reason == 0
         for place, count in enumerate(np.bincount(reason, minlength=4)[1:], 1):
-            self.left_out[self.words.reasons[place]] += int(count)
-        split = kept & self._split(document, ids)
-        self.left_out[PIECE] += int(split.sum())
-        whole: np.ndarray = kept & ~split
-        return whole
-
-    def _split(self, document: Document, ids: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
-        """Whether tokens are pieces of longer words, by the word numbers or else by how the tokens look."""
-        if document.word_index is None:
-            continues: np.ndarray = ~self.words.begins[ids]
-            return continues
-        # Sentencepiece counts punctuation to the word before it, so only tokens with letters make a word a split one.
-        numbers = document.word_index.numpy()
-        inside = numbers >= 0
-        pieces: np.ndarray = np.bincount(numbers[inside], self.words.lettered[ids[inside]], minlength=1)
-        split: np.ndarray = inside & (pieces[numbers] > 1)
-        return split
+            self.counts.left_out[self.words.reasons[place]] += int(count)
+        if document.whole is not None:
+            whole = document.whole.numpy()
+            self.counts.left_out[PIECE] += int((kept & ~whole).sum())
+            kept = kept & whole
+        return kept

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from topic_probe import storage
 from topic_probe.text.bags import Bags
-from topic_probe.text.batches import Document, Intake, cut_documents, read_documents
+from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def count_cooccurrence(
     vocabulary_size: int | None = None,
     max_words: int = MAX_WORDS,
     max_length: int | None = None,
-    long: str = "cut",
+    long: Long = "cut",
     progress: bool = False,
 ) -> Cooccurrence:
     """In how many documents every two of the words are, in one pass over the documents.
@@ -244,14 +244,14 @@ def count_cooccurrence(
     ids, size = _words(words, vocabulary_size)
     if max_words < 2:
         raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
-    intake = Intake()
+    read = Counts()
     bags = _bags(
         documents,
         ids,
         size if isinstance(words, Topics) else vocabulary_size,
         max_length,
         long,
-        intake,
+        read,
         progress,
     )
     counted, complete_above = ids, 0
@@ -259,17 +259,17 @@ def count_cooccurrence(
         counts = _count(bags, len(ids))
     else:
         counted, counts, complete_above = _count_most_frequent(bags, ids, max_words)
-    if not intake.documents:
+    if not read.documents:
         raise ValueError("no document is left to count in: there were none, or all were empty")
-    _check_documents(intake.documents)
+    _check_documents(read.documents)
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
     return Cooccurrence(
         words=torch.from_numpy(counted),
         counts=torch.from_numpy(counts),
-        n_documents=intake.documents,
+        n_documents=read.documents,
         vocabulary_size=size,
         complete_above=complete_above,
-        provenance={"options": options, "read": intake.summary()},
+        provenance={"options": options, "read": read.summary()},
     )
 
 
@@ -315,8 +315,8 @@ def _bags(
     ids: Int64[np.ndarray, " word"],
     vocabulary_size: int | None,
     max_length: int | None,
-    long: str,
-    intake: Intake,
+    long: Long,
+    read: Counts,
     progress: bool,
 ) -> Iterator[Int64[np.ndarray, "_"]]:
     """For every document the places in ``ids`` of the words that it has, ascending."""
@@ -328,21 +328,16 @@ def _bags(
         )
     place = np.full(int(ids[-1]) + 2, -1)
     place[ids] = np.arange(len(ids))
-    read = cut_documents(read_documents(documents), vocabulary_size, max_length, long, intake)
-    for document in tqdm(read, unit=" documents", disable=not progress):
+    pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)
+    for document in tqdm(pieces, unit=" documents", disable=not progress):
         # Ids above all words share the last entry, which is no word.
-        found = place[np.minimum(document.ids.numpy()[_whole(document)], len(place) - 1)]
-        yield np.unique(found[found >= 0])
+        known = place[np.minimum(document.ids.numpy()[_whole(document)], len(place) - 1)]
+        yield np.unique(known[known >= 0])
 
 
 def _whole(document: Document) -> Bool[np.ndarray, " position"]:
-    """Which tokens are neither special nor pieces of a split word."""
-    whole = np.ones(len(document), dtype=bool)
-    if document.word_index is not None:
-        numbers = document.word_index.numpy()
-        as_before = (numbers[1:] == numbers[:-1]) & (numbers[1:] >= 0)
-        whole[1:] &= ~as_before
-        whole[:-1] &= ~as_before
+    """Which tokens are words and not special."""
+    whole = np.ones(len(document), dtype=bool) if document.whole is None else document.whole.numpy().copy()
     if document.special is not None:
         whole &= ~document.special.numpy()
     return whole

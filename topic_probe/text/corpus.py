@@ -4,17 +4,16 @@ import copy
 import math
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from topic_probe.text.articles import GensimArticles
-from topic_probe.text.batches import Document
+from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
+from topic_probe.text.documents import Counts, Document, Long
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.hub import HubData
 from topic_probe.text.sources import Excluded, Files, Retry, Source, Texts, read_on
-from topic_probe.text.token_store import Progress, TokenStore, tokenizer_identity
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
@@ -158,31 +157,31 @@ class Corpus:
 
     def __iter__(self) -> Iterator[str]:
         """The texts. ValueError if there is none in the whole corpus."""
-        n, left_out = 0, Counter[str]()
+        counts = Counts()
         for _, entry in self._entries(Progress()):
             if isinstance(entry, Excluded):
-                left_out[entry.reason] += 1
+                counts.left_out[entry.reason] += 1
             else:
-                n += 1
+                counts.texts += 1
                 yield entry
-        if n == 0:
-            self._check_not_empty(left_out)
+        if counts.texts == 0:
+            self._check_not_empty(counts)
 
     def documents(
         self,
         tokenizer: Any,
         *,
         max_length: int | None = None,
-        long: str = "cut",
+        long: Long = "cut",
         min_length: int = 1,
         add_special_tokens: bool = True,
         cache: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> "DocumentStream":
-        """The texts as documents of token ids with word numbers and special flags.
+        """The texts as documents of token ids, with what of them are words and which text they are of.
 
         Args:
-            tokenizer: The tokenizer of the model, a Hugging Face one. A slow one gives no word numbers.
+            tokenizer: The tokenizer of the model, a Hugging Face one.
             max_length: Tokens of a document at most, special ones included; None: no limit. Documents end between
                 two words, unless a single word is longer.
             long: What becomes of longer ones: "cut" keeps the beginning, "chunk" makes several documents, each with its
@@ -238,10 +237,10 @@ class Corpus:
         total = self.source.n_entries
         return None if total is None else math.ceil(total / self.n_shards)
 
-    def _check_not_empty(self, left_out: Counter[str]) -> None:
+    def _check_not_empty(self, counts: Counts) -> None:
         # The share of one process may be empty where there are more processes than texts.
         if self.n_shards == 1:
-            why = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+            why = "; ".join(f"{count} {reason}" for reason, count in counts.left_out.items() if count)
             raise ValueError(f"the corpus has no document ({why or 'it is empty'})")
 
 
@@ -260,7 +259,7 @@ class DocumentStream:
         corpus: Corpus,
         tokenizer: Any,
         max_length: int | None,
-        long: str,
+        long: Long,
         min_length: int,
         add_special_tokens: bool,
         cache: str | os.PathLike[str] | None,
@@ -271,7 +270,8 @@ class DocumentStream:
         if min_length < 1:
             raise ValueError(f"min_length must be at least 1, got {min_length}")
         self.corpus, self.tokenizer = corpus, tokenizer
-        self._encoder = Encoder(tokenizer, max_length, long, min_length, add_special_tokens)
+        self._encoder = Encoder(tokenizer, max_length, long, add_special_tokens)
+        self._min_length = min_length
         self._cache, self._progress = cache, progress
         self._identity: str | None = None
         self._last: Progress | None = None
@@ -282,8 +282,8 @@ class DocumentStream:
         return {
             "corpus": self.corpus.provenance,
             "tokenizer": tokenizer_hash(self.tokenizer),
-            "options": self._encoder.options(),
-            "read": None if self._last is None else self._last.summary(),
+            "options": self._options,
+            "read": self.counts,
         }
 
     def identity(self) -> str | None:
@@ -304,11 +304,22 @@ class DocumentStream:
     @property
     def counts(self) -> dict[str, Any] | None:
         """What the last whole pass counted: texts, documents, tokens, and what was left out and why."""
-        return None if self._last is None else self._last.summary()
+        return None if self._last is None else self._last.counts.summary()
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What changes the documents, as JSON content."""
+        encoder = self._encoder
+        return {
+            "max_length": encoder.max_length,
+            "long": encoder.long,
+            "min_length": self._min_length,
+            "add_special_tokens": encoder.add_special_tokens,
+        }
 
     def __repr__(self) -> str:
         counts = "not read yet" if self._last is None else str(self.counts)
-        return f"DocumentStream({self.corpus!r}, {self._encoder.options()}): {counts}"
+        return f"DocumentStream({self.corpus!r}, {self._options}): {counts}"
 
     def __length_hint__(self) -> Any:
         """About how many documents there are (``operator.length_hint``), where each text is one."""
@@ -322,11 +333,11 @@ class DocumentStream:
         with tqdm(total=self.corpus._n_entries(), unit=" texts", disable=not self._progress) as bar:
             progress = Progress()
             for documents, progress in self._steps():
-                bar.update(progress.texts - bar.n)
+                bar.update(progress.counts.texts - bar.n)
                 yield from documents
         self._last = progress
-        if progress.documents == 0:
-            self.corpus._check_not_empty(Counter(progress.left_out))
+        if progress.counts.documents == 0:
+            self.corpus._check_not_empty(progress.counts)
 
     def _steps(self) -> Iterator[tuple[list[Document], Progress]]:
         """Documents in groups, each with the progress after it; cached groups first, then what they lack."""
@@ -343,26 +354,34 @@ class DocumentStream:
 
     def _tokenized(self, reached: Progress) -> Iterator[tuple[list[Document], Progress]]:
         texts: list[str] = []
-        left_out: Counter[str] = Counter()
-        n_entries = n_letters = 0
+        counts, n_letters = Counts(), 0
         for where, entry in self.corpus._entries(reached):
-            n_entries += 1
+            counts.texts += 1
             if isinstance(entry, Excluded):
-                left_out[entry.reason] += 1
+                counts.left_out[entry.reason] += 1
             else:
                 texts.append(entry)
                 n_letters += len(entry)
-            if n_entries == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
-                documents = self._encoder.encode(texts, left_out)
-                reached = replace(
-                    reached.plus(documents, texts=n_entries, left_out=left_out),
-                    part=where.part,
-                    place=where.place,
-                )
+            if counts.texts == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
+                documents = self._encoded(texts, counts)
+                reached = Progress(where.part, where.place, reached.counts + counts)
                 yield documents, reached
-                texts, left_out, n_entries, n_letters = [], Counter(), 0, 0
-        documents = self._encoder.encode(texts, left_out)
-        yield documents, replace(reached.plus(documents, texts=n_entries, left_out=left_out), finished=True)
+                texts, counts, n_letters = [], Counts(), 0
+        documents = self._encoded(texts, counts)
+        yield documents, replace(reached, counts=reached.counts + counts, finished=True)
+
+    def _encoded(self, texts: list[str], counts: Counts) -> list[Document]:
+        """The documents of some texts that are long enough, counted."""
+        kept = []
+        for document in (part for parts in self._encoder.encode(texts, counts) for part in parts or ()):
+            length = len(document) - self._encoder.n_around
+            if length >= self._min_length:
+                counts.add(document)
+                kept.append(document)
+            else:
+                counts.left_out[f"documents of fewer than {self._min_length} tokens"] += 1
+                counts.left_out["tokens in these"] += length
+        return kept
 
     def _store(self) -> TokenStore | None:
         if self._cache is None:
@@ -385,5 +404,5 @@ class DocumentStream:
             "texts": self._identity,
             "shard": [self.corpus.shard_index, self.corpus.n_shards],
             "tokenizer": tokenizer_identity(self.tokenizer),
-            "options": self._encoder.options(),
+            "options": self._options,
         }

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
@@ -57,15 +58,16 @@ class Document:
         """True on tokens that are a whole word by themselves; None where nobody saw the text."""
         if self.word_index is None:
             return None
-        _, place, count = self.word_index.unique(return_inverse=True, return_counts=True)
-        return (self.word_index >= 0) & (count[place] == 1)
+        numbers = self.word_index.numpy()
+        _, place, count = np.unique(numbers, return_inverse=True, return_counts=True)
+        return torch.from_numpy((numbers >= 0) & (count[place] == 1))
 
     @property
     def origin(self) -> int:
         """The source, or where nobody named one the document itself."""
         return self.key if self.source is None else self.source
 
-    @property
+    @cached_property
     def key(self) -> int:
         """A signed 64-bit hash of the ids: the same document has the same key everywhere and always."""
         digest = hashlib.blake2b(self.ids.numpy().tobytes(), digest_size=8).digest()
@@ -113,18 +115,19 @@ def _between_words(
     if word_index is None:
         yield from ((place, min(place + room, stop), None) for place in range(start, stop, room))
         return
-    numbers = word_index.tolist()
+    # Words are runs of tokens, so a cut parts the word that stands on both its sides.
+    joined = torch.zeros(stop + 1, dtype=torch.bool)
+    joined[1:stop] = (word_index[1:stop] == word_index[: stop - 1]) & (word_index[1:stop] >= 0)
     while start < stop:
         end = min(start + room, stop)
-        if end < stop and numbers[end] >= 0:
-            # The first token of the word that the limit would cut through.
-            first = end
-            while first > start and numbers[first - 1] == numbers[end]:
-                first -= 1
-            end = first if first > start else end
-        ends = word_index[[start, end - 1]]
-        outside = torch.cat([word_index[:start], word_index[end:]])
-        yield start, end, ends[torch.isin(ends, outside)]
+        inside = (
+            joined[start + 1 : end + 1].flip(0).logical_not().nonzero()
+        )  # places between two words, last first
+        end -= int(inside[0]) if len(inside) else 0
+        ends = torch.tensor(
+            [place for place, parted in ((start, joined[start]), (end - 1, joined[end])) if parted]
+        )
+        yield start, end, word_index[ends.long()]
         start = end
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,6 @@ from topic_probe.words import spans_by_decoding, words_of_tokens, written_withou
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
 _LONGEST_TEXT = 200_000
-# Texts that the tokenizer is given at once: enough for its threads, few enough to keep a stream a stream.
-_TEXTS_AT_ONCE = 32
 # Prefixes grow within so many tokens, so that a text ten times as long takes ten times as long.
 _TOKENS_TO_DECODE = 64
 
@@ -46,23 +44,20 @@ def encode_texts(
     """
     if isinstance(texts, str | bytes):
         raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
-    return _encoded(iter(texts), Encoder(tokenizer, max_length, "cut", add_special_tokens))
+    return _encoded(texts, Encoder(tokenizer, max_length, "cut", add_special_tokens))
 
 
-def _encoded(texts: Iterator[Any], encoder: "Encoder") -> Iterator[Document]:
-    number = 0
-    while group := list(islice(texts, _TEXTS_AT_ONCE)):
-        for place, text in enumerate(group, number):
-            _check_text(text, place)
-        for place, documents in enumerate(encoder.encode(group, Counts()), number):
-            if documents is None:
-                raise ValueError(
-                    f"text {place} ({group[place - number][:60]!r}) cannot be read: "
-                    f"{type(encoder.tokenizer).__name__} does not say where its tokens lie in a text, and what they "
-                    "decode to is not this text. Leave it out, or use a fast tokenizer"
-                )
-            yield from documents
-        number += len(group)
+def _encoded(texts: Iterable[Any], encoder: "Encoder") -> Iterator[Document]:
+    for number, text in enumerate(texts):
+        _check_text(text, number)
+        (documents,) = encoder.encode([text], Counts())
+        if documents is None:
+            raise ValueError(
+                f"text {number} ({text[:60]!r}) cannot be read: {type(encoder.tokenizer).__name__} does not say where "
+                "its tokens lie in a text, and what they decode to is not this text. Leave it out, or use a fast "
+                "tokenizer"
+            )
+        yield from documents
 
 
 def _check_text(text: Any, number: int) -> None:
@@ -87,12 +82,16 @@ class Encoder:
     add_special_tokens: bool
 
     def __post_init__(self) -> None:
-        before, after = self._around
-        if self.max_length is not None and self.max_length <= len(before) + len(after):
+        if self.max_length is not None and self.max_length <= self.n_around:
             raise ValueError(
-                f"max_length must leave room for a token beside the {len(before) + len(after)} special ones, "
-                f"got {self.max_length}"
+                f"max_length must leave room for a token beside the {self.n_around} special ones, got "
+                f"{self.max_length}"
             )
+
+    @property
+    def n_around(self) -> int:
+        """Special tokens that are put around every text."""
+        return sum(map(len, self._around))
 
     def encode(self, texts: Sequence[str], counts: Counts) -> Iterator[list[Document] | None]:
         """The documents of each text (one, or with "chunk" its pieces); None where tokens and text do not meet."""
@@ -109,7 +108,7 @@ class Encoder:
             counts.left_out[WITHOUT_SPACES] += written_without_spaces(text)
             starts = np.cumsum([0, *map(len, (piece, *more))])
             ids = np.concatenate([ids for ids, _ in parts])
-            spans = np.concatenate([spans + start for (_, spans), start in zip(parts, starts, strict=False)])  # type: ignore[operator]
+            spans = np.concatenate([spans + start for (_, spans), start in zip(parts, starts, strict=False)])
             yield list(
                 cut(self._document(text, ids, spans), self.max_length, self.long, counts, self._special_ids)
             )

@@ -211,8 +211,8 @@ def fit_topics(
     worker the same call gives the same topics; with several it does not, because the order of updates changes.
 
     Args:
-        documents: Documents of token ids, such as ``Corpus.documents`` gives. Where they have word numbers, pieces of
-            split words are left out.
+        documents: Documents of token ids, such as ``Corpus.documents`` gives. Pieces of split words are left out; of
+            bare ids, whose text nobody saw, every token is a word.
         tokenizer: The tokenizer that made them.
         n_topics: Number of topics.
         passes: Passes over the documents. Ten suit thousands of documents, one or two millions.
@@ -250,7 +250,7 @@ def fit_topics(
             "n_topics": n_topics,
             "passes": passes,
             "iterations": iterations,
-            "chunk_size": _even_chunks(reading.documents, chunk_size),
+            "chunk_size": _even_chunks(reading.counts.documents, chunk_size),
             "alpha": _plain(alpha),
             "eta": eta,
             "start": start,
@@ -320,13 +320,16 @@ def _columns(reading: Reading, min_documents: int, max_share: float) -> Int64[np
     """The token ids that are fitted; what the limits leave out is counted."""
     frequency = reading.document_frequency
     rare = (frequency > 0) & (frequency < min_documents)
-    common = frequency > max_share * reading.documents
-    reading.left_out[RARE], reading.left_out[COMMON] = int(rare.sum()), int((common & ~rare).sum())
+    common = frequency > max_share * reading.counts.documents
+    reading.counts.left_out[RARE], reading.counts.left_out[COMMON] = (
+        int(rare.sum()),
+        int((common & ~rare).sum()),
+    )
     columns = np.flatnonzero((frequency > 0) & ~rare & ~common)
     if not len(columns):
-        why = "; ".join(f"{count:,} {reason}" for reason, count in reading.left_out.items() if count)
+        why = "; ".join(f"{count:,} {reason}" for reason, count in reading.counts.left_out.items() if count)
         raise ValueError(
-            f"no word is left to fit in {reading.documents:,} documents ({why or 'they are empty'}); with few "
+            f"no word is left to fit in {reading.counts.documents:,} documents ({why or 'they are empty'}); with few "
             "documents lower min_documents and raise max_share"
         )
     return columns
@@ -433,9 +436,10 @@ def _provenance(reading: Reading, documents: Any, stopped: str | None) -> dict[s
 
     told = getattr(documents, "provenance", None)
     return {
-        "documents": reading.documents,
-        "tokens": reading.tokens,
-        "left_out": {reason: count for reason, count in sorted(reading.left_out.items()) if count},
+        "documents": reading.counts.documents,
+        "tokens": reading.counts.tokens,
+        "documents_without_words": reading.counts.without_words,
+        "left_out": reading.counts.summary()["left_out"],
         "stopped": stopped,
         "corpus": told if isinstance(told, Mapping) else None,
         "versions": {name: version(name) for name in ("gensim", "numpy")},

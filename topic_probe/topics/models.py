@@ -12,6 +12,7 @@ from torch import Tensor
 
 from topic_probe.topics.lists import Ids, token_id_array, whole_number, word_list
 from topic_probe.topics.vocabulary import look_up, tokenizer_hash, vocabulary_size
+from topic_probe.words import form
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]
     words = word_list(stop_words, "stop_words")
     found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
     ids = {pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1}
-    lowered = {word.strip().lower() for word in words}
+    forms = {form(word) for word in words}
     known = sorted(set(tokenizer.get_vocab().values()))
     texts = tokenizer.batch_decode([[index] for index in known])
-    alike = {index for index, text in zip(known, texts, strict=True) if text.strip("▁ ").lower() in lowered}
+    alike = {index for index, text in zip(known, texts, strict=True) if form(text.strip("▁ ")) in forms}
     return sorted(ids | alike)
 
 

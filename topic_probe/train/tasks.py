@@ -14,7 +14,7 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from topic_probe.text.batches import read_documents
+from topic_probe.text.documents import read_documents
 from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
 from topic_probe.toy.lean import LeanForm, has_hooks, hooked_loss, lean_form, lean_loss, queries
 from topic_probe.toy.masking import MaskedBatch, Masking

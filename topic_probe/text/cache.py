@@ -2,27 +2,27 @@
 
 A store is a folder of numbered shards, each whole or absent, of some thousand documents. Every shard says how far
 the corpus was read when it was written and what was counted until then, so a pass that was interrupted is taken up
-where its last shard ends.
+where its last shard ends. A shard holds safetensors and JSON, never a pickle.
 """
 
 import hashlib
 import json
 import os
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from topic_probe import storage
-from topic_probe.text.batches import Document
+from topic_probe.storage import load, save
+from topic_probe.text.documents import Counts, Document
 from topic_probe.topics.vocabulary import tokenizer_hash
 
-_KIND, _SCHEMA = "token ids", 1
+# Schema 2: words are read off the text, and a document knows its source.
+_KIND, _SCHEMA = "token ids", 2
 TOKENS_PER_SHARD = 1_000_000
 
 
@@ -33,39 +33,14 @@ class Progress:
     Attributes:
         part: The part of the source that is being read.
         place: Entries of the part that were read.
-        texts: Entries read, those included that are no text.
-        documents: Documents that came of them.
-        tokens: Tokens of these, special ones included.
-        left_out: Reason -> how many texts, documents or tokens were left out or changed for it.
+        counts: What was read and left out.
         finished: Whether the corpus was read to its end.
     """
 
     part: int = 0
     place: int = 0
-    texts: int = 0
-    documents: int = 0
-    tokens: int = 0
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
     finished: bool = False
-
-    def plus(self, documents: Sequence[Document], *, texts: int, left_out: Mapping[str, int]) -> "Progress":
-        """Further on by some documents, which came from so many texts."""
-        return replace(
-            self,
-            texts=self.texts + texts,
-            documents=self.documents + len(documents),
-            tokens=self.tokens + sum(map(len, documents)),
-            left_out=dict(Counter(self.left_out) + Counter(left_out)),
-        )
-
-    def summary(self) -> dict[str, Any]:
-        """The counts, for a provenance."""
-        return {
-            "texts": self.texts,
-            "documents": self.documents,
-            "tokens": self.tokens,
-            "left_out": dict(sorted(self.left_out.items())),
-        }
 
 
 class TokenStore:
@@ -104,7 +79,7 @@ class TokenStore:
                 return
 
     def add(self, documents: Sequence[Document], progress: Progress) -> None:
-        """Take documents for the next shard, and write it when it is full or the corpus ends."""
+        """Keep documents for the next shard, and write it when it is full or the corpus ends."""
         if not self._writable:
             return
         self._waiting += documents
@@ -115,8 +90,8 @@ class TokenStore:
         try:
             # A shard that another process wrote meanwhile is the same.
             if folder == self._damaged or not folder.exists():
-                content = {"key": self.key, "progress": asdict(progress)}
-                storage.save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
+                content = {"key": self.key, "progress": _plain(progress)}
+                save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
         except OSError as error:
             warnings.warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
             self._writable = False
@@ -128,48 +103,44 @@ class TokenStore:
         return self.folder / f"{number:06d}"
 
 
+def _plain(progress: Progress) -> dict[str, Any]:
+    return {**vars(progress), "counts": progress.counts.summary()}
+
+
 def _arrays(documents: Sequence[Document]) -> dict[str, np.ndarray]:
-    """Documents as a few long arrays."""
-    with_words = all(document.word_index is not None for document in documents)
-    arrays = {
+    """What a shard holds of its documents, which all come from one encoder."""
+    words = [document.word_index for document in documents if document.word_index is not None]
+    special = [document.special for document in documents if document.special is not None]
+    assert len(words) == len(special) == len(documents)
+    return {
         "lengths": np.array([len(document) for document in documents], dtype=np.int64),
         "ids": _smallest(_joined([document.ids for document in documents])),
-        "special": _joined([_or_zeros(document.special, len(document)) for document in documents]).astype(
-            bool
-        ),
+        "special": _joined(special).astype(bool),
+        "words": _smallest(_joined(words) + 1),  # from -1 on, so one more fits the unsigned numbers
+        "sources": np.array([document.origin for document in documents], dtype=np.int64),
     }
-    if with_words:
-        # From -1 on, so one more fits the unsigned numbers.
-        words = _joined([document.word_index for document in documents if document.word_index is not None])
-        arrays["words"] = _smallest(words + 1)
-    return arrays
 
 
 def _read(folder: Path, key: str) -> tuple[list[Document], Progress]:
-    saved = storage.load(folder, _KIND, newest=_SCHEMA)
-    if saved.content["key"] != key:
-        raise ValueError(f"{saved.path} holds no token ids of this corpus")
+    saved = load(folder, _KIND, newest=_SCHEMA)
+    if saved.content.get("key") != key:
+        raise ValueError(f"{folder} holds no token ids of this corpus")
     arrays = saved.arrays
-    ids = torch.from_numpy(arrays["ids"].astype(np.int64))
+    ids, words = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ("ids", "words"))
     special = torch.from_numpy(arrays["special"])
-    words = torch.from_numpy(arrays["words"].astype(np.int64) - 1) if "words" in arrays else None
     stops = np.cumsum(arrays["lengths"]).tolist()
     documents = []
-    for start, stop in zip([0, *stops], stops, strict=False):
+    for start, stop, source in zip([0, *stops], stops, arrays["sources"].tolist(), strict=False):
         part = slice(start, stop)
         # Copies, because a slice that someone keeps would hold the whole shard in memory.
-        numbers = None if words is None else words[part].clone()
-        documents.append(Document(ids[part].clone(), numbers, special[part].clone()))
-    return documents, Progress(**saved.content["progress"])
+        documents.append(Document(ids[part].clone(), words[part] - 1, special[part].clone(), source))
+    told = saved.content["progress"]
+    return documents, Progress(**{**told, "counts": Counts.of(told["counts"])})
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> np.ndarray:
     joined: np.ndarray = torch.cat(list(parts)).numpy() if parts else np.zeros(0, dtype=np.int64)
     return joined
-
-
-def _or_zeros(special: torch.Tensor | None, length: int) -> torch.Tensor:
-    return torch.zeros(length, dtype=torch.bool) if special is None else special
 
 
 def _smallest(values: np.ndarray) -> np.ndarray:
@@ -185,6 +156,7 @@ def tokenizer_identity(tokenizer: Any) -> str:
     facts: dict[str, Any] = {
         "class": type(tokenizer).__name__,
         "vocabulary": tokenizer_hash(tokenizer),
+        "words": "read off the text",  # no longer the tokenizer's own word numbers
         "special": sorted(tokenizer.all_special_ids),
     }
     backend = getattr(tokenizer, "backend_tokenizer", None)

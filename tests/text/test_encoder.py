@@ -1,0 +1,219 @@
+"""Texts become documents by the model's own tokenizer, and what is a word is read off the text."""
+
+import pytest
+import torch
+import transformers as hf
+from real_text import minilm_folder
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from topic_probe.text.batches import token_batches
+from topic_probe.text.encoder import encode_texts
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return hf.AutoTokenizer.from_pretrained(minilm_folder())
+
+
+def fast(backend, **specials):
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
+
+
+def byte_level():
+    """GPT-2's kind: bytes, merges, a space in front of a word belongs to it; no token is unknown."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "f")]
+    pieces = [*alphabet, *("".join(pair) for pair in merges), "<|endoftext|>"]
+    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return fast(backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+
+
+def unigram():
+    """T5's and XLM-R's kind: whole words behind a mark for the space, an end token added."""
+    pieces = [
+        ("<unk>", 0.0),
+        ("</s>", 0.0),
+        ("▁the", -1.0),
+        ("▁f", -3.0),
+        ("rog", -3.0),
+        ("▁", -5.0),
+        ("s", -6.0),
+    ]
+    backend = Tokenizer(models.Unigram(pieces, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return fast(backend, unk_token="<unk>", eos_token="</s>")
+
+
+def without_words():
+    """Llama's kind: spaces become marks before anything is parted, so the whole text is one word to it."""
+    pieces = {piece: number for number, piece in enumerate(["<unk>", "▁", "t", "h", "e", "f", "▁t"])}
+    backend = Tokenizer(models.BPE(pieces, [("▁", "t")], unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return fast(backend, unk_token="<unk>")
+
+
+def test_word_pieces_know_their_words_and_specials(wordpiece):
+    (document,) = encode_texts(["The unbelievable frog."], wordpiece)
+    tokens = wordpiece.convert_ids_to_tokens(document.ids.tolist())
+    assert tokens == ["[CLS]", "the", "unbelievable", "frog", ".", "[SEP]"]
+    assert document.word_index.tolist() == [-1, 0, 1, 2, -1, -1]
+    assert document.whole.tolist() == [False, True, True, True, False, False]
+    assert document.special.int().tolist() == [1, 0, 0, 0, 0, 1]
+    (split,) = encode_texts(["frogspawn"], wordpiece, add_special_tokens=False)
+    assert len(split) > 1
+    assert split.word_index.tolist() == [0] * len(split)
+    assert not split.whole.any()
+    assert not split.special.any()
+
+
+def test_byte_level_pieces_know_their_words():
+    (document,) = encode_texts(["the frog"], byte_level())
+    assert byte_level().convert_ids_to_tokens(document.ids.tolist()) == ["the", "Ġf", "r", "o", "g"]
+    assert document.word_index.tolist() == [0, 1, 1, 1, 1]
+
+
+def test_unigram_pieces_know_their_words_and_specials():
+    (document,) = encode_texts(["the frog the"], unigram())
+    assert unigram().convert_ids_to_tokens(document.ids.tolist()) == ["▁the", "▁f", "rog", "▁the", "</s>"]
+    assert document.word_index.tolist() == [0, 1, 1, 2, -1]
+    assert document.special.int().tolist() == [0, 0, 0, 0, 1]
+
+
+def test_words_are_read_off_the_text_where_a_tokenizer_takes_it_for_one_word():
+    tokenizer = without_words()
+    assert set(tokenizer("the fe").word_ids()) == {0}  # the failure: every token would be a piece of one word
+    (document,) = encode_texts(["the fe t"], tokenizer)
+    assert tokenizer.convert_ids_to_tokens(document.ids.tolist()) == ["▁t", "h", "e", "▁", "f", "e", "▁t"]
+    assert document.word_index.tolist() == [0, 0, 0, -1, 1, 1, 2]
+    assert document.whole.tolist() == [False] * 6 + [True]
+
+
+def test_a_slow_tokenizer_is_read_by_what_it_decodes_to():
+    tokenizer = hf.ByT5Tokenizer()
+    assert not tokenizer.is_fast
+    (document,) = encode_texts(["a bc é"], tokenizer)
+    assert document.ids.tolist() == [*(byte + 3 for byte in "a bc é".encode()), 1]
+    # The two bytes of é are one word between them, and so are b and c; a is one by itself.
+    assert document.word_index.tolist() == [0, -1, 1, 1, -1, 2, 2, -1]
+    assert document.whole.tolist() == [True] + [False] * 7
+    assert document.special.int().tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+
+
+ODD = [
+    "🐸🐸 emoji",
+    "שלום עולם",
+    "a\x00b",
+    "",
+    "   ",
+    "[CLS] [MASK]",
+    "e\u0301",
+    "word" * 200,
+    "\u200b",
+    "日本語",
+]
+
+
+@pytest.mark.parametrize("make", ["wordpiece", "byte_level", "unigram", "without_words", "slow"])
+def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
+    makers = {
+        "byte_level": byte_level,
+        "unigram": unigram,
+        "without_words": without_words,
+        "slow": hf.ByT5Tokenizer,
+    }
+    tokenizer = wordpiece if make == "wordpiece" else makers[make]()
+    documents = list(encode_texts(ODD, tokenizer))
+    assert len(documents) == len(ODD)
+    for text, document in zip(ODD, documents, strict=True):
+        assert document.ids.tolist() == tokenizer(text)["input_ids"]
+        specials = [index in tokenizer.all_special_ids for index in document.ids.tolist()]
+        assert document.special.tolist() == specials
+    rows = [
+        row[kept].tolist()
+        for batch in token_batches(documents)
+        for row, kept in zip(batch.ids, batch.mask, strict=True)
+    ]
+    assert sorted(rows) == sorted(document.ids.tolist() for document in documents if len(document))
+
+
+def test_texts_are_cut_with_their_special_tokens_kept(wordpiece):
+    (document,) = encode_texts(["frog " * 600], wordpiece, max_length=16)
+    assert len(document) == 16
+    assert document.ids[[0, -1]].tolist() == [101, 102]
+    (document,) = encode_texts(["frog " * 600], wordpiece)
+    assert len(document) == 602
+
+
+def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used():
+    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
+    before = tokenizer.backend_tokenizer.to_str()
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 128
+    assert tokenizer.backend_tokenizer.padding is not None
+    lengths = []
+    for document in encode_texts(["frog " * 200, "frog"], tokenizer):
+        lengths.append(len(document))
+        assert tokenizer.backend_tokenizer.to_str() == before
+    assert lengths == [202, 3]
+    (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
+    assert len(document) == 5
+    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_a_padded_batch_of_a_tokenizer_gives_the_ids_of_its_texts_without_their_words(wordpiece):
+    texts = ["the frogspawn", "a toad and a longer text", "newt"]
+    batch = wordpiece(texts, padding=True, return_tensors="pt", return_special_tokens_mask=True)
+    ragged = wordpiece(texts, padding=False, truncation=False, return_special_tokens_mask=True)
+    single = [wordpiece(text, padding=False, return_special_tokens_mask=True) for text in texts]
+    (expected,) = token_batches(encode_texts(texts, wordpiece))
+    for given in (batch, ragged, single):
+        (found,) = token_batches(given, pad_id=0)
+        for name in ("ids", "mask", "keys", "special"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        assert found.without_words.all()
+        assert torch.equal(found.whole, found.mask & ~found.special)
+
+
+def test_all_documents_of_a_text_have_its_source(wordpiece):
+    one, same, other = encode_texts(["frog toad", "frog toad", "newt"], wordpiece)
+    assert one.source == same.source != other.source
+    pieces = next(
+        iter(token_batches(encode_texts(["frog toad newt " * 20], wordpiece), max_length=9, long="chunk"))
+    )
+    (whole,) = encode_texts(["frog toad newt " * 20], wordpiece)
+    assert set(pieces.sources.tolist()) == {whole.source}
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "match"),
+    [
+        ("one text", TypeError, "texts must be a list of texts; this is one text: wrap it in a list"),
+        (["fine", None], TypeError, "text 1 must be a string, not NoneType"),
+        (["fine", b"bytes"], TypeError, "text 1 must be a string, not bytes"),
+        (
+            ["fine", "half \ud83d a frog"],
+            ValueError,
+            r"text 1 is no valid Unicode \(it holds half a character\)",
+        ),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(texts, error, match, wordpiece):
+    with pytest.raises(error, match=match):
+        # An iterator, because the type checker of the tests would look into a list before the code does.
+        list(encode_texts(texts if isinstance(texts, str) else iter(texts), wordpiece))
+
+
+def test_a_bare_text_is_refused_before_anything_is_read(wordpiece):
+    with pytest.raises(TypeError, match="this is one text"):
+        encode_texts("one text", wordpiece)
+
+
+def test_texts_are_streamed(wordpiece):
+    taken = []
+    stream = encode_texts((taken.append(number) or f"frog {number}" for number in range(10**9)), wordpiece)
+    next(stream)
+    assert taken == [0]
+    next(stream)
+    assert taken == [0, 1]
