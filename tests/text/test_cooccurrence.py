@@ -196,12 +196,12 @@ def test_it_shows_its_most_frequent_pairs():
         (DOCUMENTS, [-1, 2], {}, "within 0"),
         (DOCUMENTS, [5], {"vocabulary_size": 5}, "within 0..4"),
         (DOCUMENTS, WORDS, {"vocabulary_size": 9 + 1, "max_words": 1}, "at least 2"),
-        (DOCUMENTS, WORDS, {"long": "split"}, "'cut' or 'chunk'"),
+        (DOCUMENTS, WORDS, {"long": "split"}, "'cut' or 'chunk'|Type-check error"),
         ([[7, 50]], WORDS, {"vocabulary_size": 50}, "holds the token id 50"),
     ],
 )
 def test_bad_input_is_refused(documents, words, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         count_cooccurrence(documents, words, **options)
 
 

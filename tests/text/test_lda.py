@@ -152,17 +152,17 @@ def metaspace() -> transformers.PreTrainedTokenizerFast:
 def test_punctuation_that_counts_to_a_word_does_not_split_it():
     tokenizer = metaspace()
     documents = list(Corpus.from_texts(["frogs, toadstool toad"] * 6).documents(tokenizer))
-    assert documents[0].word_index.tolist() == [0, 0, 1, 1, 2]
+    assert documents[0].word_index.tolist() == [0, -1, 1, 1, 2]
     fit = fit_topics(documents, tokenizer, n_topics=1, passes=1, max_share=1.0)
     assert dict(zip(fit.texts, fit.document_frequency.tolist(), strict=True)) == {"frogs": 6, "toad": 6}
     assert fit.tokens.tolist() == pytest.approx([12])
 
 
-def test_without_word_numbers_tokens_must_begin_a_word_where_the_vocabulary_marks_it():
+def test_of_bare_ids_every_token_is_a_word_and_the_fit_says_so():
     tokenizer = metaspace()
     fit = fit_topics([[1, 2, 3, 8]] * 6, tokenizer, n_topics=1, passes=1, max_share=1.0)
-    assert fit.token_ids.tolist() == [1, 2]
-    assert fit.provenance["left_out"] == {"pieces of split words": 12}
+    assert fit.token_ids.tolist() == [1, 2, 3, 8]
+    assert fit.provenance["documents_without_words"] == 6
 
 
 def test_words_of_a_vocabulary_are_letters_in_any_script():
