@@ -1,134 +1,88 @@
-"""Folders are whole or absent, whatever happens while they are written."""
+"""What is saved is whole or absent, old or new, whatever happens meanwhile."""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import killed
 import numpy as np
 import pytest
+import saved_results
 
-from topic_probe import storage
-from topic_probe.storage import (
-    check_schema,
-    checksum,
-    read_json,
-    read_safetensors,
-    to_json,
-    to_safetensors,
-    write_directory,
-)
+import topic_probe as tp
+from topic_probe.storage import draft, kind_of, load, save
 
-FILES = {"a.json": b"{}", "b.bin": b"12"}
-
-
-def content(folder):
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
+BEFORE = Path(__file__).parent / "saved_before"
 
 
 def names(folder):
-    return [file.name for file in folder.iterdir()]
+    return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_folder_is_made_with_its_parents_and_nothing_beside_it(tmp_path):
-    written = write_directory(tmp_path / "deep" / "er", FILES)
-    assert written == tmp_path / "deep" / "er"
-    assert content(written) == FILES
-    assert names(tmp_path / "deep") == ["er"]
+def put(folder, number, **options):
+    return save(folder, "example", {"number": number}, {"number": np.full(3, number)}, **options)
 
 
-def test_an_empty_folder_is_filled(tmp_path):
-    assert content(write_directory(tmp_path, FILES)) == FILES
+def number_in(folder):
+    saved = load(folder, "example")
+    assert (saved.arrays["number"] == saved.content["number"]).all()
+    return saved.content["number"]
 
 
-def test_a_folder_that_holds_anything_is_not_overwritten_unasked(tmp_path):
-    write_directory(tmp_path / "out", FILES)
-    with pytest.raises(FileExistsError, match="not overwritten unasked"):
-        write_directory(tmp_path / "out", {"a.json": b"new"})
-    assert content(tmp_path / "out") == FILES
-    write_directory(tmp_path / "out", {"a.json": b"new", "b.bin": b"3"}, overwrite=True)
-    assert content(tmp_path / "out") == {"a.json": b"new", "b.bin": b"3"}
-    assert names(tmp_path) == ["out"]
+# --- there and back ----------------------------------------------------------------------------------
 
 
-def test_overwriting_never_deletes_what_is_not_ours(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"holds 'thesis\.tex', which saving would delete"):
-        write_directory(tmp_path, FILES, overwrite=True)
-    assert content(tmp_path) == {"thesis.tex": b"years of work"}
-    with pytest.raises(FileExistsError, match="is a file, a folder is needed"):
-        write_directory(tmp_path / "thesis.tex", FILES, overwrite=True)
+def test_a_result_comes_back_with_its_kind_and_schema_and_nothing_lies_beside_it(tmp_path):
+    table = np.arange(12.0).reshape(3, 4)
+    arrays = {"0-d": np.array(3.5), "turned": table.T, "every other": table[:, ::2], "whole": np.array([1, -2]),
+              "same for all": np.broadcast_to(np.array([1.0, np.nan]), (3, 2)), "none": np.zeros((0, 3))}  # fmt: skip
+    content = {"word": "Käse·学", "numbers": [1, 2.5, None, True]}
+    folder = save(tmp_path / "deep" / "er", "example", content, arrays, schema=3)
+    assert (folder, names(tmp_path / "deep")) == (tmp_path / "deep" / "er", ["er"])
+    assert names(folder) == [saved_results.arrays_file(folder).name, "saved.json"]
+    saved = load(folder, ("another", "example"), newest=3)
+    assert (saved.kind, saved.schema, saved.content) == ("example", 3, content)
+    assert saved.arrays.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert (saved.arrays[name].shape, saved.arrays[name].dtype) == (array.shape, array.dtype)
+        np.testing.assert_array_equal(saved.arrays[name], array)
+    assert json.loads((folder / "saved.json").read_text(encoding="utf-8"))["content"] == content
 
 
-def test_a_full_disk_leaves_neither_a_folder_nor_a_draft(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_directory(tmp_path / "out", FILES)
-    assert names(tmp_path) == []
-
-
-def test_a_full_disk_leaves_what_was_to_be_overwritten(tmp_path, monkeypatch):
-    write_directory(tmp_path / "out", FILES)
-
-    def full(self, target):
-        raise OSError(28, "No space left on device")
-
-    # The old folder is moved away first, so this fails at the very last step.
-    rename = storage.Path.rename
-    monkeypatch.setattr(
-        storage.Path,
-        "rename",
-        lambda self, target: (
-            full(self, target)
-            if target.name == "out" and not self.name.endswith(".old")
-            else rename(self, target)
-        ),
-    )
-    with pytest.raises(OSError, match="No space left"):
-        write_directory(tmp_path / "out", {"a.json": b"new"} | FILES, overwrite=True)
-    assert content(tmp_path / "out") == FILES
-    assert names(tmp_path) == ["out"]
-
-
-def test_a_folder_that_another_process_fills_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
-    fsync = os.fsync
-
-    def other_process(descriptor):
-        (tmp_path / "out").mkdir(exist_ok=True)
-        (tmp_path / "out" / "a.json").write_bytes(b"theirs")
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", other_process)
-    with pytest.raises(FileExistsError, match="not overwritten unasked"):
-        write_directory(tmp_path / "out", FILES)
-    assert content(tmp_path / "out") == {"a.json": b"theirs"}
-    assert names(tmp_path) == ["out"]
-
-
-def test_processes_that_overwrite_one_folder_never_leave_a_mixture(tmp_path):
-    script = (
-        "import sys; from topic_probe.storage import write_directory\n"
-        "for number in range(400):\n"
-        "    mark = f'{sys.argv[2]} {number}'.encode()\n"
-        "    write_directory(sys.argv[1], {'a': mark, 'b': mark}, overwrite=True)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "out")]
-    running = [subprocess.Popen([*command, name]) for name in ("one", "two")]
-    assert [process.wait(timeout=120) for process in running] == [0, 0]
-    found = content(tmp_path / "out")
-    assert found["a"] == found["b"]
-    assert found["a"].endswith(b" 399")
-    assert names(tmp_path) == ["out"]
+def test_the_kind_of_a_folder_is_that_of_what_is_saved_there(tmp_path):
+    assert kind_of(tmp_path) is None
+    assert kind_of(tmp_path / "nowhere") is None
+    assert kind_of(put(tmp_path / "out", 1)) == "example"
+    assert [kind_of(BEFORE / name) for name in ("topics", "fit", "history", "weights")] == [
+        "topics", "topic fit", "history", "weights",
+    ]  # fmt: skip
 
 
 def test_json_is_strict(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        to_json({"a": float("nan")})
-    (tmp_path / "x.json").write_bytes(to_json({"word": "Käse·学"}))
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"word": "Käse·学"}
+        save(tmp_path / "out", "example", {"a": float("nan")})
+    assert names(tmp_path) == []
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def test_another_kind_and_a_newer_schema_are_refused_with_the_remedy(tmp_path):
+    put(tmp_path, 1, schema=4)
+    with pytest.raises(ValueError, match=r"saved\.json holds 'example', not 'a' or 'b'"):
+        load(tmp_path, {"b", "a"})
+    with pytest.raises(ValueError, match=r"schema 4, this version reads up to 3: .* upgrade"):
+        load(tmp_path, "example", newest=3)
+
+
+@pytest.mark.parametrize("schema", [None, "1", 0, True])
+def test_content_without_a_schema_is_not_ours(tmp_path, schema):
+    put(tmp_path, 1)
+    saved_results.change(tmp_path, schema=schema)
+    with pytest.raises(ValueError, match="names no schema version"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -136,55 +90,210 @@ def test_json_is_strict(tmp_path):
     [
         (b'{"a": ', "is not whole or not JSON"),
         (b"\xff\xfe", "is not whole or not JSON"),
+        (b"[" * 100_000, "is not whole or not JSON"),
         (b"[1]", "must hold a JSON object"),
+        (b'{"kind": 3}', "is no saved result"),
+        (b'{"kind": "x", "format": "y"}', "is no saved result"),
     ],
 )
-def test_broken_json_is_named(tmp_path, content, message):
-    (tmp_path / "x.json").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"x\.json {message}"):
-        read_json(tmp_path / "x.json")
+def test_broken_json_of_the_version_before_is_named(tmp_path, content, message):
+    (tmp_path / "topics.json").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"topics\.json {message}"):
+        load(tmp_path)
 
 
-def test_a_missing_file_is_named_with_its_folder(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"x\.json does not exist: .* is not a folder saved by topic_probe"
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"saved\.json does not exist: .* is not a folder saved by"):
+        load(tmp_path / "nowhere")
+    put(tmp_path, 1)
+    arrays = saved_results.arrays_file(tmp_path)
+    arrays.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{arrays.name} does not exist"):
+        load(tmp_path)
+
+
+def test_every_changed_bit_of_every_file_is_refused_by_name(tmp_path):
+    folder = tp.load_report(BEFORE / "attention").save(tmp_path / "out")
+    generator = np.random.default_rng(0)
+    for file in folder.iterdir():
+        whole = file.read_bytes()
+        ends = [*range(8 * 30), *range(8 * (len(whole) - 80), 8 * len(whole))]
+        for bit in {*generator.integers(8 * len(whole), size=600).tolist(), *ends}:
+            changed = bytearray(whole)
+            changed[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(changed)
+            with pytest.raises(ValueError, match=file.name):
+                load(folder)
+        for cut in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"\n"):
+            file.write_bytes(cut)
+            with pytest.raises(ValueError, match=file.name):
+                load(folder)
+        file.write_bytes(whole)
+    assert tp.load_report(folder) == tp.load_report(BEFORE / "attention")
+
+
+# --- what is overwritten -----------------------------------------------------------------------------
+
+
+def test_an_empty_folder_is_filled_and_another_one_not_overwritten_unasked(tmp_path):
+    put(tmp_path, 1)
+    with pytest.raises(FileExistsError, match=r"not overwritten unasked.*overwrite=True"):
+        put(tmp_path, 2)
+    assert number_in(tmp_path) == 1
+    put(tmp_path, 2, overwrite=True)
+    assert number_in(tmp_path) == 2
+    assert len(names(tmp_path)) == 2
+
+
+def test_overwriting_never_deletes_what_is_not_ours(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match=r"holds 'thesis\.tex', which saving would delete"):
+        put(tmp_path, 1, overwrite=True)
+    with pytest.raises(FileExistsError, match="is a file, a folder is needed"):
+        put(tmp_path / "thesis.tex", 1, overwrite=True)
+    with (
+        pytest.raises(FileExistsError, match=r"holds thesis\.tex, which is no result"),
+        draft(tmp_path, overwrite=True),
     ):
-        read_json(tmp_path / "x.json")
+        raise AssertionError("the block is not entered")
+    assert names(tmp_path) == ["thesis.tex"]
 
 
-def test_arrays_come_back_as_they_went_whatever_their_layout(tmp_path):
-    table = np.arange(12.0).reshape(3, 4)
-    arrays = {"0-d": np.array(3.5), "turned": table.T, "every other": table[:, ::2], "whole": np.array([1, -2]),
-              "same for all": np.broadcast_to(np.array([1.0, np.nan]), (3, 2)), "none": np.zeros((0, 3))}  # fmt: skip
-    (tmp_path / "x.safetensors").write_bytes(to_safetensors(arrays))
-    found = read_safetensors(tmp_path / "x.safetensors")
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert found[name].shape == array.shape
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+@pytest.mark.parametrize(
+    ("there", "new"), [("topics", "topic fit"), ("topics", "weights"), ("weights", "topics")]
+)
+def test_a_mistyped_path_costs_no_result_of_another_kind(there, new, tmp_path):
+    save(tmp_path, there, {})
+    with pytest.raises(FileExistsError, match=f"holds saved {there}, which saving would delete"):
+        save(tmp_path, new, {}, overwrite=True)
+    assert kind_of(tmp_path) == there
 
 
-def test_damaged_arrays_are_named(tmp_path):
-    whole = to_safetensors({"x": np.arange(10.0)})
-    file = tmp_path / "x.safetensors"
-    file.write_bytes(whole[:-3])
-    with pytest.raises(ValueError, match=r"x\.safetensors is not a whole safetensors file"):
-        read_safetensors(file)
-    flipped = bytearray(whole)
-    flipped[-1] ^= 1
-    file.write_bytes(flipped)
-    with pytest.raises(ValueError, match=r"x\.safetensors is truncated, changed or of another save"):
-        read_safetensors(file, sha256=checksum(whole))
+def test_any_report_and_what_is_damaged_may_be_replaced(tmp_path):
+    save(tmp_path, "weights", {})
+    save(tmp_path, "attention", {}, overwrite=True)
+    (tmp_path / "saved.json").write_text("{")
+    save(tmp_path, "attention", {"a": 1}, overwrite=True)
+    assert load(tmp_path).content == {"a": 1}
 
 
-@pytest.mark.parametrize("schema", [None, "1", 0, True])
-def test_content_without_a_schema_is_not_ours(tmp_path, schema):
-    with pytest.raises(ValueError, match="names no schema version"):
-        check_schema({"schema": schema}, tmp_path, newest=3)
+# --- failures ----------------------------------------------------------------------------------------
 
 
-def test_a_newer_schema_is_refused_with_the_remedy(tmp_path):
-    check_schema({"schema": 3}, tmp_path, newest=3)
-    with pytest.raises(ValueError, match=r"schema 4, this version reads up to 3: .* upgrade"):
-        check_schema({"schema": 4}, tmp_path, newest=3)
+@pytest.fixture
+def full_disk(monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_leaves_neither_a_folder_nor_a_draft(tmp_path):
+    with pytest.raises(OSError, match="No space left"):
+        put(tmp_path / "deep" / "out", 1)
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_leaves_what_was_to_be_overwritten(tmp_path, request):
+    put(tmp_path / "out", 1)
+    before = names(tmp_path / "out")
+    request.getfixturevalue("full_disk")
+    with pytest.raises(OSError, match="No space left"):
+        put(tmp_path / "out", 2, overwrite=True)
+    assert number_in(tmp_path / "out") == 1
+    assert names(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_draft_is_put_in_place_whole_or_gone_with_the_folders_made_for_it(file, tmp_path):
+    target = tmp_path / "deep" / "out"
+
+    def fill(place, text):
+        (place if file else place / "claims.txt").write_text(text)
+
+    with pytest.raises(KeyboardInterrupt), draft(target, file=file) as place:  # noqa: PT012 - a block is what fails
+        fill(place, "half")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+    with draft(target, file=file) as place:
+        fill(place, "whole")
+        assert not target.exists()
+    with (
+        pytest.raises(FileExistsError, match=r"not overwritten unasked.*--overwrite"),
+        draft(target, file=file),
+    ):
+        raise AssertionError("the block is not entered")
+    with pytest.raises(FileExistsError, match="is needed"), draft(target, file=not file, overwrite=True):
+        raise AssertionError("the block is not entered")
+    with draft(target, file=file, overwrite=True) as place:
+        fill(place, "new")
+    assert (target if file else target / "claims.txt").read_text() == "new"
+    assert names(tmp_path / "deep") == ["out"]
+
+
+def test_what_comes_to_the_place_of_a_draft_meanwhile_is_kept(tmp_path):
+    with pytest.raises(FileExistsError, match="not overwritten unasked"), draft(tmp_path / "out") as place:  # noqa: PT012
+        put(place / "mine", 1)
+        put(tmp_path / "out", 2)
+    assert number_in(tmp_path / "out") == 2
+    assert names(tmp_path) == ["out"]
+
+
+# --- kills and other processes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kills"), [(name, 20 if "several" in name else 6) for name in killed.SCENARIOS]
+)
+def test_a_kill_at_any_change_of_the_disk_leaves_the_old_or_the_new_and_nothing_after_the_next_save(
+    scenario, kills, tmp_path
+):
+    command = [sys.executable, killed.__file__, scenario, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) >= kills
+
+
+def test_a_draft_whose_process_lives_is_left_alone(tmp_path):
+    with draft(tmp_path / "out") as place:
+        put(tmp_path / "out", 1)
+        assert load(tmp_path / "out").content == {"number": 1}
+        assert place.exists()
+        (tmp_path / "out" / "saved.json").unlink()
+        saved_results.arrays_file(tmp_path / "out").unlink()
+        put(place, 2)
+    assert number_in(tmp_path / "out") == 2
+
+
+SAVES = """
+import sys, numpy as np
+from topic_probe.storage import draft, save
+for number in range(int(sys.argv[2]), 10_000_000):
+    put = lambda folder, **o: save(folder, "example", {"number": number}, {"number": np.full(3, number)}, **o)
+    if sys.argv[3] == "whole":
+        with draft(sys.argv[1] + "/out", overwrite=True) as folder:
+            put(folder)
+    else:
+        put(sys.argv[1] + "/out", overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("ways", [("in it",), ("whole",), ("in it", "in it"), ("in it", "whole")])
+def test_readers_see_whole_results_while_processes_overwrite_them(ways, tmp_path):
+    put(tmp_path / "out", 0)
+    command = [sys.executable, "-c", SAVES, str(tmp_path)]
+    running = [subprocess.Popen([*command, f"{way + 1}000000", kind]) for way, kind in enumerate(ways)]
+    try:
+        seen = {0}
+        while len(seen) < 150:
+            seen.add(number_in(tmp_path / "out"))
+            assert [process.poll() for process in running] == [None] * len(ways)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    number_in(tmp_path / "out")
+    put(tmp_path / "out", 1, overwrite=True)
+    assert names(tmp_path) == ["out"]
+    assert len(names(tmp_path / "out")) == 2

@@ -162,8 +162,10 @@ def load(
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """The kind of the result that is saved in a folder, None where there is none; ValueError where it is damaged."""
+    folder = _place(path)
+    _settle(folder)
     try:
-        return _manifest(_place(path)).kind
+        return _manifest(folder).kind
     except FileNotFoundError:
         return None
 
@@ -241,9 +243,9 @@ def _check_replaceable(folder: Path, kind: str, *, overwrite: bool) -> None:
         raise FileExistsError(_unasked(folder))
     like_it = _FORMER.get(kind, _FORMER_REPORT)
     foreign = [repr(name) for name in held if name not in (MANIFEST, *like_it)]
-    with suppress(ValueError):  # what is damaged may be replaced
-        there = kind_of(folder)
-        if there is not None and _FORMER.get(there, _FORMER_REPORT) != like_it:
+    with suppress(FileNotFoundError, ValueError):  # what is damaged may be replaced
+        there = _manifest(folder).kind
+        if _FORMER.get(there, _FORMER_REPORT) != like_it:
             foreign.append(f"saved {there}")
     if foreign:
         raise FileExistsError(
