@@ -108,7 +108,7 @@ def test_an_old_result_is_replaced_by_a_new_one_of_its_kind_only(name, tmp_path)
     with pytest.raises(FileExistsError, match="not overwritten unasked"):
         result.save(folder)
     other = tp.Topics.load(SAVED / "topics") if name != "topics" else tp.load_report(SAVED / "attention")
-    with pytest.raises(FileExistsError, match="which saving would delete"):
+    with pytest.raises(FileExistsError, match="or one of another kind"):
         other.save(folder, overwrite=True)
     result.save(folder, overwrite=True)
     assert storage.MANIFEST in (names := [path.name for path in folder.iterdir()])

@@ -147,7 +147,7 @@ def test_an_empty_folder_is_filled_and_another_one_not_overwritten_unasked(tmp_p
 
 def test_overwriting_never_deletes_what_is_not_ours(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(FileExistsError, match=r"holds 'thesis\.tex', which saving would delete"):
+    with pytest.raises(FileExistsError, match=r"holds thesis\.tex, which is no result"):
         put(tmp_path, 1, overwrite=True)
     with pytest.raises(FileExistsError, match="is a file, a folder is needed"):
         put(tmp_path / "thesis.tex", 1, overwrite=True)
@@ -164,7 +164,10 @@ def test_overwriting_never_deletes_what_is_not_ours(tmp_path):
 )
 def test_a_mistyped_path_costs_no_result_of_another_kind(there, new, tmp_path):
     save(tmp_path, there, {})
-    with pytest.raises(FileExistsError, match=f"holds saved {there}, which saving would delete"):
+    with pytest.raises(
+        FileExistsError,
+        match=f"holds saved {there}, which is no result of topic-probe or one of another kind",
+    ):
         save(tmp_path, new, {}, overwrite=True)
     assert kind_of(tmp_path) == there
 

@@ -78,10 +78,10 @@ class Saved:
 
 
 class _Manifest(NamedTuple):
-    path: Path
     kind: str
     schema: Any
     content: dict[str, Any]
+    path: Path
     arrays: Path | None  # the file that holds them
     sha256: str | None  # and its checksum, which the oldest results have not
 
@@ -107,10 +107,10 @@ def save(
             anything else is refused all the same.
     """
     folder = _place(path)
-    packed = to_safetensors(arrays) if arrays else b""
-    digest = checksum(packed) if arrays else None
+    packed = _to_safetensors(arrays) if arrays else b""
+    digest = _checksum(packed) if arrays else None
     head = {"format": _FORMAT, "kind": kind, "schema": schema, "arrays_sha256": digest}
-    manifest = _sealed(to_json({**head, "content": content}))
+    manifest = _sealed(_to_json({**head, "content": content}))
     _settle(folder)
     with _made(folder.parent), _locked(folder.parent):
         _check_replaceable(folder, kind, overwrite=overwrite)
@@ -140,24 +140,15 @@ def load(
     folder = _place(path)
     _settle(folder)
     before = None
-    while True:
-        manifest = _manifest(folder)
-        known = {kind} if isinstance(kind, str) else kind
-        if known is not None and manifest.kind not in known:
-            raise ValueError(
-                f"{manifest.path} holds {manifest.kind!r}, not {' or '.join(map(repr, sorted(known)))}"
-            )
-        check_schema({"schema": manifest.schema}, manifest.path, newest=newest)
-        try:
-            arrays = (
-                {} if manifest.arrays is None else read_safetensors(manifest.arrays, sha256=manifest.sha256)
-            )
-        except FileNotFoundError:
-            if manifest == before:
-                raise
-            before = manifest  # if it was replaced meanwhile, the new one names other arrays
-            continue
-        return Saved(manifest.kind, manifest.schema, manifest.content, arrays, manifest.path)
+    while (manifest := _manifest(folder)) != before:
+        _check(manifest, {kind} if isinstance(kind, str) else kind, newest)
+        with suppress(FileNotFoundError):
+            arrays = _arrays(manifest)
+            return Saved(manifest.kind, manifest.schema, manifest.content, arrays, manifest.path)
+        before = manifest  # if it was replaced meanwhile, the new one names other arrays
+    raise FileNotFoundError(
+        f"{manifest.arrays} does not exist, though {manifest.path.name} beside it names it"
+    )
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
@@ -192,9 +183,8 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
             for part in (*place.rglob("*"), place):
                 _sync(part)
             with _locked(target.parent):
-                check_free(
-                    target, overwrite=overwrite, file=file
-                )  # another process may have been here meanwhile
+                # Another process may have been here meanwhile.
+                check_free(target, overwrite=overwrite, file=file)
                 _put_in_place(place, target)
         finally:
             _remove(place)
@@ -203,54 +193,45 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
 def check_free(path: str | os.PathLike[str], *, overwrite: bool, file: bool = False) -> None:
     """FileExistsError for a place that `draft` would not fill."""
     target = _place(path)
+    inside = sorted(target.rglob("*")) if target.is_dir() else []
+    foreign = [str(part.relative_to(target)) for part in inside if part.is_file() and not _is_ours(part)]
+    _check_place(target, foreign, overwrite=overwrite, file=file)
+
+
+def _is_ours(file: Path) -> bool:
+    known = file.name in (*MANIFESTS, *_FORMER_FILES.values(), *_BESIDE) or _SCRAP.fullmatch(file.name)
+    return bool(known) or file.suffix in _FOLDERS.get(file.parent.name, ())
+
+
+def _check_replaceable(folder: Path, kind: str, *, overwrite: bool) -> None:
+    """FileExistsError for a folder that holds anything but a result like this one."""
+    like_it = _FORMER.get(kind, _FORMER_REPORT)
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    foreign = [name for name in names if name not in (MANIFEST, *like_it) and not _SCRAP.fullmatch(name)]
+    with suppress(OSError, ValueError):  # what is damaged may be replaced
+        there = _manifest(folder).kind
+        foreign += [] if _FORMER.get(there, _FORMER_REPORT) == like_it else [f"saved {there}"]
+    _check_place(folder, foreign, overwrite=overwrite)
+
+
+def _check_place(target: Path, foreign: list[str], *, overwrite: bool, file: bool = False) -> None:
     if not target.exists():
         return
     if target.is_dir() == file:
         is_now, needed = ("a folder", "a file") if file else ("a file", "a folder")
         raise FileExistsError(f"{target} is {is_now}, {needed} is needed: choose another path")
-    if not file and not any(target.iterdir()):
+    # What a killed save has left counts as nothing.
+    if not file and all(_SCRAP.fullmatch(entry.name) for entry in target.iterdir()):
         return
     if not overwrite:
-        raise FileExistsError(_unasked(target))
-    foreign = (
-        [] if file else [part for part in sorted(target.rglob("*")) if part.is_file() and not _is_ours(part)]
-    )
-    if foreign:
         raise FileExistsError(
-            f"{target} holds {foreign[0].relative_to(target)}, which is no result of topic-probe and would be "
-            "deleted: choose another folder"
+            f"{target} {'exists' if file else 'is not empty'} and is not overwritten unasked: choose another, or add "
+            "overwrite=True (--overwrite)"
         )
-
-
-def _is_ours(file: Path) -> bool:
-    known = {MANIFEST, *_BESIDE, *_FORMER_FILES, *_FORMER_FILES.values()}
-    ending = file.suffix in _FOLDERS.get(file.parent.name, ())
-    return file.name in known or ending or _SCRAP.fullmatch(file.name) is not None
-
-
-def _unasked(target: Path) -> str:
-    is_now = "exists" if target.is_file() else "is not empty"
-    return f"{target} {is_now} and is not overwritten unasked: choose another, or add overwrite=True (--overwrite)"
-
-
-def _check_replaceable(folder: Path, kind: str, *, overwrite: bool) -> None:
-    """Refuse a folder that holds anything but a result like this one, or what a killed save has left."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file, a folder is needed: choose another path")
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    held = [name for name in names if not _SCRAP.fullmatch(name)]
-    if held and not overwrite:
-        raise FileExistsError(_unasked(folder))
-    like_it = _FORMER.get(kind, _FORMER_REPORT)
-    foreign = [repr(name) for name in held if name not in (MANIFEST, *like_it)]
-    with suppress(FileNotFoundError, ValueError):  # what is damaged may be replaced
-        there = _manifest(folder).kind
-        if _FORMER.get(there, _FORMER_REPORT) != like_it:
-            foreign.append(f"saved {there}")
     if foreign:
         raise FileExistsError(
-            f"{folder} holds {foreign[0]}, which saving would delete: only a saved result can be overwritten, "
-            "by one of its kind"
+            f"{target} holds {foreign[0]}, which is no result of topic-probe or one of another kind and would be "
+            "deleted: choose another folder"
         )
 
 
@@ -271,7 +252,7 @@ def _manifest(folder: Path) -> _Manifest:
 
 def _sealed(content: bytes) -> bytes:
     """A JSON object with its own checksum as the last entry, so that no byte of the file can change unnoticed."""
-    return content[:-2] + b',\n "sha256": "' + checksum(content).encode() + b'"\n}\n'
+    return content[:-2] + b',\n "sha256": "' + _checksum(content).encode() + b'"\n}\n'
 
 
 def _opened(path: Path, raw: bytes) -> _Manifest:
@@ -285,7 +266,7 @@ def _opened(path: Path, raw: bytes) -> _Manifest:
         raise ValueError(f"{path} is no saved result of topic_probe")
     sha256 = head["arrays_sha256"]
     arrays = None if sha256 is None else path.with_name(_arrays_name(sha256))
-    return _Manifest(path, head["kind"], head["schema"], head["content"], arrays, sha256)
+    return _Manifest(head["kind"], head["schema"], head["content"], path, arrays, sha256)
 
 
 def _opened_former(path: Path, raw: bytes) -> _Manifest:
@@ -298,7 +279,44 @@ def _opened_former(path: Path, raw: bytes) -> _Manifest:
     if form not in (None, "topic_probe report", "topic_probe history") or not isinstance(kind, str):
         raise ValueError(f"{path} is no saved result of topic_probe")
     arrays = path.with_name(_FORMER_FILES[path.name])
-    return _Manifest(path, kind, schema, content.get("fields", content), arrays, sha256)
+    return _Manifest(kind, schema, content.get("fields", content), path, arrays, sha256)
+
+
+def _check(manifest: _Manifest, kinds: Collection[str] | None, newest: int) -> None:
+    """ValueError for what the caller cannot read."""
+    path, kind, schema = manifest.path, manifest.kind, manifest.schema
+    if kinds is not None and kind not in kinds:
+        raise ValueError(f"{path} holds {kind!r}, not {' or '.join(map(repr, sorted(kinds)))}")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
+    if schema > newest:
+        raise ValueError(
+            f"{path} has schema {schema}, this version reads up to {newest}: it was saved by a newer "
+            "topic_probe, upgrade to read it"
+        )
+
+
+def _arrays(manifest: _Manifest) -> dict[str, np.ndarray]:
+    """The arrays that a manifest names, after comparing their checksum."""
+    if manifest.arrays is None:
+        return {}
+    packed = manifest.arrays.read_bytes()
+    if manifest.sha256 not in (None, _checksum(packed)):
+        raise ValueError(
+            f"{manifest.arrays} is truncated, changed or of another save than the JSON file beside it"
+        )
+    try:
+        arrays: dict[str, np.ndarray] = load_safetensors(packed)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{manifest.arrays} is not a whole safetensors file ({error}): save it again"
+        ) from error
+    return arrays
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; ValueError names one that is damaged."""
+    return _parsed(path, path.read_bytes())
 
 
 def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
@@ -311,58 +329,22 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
     return content
 
 
-def check_schema(content: Mapping[str, Any], path: Path, *, newest: int) -> None:
-    """Refuse what a newer version has written; ``schema`` counts the versions of a format from 1."""
-    schema = content.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
-    if schema > newest:
-        raise ValueError(
-            f"{path} has schema {schema}, this version reads up to {newest}: it was saved by a newer "
-            "topic_probe, upgrade to read it"
-        )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; FileNotFoundError or ValueError name the file that is missing or corrupt."""
-    return _parsed(path, read_bytes(path))
-
-
-def read_safetensors(path: Path, *, sha256: str | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a file, after comparing its checksum where one is known."""
-    content = read_bytes(path)
-    if sha256 is not None and checksum(content) != sha256:
-        raise ValueError(f"{path} is truncated, changed or of another save than the JSON file beside it")
-    try:
-        arrays: dict[str, np.ndarray] = load_safetensors(content)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}): save it again") from error
-    return arrays
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file; a missing one is named together with what its folder is missing."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: {path.parent} is not a folder saved by topic_probe")
-    return path.read_bytes()
-
-
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def to_json(content: Any) -> bytes:
+def _to_json(content: Any) -> bytes:
     """Strict JSON (no bare NaN, which other programs cannot read), readable by a person."""
     return json.dumps(content, allow_nan=False, ensure_ascii=False, indent=1).encode()
 
 
-def to_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
+def _to_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Named arrays as one safetensors file."""
     # In C order, because safetensors writes memory as it lies; np.ascontiguousarray would make 0-d arrays 1-d.
     content: bytes = save_safetensors({name: np.array(array, order="C") for name, array in arrays.items()})
     return content
 
 
-def checksum(content: bytes) -> str:
+def _checksum(content: bytes) -> str:
     """The sha256 of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
@@ -427,7 +409,7 @@ def _beside(path: Path) -> Path:
 
 def _machine() -> str:
     # Processes of another machine that writes to the same disk cannot be asked whether they still live.
-    return checksum(platform.node().encode())[:4]
+    return _checksum(platform.node().encode())[:4]
 
 
 @contextmanager
@@ -498,10 +480,10 @@ def _replace_in_two_steps(new: Path, target: Path) -> None:
 
 
 def _settle(target: Path) -> None:
-    """Finish and remove what killed processes have left beside a place, if anything."""
+    """Finish and remove what killed processes have left beside a place; wait for one that is between two steps."""
     gone = [place for place in (target, *target.parents) if not place.exists()]
-    target = gone[-1] if gone else target  # a saved result may lie in a folder that was being replaced
-    if not _left_over(target):
+    target = gone[-1] if gone else target  # a saved result may lie in a folder that is being replaced
+    if not gone and not _left_over(target):
         return
     with suppress(OSError), _locked(target.parent):  # where nothing may be written it stays
         for place in sorted(_left_over(target), reverse=True):
@@ -530,7 +512,7 @@ def _is_alive(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True  # somebody else's
+        pass  # somebody else's
     return True
 
 
@@ -539,86 +521,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-# --- how results were saved before, until all have moved ------------------------------------------
-
-_ATTEMPTS = 100
-
-
-def write_directory(
-    path: str | os.PathLike[str], files: Mapping[str, bytes], *, overwrite: bool = False
-) -> Path:
-    """The folder, holding exactly these files and put in place in one step.
-
-    A missing or empty folder is filled; one that holds anything is refused, unless ``overwrite`` is given
-    and it holds nothing but files of these names (so a mistyped path cannot delete other work).
-    """
-    target = Path(path).expanduser().resolve()
-    _check_replaceable_before(target, files, overwrite=overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    draft.mkdir()
-    try:
-        for name, content in files.items():
-            with (draft / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        _move_into_place(draft, target, files, overwrite=overwrite)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    return target
-
-
-def _check_replaceable_before(target: Path, files: Mapping[str, bytes], *, overwrite: bool) -> None:
-    try:
-        held = sorted(entry.name for entry in target.iterdir())
-    except FileNotFoundError:
-        return
-    except NotADirectoryError as error:
-        raise FileExistsError(f"{target} is a file, a folder is needed: choose another path") from error
-    if held and not overwrite:
-        raise FileExistsError(
-            f"{target} is not empty and is not overwritten unasked: choose another folder or overwrite=True"
-        )
-    foreign = [name for name in held if name not in files]
-    if foreign:
-        raise FileExistsError(
-            f"{target} holds {foreign[0]!r}, which saving would delete: only a folder with nothing but "
-            f"{sorted(files)} can be overwritten"
-        )
-
-
-def _move_into_place(draft: Path, target: Path, files: Mapping[str, bytes], *, overwrite: bool) -> None:
-    """Rename the draft to its place; a folder that another process put there meanwhile is treated anew."""
-    for _ in range(_ATTEMPTS):
-        _check_replaceable_before(target, files, overwrite=overwrite)
-        old = draft.with_name(f"{draft.name}.old")
-        if target.exists() and not _clear(target, old, overwrite=overwrite):
-            continue
-        try:
-            draft.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                if old.exists():
-                    old.rename(target)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-            continue  # another process was first
-        shutil.rmtree(old, ignore_errors=True)
-        return
-    raise FileExistsError(f"{target} is being written by other processes all the time: choose another folder")
-
-
-def _clear(target: Path, old: Path, *, overwrite: bool) -> bool:
-    """Make room, unless another process has changed the folder since it was looked at."""
-    try:
-        if overwrite:
-            target.rename(old)
-        else:
-            target.rmdir()  # which only an empty folder lets happen
-    except OSError:
-        return False
-    return True
