@@ -60,7 +60,7 @@ def environment() -> Environment:
         loader=PackageLoader("topic_probe.show"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=readable_text,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -82,12 +82,13 @@ def asset(name: str) -> Markup:
     return Markup(files("topic_probe.show").joinpath("templates", name).read_text(encoding="utf-8"))
 
 
-def _shown(value: Any) -> Any:
-    return readable_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def readable_text(text: Any) -> Any:
+    """Text in which control characters can be seen and half characters (lone surrogates) are replaced.
 
-
-def readable_text(text: str) -> str:
-    """Text in which control characters can be seen and half characters (lone surrogates) are replaced."""
+    What is no text, or is HTML already, stays as it is.
+    """
+    if not isinstance(text, str) or isinstance(text, Markup):
+        return text
     return _HALF_CHARACTERS.sub("\ufffd", text).translate(_CONTROLS)
 
 

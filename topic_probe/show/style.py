@@ -108,19 +108,15 @@ def drawable(text: str) -> str:
 
     Without this a word of another script is a warning, and a dollar sign among the words an error.
     """
-    known = _characters()
+    from matplotlib.font_manager import FontProperties, findfont
+
+    known = _characters(str(findfont(FontProperties())))
     shown = (character if ord(character) in known or character == "\n" else "□" for character in text)
     return "".join(shown).replace("$", r"\$")
 
 
-def _characters() -> frozenset[int]:
-    from matplotlib.font_manager import FontProperties, findfont
-
-    return _characters_of(str(findfont(FontProperties())))
-
-
 @lru_cache
-def _characters_of(path: str) -> frozenset[int]:
+def _characters(path: str) -> frozenset[int]:
     from matplotlib.font_manager import get_font
 
     return frozenset(get_font(path).get_charmap())
