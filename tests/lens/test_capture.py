@@ -1,5 +1,10 @@
 """What is read of a model equals what Hugging Face says of it, for every architecture, on every host."""
 
+import copy
+import gc
+import weakref
+from collections import Counter
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
@@ -9,9 +14,10 @@ import pytest
 import torch
 import transformers as hf
 import zoo
+from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, opening, sites
+from topic_probe.lens import capture, huggingface, opening, sites
 
 CASES = [(name, "huggingface") for name in zoo.ARCHITECTURES] + [
     (name, "bridge") for name in zoo.ARCHITECTURES if name in zoo.BRIDGED
@@ -207,7 +213,7 @@ def test_a_decoder_reads_the_document_behind_its_start_token():
     ],
 )
 def test_the_start_token_is_the_first_that_the_configuration_names(config, start):
-    assert capture.decoder_start(SimpleNamespace(config=SimpleNamespace(**config))) == start
+    assert huggingface.decoder_start(SimpleNamespace(**config)) == start
 
 
 def test_a_decoder_without_target_ids_is_an_error_that_says_so():
@@ -523,11 +529,261 @@ if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on
             torch.testing.assert_close(state[real], expected[real], rtol=0, atol=5e-5)
         assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
         assert capture.context_length(hooked) == 64
-        from topic_probe.lens import heads
 
         free = opening.open_model(model, host="huggingface")
         for one, other in zip(view.sites, capture.sites(free), strict=True):
-            mine, theirs = heads.head_weights(hooked, one), heads.head_weights(free, other)
+            mine, theirs = capture.head_weights(hooked, one), capture.head_weights(free, other)
             for weight in ("W_Q", "W_K", "W_V", "W_O"):
                 torch.testing.assert_close(getattr(mine, weight), getattr(theirs, weight), rtol=0, atol=0)
-        torch.testing.assert_close(heads.unembedding(hooked), heads.unembedding(free), rtol=0, atol=0)
+        torch.testing.assert_close(capture.unembedding(hooked), capture.unembedding(free), rtol=0, atol=0)
+
+
+# ------------------------------------------------------------------------------------ what is remembered of a trial
+
+
+REMEMBERED = {
+    "adapter-free": lambda: opening.open_model(zoo.make("albert")),
+    "returned": lambda: opening.open_model(zoo.make("mpnet")),
+    "bridge": lambda: opening.open_model(zoo.make("bert"), host="bridge"),
+    "two stacks": lambda: opening.open_model(zoo.make("bart"), host="bridge"),
+    "native": lambda: own_layers("native"),
+    "toy": lambda: own_layers("toy"),
+}
+
+
+@contextmanager
+def passes():
+    """How often each embedding layer of any model was run, in any way: nothing is put on a model."""
+    runs = Counter()
+
+    def count(module, _given, _output):
+        runs[id(module)] += isinstance(module, nn.Embedding) or type(module).__name__ == "Embed"
+
+    handle = nn.modules.module.register_module_forward_hook(count)
+    try:
+        yield runs
+    finally:
+        handle.remove()
+
+
+def tries_anew(model):
+    """Whether a view of a model takes a forward pass."""
+    with passes() as runs:
+        capture.view(model)
+    return runs.total() > 0
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_a_model_is_tried_once_and_measured_with_no_pass_but_those_of_its_documents(name):
+    model = REMEMBERED[name]()
+    tries_anew(model)
+    first = capture.view(model)
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    options = {"n_permutations": 0, "n_resamples": 0, "batch_size": 2}
+    ids, mask = zoo.documents((20, 20, 20))
+    with passes() as whole:
+        report = tp.measure_attention(model, topics, ids.tolist(), **options)
+    assert set(whole.values()) - {0} == {2} or name == "two stacks"
+    with passes() as again:
+        assert (
+            tp.measure_attention(model, topics, ids.tolist(), **options).heads.ratio == report.heads.ratio
+        ).all()
+    assert again == whole
+    second = capture.view(model)
+    assert not tries_anew(model)
+    assert (second.sites, second.n_heads, second.honours_padding) == (
+        first.sites,
+        first.n_heads,
+        first.honours_padding,
+    )
+    assert (second.tap is None) == (first.tap is None)
+    inputs = first.inputs(ids, mask)
+    for earlier, later in zip(
+        read(first, inputs, every_row(inputs), "auto").values(),
+        read(second, inputs, every_row(inputs), "auto").values(),
+        strict=True,
+    ):
+        assert torch.equal(earlier[0], later[0])
+
+
+def test_opening_a_model_for_the_adapter_free_host_is_its_trial():
+    assert not tries_anew(opening.open_model(zoo.make("albert")))
+    assert not tries_anew(opening.open_model(zoo.make("bart"), host="huggingface"))
+    assert not tries_anew(opening.open_model(zoo.make("gpt2"), host="bridge"))
+
+
+@pytest.mark.parametrize("name", ["albert", "bart-uneven", "gpt2", "mpnet", "modernbert"])
+def test_the_trial_at_opening_finds_what_a_trial_through_the_hook_points_finds(name):
+    hooked = opening.open_model(zoo.make(name), host="huggingface")
+    at_opening = capture.view(hooked)
+    hooked.train(not hooked.training)
+    assert tries_anew(hooked)
+    later = capture.view(hooked)
+    assert (later.sites, later.n_heads, later.honours_padding) == (
+        at_opening.sites, at_opening.n_heads, at_opening.honours_padding,
+    )  # fmt: skip
+    assert (later.tap is None) == (at_opening.tap is None)
+
+
+class LowRank(nn.Module):
+    """A linear layer with an adapter beside it that can be switched off, as PEFT puts into models."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.extra = base, nn.Linear(base.in_features, base.out_features)
+        self._disable_adapters, self._active_adapter = False, ["default"]
+
+    def forward(self, states):
+        return self.base(states) if self._disable_adapters else self.base(states) + self.extra(states)
+
+
+def attention_layer(model):
+    return next(
+        module for module in model.original_model.modules() if type(module).__name__ == "BertAttention"
+    )
+
+
+def with_low_rank(model):
+    layer = model.original_model.encoder.layer[0].attention.self
+    layer.query = LowRank(layer.query)
+    return layer.query
+
+
+def other_forward(model):
+    layer = attention_layer(model)
+    true = layer.forward
+    layer.forward = lambda *given, **options: true(*given, **options)
+
+
+def other_module(model):
+    layers = model.original_model.encoder.layer
+    layers[1].intermediate = copy.deepcopy(layers[1].intermediate)
+
+
+CHANGES = {
+    "a hook on a hook point": lambda m: m.hook_dict["blocks.1.attn.hook_pattern"].add_hook(lambda *_: None),
+    "a hook on a module": lambda m: attention_layer(m).register_forward_hook(lambda *_: None),
+    "a hook before a module": lambda m: attention_layer(m).register_forward_pre_hook(lambda *_: None),
+    "a forward function": other_forward,
+    "a module": other_module,
+    "an adapter": with_low_rank,
+    "attention": lambda m: m.original_model.set_attn_implementation("eager"),
+    "layers": lambda m: setattr(m.original_model.config, "is_decoder", True),
+    "dtype": lambda m: m.double(),
+    "words": lambda m: m.original_model.resize_token_embeddings(zoo.VOCABULARY + 8),
+    "mode": lambda m: m.train(),
+    "mode of one module": lambda m: attention_layer(m).train(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_trial_is_made_again_when_something_changes_that_it_depends_on(change):
+    model = opening.open_model(zoo.make("bert-headless"))
+    assert not tries_anew(model)
+    CHANGES[change](model)
+    assert tries_anew(model)
+    assert not tries_anew(model)
+
+
+@pytest.mark.parametrize("host", ["bridge", "huggingface"])
+def test_a_changed_attention_implementation_of_one_stack_makes_a_new_trial(host):
+    model = opening.open_model(zoo.make("bart"), host=host)
+    assert not tries_anew(model)
+    decoder = model.original_model.model.decoder
+    decoder.config = copy.deepcopy(decoder.config)
+    decoder.config._attn_implementation_internal = "sdpa"
+    capture.view(model)
+    decoder.config._attn_implementation_internal = "eager"
+    assert tries_anew(model)
+
+
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_in_the_place_of_another_makes_a_new_trial(kind):
+    model = opening.open_model(zoo.make("bert-headless"))
+    register = getattr(attention_layer(model), kind)
+    earlier = register(lambda *_: None)
+    capture.view(model)
+    earlier.remove()
+    register(lambda *_: None)
+    assert tries_anew(model)
+
+
+def test_adapters_that_are_switched_make_a_new_trial():
+    model = opening.open_model(zoo.make("bert-headless"))
+    low_rank = with_low_rank(model)
+    capture.view(model)
+    low_rank._disable_adapters = True
+    assert tries_anew(model)
+    low_rank._active_adapter.append("another")
+    assert tries_anew(model)
+    assert not tries_anew(model)
+
+
+def test_another_device_makes_a_new_trial():
+    model = opening.open_model(zoo.make("bert-headless"))
+    capture.view(model)
+    with pytest.raises(ValueError, match="BertModel"):
+        capture.view(model.to("meta"))
+
+
+@pytest.mark.parametrize("name", ["bridge", "native", "toy"])
+def test_flags_of_transformerlens_make_a_new_trial(name):
+    model = REMEMBERED[name]()
+    capture.view(model)
+    model.cfg.default_prepend_bos = not model.cfg.default_prepend_bos
+    assert tries_anew(model)
+    assert not tries_anew(model)
+
+
+def test_generation_flags_of_a_bridge_make_a_new_trial():
+    model = opening.open_model(zoo.make("gpt2"), host="bridge")
+    assert not tries_anew(model)
+    model.set_use_split_qkv_input(True)
+    assert tries_anew(model)
+    model.enable_compatibility_mode(no_processing=True)
+    assert tries_anew(model)
+    assert not tries_anew(model)
+
+
+def test_a_trial_that_failed_is_made_again():
+    model = opening.open_model(zoo.make("bert-headless"))
+    layer = attention_layer(model)
+    true = layer.forward
+
+    def broken(*_, **__):
+        raise RuntimeError("no such kernel")
+
+    layer.forward = broken
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such kernel"):
+            capture.view(model)
+    layer.forward = true
+    capture.view(model)
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_a_remembered_trial_keeps_no_model_alive_and_writes_nothing_on_one(name):
+    model = REMEMBERED[name]()
+    capture.view(model)  # TransformerLens itself puts something on a model in its first forward pass
+    before = set(model.state_dict()), set(vars(model))
+    del capture._trials[model]
+    capture.view(model)
+    assert (set(model.state_dict()), set(vars(model))) == before
+    inside = capture.huggingface_model(model)
+    for module in (model if inside is None else inside).modules():
+        module.whole = (model,)  # a part that leads back to the whole
+    capture.view(model)
+    layers = [weakref.ref(module) for module in (model if inside is None else inside).modules()]
+    gc.collect()
+    remembered = len(capture._trials)
+    del model, inside, module
+    gc.collect()
+    assert [layer for layer in layers if layer() is not None] == []
+    assert len(capture._trials) == remembered - 1
+
+
+def test_a_copy_of_a_model_is_tried_by_itself():
+    model = opening.open_model(zoo.make("albert"))
+    assert not tries_anew(model)
+    assert tries_anew(copy.deepcopy(model))
+    assert not tries_anew(model)

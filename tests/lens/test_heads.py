@@ -6,7 +6,7 @@ import transformers as hf
 import zoo
 from torch import nn
 
-from topic_probe.lens import capture, heads, huggingface, opening, sites
+from topic_probe.lens import capture, huggingface, opening, sites
 
 CALLED = [name for name in zoo.ARCHITECTURES if name not in zoo.ONLY_RETURNED]
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
@@ -75,7 +75,7 @@ def test_projections_give_what_the_model_hands_to_its_attention_and_takes_from_i
     for site, (asking, asked, query, key, value, output) in zip(
         hooked.probe.sites, watched.calls, strict=True
     ):
-        found = heads.head_weights(hooked, site)
+        found = capture.head_weights(hooked, site)
         for weight, states, made in (
             (found.W_Q, asking, query),
             (found.W_K, asked, key),
@@ -100,12 +100,12 @@ def test_a_bridge_and_the_adapter_free_host_give_the_same_weights(name):
     for one, other in zip(capture.sites(bridge), sorted_like(bridge, free), strict=True):
         assert one == other
         for weight in WEIGHTS:
-            mine, theirs = (getattr(heads.head_weights(hooked, one), weight) for hooked in (bridge, free))
+            mine, theirs = (getattr(capture.head_weights(hooked, one), weight) for hooked in (bridge, free))
             torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     torch.testing.assert_close(
-        heads.embedding_in_residual(bridge), heads.embedding_in_residual(free), rtol=0, atol=0
+        capture.embedding_in_residual(bridge), capture.embedding_in_residual(free), rtol=0, atol=0
     )
-    torch.testing.assert_close(heads.unembedding(bridge), heads.unembedding(free), rtol=0, atol=0)
+    torch.testing.assert_close(capture.unembedding(bridge), capture.unembedding(free), rtol=0, atol=0)
 
 
 def sorted_like(bridge, free):
@@ -128,7 +128,7 @@ def test_scores_from_the_weights_give_the_first_pattern_where_there_are_no_biase
     states = zoo.own_hidden_states(model, inputs)[0]
     if name == "gpt2":
         states = trunk.h[0].ln_1(states)
-    found = heads.head_weights(hooked, capture.sites(hooked)[0])
+    found = capture.head_weights(hooked, capture.sites(hooked)[0])
     query, key = (torch.einsum("bpd,hde->bhpe", states, weight) for weight in (found.W_Q, found.W_K))
     hidden = ~zoo.visible(name, "self", 0, inputs)[:, None]
     expected = (query @ key.mT / 8**0.5).masked_fill(hidden, -torch.inf).softmax(-1)
@@ -139,7 +139,7 @@ def test_scores_from_the_weights_give_the_first_pattern_where_there_are_no_biase
 
 def test_keys_and_values_that_heads_share_are_repeated_for_each():
     hooked = opening.open_model(zoo.make("llama"), host="huggingface")
-    found = heads.head_weights(hooked, capture.sites(hooked)[1])
+    found = capture.head_weights(hooked, capture.sites(hooked)[1])
     for weight in (found.W_K, found.W_V):
         assert torch.equal(weight[0], weight[1])
         assert torch.equal(weight[2], weight[3])
@@ -171,7 +171,7 @@ def test_other_layouts_of_fused_projections_are_taken_apart(model_class, config)
     for site, (asking, _, query, key, value, _) in zip(
         hooked.probe.sites, Watcher(model, inputs).calls, strict=True
     ):
-        found = heads.head_weights(hooked, site)
+        found = capture.head_weights(hooked, site)
         for weight, made in ((found.W_Q, query), (found.W_K, key), (found.W_V, value)):
             every_head = made.repeat_interleave(zoo.HEADS // made.shape[1], dim=1)[:, :, 0]
             expected = torch.einsum("bd,hde->bhe", between_documents(asking[:, 0]), weight)
@@ -186,13 +186,13 @@ def test_the_toys_weights_give_its_pattern():
     toy = build_toy(ToyConfig(world=world, d_model=16, n_heads=2), seed=3)
     view = capture.view(toy)
     (site,) = view.sites
-    found = heads.head_weights(toy, site)
+    found = capture.head_weights(toy, site)
     tensors = toy_tensors(toy)
     assert found.W_Q.shape == (2, 16, 16)
     for weight in ("W_Q", "W_K", "W_V"):  # the paper applies its matrices from the left
         torch.testing.assert_close(getattr(found, weight), tensors[weight].mT, rtol=0, atol=0)
-    torch.testing.assert_close(heads.embedding_in_residual(toy), tensors["W_E"].T, rtol=0, atol=0)
-    torch.testing.assert_close(heads.unembedding(toy), tensors["W_E"], rtol=0, atol=0)
+    torch.testing.assert_close(capture.embedding_in_residual(toy), tensors["W_E"].T, rtol=0, atol=0)
+    torch.testing.assert_close(capture.unembedding(toy), tensors["W_E"], rtol=0, atol=0)
 
 
 # ------------------------------------------------------------------------- into the residual stream, and out
@@ -208,7 +208,7 @@ def test_narrow_word_embeddings_are_widened_as_the_model_widens_them(name):
         trunk.encoder.embedding_hidden_mapping_in if name.startswith("albert") else trunk.embeddings_project
     )
     assert table.shape == (zoo.VOCABULARY, 16)
-    found = heads.embedding_in_residual(hooked)
+    found = capture.embedding_in_residual(hooked)
     assert found.shape == (zoo.VOCABULARY, zoo.WIDTH)
     torch.testing.assert_close(found, widen(table).detach(), rtol=0, atol=1e-6)
 
@@ -219,7 +219,7 @@ def test_narrow_word_embeddings_are_widened_as_the_model_widens_them(name):
 def test_word_embeddings_as_wide_as_the_model_enter_it_as_they_are(name):
     model = zoo.make(name)
     assert torch.equal(
-        heads.embedding_in_residual(opening.open_model(model)), model.get_input_embeddings().weight
+        capture.embedding_in_residual(opening.open_model(model)), model.get_input_embeddings().weight
     )
 
 
@@ -235,7 +235,7 @@ def test_the_unembedding_makes_scores_of_the_last_state(name, scale, host):
     with torch.no_grad():
         answer = model(**given, output_hidden_states=True)
     last = (answer.decoder_hidden_states if name in zoo.TWO_STACKS else answer.hidden_states)[-1]
-    scores = scale * last @ heads.unembedding(hooked)
+    scores = scale * last @ capture.unembedding(hooked)
     bias = getattr(model, "final_logits_bias", 0)
     if name == "t5":  # T5 scales only where the head is the embedding
         scores = scores if model.config.tie_word_embeddings else scores / scale
@@ -246,14 +246,14 @@ def test_the_unembedding_of_bert_is_the_matrix_behind_its_transformation():
     model = zoo.make("bert")
     for host in ("bridge", "huggingface"):
         assert torch.equal(
-            heads.unembedding(opening.open_model(model, host=host)), model.cls.predictions.decoder.weight.T
+            capture.unembedding(opening.open_model(model, host=host)), model.cls.predictions.decoder.weight.T
         )
 
 
 @pytest.mark.parametrize("name", ["bert-headless", "t5-encoder", "electra-discriminator", "gpt2-headless"])
 def test_without_a_head_over_words_there_is_no_unembedding(name):
     with pytest.raises(ValueError, match="has no head that scores the vocabulary"):
-        heads.unembedding(opening.open_model(zoo.make(name)))
+        capture.unembedding(opening.open_model(zoo.make(name)))
 
 
 @pytest.mark.parametrize("name", ["albert", "electra"])
@@ -261,7 +261,7 @@ def test_a_head_behind_a_narrowing_layer_is_no_unembedding_of_the_stream(name):
     with pytest.raises(
         ValueError, match=r"reads 16 numbers behind a nonlinear layer, not the 32 of the residual"
     ):
-        heads.unembedding(opening.open_model(zoo.make(name)))
+        capture.unembedding(opening.open_model(zoo.make(name)))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -273,7 +273,7 @@ def test_models_that_only_return_patterns_have_no_readable_head_weights(name):
     with pytest.raises(
         ValueError, match="hides its attention layers, so the weights of its heads cannot be read"
     ):
-        heads.head_weights(hooked, capture.sites(hooked)[0])
+        capture.head_weights(hooked, capture.sites(hooked)[0])
 
 
 def test_projections_that_hold_more_than_heads_are_refused():
@@ -288,7 +288,7 @@ def test_projections_that_hold_more_than_heads_are_refused():
     with pytest.raises(
         ValueError, match="Qwen3NextAttention has more in its query, key and value projections than"
     ):
-        heads.head_weights(hooked, site)
+        capture.head_weights(hooked, site)
 
 
 def test_projections_of_an_unknown_name_are_refused():
@@ -299,7 +299,7 @@ def test_projections_of_an_unknown_name_are_refused():
     with pytest.raises(
         ValueError, match="query, key and value projections of BertSelfAttention are not known"
     ):
-        heads.head_weights(hooked, capture.sites(hooked)[0])
+        capture.head_weights(hooked, capture.sites(hooked)[0])
 
 
 def test_an_output_projection_of_an_unknown_name_is_refused():
@@ -308,11 +308,11 @@ def test_an_output_projection_of_an_unknown_name_is_refused():
     output = model.encoder.layer[0].attention.output
     output.mix = output._modules.pop("dense")
     with pytest.raises(ValueError, match="the output projection of BertSelfAttention is not known"):
-        heads.head_weights(hooked, capture.sites(hooked)[0])
+        capture.head_weights(hooked, capture.sites(hooked)[0])
 
 
 def test_word_embeddings_that_are_widened_in_an_unknown_way_are_refused():
     config = hf.MobileBertConfig(**zoo._narrow, intra_bottleneck_size=16, true_hidden_size=16)
     hooked = opening.open_model(hf.MobileBertModel(config).eval())
     with pytest.raises(ValueError, match="MobileBertModel have 16 numbers and its residual stream 32"):
-        heads.embedding_in_residual(hooked)
+        capture.embedding_in_residual(hooked)

@@ -542,7 +542,7 @@ def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern(pattern
     hooked = opening.open_model(zoo.make("bert-headless"))
     inputs = capture.trial_inputs(hooked)
     with pytest.raises(ValueError, match=f"is not an attention pattern: needed .*{values}"):
-        capture._check_pattern(hooked, capture.sites(hooked)[0], pattern, inputs)
+        sites.check_pattern(capture.sites(hooked)[0], pattern, inputs, whose="a model")
 
 
 def test_a_host_that_fails_on_plain_tokens_is_refused_with_its_own_words():
@@ -562,8 +562,8 @@ def test_padding_stays_dark_in_the_eyes_of_the_trial_where_padded_rows_are_not_a
     pattern = (
         (inputs.mask[:, None, None, :] / inputs.mask.sum(1)[:, None, None, None]).expand(2, 1, 7, 7).clone()
     )
-    assert capture._padding_is_dark(site, pattern, inputs)
+    assert sites.padding_is_dark(site, pattern, inputs)
     pattern[1, :, 4:] = torch.nan
-    assert capture._padding_is_dark(site, pattern, inputs)
+    assert sites.padding_is_dark(site, pattern, inputs)
     pattern[1, 0, 2, 6] = 1e-6
-    assert not capture._padding_is_dark(site, pattern, inputs)
+    assert not sites.padding_is_dark(site, pattern, inputs)

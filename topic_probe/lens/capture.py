@@ -1,23 +1,27 @@
 """What analyzers may ask of a model: its word embeddings, attention rows, hidden states and head weights.
 
 All of it comes out as plain tensors, under the same names for every kind of hooked model. Hooks are put on and
-taken off here and nowhere else. `view` looks at a model once, by running it on a few tokens, and refuses what it
-cannot read correctly; that is where the silent failures of the hosts are caught.
+taken off here and nowhere else; what differs between kinds of hosts is asked of an `adapters.Adapter`. `view` looks at
+a model by running it on a few tokens, and refuses what it cannot read correctly; that is where the silent failures of
+the hosts are caught. What such a trial showed is remembered until something changes that it depends on.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from topic_probe.lens import huggingface
-from topic_probe.lens.huggingface import Probe
-from topic_probe.lens.sites import Inputs, Site, some_tokens
+from topic_probe.lens.adapters import Adapter, StateReader, adapter
+from topic_probe.lens.heads import HeadWeights
+from topic_probe.lens.huggingface import Probe, configs, evaluating, every_module
+from topic_probe.lens.probing import same_pattern
+from topic_probe.lens.sites import Inputs, Site, check_pattern, padding_is_dark
 from topic_probe.lens.sites import key_side as key_side
 from topic_probe.lens.sites import keys_mask as keys_mask
 from topic_probe.lens.sites import queries_mask as queries_mask
@@ -28,31 +32,28 @@ from topic_probe.topics.vocabulary import tokenizer_hash
 RowReader = Callable[[int, Float[Tensor, "batch head row key"], Bool[Tensor, "batch row key"]], None]
 Through = Literal["auto", "hooks", "rows"]
 
-_PATTERN_HOOK = re.compile(
-    r"(?P<stack>(?:encoder_|decoder_)?)blocks\.(?P<layer>\d+)\.(?:(?P<kind>attn|self_attn|cross_attn)\.)hook_pattern$"
-)
+
+def is_hooked(model: Any) -> bool:
+    """Whether something is a hooked model: it has named hook points and can put hooks on them."""
+    return isinstance(model, nn.Module) and hasattr(model, "hook_dict") and hasattr(model, "hooks")
 
 
 def sites(model: Any) -> tuple[Site, ...]:
     """The places where a hooked model attends, by stack and layer; empty where it has no attention."""
-    if isinstance(seen := getattr(model, "probe", None), Probe):
-        found = list(seen.sites)
-    else:
-        found = [_site(match) for name in model.hook_dict if (match := _PATTERN_HOOK.match(name))]
+    return _in_order(adapter(model).sites())
+
+
+def _in_order(places: tuple[Site, ...]) -> tuple[Site, ...]:
     order = {"self": 0, "encoder": 1, "decoder": 2, "cross": 3}
-    return tuple(sorted(found, key=lambda site: (order[site.stack], site.layer)))
+    return tuple(sorted(places, key=lambda site: (order[site.stack], site.layer)))
 
 
-def _site(match: re.Match[str]) -> Site:
-    cross = match["kind"] == "cross_attn"
-    stack = "cross" if cross else match["stack"].removesuffix("_") or "self"
-    return Site(stack, int(match["layer"]), match.string)
+def describe_class(model: Any) -> str:
+    """A model's class, with that of the Hugging Face model inside where there is one."""
+    return adapter(model).name
 
 
-def huggingface_model(model: Any) -> Any:
-    """The Hugging Face model inside a host, or None where the host brings its own layers."""
-    inside = getattr(model, "original_model", None)
-    return inside if isinstance(inside, nn.Module) and hasattr(inside, "get_input_embeddings") else None
+# Attention.
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class View:
 
     Attributes:
         model: the hooked model, unchanged.
+        host: its adapter.
         sites: where it attends.
         n_heads: number of heads at every site.
         honours_padding: False where the host attends to padding whatever the mask says; documents of different length
@@ -69,23 +71,23 @@ class View:
     """
 
     model: Any
+    host: Adapter
     sites: tuple[Site, ...]
     n_heads: tuple[int, ...]
     honours_padding: bool
     tap: Probe | None
-    _seen_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
+    _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
         """Where the model is; inputs are moved there."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def has_decoder(self) -> bool:
         """Whether a decoder wants tokens of its own."""
-        inside = huggingface_model(self.model)
-        return inside is not None and huggingface.takes_decoder_ids(huggingface.trunk(inside))
+        return self.host.has_decoder
 
     def inputs(self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]) -> Inputs:
         """What goes into the model for right-padded documents.
@@ -94,7 +96,7 @@ class View:
         """
         if not self.has_decoder:
             return Inputs(ids, mask).to(self.device)
-        start = torch.full_like(ids[:, :1], decoder_start(huggingface_model(self.model)))
+        start = torch.full_like(ids[:, :1], self.host.decoder_start)
         return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone()).to(self.device)
 
     def attention_rows(
@@ -120,38 +122,31 @@ class View:
         """
         if through == "rows" and self.tap is None:
             raise ValueError(
-                f"through='rows' needs a Hugging Face model that supports sdpa attention; {describe_class(self.model)} "
+                f"through='rows' needs a Hugging Face model that supports sdpa attention; {self.host.name} "
                 "is read through='hooks'"
             )
-        with huggingface.evaluating(self.model):
+        with evaluating(self.model):
             if through == "hooks" or self.tap is None or has_hooks(self.model):
                 self._through_hooks(inputs, rows, read)
             else:
-                self._beside_sdpa(self.tap, inputs, rows, read)
-
-    def _beside_sdpa(self, tap: Probe, inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader) -> None:
-        inside = huggingface_model(self.model)
-        numbers = {site.hook_name: number for number, site in enumerate(self.sites)}
-        reader = _RowListener(tap, [numbers[site.hook_name] for site in tap.sites], rows, read, inputs.mask)
-        with (
-            huggingface.attention_implementation(inside, huggingface.BESIDE_SDPA),
-            huggingface.listening(reader),
-        ):
-            huggingface.run(huggingface.trunk(inside), inputs)
-        reader.calls.finish()
+                numbers = {site: number for number, site in enumerate(self.sites)}
+                self.tap.read_rows(
+                    self.host.inside, inputs, rows, lambda site, *shown: read(numbers[site], *shown)
+                )
 
     def _through_hooks(self, inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader) -> None:
-        def take(number: int, pattern: Tensor) -> None:
+        def read_rows(number: int, pattern: Tensor) -> None:
             site = self.sites[number]
             index = rows[query_side(site)].to(pattern.device)
-            visible = visible_by_offset(
-                index, keys_mask(site, inputs), self._offsets(number, pattern, inputs)
-            )
+            offsets = self._offsets(number, pattern, inputs)
+            visible = visible_by_offset(index, keys_mask(site, inputs), offsets)
             # Document by document, whole rows are copied; one gather of them all would look up every single number.
-            chosen = [one.index_select(1, wanted) for one, wanted in zip(pattern, index, strict=True)]
+            chosen = [
+                document.index_select(1, wanted) for document, wanted in zip(pattern, index, strict=True)
+            ]
             read(number, torch.stack(chosen), visible)
 
-        with_patterns(self.model, self.sites, inputs, take)
+        with_patterns(self.model, self.sites, inputs, read_rows)
 
     def _offsets(self, number: int, pattern: Tensor, inputs: Inputs) -> tuple[float, float]:
         """Which offsets a site sees, found out in the longest document so far.
@@ -163,40 +158,33 @@ class View:
             return -torch.inf, torch.inf
         lengths = queries_mask(site, inputs).sum(1)
         length = int(lengths.max())
-        longest, low, high = self._seen_offsets.get(number, (0, 0, 0))
+        longest, low, high = self._widest_offsets.get(number, (0, 0, 0))
         if length > longest:
-            seen = seen_offsets(pattern[int(lengths.argmax()), :, :length, :length])
-            longest, low, high = length, min(low, seen[0]), max(high, seen[1])
-            self._seen_offsets[number] = longest, low, high
+            lowest, highest = seen_offsets(pattern[int(lengths.argmax()), :, :length, :length])
+            longest, low, high = length, min(low, lowest), max(high, highest)
+            self._widest_offsets[number] = longest, low, high
         # What reaches to the edge of the longest document has no limit that anyone has seen.
         unlimited = low == 1 - longest, high == longest - 1
         return -torch.inf if unlimited[0] else float(low), torch.inf if unlimited[1] else float(high)
 
 
-class _RowListener:
-    """Reads the wanted rows of every attention call beside the fused kernel."""
+def view(model: Any) -> View:
+    """A hooked model as analyzers see it, after a trial run on a few tokens, unless an earlier one still holds.
 
-    def __init__(
-        self, seen: Probe, numbers: list[int], rows: Mapping[str, Tensor], read: RowReader, mask: Tensor
-    ) -> None:
-        self.calls = huggingface.CallCounter(seen)
-        self.numbers, self.wanted_rows, self.read, self.mask = numbers, rows, read, mask
-
-    def pattern(self, module: nn.Module, pattern: Tensor, mask: Tensor | None) -> Tensor:
-        raise AssertionError("whole patterns are read through hook points")
-
-    def rows(
-        self,
-        module: nn.Module,
-        wanted: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
-    ) -> None:
-        call = self.calls.next(module)
-        index = self.wanted_rows[query_side(self.calls.seen.sites[call])].to(self.mask.device)
-        visible = huggingface.visible_keys(mask, len(index), *shape).to(index.device)
-        chosen = visible.gather(1, index[:, :, None].expand(-1, -1, shape[1]))
-        self.read(self.numbers[call], wanted(index), chosen)
+    Raises:
+        TypeError: where it is not a hooked model.
+        ValueError: where its attention cannot be read, or what it shows as patterns are none.
+    """
+    if not is_hooked(model):
+        raise TypeError(
+            f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
+        )
+    host = adapter(model)
+    trial = _remembered(model)
+    if trial is None:
+        trial = _try_out(host)
+        remember(model, trial)
+    return View(model, host, trial.sites, trial.n_heads, trial.honours_padding, trial.tap)
 
 
 def visible_by_offset(
@@ -218,25 +206,26 @@ def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[int, int]:
 
 
 def with_patterns(
-    model: Any, wanted: tuple[Site, ...], inputs: Inputs, take: Callable[[int, Tensor], None]
-) -> Any:
-    """Runs a hooked model and hands every site's pattern to ``take``; the hooks are gone afterwards.
+    model: Any, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], None]
+) -> None:
+    """Runs a hooked model and hands every site's pattern to ``read``; the hooks are gone afterwards.
 
     Raises:
         ValueError: where a site stayed silent.
     """
     silent = set(range(len(wanted)))
+    host = adapter(model)
 
     def hook_for(number: int) -> Callable[..., None]:
         def look(pattern: Tensor, hook: Any) -> None:
             silent.discard(number)
-            take(number, pattern.detach())
+            read(number, pattern.detach())
 
         return look
 
     hooks = [(site.hook_name, hook_for(number)) for number, site in enumerate(wanted)]
-    with eager_attention(model), model.hooks(fwd_hooks=hooks):
-        answer = run_trunk(model, inputs)
+    with host.showing_patterns(), model.hooks(fwd_hooks=hooks):
+        host.run(inputs)
     if silent:
         names = ", ".join(wanted[number].hook_name for number in sorted(silent))
         raise ValueError(
@@ -244,142 +233,22 @@ def with_patterns(
             "kernels (sdpa, flash) do: load the model with attn_implementation='eager' before wrapping it, or pass "
             "the Hugging Face model itself to topic_probe.open_model"
         )
-    return answer
 
 
 def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head query key"]]:
     """The whole pattern of every site; for a few tokens, because nothing is thrown away."""
-    found = sites(model)
-    shown: dict[Site, Tensor] = {}
-    with huggingface.evaluating(model):
-        with_patterns(model, found, inputs, lambda number, pattern: shown.__setitem__(found[number], pattern))
-    return shown
-
-
-@contextmanager
-def eager_attention(model: Any) -> Iterator[None]:
-    """Eager attention inside the block, because fused kernels never show a pattern; as it was afterwards."""
-    inside = huggingface_model(model)
-    if inside is None or isinstance(getattr(model, "probe", None), Probe):  # a probed host switches by itself
-        yield
-        return
-    with huggingface.attention_implementation(inside, "eager"):
-        yield
-
-
-def run_trunk(model: Any, inputs: Inputs) -> Any:
-    """One forward pass of a hooked model, without the scores over the vocabulary where the host allows it."""
-    inside = huggingface_model(model)
-    if isinstance(getattr(model, "probe", None), Probe):
-        return model(**huggingface.arguments(huggingface.trunk(inside), inputs), head=False)
-    if inside is not None:
-        return huggingface.run(huggingface.trunk(inside), inputs)
-    name = "one_zero_attention_mask" if is_a(model, "HookedEncoder") else "attention_mask"
-    return model(inputs.ids, **{name: inputs.mask.long()}, return_type=None)
-
-
-def is_a(model: Any, class_name: str) -> bool:
-    """Whether a model is of a TransformerLens class, without importing TransformerLens (4 has dropped some)."""
-    return any(cls.__name__ == class_name for cls in type(model).__mro__)
-
-
-def is_hooked(model: Any) -> bool:
-    """Whether something is a hooked model: it has named hook points and can put hooks on them."""
-    return isinstance(model, nn.Module) and hasattr(model, "hook_dict") and hasattr(model, "hooks")
+    places = sites(model)
+    by_site: dict[Site, Tensor] = {}
+    with evaluating(model):
+        with_patterns(
+            model, places, inputs, lambda number, pattern: by_site.__setitem__(places[number], pattern)
+        )
+    return by_site
 
 
 def has_hooks(model: Any) -> bool:
     """Whether anybody has put hooks on a model's patterns; only reading through hook points honours them."""
     return any(model.hook_dict[site.hook_name]._forward_hooks for site in sites(model))
-
-
-def describe_class(model: Any) -> str:
-    """A model's class, with that of the Hugging Face model inside where there is one."""
-    inside = huggingface_model(model)
-    return type(model).__name__ + (f"({type(inside).__name__})" if inside is not None else "")
-
-
-def view(model: Any) -> View:
-    """A hooked model as analyzers see it, after a trial run on a few tokens.
-
-    Raises:
-        TypeError: where it is not a hooked model.
-        ValueError: where its attention cannot be read, or what it shows as patterns are none.
-    """
-    if not is_hooked(model):
-        raise TypeError(
-            f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
-        )
-    found = sites(model)
-    if not found:
-        reason = getattr(getattr(model, "probe", None), "reason", "") or (
-            "it has no hook point for a pattern (…attn.hook_pattern)"
-        )
-        raise ValueError(
-            f"the attention of {describe_class(model)} cannot be read: {reason}. "
-            "measure_embeddings still works on it"
-        )
-    inputs = trial_inputs(model)
-    with without_hooks(model):
-        shown = _trial(model, found, inputs)
-        honoured = all(_padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
-        seen = View(model, found, tuple(shown[site].shape[1] for site in found), honoured, None)
-        return replace(seen, tap=_tap(seen, shown, inputs) if honoured else None)
-
-
-def _trial(model: Any, found: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
-    """The pattern of every site on a few tokens, each checked as soon as it is seen."""
-    shown: dict[Site, Tensor] = {}
-
-    def take(number: int, pattern: Tensor) -> None:
-        _check_pattern(model, found[number], pattern, inputs)
-        shown[found[number]] = pattern
-
-    try:
-        with huggingface.evaluating(model):
-            with_patterns(model, found, inputs, take)
-    except ValueError:
-        raise
-    except Exception as error:  # a host may fail in any way on inputs that others take
-        raise ValueError(
-            f"{describe_class(model)} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
-            "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
-        ) from error
-    return shown
-
-
-def _tap(seen: View, shown: Mapping[Site, Tensor], inputs: Inputs) -> Probe | None:
-    """How to read a model's attention beside its fused kernel; None where that fails or shows other numbers."""
-    inside = huggingface_model(seen.model)
-    if inside is None:
-        return None
-    found = getattr(seen.model, "probe", None)
-    if isinstance(found, Probe):
-        return found if found.beside_sdpa else None
-    # The wrappers of a bridge make a model return its patterns several times over; the bridge's own are compared.
-    found = huggingface.probe(inside, check_returned=False)
-    if not found.beside_sdpa or set(found.sites) != set(shown):
-        return None
-    every = {
-        side: torch.arange(inputs.side(side)[0].shape[1], device=seen.device).expand(2, -1)
-        for side in {query_side(site) for site in shown}
-    }
-    beside: dict[Site, Tensor] = {}
-
-    def take(number: int, rows: Tensor, visible: Tensor) -> None:
-        beside[seen.sites[number]] = rows
-
-    replace(seen, tap=found).attention_rows(inputs, every, take, through="rows")
-    same = all(huggingface.same_pattern(shown[site], beside[site], inputs) for site in seen.sites)
-    return found if same else None
-
-
-def trial_inputs(model: Any) -> Inputs:
-    """A few tokens to try a model on."""
-    inside = huggingface_model(model)
-    if inside is not None:
-        return huggingface.trial_inputs(inside)
-    return some_tokens(vocabulary_size(model), next(model.parameters()).device)
 
 
 @contextmanager
@@ -397,30 +266,169 @@ def without_hooks(model: Any) -> Iterator[None]:
             point._forward_hooks.update(torch_hooks)
 
 
-def _check_pattern(model: Any, site: Site, pattern: Tensor, inputs: Inputs) -> None:
-    queries, keys = queries_mask(site, inputs), keys_mask(site, inputs)
-    wanted = (*queries.shape, keys.shape[1])
-    right_shape = pattern.ndim == 4 and (len(pattern), *pattern.shape[2:]) == wanted
-    # A row may sum to less than one (some models let a head attend to nothing), never to more.
-    if not right_shape or bool((pattern < 0).any()) or bool((pattern.float().sum(-1) > 1.02).any()):
+# The trial of a model, and what it depends on.
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a run on a few tokens has shown of a hooked model; see `View` for the fields."""
+
+    sites: tuple[Site, ...]
+    n_heads: tuple[int, ...]
+    honours_padding: bool
+    tap: Probe | None
+
+    @classmethod
+    def of_probe(cls, probe: Probe) -> "Trial":
+        """The trial that an adapter-free host was built with."""
+        heads = dict(zip(probe.sites, probe.n_heads, strict=True))
+        tap = probe if probe.beside_sdpa and probe.honours_padding else None
+        places = _in_order(probe.sites)
+        return cls(places, tuple(heads[site] for site in places), probe.honours_padding, tap)
+
+
+def trial_inputs(model: Any) -> Inputs:
+    """A few tokens to try a model on."""
+    return adapter(model).trial_inputs()
+
+
+def _try_out(host: Adapter) -> Trial:
+    places = _in_order(host.sites())
+    if not places:
         raise ValueError(
-            f"what {site.hook_name} of {describe_class(model)} shows is not an attention pattern: needed "
-            f"probabilities of shape [{wanted[0]}, head, {wanted[1]}, {wanted[2]}], got {tuple(pattern.shape)} with "
-            f"values from {float(pattern.min()):.3g} to {float(pattern.max()):.3g}. Pass the Hugging Face model itself "
-            "to topic_probe.open_model, which reads it without the adapter"
+            f"the attention of {host.name} cannot be read: {host.no_sites()}. "
+            "measure_embeddings still works on it"
         )
+    inputs = host.trial_inputs()
+    with without_hooks(host.model), evaluating(host.model):
+        shown = _checked_patterns(host, places, inputs)
+        dark = all(padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
+        tap = host.beside_sdpa() if dark else None
+        if tap is not None and not _shows_the_same(tap, host, shown, inputs):
+            tap = None
+    return Trial(places, tuple(shown[site].shape[1] for site in places), dark, tap)
 
 
-def _padding_is_dark(site: Site, pattern: Tensor, inputs: Inputs) -> bool:
-    real_to_padding = (
-        queries_mask(site, inputs)[:, None, :, None] & ~keys_mask(site, inputs)[:, None, None, :]
+def _checked_patterns(host: Adapter, places: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
+    """The pattern of every site, each checked as soon as it is seen."""
+    shown: dict[Site, Tensor] = {}
+
+    def check(number: int, pattern: Tensor) -> None:
+        check_pattern(places[number], pattern, inputs, whose=host.name)
+        shown[places[number]] = pattern
+
+    try:
+        with_patterns(host.model, places, inputs, check)
+    except ValueError:
+        raise
+    except Exception as error:  # a host may fail in any way on inputs that others take
+        raise ValueError(
+            f"{host.name} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
+            "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
+        ) from error
+    return shown
+
+
+def _shows_the_same(tap: Probe, host: Adapter, shown: Mapping[Site, Tensor], inputs: Inputs) -> bool:
+    """Whether the rows beside the fused kernel are those of the patterns that a host shows."""
+    beside: dict[Site, Tensor] = {}
+    every = {
+        side: torch.arange(inputs.side(side)[0].shape[1], device=inputs.ids.device).expand(2, -1)
+        for side in {query_side(site) for site in shown}
+    }
+    tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
+    return all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items())
+
+
+State = tuple[object, ...]
+_MODULES = tuple[ReferenceType[nn.Module], ...]
+# By model: what its trial depends on, as it was then; the trial without its modules; and these. Nothing in here keeps
+# a model alive, and nothing is written on one.
+_trials: WeakKeyDictionary[nn.Module, tuple[State, Trial, _MODULES]] = WeakKeyDictionary()
+
+
+def remember(model: Any, trial: Trial) -> None:
+    """Keeps what a trial has shown of a model as it is now."""
+    modules = () if trial.tap is None else trial.tap.modules
+    weak = replace(trial, tap=None if trial.tap is None else replace(trial.tap, modules=()))
+    _trials[model] = _state(model), weak, tuple(map(ref, modules))
+
+
+def _remembered(model: Any) -> Trial | None:
+    """What a trial has shown of a model; None where there was none, or the model is no longer as it was."""
+    state, trial, modules = _trials.get(model, (None, None, ()))
+    if trial is None or state != _state(model):
+        return None
+    alive = tuple(module for weak in modules if (module := weak()) is not None)
+    return trial if trial.tap is None else replace(trial, tap=replace(trial.tap, modules=alive))
+
+
+def _state(model: Any) -> State:
+    """Everything that a trial depends on, in a form that is equal as long as nothing of it has changed.
+
+    Modules and their forward functions, hooks, weights by type and place, and every plain setting of modules and
+    configurations: these hold the attention implementation, TransformerLens's flags, adapters and modes.
+    """
+    settings = {
+        id(setting): setting for setting in (model.cfg, *configs(model)) if hasattr(setting, "__dict__")
+    }
+    return (
+        *(_state_of_module(module) for module in every_module(model)),
+        *(_plain(vars(setting)) for setting in settings.values()),
     )
-    return not bool((pattern.masked_fill(~real_to_padding, 0) != 0).any())
+
+
+def _state_of_module(module: nn.Module) -> State:
+    tensors = chain(module._parameters.items(), module._buffers.items())
+    return (
+        ref(module),
+        ref(type(module)),
+        _identity(vars(module).get("forward", type(module).forward)),
+        # Every hook that was ever put on a module has a number of its own.
+        tuple(module._forward_hooks),
+        tuple(module._forward_pre_hooks),
+        tuple((name, *_place(tensor)) for name, tensor in tensors if tensor is not None),
+        _plain(vars(module)),
+    )
+
+
+def _place(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _identity(function: Any) -> object:
+    """A weak reference to a function, by which it is recognised; to both parts of a bound one."""
+    try:
+        bound = getattr(function, "__self__", None)
+        return ref(function) if bound is None else (ref(function.__func__), ref(bound))
+    except (TypeError, AttributeError):  # what cannot be referred to is never recognised
+        return object()
+
+
+def _plain(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The settings that are plain values, written out, so that a later change in place is seen."""
+    return tuple((name, repr(value)) for name, value in settings.items() if _is_plain(value))
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device)
+
+
+# Weights, states and what a model says of itself.
+
+
+def huggingface_model(model: Any) -> Any:
+    """The Hugging Face model inside a host, or None where the host brings its own layers."""
+    return adapter(model).inside
 
 
 def vocabulary_size(model: Any) -> int:
     """Rows of the word embedding table."""
-    return word_embeddings(model, check=False).shape[0]
+    return adapter(model).word_embeddings().shape[0]
 
 
 def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabulary d_embed"]:
@@ -429,12 +437,11 @@ def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabul
     Raises:
         ValueError: where weight processing has centred the table, so that its cosines are no longer the model's.
     """
-    inside = huggingface_model(model)
-    table: Tensor = (inside.get_input_embeddings().weight if inside is not None else model.W_E).detach()
-    # A host of this package processes no weights, so there it is the model itself that has such a table.
-    if check and not isinstance(getattr(model, "probe", None), Probe) and _is_centred(table):
+    host = adapter(model)
+    table = host.word_embeddings()
+    if check and host.processes_weights and _is_centred(table):
         raise ValueError(
-            f"the word embeddings of this {describe_class(model)} were centred by weight processing "
+            f"the word embeddings of this {host.name} were centred by weight processing "
             "(enable_compatibility_mode, center_writing_weights), so their cosines are not the model's own; load it "
             "without (from_pretrained_no_processing, or enable_compatibility_mode(no_processing=True))"
         )
@@ -448,54 +455,66 @@ def _is_centred(table: Float[Tensor, "vocabulary d_embed"]) -> bool:
     return table.shape[1] > 1 and bool(sample.any()) and bool(sample.mean(1).abs().max() < rounding)
 
 
+def embedding_in_residual(model: Any) -> Float[Tensor, "vocabulary d_model"]:
+    """What every word brings into the residual stream, positions and normalisation aside.
+
+    A factor that some architectures multiply all embeddings by is left out.
+
+    Raises:
+        ValueError: where words come into the stream in a way that is not known.
+    """
+    return adapter(model).embedding_in_residual(word_embeddings(model))
+
+
+def unembedding(model: Any) -> Float[Tensor, "d_model vocabulary"]:
+    """The matrix from the residual stream to scores over the vocabulary; a transformation before it is left out.
+
+    Raises:
+        ValueError: where the model has no head, or its head is not a matrix on the residual stream.
+    """
+    return adapter(model).unembedding()
+
+
+def head_weights(model: Any, site: Site) -> HeadWeights:
+    """The projections of every head at one site, detached.
+
+    Raises:
+        ValueError: where the projections of this architecture cannot be told apart.
+    """
+    return adapter(model).head_weights(site)
+
+
+def hidden_states(model: Any, inputs: Inputs, read: StateReader) -> None:
+    """Streams the states of the source positions: 0 is what enters the first block, i what leaves block i.
+
+    The last one is behind the final normalisation where there is one, as in Hugging Face's ``hidden_states``. In
+    encoder-decoder models these are the encoder's.
+    """
+    with evaluating(model):
+        adapter(model).hidden_states(inputs, read)
+
+
 def special_ids(model: Any) -> set[int]:
     """Ids of special tokens as far as the model's tokenizer or configuration tells; they have no topic."""
     if (tokenizer := getattr(model, "tokenizer", None)) is not None:
         return {index for index in tokenizer.all_special_ids if index is not None}
-    config = getattr(huggingface_model(model), "config", None)
-    found: set[int] = set()
+    config = adapter(model).config
+    ids: set[int] = set()
     for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
         value = getattr(config, f"{name}_token_id", None)
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    return found
+        ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    return ids
 
 
 def pad_id(model: Any) -> int | None:
     """What padding holds by the model's tokenizer or configuration; None where neither says."""
-    tokenizer = getattr(model, "tokenizer", None)
-    value = getattr(tokenizer, "pad_token_id", None)
-    return (
-        value
-        if value is not None
-        else getattr(getattr(huggingface_model(model), "config", None), "pad_token_id", None)
-    )
-
-
-def decoder_start(inside: Any) -> int:
-    """The token that a decoder starts with."""
-    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-        if (value := getattr(inside.config, name, None)) is not None:
-            return int(value)
-    return 0
+    value = getattr(getattr(model, "tokenizer", None), "pad_token_id", None)
+    return value if value is not None else getattr(adapter(model).config, "pad_token_id", None)
 
 
 def context_length(model: Any) -> int | None:
     """How many tokens a model can take; None where nothing limits it."""
-    inside = huggingface_model(model)
-    if inside is None:
-        return getattr(model.cfg, "n_ctx", None)
-    config = inside.config
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None and not hasattr(
-        config, "relative_attention_num_buckets"
-    ):  # T5's n_positions is no limit
-        limit = getattr(config, "n_positions", None)
-    if limit is None or limit < 1:
-        return None
-    # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
-    tables = [module for name, module in inside.named_modules() if name.endswith("position_embeddings")]
-    unused = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
-    return int(limit) - max(unused, default=0)
+    return adapter(model).context_length()
 
 
 def check_topics(model: Any, topics: Topics) -> None:
@@ -523,72 +542,15 @@ def check_topics(model: Any, topics: Topics) -> None:
         )
 
 
-def hidden_states(
-    model: Any, inputs: Inputs, read: Callable[[int, Float[Tensor, "batch position d_model"]], None]
-) -> None:
-    """Streams the states of the source positions: 0 is what enters the first block, i what leaves block i.
-
-    The last one is behind the final normalisation where there is one, as in Hugging Face's ``hidden_states``. In
-    encoder-decoder models these are the encoder's.
-    """
-    inside = huggingface_model(model)
-    with huggingface.evaluating(model):
-        if isinstance(getattr(model, "probe", None), Probe):
-            answer = huggingface.run(
-                huggingface.trunk(inside), inputs, output_hidden_states=True, return_dict=True
-            )
-            states = getattr(answer, "encoder_hidden_states", None) or answer.hidden_states
-            for layer, state in enumerate(states):
-                read(layer, state)
-            return
-        _hidden_states_of_blocks(model, inputs, read)
-
-
-def _hidden_states_of_blocks(model: Any, inputs: Inputs, read: Callable[[int, Tensor], None]) -> None:
-    prefix = "encoder_blocks" if "encoder_blocks.0.hook_resid_pre" in model.hook_dict else "blocks"
-    blocks = getattr(model, prefix)
-    hooks: list[tuple[str, Any]] = [
-        (f"{prefix}.{layer}.hook_resid_pre", lambda state, hook, layer=layer: read(layer, state.detach()))
-        for layer in range(len(blocks))
-    ]
-    with model.hooks(fwd_hooks=hooks):
-        if huggingface_model(model) is not None:
-            answer = run_trunk(model, inputs)
-            state = getattr(answer, "encoder_last_hidden_state", None)
-            last = answer.last_hidden_state if state is None else state
-        else:
-            # Some hosts hook the final normalisation before its weights are applied: its output is wanted.
-            with _output_of(getattr(model, "ln_final", blocks[-1])) as outputs:
-                run_trunk(model, inputs)
-            last = outputs[-1]
-    read(len(blocks), last.detach())
-
-
-@contextmanager
-def _output_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What a module gives inside the block."""
-    outputs: list[Tensor] = []
-
-    def look(_module: nn.Module, _given: Any, output: Any) -> None:
-        outputs.append(output[0] if isinstance(output, tuple) else output)
-
-    handle = module.register_forward_hook(look)
-    try:
-        yield outputs
-    finally:
-        handle.remove()
-
-
 def describe(model: Any) -> dict[str, Any]:
     """What a report says of the model it measured."""
-    inside = huggingface_model(model)
-    config = getattr(inside, "config", None)
+    host = adapter(model)
     parameter = next(model.parameters())
-    named = getattr(config, "_name_or_path", None) or getattr(model.cfg, "model_name", None)
+    named = getattr(host.config, "_name_or_path", None) or getattr(model.cfg, "model_name", None)
     return {
-        "host": describe_class(model),
+        "host": host.name,
         "name": named or None,
-        "revision": getattr(config, "_commit_hash", None),
+        "revision": getattr(host.config, "_commit_hash", None),
         "dtype": str(parameter.dtype).removeprefix("torch."),
         "device": parameter.device.type,
         "parameters": sum(tensor.numel() for tensor in model.parameters()),

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from topic_probe.lens import capture
-from topic_probe.lens.huggingface import Probe, evaluating
+from topic_probe.lens.adapters import adapter
+from topic_probe.lens.huggingface import evaluating
 from topic_probe.lens.sites import Inputs, Site
 
 # The versions that the tests run with.
@@ -178,7 +179,7 @@ def check_model(model: Any) -> ModelCheck:
     return ModelCheck(
         model=described["host"],
         name=described["name"],
-        host=_host(model),
+        host=adapter(model).kind,
         attention=seen is not None,
         reason=reason,
         rows_sum_to_one=found["row_error"] <= tolerance,
@@ -197,12 +198,6 @@ def check_model(model: Any) -> ModelCheck:
         untested=tuple(f"{name} {found}" for name, found in versions.items() if not _is_tested(name, found)),
         **found,
     )
-
-
-def _host(model: Any) -> str:
-    if isinstance(getattr(model, "probe", None), Probe):
-        return "adapter-free"
-    return "bridge" if capture.is_a(model, "TransformerBridge") else "hooked"
 
 
 def _attention(seen: capture.View) -> dict[str, Any]:

@@ -6,48 +6,46 @@ listening, who may change it. *Beside sdpa* lets the model run on PyTorch's fuse
 and has the model's own eager code compute only the rows that were asked for. Models that bypass the look-up
 (DeBERTa-v2, MPNet, GPT-J) return their patterns instead (``output_attentions=True``).
 
-Nothing is assumed about a model: `probe` runs it on a few tokens, sees which calls of attention happen in which
-order, and checks them against the patterns that the model itself returns, and both functions against each other,
-before any of it is used.
+Nothing is assumed about a model: `probing.probe` runs it on a few tokens before any of this is used, and every later
+pass is held to the calls of attention that it has seen.
 """
 
 import inspect
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from itertools import chain
+from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from topic_probe.lens.sites import TRIAL_TARGET, Inputs, Site, some_tokens
+from topic_probe.lens.sites import Inputs, Site, query_side
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
 
 
-@runtime_checkable
-class Listener(Protocol):
-    """Whoever follows the attention calls of one forward pass."""
+class Listener:
+    """Whoever follows the attention calls of one forward pass; it answers one of the two questions or both."""
 
-    def pattern(self, module: nn.Module, pattern: Tensor, mask: Tensor | None) -> Tensor:
+    def pattern(self, module: nn.Module, pattern: Tensor) -> Tensor:
         """Sees a whole pattern [batch, head, query, key]; what it returns is used instead."""
+        raise AssertionError("whole patterns are read through hook points")
 
     def rows(
         self,
         module: nn.Module,
-        wanted: Callable[[Tensor], Tensor],
+        rows_at: Callable[[Tensor], Tensor],
         mask: Tensor | None,
         shape: tuple[int, int],
     ) -> None:
-        """Sees a call with (queries, keys) positions; ``wanted(index)`` gives the pattern's rows at those queries."""
+        """Sees a call with (queries, keys) positions; ``rows_at(index)`` gives the pattern's rows at those queries."""
+        raise AssertionError("rows are read without hook points")
 
 
 _listener: ContextVar[Listener | None] = ContextVar("topic_probe_listener", default=None)
@@ -66,9 +64,9 @@ def listening(listener: Listener) -> Iterator[None]:
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
     """The eager attention of the file that defines the module: it knows about caps, biases, sinks and groups."""
     for cls in type(module).__mro__:
-        found = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function  # type: ignore[no-any-return]
     raise RuntimeError(f"{type(module).__name__} has no eager attention of its own")
 
 
@@ -85,7 +83,7 @@ def _eager(
     if listener is None:
         return output, pattern
     version = None if pattern.is_inference() else pattern._version
-    used = listener.pattern(module, pattern, attention_mask)
+    used = listener.pattern(module, pattern)
     if used is pattern and version is not None and pattern._version == version:
         return output, pattern
     groups = used.shape[1] // value.shape[1]
@@ -105,7 +103,7 @@ def _beside_sdpa(
     listener = _listener.get()
     if listener is not None:
 
-        def wanted(index: Tensor) -> Tensor:
+        def rows_at(index: Tensor) -> Tensor:
             at = index[:, None, :, None]
             chosen = query.gather(2, at.expand(-1, query.shape[1], -1, query.shape[3]))
             inside = dict(options)
@@ -117,7 +115,7 @@ def _beside_sdpa(
             # One value column is enough: only the pattern is wanted, not its product with the values.
             return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
 
-        listener.rows(module, wanted, attention_mask, (query.shape[2], key.shape[2]))
+        listener.rows(module, rows_at, attention_mask, (query.shape[2], key.shape[2]))
     sdpa = AttentionInterface()["sdpa"]
     return sdpa(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
 
@@ -167,6 +165,13 @@ def register_attention() -> None:
     AttentionMaskInterface.register(BESIDE_SDPA, full_mask)
 
 
+def every_module(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a model, hooked or not; a bridge does not count those of the Hugging Face model inside."""
+    inside = getattr(model, "original_model", None)
+    roots = (model, inside) if isinstance(inside, nn.Module) else (model,)
+    return iter(dict.fromkeys(chain.from_iterable(root.modules() for root in roots)))
+
+
 @contextmanager
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Switches every part of a Hugging Face model to an attention implementation, and back afterwards.
@@ -187,14 +192,14 @@ def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
 
 def configs(model: nn.Module) -> list[Any]:
     """Every configuration that some part of a Hugging Face model looks at."""
-    found: dict[int, Any] = {}
-    waiting: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    known: dict[int, Any] = {}
+    waiting: list[Any] = [getattr(module, "config", None) for module in every_module(model)]
     while waiting:
         config = waiting.pop()
-        if hasattr(config, "_attn_implementation_internal") and id(config) not in found:
-            found[id(config)] = config
+        if hasattr(config, "_attn_implementation_internal") and id(config) not in known:
+            known[id(config)] = config
             waiting.extend(getattr(config, part, None) for part in config.sub_configs)
-    return list(found.values())
+    return list(known.values())
 
 
 @contextmanager
@@ -203,9 +208,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
     """
-    # A bridge does not count the Hugging Face model inside among its own modules.
-    roots = [root for root in (model, getattr(model, "original_model", None)) if isinstance(root, nn.Module)]
-    training = [(module, module.training) for root in roots for module in root.modules()]
+    training = [(module, module.training) for module in every_module(model)]
     try:
         for module, _ in training:
             module.training = False
@@ -244,6 +247,14 @@ def takes_decoder_ids(model: nn.Module) -> bool:
     return "decoder_input_ids" in inspect.signature(model.forward).parameters
 
 
+def decoder_start(config: Any) -> int:
+    """The token that a decoder starts with, by a model's configuration."""
+    for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+        if (value := getattr(config, name, None)) is not None:
+            return int(value)
+    return 0
+
+
 def trunk(model: nn.Module) -> nn.Module:
     """The model without its head, which would compute scores over the vocabulary that nobody looks at."""
     base = getattr(model, "base_model", model)
@@ -268,14 +279,41 @@ def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
         return model(**arguments(model, inputs), **options)
 
 
+class CallCounter:
+    """Numbers the attention calls of one forward pass, held to the order that the trial run has seen."""
+
+    def __init__(self, modules: tuple[nn.Module, ...]) -> None:
+        self.modules, self.number = modules, -1
+
+    def next(self, module: nn.Module) -> int:
+        """The number of this call.
+
+        Raises:
+            ValueError: where it comes from another layer than in the trial run.
+        """
+        self.number += 1
+        if self.number >= len(self.modules) or self.modules[self.number] is not module:
+            raise ValueError(
+                f"attention call {self.number} comes from another layer than in the trial run; a model whose layers "
+                "are skipped or reordered from pass to pass cannot be measured layer by layer"
+            )
+        return self.number
+
+    def finish(self) -> None:
+        """Raises ValueError where fewer layers attended than in the trial run."""
+        if self.number + 1 != len(self.modules):
+            raise ValueError(f"only {self.number + 1} of {len(self.modules)} attention calls were seen")
+
+
 @dataclass(frozen=True)
 class Probe:
-    """What a trial run on a few tokens showed.
+    """What a trial run of a Hugging Face model on a few tokens showed.
 
     Attributes:
         sites: the attention calls of one forward pass, in order.
         n_heads: number of heads of each.
         modules: the module behind each call, to notice when a later pass differs.
+        honours_padding: whether no query attended to padding.
         through: "calls" where attention is seen as it is computed, "returned" where the model only hands patterns back
             at the end (changes to them then have no effect).
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
@@ -286,355 +324,38 @@ class Probe:
     sites: tuple[Site, ...] = ()
     n_heads: tuple[int, ...] = ()
     modules: tuple[nn.Module, ...] = ()
+    honours_padding: bool = True
     through: str = "calls"
     beside_sdpa: bool = False
     reason: str = ""
 
-
-def trial_inputs(model: nn.Module) -> Inputs:
-    """The tokens of the trial run."""
-    table = model.get_input_embeddings().weight  # type: ignore[operator]
-    inputs = some_tokens(table.shape[0], table.device)
-    if not takes_decoder_ids(trunk(model)):
-        return inputs
-    target = slice(0, TRIAL_TARGET)
-    return Inputs(inputs.ids, inputs.mask, inputs.ids[:, target].clone(), inputs.mask[:, target].clone())
-
-
-class _Recorder:
-    """Keeps what a trial run shows."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, Tensor]] = []
-
-    def pattern(self, module: nn.Module, pattern: Tensor, mask: Tensor | None) -> Tensor:
-        self.calls.append((module, pattern.detach()))
-        return pattern
-
-    def rows(
-        self,
-        module: nn.Module,
-        wanted: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
+    def read_rows(
+        self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
     ) -> None:
-        every = torch.arange(shape[0]).expand(2, -1)
-        device = next(module.parameters()).device
-        self.calls.append((module, wanted(every.to(device)).detach()))
-
-
-def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
-    """What can be read of a Hugging Face model's attention, and how; found out by running it.
-
-    Where nothing can be read, the answer has no sites and says why.
-
-    Args:
-        model: the model.
-        check_returned: whether what is seen is held against the patterns that the model returns.
-    """
-    register_attention()
-    try:
-        with evaluating(model):
-            return _probe(model, trunk(model), trial_inputs(model), check_returned)
-    except Exception as error:  # a model may fail in any way on inputs that others take
-        return Probe(
-            reason=str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        )
-
-
-def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bool) -> Probe:
-    recorder = _Recorder()
-    with attention_implementation(model, EAGER), listening(recorder):
-        run(base, inputs)
-    with attention_implementation(model, "eager"):
-        returned = _returned(base, inputs)
-    if not recorder.calls:
-        return _probe_of_returned(base, returned, inputs)
-    patterns = [pattern for _, pattern in recorder.calls]
-    modules = tuple(module for module, _ in recorder.calls)
-    sites = _name_sites(patterns, inputs, _layer_numbers(model, modules))
-    if check_returned and not _agree(sites, patterns, returned, inputs):
-        try:
-            return _probe_of_returned(base, returned, inputs)
-        except ValueError:
-            warnings.warn(
-                f"{type(base).__name__} has attention that is not one pattern over all pairs of positions (blocks, "
-                "recurrence); only its other attention is read",
-                stacklevel=2,
-            )
-    n_heads = tuple(pattern.shape[1] for pattern in patterns)
-    return Probe(sites, n_heads, modules, "calls", _rows_agree(model, inputs, recorder))
-
-
-def _probe_of_returned(base: nn.Module, returned: list[Any], inputs: Inputs) -> Probe:
-    patterns = _checked(base, returned)
-    sites = _name_sites(patterns, inputs, None)
-    return Probe(sites, tuple(pattern.shape[1] for pattern in patterns), through="returned")
-
-
-def _returned(base: nn.Module, inputs: Inputs) -> list[Any]:
-    """What a model returns as its patterns, whatever it is; nothing where it cannot be asked."""
-    try:
-        return _attentions(base, run(base, inputs, output_attentions=True, return_dict=True))
-    except Exception:  # models without patterns refuse to return them in many ways
-        return []
-
-
-def _agree(sites: tuple[Site, ...], seen: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:
-    """Whether the calls of attention are what a model returns.
-
-    Some models bypass the interface in a part of their layers, some call it twice in each; a model that returns
-    nothing contradicts nothing.
-    """
-    order = {"self": 0, "encoder": 0, "decoder": 1, "cross": 2}
-    by_stack = sorted(range(len(sites)), key=lambda number: order[sites[number].stack])
-    if not returned:
-        return True
-    return len(returned) == len(seen) and all(
-        isinstance(other, Tensor) and same_pattern(seen[number], other, inputs)
-        for number, other in zip(by_stack, returned, strict=True)
-    )
-
-
-def same_pattern(one: Tensor, other: Tensor, inputs: Inputs) -> bool:
-    """Whether two patterns are equal in the rows of real queries, to rounding."""
-    if one.shape != other.shape:
-        return False
-    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 2e-2
-    real = inputs.mask if one.shape[2] == inputs.mask.shape[1] else inputs.side("target")[1]
-    rows = real[:, None, :, None].expand(one.shape)
-    return torch.allclose(one[rows], other[rows], rtol=0, atol=tolerance, equal_nan=True)
-
-
-def _rows_agree(model: nn.Module, inputs: Inputs, eager: _Recorder) -> bool:
-    if not getattr(model, "_supports_sdpa", False):
-        return False
-    beside = _Recorder()
-    try:
-        with attention_implementation(model, BESIDE_SDPA), listening(beside):
+        """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys."""
+        listener = _RowListener(self, rows, read, inputs.mask)
+        with attention_implementation(model, BESIDE_SDPA), listening(listener):
             run(trunk(model), inputs)
-    except (ValueError, TypeError, KeyError, RuntimeError):
-        # Some layers need what the fused kernel cannot do (a cap on the scores, say) and refuse: eager then.
-        return False
-    if [module for module, _ in beside.calls] != [module for module, _ in eager.calls]:
-        return False
-    return all(
-        same_pattern(one, other, inputs)
-        for (_, one), (_, other) in zip(eager.calls, beside.calls, strict=True)
-    )
+        listener.calls.finish()
 
 
-def returned_patterns(base: nn.Module, answer: Any) -> list[Tensor]:
-    """The patterns in a model's answer, in the order encoder, decoder, cross.
+class _RowListener(Listener):
+    """Reads the wanted rows of every attention call beside the fused kernel."""
 
-    Raises:
-        ValueError: where there are none, or something that is not one pattern for every pair of positions.
-    """
-    return _checked(base, _attentions(base, answer))
-
-
-def _attentions(base: nn.Module, answer: Any) -> list[Any]:
-    names: tuple[str, ...] = ("attentions",)
-    if takes_decoder_ids(base):
-        names = ("encoder_attentions", "decoder_attentions", "cross_attentions")
-    return [pattern for name in names for pattern in (getattr(answer, name, None) or ())]
-
-
-def _checked(base: nn.Module, returned: list[Any]) -> list[Tensor]:
-    if not returned or any(not isinstance(pattern, Tensor) or pattern.ndim != 4 for pattern in returned):
-        raise ValueError(
-            f"{type(base).__name__} shows no attention pattern: it neither calls the attention interface of "
-            "transformers nor returns [batch, head, query, key] patterns with output_attentions=True"
-        )
-    return returned
-
-
-_NUMBER = re.compile(r"\.(\d+)\.")
-
-
-def _layer_numbers(model: nn.Module, modules: tuple[nn.Module, ...]) -> list[int | None]:
-    """The numbers of the layers that attention modules sit in, as far as their names tell."""
-    names = {id(module): name for name, module in model.named_modules()}
-    found = [_NUMBER.search(f".{names.get(id(module), '')}.") for module in modules]
-    return [int(match[1]) if match else None for match in found]
-
-
-def _name_sites(patterns: list[Tensor], inputs: Inputs, numbers: list[int | None] | None) -> tuple[Site, ...]:
-    """Sites in the order of their calls, told apart by the numbers of queries and keys.
-
-    Layers take their numbers from the names of their modules, because not every layer need attend. Where these do
-    not count upwards (layers that share weights are one module), the calls themselves are counted.
-    """
-    stacks = [_stack(pattern.shape[-2], pattern.shape[-1], inputs) for pattern in patterns]
-    by_stack: dict[str, list[int | None]] = {stack: [] for stack in stacks}
-    for stack, number in zip(stacks, numbers or [None] * len(stacks), strict=True):
-        by_stack[stack].append(number)
-    remaining = {stack: _layers(given) for stack, given in by_stack.items()}
-    sites = []
-    for stack in stacks:
-        layer = next(remaining[stack])
-        sites.append(Site(stack, layer, _HOOK_NAMES[stack].format(layer)))
-    return tuple(sites)
-
-
-_HOOK_NAMES = {
-    "self": "blocks.{}.attn.hook_pattern",
-    "encoder": "encoder_blocks.{}.attn.hook_pattern",
-    "decoder": "decoder_blocks.{}.self_attn.hook_pattern",
-    "cross": "decoder_blocks.{}.cross_attn.hook_pattern",
-}
-
-
-def _layers(numbers: list[int | None]) -> Iterator[int]:
-    known = [number for number in numbers if number is not None]
-    ascending = len(known) == len(numbers) and all(one < other for one, other in pairwise(known))
-    return iter(known if ascending else range(len(numbers)))
-
-
-def _stack(queries: int, keys: int, inputs: Inputs) -> str:
-    source = inputs.ids.shape[1]
-    if inputs.target_ids is None:
-        names = {(source, source): "self"}
-    else:
-        target = inputs.target_ids.shape[1]
-        names = {(source, source): "encoder", (target, target): "decoder", (target, source): "cross"}
-    if (queries, keys) not in names:
-        raise ValueError(
-            f"an attention call has {queries} queries and {keys} keys for {source} tokens: this kind of "
-            "attention (blocks, pooling, a cache) cannot be assigned to pairs of words"
-        )
-    return names[queries, keys]
-
-
-def build_host(model: nn.Module, *, tokenizer: Any = None) -> nn.Module:
-    """A hooked model around a Hugging Face model that TransformerLens has no adapter for.
-
-    It is a `HookedRootModule` of the installed TransformerLens with a hook point on every attention pattern, under
-    the usual names: ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
-    ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
-    except in models that only return their patterns at the end. The model inside is used as it is and never changed. A
-    model whose attention cannot be read has no hook points, and its ``probe`` says why.
-    """
-    return _host_class()(model, tokenizer)
-
-
-@cache
-def _host_class() -> type[nn.Module]:
-    """The class, made on first use so that importing this module does not import TransformerLens."""
-    import transformer_lens.hook_points as hook_points
-
-    try:
-        from transformer_lens import HookedRootModule  # where TransformerLens 4 keeps it
-    except ImportError:
-        HookedRootModule = hook_points.HookedRootModule
-
-    class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
-        """A Hugging Face model with a hook point on every attention pattern."""
-
-        def __init__(self, model: nn.Module, tokenizer: Any) -> None:
-            super().__init__()
-            self.original_model = model
-            self.tokenizer = tokenizer
-            self.probe = probe(model)
-            self.points = [hook_points.HookPoint() for _ in self.probe.sites]
-            for site, point in zip(self.probe.sites, self.points, strict=True):
-                _plant(self, site.hook_name, point)
-            self.setup()
-
-        @property
-        def cfg(self) -> Any:
-            """The configuration of the Hugging Face model."""
-            return self.original_model.config
-
-        @property
-        def W_E(self) -> Tensor:
-            """The word embedding table [vocabulary, d_embed]."""
-            return self.original_model.get_input_embeddings().weight  # type: ignore[operator, no-any-return]
-
-        def forward(
-            self, input_ids: Tensor, attention_mask: Tensor, *, head: bool = True, **options: Any
-        ) -> Any:
-            """The Hugging Face model's own answer, its patterns having passed through the hook points.
-
-            Args:
-                input_ids: token ids [batch, position].
-                attention_mask: 1 on real tokens; required, because ids alone do not say what is padding.
-                head: False leaves out the head and its scores over the vocabulary.
-                options: passed on to the Hugging Face model, such as ``decoder_input_ids``.
-            """
-            model = self.original_model if head else trunk(self.original_model)
-            options |= {"input_ids": input_ids, "attention_mask": attention_mask}
-            if self.probe.through == "calls":
-                with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
-                    return model(**options)
-            options |= {"output_attentions": True, "return_dict": True}
-            with attention_implementation(self.original_model, "eager"), without_traces(model):
-                answer = model(**options)
-            for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
-                self._only_look(point, pattern)
-            return answer
-
-        def _only_look(self, point: Any, pattern: Tensor) -> None:
-            before = pattern.clone() if point.fwd_hooks else pattern
-            if not torch.equal(point(pattern), before):
-                raise ValueError(
-                    f"a hook changed {point.name}, but {type(self.original_model).__name__} only returns its patterns "
-                    "after the forward pass, so the change would have no effect; only look at its patterns"
-                )
-
-    return HuggingFaceHost
-
-
-def _plant(root: nn.Module, name: str, module: nn.Module) -> None:
-    """Adds a module under a dotted name, so that TransformerLens finds it under just that name."""
-    *path, last = name.split(".")
-    for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    root.add_module(last, module)
-
-
-class _ToHooks:
-    """Passes the patterns of one forward pass to a host's hook points."""
-
-    def __init__(self, host: Any) -> None:
-        self.host, self.calls = host, CallCounter(host.probe)
-
-    def pattern(self, module: nn.Module, pattern: Tensor, mask: Tensor | None) -> Tensor:
-        return self.host.points[self.calls.next(module)](pattern)  # type: ignore[no-any-return]
+    def __init__(
+        self, probe: Probe, rows: Mapping[str, Tensor], read: Callable[..., None], mask: Tensor
+    ) -> None:
+        self.calls, self.sites = CallCounter(probe.modules), probe.sites
+        self.wanted_rows, self.read, self.mask = rows, read, mask
 
     def rows(
         self,
         module: nn.Module,
-        wanted: Callable[[Tensor], Tensor],
+        rows_at: Callable[[Tensor], Tensor],
         mask: Tensor | None,
         shape: tuple[int, int],
     ) -> None:
-        raise AssertionError("rows are read without hook points")
-
-
-class CallCounter:
-    """Numbers the attention calls of one forward pass, held to the order that the trial run has seen."""
-
-    def __init__(self, seen: Probe) -> None:
-        self.seen, self.number = seen, -1
-
-    def next(self, module: nn.Module) -> int:
-        """The number of this call.
-
-        Raises:
-            ValueError: where it comes from another layer than in the trial run.
-        """
-        self.number += 1
-        if self.number >= len(self.seen.modules) or self.seen.modules[self.number] is not module:
-            raise ValueError(
-                f"attention call {self.number} comes from another layer than in the trial run; a model whose layers "
-                "are skipped or reordered from pass to pass cannot be measured layer by layer"
-            )
-        return self.number
-
-    def finish(self) -> None:
-        """Raises ValueError where fewer layers attended than in the trial run."""
-        if self.number + 1 != len(self.seen.modules):
-            raise ValueError(f"only {self.number + 1} of {len(self.seen.modules)} attention calls were seen")
+        site = self.sites[self.calls.next(module)]
+        index = self.wanted_rows[query_side(site)].to(self.mask.device)
+        visible = visible_keys(mask, len(index), *shape).to(index.device)
+        self.read(site, rows_at(index), visible.gather(1, index[:, :, None].expand(-1, -1, shape[1])))

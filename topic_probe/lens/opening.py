@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from topic_probe.lens import capture, huggingface
+from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def open_model(
         bridge = None
         if host != "huggingface":
             bridge = _bridge(source, tokenizer, required=host == "bridge")
-        return huggingface.build_host(source, tokenizer=tokenizer) if bridge is None else bridge
+        return _adapter_free(source, tokenizer) if bridge is None else bridge
 
 
 def _check_has_words(model: Any) -> None:
@@ -198,7 +199,7 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
     try:
         bridge = build_bridge_from_module(
             inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
-        )
+        ).train(model.training)
         _check_bridge(bridge, model)
     except Exception as error:  # adapters fail in many ways on models they were not written for
         if required:
@@ -207,7 +208,15 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
             ) from error
         _log.info("no bridge for %s (%s); the adapter-free host is used", name, _first_line(error))
         return None
-    return bridge.train(model.training)
+    return bridge
+
+
+def _adapter_free(model: nn.Module, tokenizer: Any) -> Any:
+    """This package's own host around a Hugging Face model; probing the model to build it was its trial."""
+    host: Any = build_host(model, tokenizer=tokenizer)
+    if host.probe.sites:
+        capture.remember(host, capture.Trial.of_probe(host.probe))
+    return host
 
 
 def _check_bridge(bridge: Any, model: nn.Module) -> None:
@@ -215,12 +224,12 @@ def _check_bridge(bridge: Any, model: nn.Module) -> None:
     seen = capture.view(bridge)
     inputs = capture.trial_inputs(bridge)
     theirs = capture.patterns(bridge, inputs)
-    ours = capture.patterns(huggingface.build_host(model), inputs)
+    ours = capture.patterns(build_host(model), inputs)
     tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
     for site in seen.sites:
-        one, other = theirs[site], ours.get(site)
+        shown, true = theirs[site], ours.get(site)
         real = capture.queries_mask(site, inputs)[:, None, :, None]
-        if other is None or not bool((torch.isclose(one, other, 0, tolerance, equal_nan=True) | ~real).all()):
+        if true is None or not bool((torch.isclose(shown, true, 0, tolerance, equal_nan=True) | ~real).all()):
             raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
 
 
@@ -250,21 +259,17 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
 def _fresh(model: Any, seed: int) -> Any:
     parameter = next(model.parameters())
     place: Any = {"device": parameter.device, "dtype": parameter.dtype}
-    inside = capture.huggingface_model(model)
-    if inside is not None:
-        twin = type(inside)(copy.deepcopy(inside.config)).to(**place)
-        adapter_free = isinstance(getattr(model, "probe", None), huggingface.Probe)
-        host: Host = "huggingface" if adapter_free else "bridge"
-        fresh = open_model(twin, host=host)
+    host = adapter(model)
+    if host.inside is not None:
+        twin = type(host.inside)(copy.deepcopy(host.inside.config)).to(**place)
+        fresh = open_model(twin, host="huggingface" if isinstance(host, HuggingFaceAdapter) else "bridge")
         # Set afterwards, because TransformerLens would change a second time what it has changed for the model.
         fresh.tokenizer = getattr(model, "tokenizer", None)
         return fresh
-    if hasattr(model, "toy_config"):
-        from topic_probe.toy.model import build_toy
-
+    if hasattr(model, "untrained_twin"):
         # Module's own `to`, because TransformerLens's prints, and does not know these names in 3.9.
-        return nn.Module.to(build_toy(model.toy_config, seed=seed), **place)
-    if capture.is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
+        return nn.Module.to(model.untrained_twin(seed=seed), **place)
+    if is_a(model, "HookedEncoder") or hasattr(model, "init_weights"):
         return nn.Module.to(_redrawn(model), **place)
     raise ValueError(
         f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"

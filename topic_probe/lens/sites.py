@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
@@ -66,6 +66,31 @@ def queries_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch query"]:
 def keys_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch key"]:
     """Which keys of a site are real tokens."""
     return inputs.side(key_side(site))[1]
+
+
+def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> None:
+    """Refuses what cannot be the pattern of a site on these inputs.
+
+    Raises:
+        ValueError: where the shape is another, or its numbers are not probabilities.
+    """
+    queries, keys = queries_mask(site, inputs), keys_mask(site, inputs)
+    needed = (*queries.shape, keys.shape[1])
+    right_shape = pattern.ndim == 4 and (len(pattern), *pattern.shape[2:]) == needed
+    # A row may sum to less than one (some models let a head attend to nothing), never to more.
+    if not right_shape or bool((pattern < 0).any()) or bool((pattern.float().sum(-1) > 1.02).any()):
+        raise ValueError(
+            f"what {site.hook_name} of {whose} shows is not an attention pattern: needed probabilities of shape "
+            f"[{needed[0]}, head, {needed[1]}, {needed[2]}], got {tuple(pattern.shape)} with values from "
+            f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}. Where this is a bridge, pass the Hugging Face "
+            "model itself to topic_probe.open_model, which reads it without the adapter"
+        )
+
+
+def padding_is_dark(site: Site, pattern: Float[Tensor, "batch head query key"], inputs: Inputs) -> bool:
+    """Whether no real query attends to padding."""
+    to_padding = queries_mask(site, inputs)[:, None, :, None] & ~keys_mask(site, inputs)[:, None, None, :]
+    return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
 
 
 # Two documents of different length, and a decoder of another length than the encoder: enough to see padding, and

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
-from topic_probe.lens.heads import embedding_in_residual, head_weights, unembedding
+from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
 from topic_probe.lens.sites import Site
 from topic_probe.measure.matrix import (
     MatrixReport,

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -247,6 +247,7 @@ def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor]
         _build_hooked_transformer(config) if _has_hooked_transformer() else _build_bridge(config)
     )
     model.toy_config = config  # type: ignore[assignment]
+    model.untrained_twin = partial(build_toy, config)  # type: ignore[assignment]
     values = {**_initial_values(config, seed), **_frozen_values(config)}
     set_toy_tensors(model, {**values, **(tensors or {})})
     for parameter in model.parameters():

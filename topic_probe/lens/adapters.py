@@ -1,0 +1,439 @@
+"""One adapter for each kind of hooked model: all that differs between hosts stands here.
+
+* `HuggingFaceAdapter`: this package's own `HuggingFaceHost`, which needs to know nothing of an architecture.
+* `BridgeAdapter`: TransformerLens's bridge around a Hugging Face model.
+* `OwnLayersAdapter`: models of TransformerLens's own layers (HookedTransformer, HookedEncoder, native bridge, toy).
+
+`adapter` is the only place that tells them apart. A further kind of host is a further class, and a line there.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from topic_probe.lens import heads
+from topic_probe.lens.heads import HeadWeights
+from topic_probe.lens.huggingface import (
+    EAGER,
+    CallCounter,
+    Listener,
+    Probe,
+    arguments,
+    attention_implementation,
+    decoder_start,
+    listening,
+    run,
+    takes_decoder_ids,
+    trunk,
+    without_traces,
+)
+from topic_probe.lens.probing import probe, returned_patterns, trial_inputs
+from topic_probe.lens.sites import Inputs, Site, some_tokens
+
+StateReader = Callable[[int, Float[Tensor, "batch position d_model"]], None]
+
+
+class Adapter(ABC):
+    """What is asked of a hooked model, whatever its kind.
+
+    Attributes:
+        model: the hooked model.
+        inside: the Hugging Face model that it wraps, None where there is none.
+        config: the configuration of that one.
+        kind: what the host is, in a word.
+        processes_weights: whether the host may have changed the weights that it was given.
+        has_decoder: whether a decoder wants tokens of its own, which then start with ``decoder_start``.
+    """
+
+    kind = "hooked"
+    processes_weights = True
+
+    def __init__(self, model: Any) -> None:
+        self.model: Any = model
+        self.inside: Any = None
+        self.config: Any = None
+        self.has_decoder, self.decoder_start = False, 0
+
+    @property
+    def name(self) -> str:
+        """The class of the model, with that of the Hugging Face model inside where there is one."""
+        return type(self.model).__name__ + (
+            f"({type(self.inside).__name__})" if self.inside is not None else ""
+        )
+
+    def sites(self) -> tuple[Site, ...]:
+        """Where the model attends, in any order: by default the pattern hooks that TransformerLens names."""
+        matches = (_PATTERN_HOOK.match(name) for name in self.model.hook_dict)
+        return tuple(_site(match) for match in matches if match)
+
+    def no_sites(self) -> str:
+        """Why a model without sites has none."""
+        return "it has no hook point for a pattern (…attn.hook_pattern)"
+
+    def showing_patterns(self) -> AbstractContextManager[None]:
+        """A block in which every pattern passes through its hook point."""
+        return nullcontext()
+
+    @abstractmethod
+    def run(self, inputs: Inputs) -> Any:
+        """One forward pass, without the scores over the vocabulary where the host allows it."""
+
+    def beside_sdpa(self) -> Probe | None:
+        """How to read rows beside the fused kernel, as a trial run shows; None where that is not possible."""
+        return None
+
+    @abstractmethod
+    def trial_inputs(self) -> Inputs:
+        """A few tokens to try the model on."""
+
+    @abstractmethod
+    def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
+        """Streams what enters the first block, and what leaves each."""
+
+    @abstractmethod
+    def word_embeddings(self) -> Float[Tensor, "vocabulary d_embed"]:
+        """The word embedding table as it is."""
+
+    @abstractmethod
+    def context_length(self) -> int | None:
+        """How many tokens the model can take; None where nothing limits it."""
+
+    def head_weights(self, site: Site) -> HeadWeights:
+        """The projections of every head at a site: by default where TransformerLens puts them."""
+        attention = self.model
+        for part in site.hook_name.removesuffix(".hook_pattern").split("."):
+            attention = getattr(attention, part) if not part.isdigit() else attention[int(part)]
+        q, k, v, o = (getattr(attention, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O"))
+        return HeadWeights(*(heads.for_each_head(matrix, len(q)) for matrix in (q, k, v, o)))
+
+    def embedding_in_residual(
+        self, table: Float[Tensor, "vocabulary d_embed"]
+    ) -> Float[Tensor, "vocabulary d_model"]:
+        """What every word of the word embedding table brings into the residual stream: by default itself."""
+        return table
+
+    @abstractmethod
+    def unembedding(self) -> Float[Tensor, "d_model vocabulary"]:
+        """The matrix from the residual stream to scores over the vocabulary."""
+
+
+def adapter(model: Any) -> Adapter:
+    """The adapter for a hooked model."""
+    inside = getattr(model, "original_model", None)
+    if isinstance(getattr(model, "probe", None), Probe):
+        return HuggingFaceAdapter(model)
+    if isinstance(inside, nn.Module) and hasattr(inside, "get_input_embeddings"):
+        return BridgeAdapter(model)
+    return OwnLayersAdapter(model)
+
+
+class _AroundHuggingFace(Adapter):
+    """What hosts around a Hugging Face model have in common: it is asked itself."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.inside = model.original_model
+        self.config = getattr(self.inside, "config", None)
+        self.has_decoder = takes_decoder_ids(trunk(self.inside))
+        self.decoder_start = decoder_start(self.config)
+
+    def trial_inputs(self) -> Inputs:
+        """With tokens for the decoder where there is one."""
+        return trial_inputs(self.inside)
+
+    def word_embeddings(self) -> Float[Tensor, "vocabulary d_embed"]:
+        """The table of the model inside."""
+        table: Tensor = self.inside.get_input_embeddings().weight
+        return table.detach()
+
+    def context_length(self) -> int | None:
+        """As its configuration says."""
+        limit = getattr(self.config, "max_position_embeddings", None)
+        # T5 has n_positions, too, but no limit.
+        if limit is None and not hasattr(self.config, "relative_attention_num_buckets"):
+            limit = getattr(self.config, "n_positions", None)
+        if limit is None or limit < 1:
+            return None
+        # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
+        tables = [
+            module for name, module in self.inside.named_modules() if name.endswith("position_embeddings")
+        ]
+        unused = [
+            table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None
+        ]
+        return int(limit) - max(unused, default=0)
+
+    def embedding_in_residual(
+        self, table: Float[Tensor, "vocabulary d_embed"]
+    ) -> Float[Tensor, "vocabulary d_model"]:
+        """Widened where the model has word embeddings narrower than itself."""
+        return heads.embedding_in_residual(self.inside, table)
+
+    def unembedding(self) -> Float[Tensor, "d_model vocabulary"]:
+        """The matrix of its head."""
+        d_model = self.embedding_in_residual(self.word_embeddings()).shape[1]
+        return heads.unembedding(self.inside, d_model=d_model)
+
+
+class HuggingFaceAdapter(_AroundHuggingFace):
+    """This package's host: the probe that it was built with knows where it attends."""
+
+    kind = "adapter-free"
+    processes_weights = False
+
+    def sites(self) -> tuple[Site, ...]:
+        """The calls of attention that the probe has seen."""
+        known: Probe = self.model.probe
+        return known.sites
+
+    def no_sites(self) -> str:
+        """Why the probe could read nothing."""
+        return str(self.model.probe.reason)
+
+    def run(self, inputs: Inputs) -> Any:
+        """The host switches attention by itself."""
+        return self.model(**arguments(trunk(self.inside), inputs), head=False)
+
+    def beside_sdpa(self) -> Probe | None:
+        """The probe that the host was built with."""
+        known: Probe = self.model.probe
+        return known if known.beside_sdpa else None
+
+    def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
+        """As the model returns them."""
+        answer = run(trunk(self.inside), inputs, output_hidden_states=True, return_dict=True)
+        states = getattr(answer, "encoder_hidden_states", None) or answer.hidden_states
+        for layer, state in enumerate(states):
+            read(layer, state)
+
+    def head_weights(self, site: Site) -> HeadWeights:
+        """The projections of the module behind the call."""
+        known: Probe = self.model.probe
+        if not known.modules:
+            raise ValueError(
+                f"{type(self.inside).__name__} hides its attention layers, so the weights of its heads cannot be read"
+            )
+        call = [other.hook_name for other in known.sites].index(site.hook_name)
+        return heads.of_attention(self.inside, known.modules[call], known.n_heads[call])
+
+
+class BridgeAdapter(_AroundHuggingFace):
+    """TransformerLens's bridge: its hook points show patterns where the model inside computes them eagerly."""
+
+    kind = "bridge"
+
+    def showing_patterns(self) -> AbstractContextManager[None]:
+        """Eager attention, because fused kernels form no pattern that could be shown."""
+        return attention_implementation(self.inside, "eager")
+
+    def run(self, inputs: Inputs) -> Any:
+        """Of the trunk of the model inside, whose modules the bridge has replaced by its own."""
+        return run(trunk(self.inside), inputs)
+
+    def beside_sdpa(self) -> Probe | None:
+        """A probe of the model inside, where it finds the sites of the bridge."""
+        # The wrappers of a bridge make a model return its patterns several times over; the bridge's own are compared.
+        known = probe(self.inside, check_returned=False)
+        return known if known.beside_sdpa and set(known.sites) == set(self.sites()) else None
+
+    def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
+        """At the hook points of the blocks; the last as the trunk returns it."""
+        with _reading_blocks(self.model, read) as blocks:
+            answer = self.run(inputs)
+        encoded = getattr(answer, "encoder_last_hidden_state", None)
+        read(len(blocks), (answer.last_hidden_state if encoded is None else encoded).detach())
+
+
+class OwnLayersAdapter(Adapter):
+    """Models of TransformerLens's own layers, which it names itself."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        if is_a(model, "TransformerBridge"):  # around layers of TransformerLens's own
+            self.kind = "bridge"
+
+    def run(self, inputs: Inputs) -> Any:
+        """The mask goes by the name that the class gives it."""
+        name = "one_zero_attention_mask" if is_a(self.model, "HookedEncoder") else "attention_mask"
+        return self.model(inputs.ids, **{name: inputs.mask.long()}, return_type=None)
+
+    def trial_inputs(self) -> Inputs:
+        """Over all of its vocabulary."""
+        return some_tokens(len(self.word_embeddings()), next(self.model.parameters()).device)
+
+    def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
+        """At the hook points of the blocks; the last as the final normalisation gives it."""
+        # Some hosts hook the final normalisation before its weights are applied: its output is wanted.
+        last = getattr(self.model, "ln_final", None) or self.model.blocks[-1]
+        with _reading_blocks(self.model, read) as blocks, _output_of(last) as outputs:
+            self.run(inputs)
+        read(len(blocks), outputs[-1].detach())
+
+    def word_embeddings(self) -> Float[Tensor, "vocabulary d_embed"]:
+        """``W_E``."""
+        table: Tensor = self.model.W_E
+        return table.detach()
+
+    def context_length(self) -> int | None:
+        """``n_ctx``."""
+        return getattr(self.model.cfg, "n_ctx", None)
+
+    def unembedding(self) -> Float[Tensor, "d_model vocabulary"]:
+        """``W_U``."""
+        matrix: Tensor = self.model.W_U
+        return matrix.detach()
+
+
+def is_a(model: Any, class_name: str) -> bool:
+    """Whether a model is of a TransformerLens class, without importing TransformerLens (4 has dropped some)."""
+    return any(cls.__name__ == class_name for cls in type(model).__mro__)
+
+
+# The names that TransformerLens gives to what it hooks.
+
+_PATTERN_HOOK = re.compile(
+    r"(?P<stack>(?:encoder_|decoder_)?)blocks\.(?P<layer>\d+)\.(?:(?P<kind>attn|self_attn|cross_attn)\.)hook_pattern$"
+)
+
+
+def _site(match: re.Match[str]) -> Site:
+    cross = match["kind"] == "cross_attn"
+    stack = "cross" if cross else match["stack"].removesuffix("_") or "self"
+    return Site(stack, int(match["layer"]), match.string)
+
+
+@contextmanager
+def _reading_blocks(model: Any, read: StateReader) -> Iterator[Any]:
+    """Reads what enters every block inside the block of code; gives the blocks, the encoder's where there are two."""
+    stack = "encoder_blocks" if "encoder_blocks.0.hook_resid_pre" in model.hook_dict else "blocks"
+    blocks = getattr(model, stack)
+    hooks: list[tuple[str, Any]] = [
+        (f"{stack}.{layer}.hook_resid_pre", lambda state, hook, layer=layer: read(layer, state.detach()))
+        for layer in range(len(blocks))
+    ]
+    with model.hooks(fwd_hooks=hooks):
+        yield blocks
+
+
+@contextmanager
+def _output_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What a module gives inside the block."""
+    outputs: list[Tensor] = []
+
+    def look(_module: nn.Module, _given: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = module.register_forward_hook(look)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
+
+
+# The host that needs no adapter for an architecture.
+
+
+def build_host(model: nn.Module, *, tokenizer: Any = None) -> nn.Module:
+    """A hooked model around a Hugging Face model that TransformerLens has no adapter for.
+
+    It is a `HookedRootModule` of the installed TransformerLens with a hook point on every attention pattern, under
+    the usual names: ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
+    ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
+    except in models that only return their patterns at the end. The model inside is used as it is and never changed. A
+    model whose attention cannot be read has no hook points, and its ``probe`` says why.
+    """
+    return _host_class()(model, tokenizer)
+
+
+@cache
+def _host_class() -> type[nn.Module]:
+    """The class, made on first use so that importing this module does not import TransformerLens."""
+    import transformer_lens.hook_points as hook_points
+
+    try:
+        from transformer_lens import HookedRootModule  # where TransformerLens 4 keeps it
+    except ImportError:
+        HookedRootModule = hook_points.HookedRootModule
+
+    class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
+        """A Hugging Face model with a hook point on every attention pattern."""
+
+        def __init__(self, model: nn.Module, tokenizer: Any) -> None:
+            super().__init__()
+            self.original_model = model
+            self.tokenizer = tokenizer
+            self.probe = probe(model)
+            self.points = [hook_points.HookPoint() for _ in self.probe.sites]
+            for site, point in zip(self.probe.sites, self.points, strict=True):
+                _plant(self, site.hook_name, point)
+            self.setup()
+
+        @property
+        def cfg(self) -> Any:
+            """The configuration of the Hugging Face model."""
+            return self.original_model.config
+
+        @property
+        def W_E(self) -> Tensor:
+            """The word embedding table [vocabulary, d_embed]."""
+            return self.original_model.get_input_embeddings().weight  # type: ignore[operator, no-any-return]
+
+        def forward(
+            self, input_ids: Tensor, attention_mask: Tensor, *, head: bool = True, **options: Any
+        ) -> Any:
+            """The Hugging Face model's own answer, its patterns having passed through the hook points.
+
+            Args:
+                input_ids: token ids [batch, position].
+                attention_mask: 1 on real tokens; required, because ids alone do not say what is padding.
+                head: False leaves out the head and its scores over the vocabulary.
+                options: passed on to the Hugging Face model, such as ``decoder_input_ids``.
+            """
+            model = self.original_model if head else trunk(self.original_model)
+            options |= {"input_ids": input_ids, "attention_mask": attention_mask}
+            if self.probe.through == "calls":
+                with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
+                    return model(**options)
+            options |= {"output_attentions": True, "return_dict": True}
+            with attention_implementation(self.original_model, "eager"), without_traces(model):
+                answer = model(**options)
+            for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
+                self._only_look(point, pattern)
+            return answer
+
+        def _only_look(self, point: Any, pattern: Tensor) -> None:
+            before = pattern.clone() if point.fwd_hooks else pattern
+            if not torch.equal(point(pattern), before):
+                raise ValueError(
+                    f"a hook changed {point.name}, but {type(self.original_model).__name__} only returns its patterns "
+                    "after the forward pass, so the change would have no effect; only look at its patterns"
+                )
+
+    return HuggingFaceHost
+
+
+def _plant(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Adds a module under a dotted name, so that TransformerLens finds it under just that name."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    root.add_module(last, module)
+
+
+class _ToHooks(Listener):
+    """Passes the patterns of one forward pass to a host's hook points."""
+
+    def __init__(self, host: Any) -> None:
+        self.host, self.calls = host, CallCounter(host.probe.modules)
+
+    def pattern(self, module: nn.Module, pattern: Tensor) -> Tensor:
+        return self.host.points[self.calls.next(module)](pattern)  # type: ignore[no-any-return]
