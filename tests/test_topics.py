@@ -1261,3 +1261,28 @@ def test_a_thousand_topics_over_a_quarter_of_a_million_words_stay_sparse():
     coverage = topics.coverage([ids])
     assert coverage.n_labelled == int(torch.isin(ids, torch.cat(list(lists.values()))).sum())
     assert coverage.topic_counts[17] == int(torch.isin(ids, lists[17]).sum())
+
+
+def test_a_piece_that_reads_as_another_word_is_none_of_its_variants():
+    """A BPE that lacks the letter B and an unknown token makes ▁and of Band: no word of the topic music."""
+    letters = "▁andgmusic"
+    vocabulary = dict.fromkeys([*letters, "▁a", "▁an", "▁and", "▁m", "▁mu", "▁mus", "▁musi", "▁music"])
+    merges = [
+        ("▁", "a"),
+        ("▁a", "n"),
+        ("▁an", "d"),
+        ("▁", "m"),
+        ("▁m", "u"),
+        ("▁mu", "s"),
+        ("▁mus", "i"),
+        ("▁musi", "c"),
+    ]
+    backend = tokenizers.Tokenizer(models.BPE({piece: n for n, piece in enumerate(vocabulary)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend)
+    piece = tokenizer.convert_tokens_to_ids("▁and")
+    assert tokenizer("Band", add_special_tokens=False)["input_ids"] == [piece]  # what must not count
+    topics = Topics.from_word_lists({"music": ["music", "Band"]}, tokenizer)
+    assert topics.words.tolist() == [tokenizer.convert_tokens_to_ids("▁music")]
+    assert topics.left_out["pieces that read as another word"] == ("Band",)

@@ -145,9 +145,9 @@ def form(text: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """The letters of a text as a tokenizer may have left them: no case, no accents, no space."""
+    """The letters of a text as a tokenizer may leave them: without case, accents, space, control characters."""
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(letter for letter in decomposed if not (unicodedata.combining(letter) or letter.isspace()))
+    return "".join(letter for letter in decomposed if unicodedata.category(letter)[0] not in "MZC")
 
 
 def written_without_spaces(text: str) -> bool:

@@ -1,10 +1,13 @@
 """Texts become documents by the model's own tokenizer, and what is a word is read off the text."""
 
+import unicodedata
+from itertools import pairwise
+
 import pytest
 import torch
 import transformers as hf
 from real_text import minilm_folder
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from topic_probe.text.batches import token_batches
 from topic_probe.text.encoder import encode_texts
@@ -217,3 +220,178 @@ def test_texts_are_streamed(wordpiece):
     assert taken == [0]
     next(stream)
     assert taken == [0, 1]
+
+
+# ------------------------------------------------------------------------- one rule, whatever the tokenizer
+
+# Texts with their letters as a person parts them: words, and behind a minus what was cut off one.
+BY_HAND = {
+    "possessive and punctuation": (
+        "The army's band, (army) the bandleader; army.",
+        "The army -s band army the bandleader army",
+    ),
+    "digits": ("included0 and included 3.14", "included0 and included 314"),
+    "elision": ("l'armée dell'arte et l’armée", "-l armée -dell arte et -l armée"),
+    "contraction": ("don't we'll they're", "dont well theyre"),
+    "decomposed": ("cafe\u0301 und cafe\u0301", "café und café"),
+    "one letter": ("A band of A army", "A band of A army"),
+    "soft hyphen": ("sol\u00addier and soldier", "soldier and soldier"),
+    "chinese": ("军队 band", "军 队 band"),
+    "thai": ("กก band", "ก ก band"),
+    "turkish": ("İ army İstanbul", "İ army İstanbul"),
+    "emoji": ("army 🎺 band 🇫🇷 army", "army band army"),
+    "no space": ("army,band;the", "army band the"),
+}
+
+
+def trained(model, trainer, pre_tokenizer=None, decoder=None, normalizer=None, unknown="[UNK]"):
+    """A tokenizer of a kind, trained on the texts so that some words are one piece and some are several."""
+    backend = Tokenizer(model)
+    if pre_tokenizer is not None:
+        backend.pre_tokenizer = pre_tokenizer
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.decoder = decoder
+    backend.train_from_iterator([text for text, _ in BY_HAND.values()] * 3, trainer)
+    return fast(backend, unk_token=unknown)
+
+
+def kinds():
+    sizes = {"special_tokens": ["[UNK]"], "show_progress": False}
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe = {"vocab_size": 330, **sizes}
+    metaspace = decoders.Metaspace()
+    return {
+        "wordpiece": trained(
+            models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=150, **sizes),
+            pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), normalizers.BertNormalizer(lowercase=True),
+        ),
+        "byte-level": trained(
+            models.BPE(), trainers.BpeTrainer(initial_alphabet=alphabet, **bpe),
+            pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel(),
+        ),
+        "byte-level with a first space": trained(
+            models.BPE(), trainers.BpeTrainer(initial_alphabet=alphabet, **bpe),
+            pre_tokenizers.ByteLevel(add_prefix_space=True, trim_offsets=False), decoders.ByteLevel(),
+        ),
+        "metaspace": trained(
+            models.BPE(unk_token="[UNK]"), trainers.BpeTrainer(vocab_size=140, **sizes),
+            pre_tokenizers.Metaspace(), metaspace,
+        ),
+        "metaspace, never parted": trained(
+            models.BPE(unk_token="[UNK]"), trainers.BpeTrainer(vocab_size=140, **sizes),
+            decoder=metaspace,
+            normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+        ),
+        "unigram": trained(
+            models.Unigram(), trainers.UnigramTrainer(vocab_size=120, unk_token="[UNK]", **sizes),
+            pre_tokenizers.Metaspace(), metaspace, normalizers.NFKC(),
+        ),
+        "slow": hf.ByT5Tokenizer(),
+    }  # fmt: skip
+
+
+KINDS = kinds()
+
+
+def bare(text):
+    """The letters and digits of a text, without case and accents."""
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in decomposed if letter.isalnum())
+
+
+def spelled(tokenizer, ids):
+    """What every token adds to the text, by decoding growing prefixes: no offsets, no word numbers."""
+    grown = [tokenizer.decode(ids[:n], clean_up_tokenization_spaces=False) for n in range(len(ids) + 1)]
+    grown = [text.replace("\ufffd", "") for text in grown]
+    return [longer[len(shorter) :] for shorter, longer in pairwise(grown)]
+
+
+def whole_by_hand(tokenizer, ids, parts):
+    """Which tokens are a word: their letters are those of a word, and no other token has an accent of it."""
+    begins, reached = {}, 0
+    for part in parts.split():
+        letters = bare(part.removeprefix("-"))
+        begins[reached] = "" if part.startswith("-") else letters
+        reached += len(letters)
+    flags, place, last = [], 0, None
+    for added in spelled(tokenizer, ids):
+        letters = bare(added)
+        flags.append(bool(letters) and begins.get(place) == letters)
+        if not letters and any(unicodedata.combining(mark) for mark in added) and last is not None:
+            flags[last] = False
+        last = len(flags) - 1 if letters else last
+        place += len(letters)
+    assert place == reached  # nothing of the text was lost
+    return flags
+
+
+@pytest.mark.parametrize("text", BY_HAND)
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_words_are_those_that_a_person_reads_in_the_text(kind, text):
+    tokenizer, (given, parts) = KINDS[kind], BY_HAND[text]
+    (document,) = encode_texts([given], tokenizer, add_special_tokens=False)
+    ids = document.ids.tolist()
+    if tokenizer.unk_token_id in ids:
+        pytest.skip("a letter of this text is unknown to this tokenizer, so that decoding does not show it")
+    wanted = whole_by_hand(tokenizer, ids, parts)
+    # Of a character in several byte tokens the last one shows it, so decoding takes that one for the whole.
+    several = [piece == "" for piece in spelled(tokenizer, ids)]
+    wanted = [
+        flag and not (n and several[n - 1] and tokenizer.decode([ids[n]]) in ("", "\ufffd"))
+        for n, flag in enumerate(wanted)
+    ]
+    assert document.whole.tolist() == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_tokenizer_has_whole_words_and_pieces_in_these_texts(kind):
+    documents = list(
+        encode_texts([text for text, _ in BY_HAND.values()], KINDS[kind], add_special_tokens=False)
+    )
+    whole = torch.cat([document.whole for document in documents])
+    inside = torch.cat([document.word_index >= 0 for document in documents])
+    assert whole.sum() >= (2 if kind == "slow" else 15)  # of single bytes only A and A
+    assert (inside & ~whole).sum() >= 5
+
+
+def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_with_the_same_words():
+    """The same tokenizer with its offsets held back, as slow ones do."""
+    tokenizer = KINDS["wordpiece"]
+
+    class Slow:
+        is_fast = False
+
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def __call__(self, texts, **options):
+            options.pop("return_offsets_mapping", None)
+            return tokenizer(texts, **options)
+
+    for given, _ in BY_HAND.values():
+        (wanted,), (found,) = (
+            encode_texts([given], one, add_special_tokens=False) for one in (tokenizer, Slow())
+        )
+        assert found.whole.tolist() == wanted.whole.tolist(), given
+
+
+def test_a_text_that_its_tokens_do_not_spell_is_refused_by_name():
+    class Wrong:
+        is_fast = False
+        all_special_ids = ()
+        unk_token_id = None
+
+        def get_vocab(self):
+            return {"a": 0, "b": 1}
+
+        def __call__(self, texts, **_):
+            return {"input_ids": [[0, 0] for _ in texts]}
+
+        def decode(self, ids, **_):
+            return "a" * len(ids)
+
+    with pytest.raises(
+        ValueError, match=r"text 0 \('ab'\) cannot be read: Wrong does not say where its tokens lie"
+    ):
+        list(encode_texts(["ab"], Wrong(), add_special_tokens=False))

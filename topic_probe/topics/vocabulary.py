@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from topic_probe.words import without_marks
+
 # What a word can turn out to be. Where its variants differ, the earlier one counts.
 ONE_PIECE = "one piece"
 SPLIT = "split words"
 CONTINUES = "pieces that do not begin a word"
+OTHER = "pieces that read as another word"
 UNKNOWN = "unknown words"
 SPECIAL = "special tokens"
 EMPTY = "empty words"
 INVALID = "invalid Unicode"
-OUTCOMES = (ONE_PIECE, SPLIT, CONTINUES, UNKNOWN, SPECIAL, EMPTY, INVALID)
+OUTCOMES = (ONE_PIECE, SPLIT, CONTINUES, OTHER, UNKNOWN, SPECIAL, EMPTY, INVALID)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def look_up(
     judge = _Judge.of(tokenizer)
     variants = {word: _variants(word, case_variants, leading_space) for word in words}
     pieces = _pieces(tokenizer, {text for texts in variants.values() for text in texts})
-    return {word: judge.word(word, [pieces[text] for text in texts]) for word, texts in variants.items()}
+    return {
+        word: judge.word(word, {text: pieces[text] for text in texts}) for word, texts in variants.items()
+    }
 
 
 def vocabulary_size(tokenizer: Any) -> int:
@@ -73,6 +78,7 @@ def readable(tokenizer: Any, pieces: Sequence[int]) -> str:
 class _Judge:
     """What must be known of a tokenizer to say what pieces are."""
 
+    tokenizer: Any
     tokens: Mapping[int, str]
     unknown: frozenset[int]
     special: frozenset[int]
@@ -92,23 +98,34 @@ class _Judge:
             unknown |= {model.get("unk_id"), ids.get(model.get("unk_token"))}
             continuation = model.get("continuing_subword_prefix") or ""
         return cls(
+            tokenizer=tokenizer,
             tokens={index: str(token) for token, index in ids.items()},
             unknown=frozenset(unknown - {None}),
             special=frozenset({*special, *tokenizer.all_special_ids} - {None}),
             continuation=continuation,
         )
 
-    def word(self, word: str, sequences: Sequence[tuple[int, ...]]) -> Lookup:
-        if not sequences:
+    def word(self, word: str, variants: Mapping[str, tuple[int, ...]]) -> Lookup:
+        """What a word is whose variants have these pieces, the word itself first."""
+        if not variants:
             return Lookup(INVALID)
         # The name of a special token is no word, although its lower-case variant would pass as a split one.
-        if self.kind(sequences[0]) in (SPECIAL, UNKNOWN) and self.tokens[sequences[0][0]] == word.strip():
-            return Lookup(self.kind(sequences[0]))
+        own = next(iter(variants.values()))
+        if self.kind(own) in (SPECIAL, UNKNOWN) and self.tokens[own[0]] == word.strip():
+            return Lookup(self.kind(own))
         kinds: dict[str, dict[tuple[int, ...], None]] = {}
-        for pieces in sequences:
-            kinds.setdefault(self.kind(pieces), {})[pieces] = None
+        for text, pieces in variants.items():
+            kind = self.kind(pieces)
+            # A vocabulary without some letters and without an unknown token drops them: "▁and" comes of "Band".
+            if kind in (ONE_PIECE, SPLIT, CONTINUES) and not self._reads_as(pieces, text):
+                kind = OTHER
+            kinds.setdefault(kind, {})[pieces] = None
         outcome = min(kinds, key=OUTCOMES.index)
         return Lookup(outcome, tuple(kinds[outcome]))
+
+    def _reads_as(self, pieces: tuple[int, ...], text: str) -> bool:
+        """Whether pieces spell a text, apart from case, accents and punctuation, which tokenizers change."""
+        return _letters(readable(self.tokenizer, pieces)) == _letters(text)
 
     def kind(self, pieces: tuple[int, ...]) -> str:
         if self.unknown.intersection(pieces):
@@ -122,6 +139,11 @@ class _Judge:
             return SPLIT
         continues = self.continuation and self.tokens[pieces[0]].startswith(self.continuation)
         return CONTINUES if continues else ONE_PIECE
+
+
+def _letters(text: str) -> str:
+    bare = without_marks(text.replace("▁", " ").replace("Ġ", " "))
+    return "".join(filter(str.isalnum, bare)) or bare
 
 
 def _vocabulary(tokenizer: Any) -> dict[Any, int]:
