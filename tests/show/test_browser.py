@@ -4,14 +4,18 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 
 import pytest
 import torch
+import zoo
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
-from topic_probe.show.attention_page import show_attention
+from topic_probe.contrast import SAME_WORD
+from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.show.attention_page import attention_page, show_attention
 from topic_probe.show.page import Page
 from topic_probe.show.style import topic_colour
 
@@ -219,3 +223,15 @@ def test_a_report_page_fits_a_narrow_screen_and_its_pictures_are_there(tmp_path)
     assert seen["scrolls"] == 0
     assert seen["paper"] == "rgb(255, 255, 255)"
     assert seen["title"] == "Results in results"
+
+
+def test_forms_of_a_word_in_different_topics_are_framed_in_neither(tmp_path):
+    topics = tp.Topics.from_token_ids({"one": [7], "two": [61]}, vocabulary_size=zoo.VOCABULARY)
+    attention = read_text_attention(zoo.make("bert"), topics, [7, 61], layer=0, heads=0)
+    page = attention_page(replace(attention, relation=torch.full_like(attention.relation, SAME_WORD)))
+    probe = """
+    addEventListener("load", () => setTimeout(() => tell({...document.querySelector("canvas").dataset}), 200));
+    """
+    seen, said = browse(page, tmp_path, width=362, probe=probe)
+    assert said == []
+    assert (seen["cells"], seen["outlined"]) == ("4", "2")  # each with itself

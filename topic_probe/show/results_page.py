@@ -125,9 +125,9 @@ _CLAIMS = {
 }
 
 _CONTRAST = {
-    "same_word": "mean score of pairs of equal token ids that have a topic; in attention a position with itself is "
-    "among them unless include_self=False",
-    "same_topic": "mean score of pairs of different token ids that share at least one topic",
+    "same_word": "mean score of pairs of forms of one word (army, Army) that have topics; in attention a position with "
+    "itself is among them unless include_self=False",
+    "same_topic": "mean score of pairs of different words that share at least one topic",
     "different_topic": "mean score of pairs in which both have topics and none is shared",
     "ratio": "same_topic ÷ different_topic: 1 where topics make no difference",
     "topic_ratio": "same word and same topic pooled by their numbers of pairs, ÷ different_topic (the quantity of the "

@@ -93,8 +93,8 @@
   const INKS = Array.from({ length: 256 }, (_, step) =>
     `rgb(${INK.map((part) => Math.round(255 + (part - 255) * step / 255)).join()})`);
 
-  // The topic that the pair of every shown cell shares, -1 for none, in the order of rows and columns. Heads with the
-  // same mask have it in common.
+  // The topic that the pair of every shown cell shares, -1 for none (forms of a word may share none), in the order of
+  // rows and columns. Heads with the same mask have it in common.
   let topicsOfCells = new Map();
 
   function sharedTopics(mask) {
@@ -103,7 +103,7 @@
     rows.forEach((query, row) => columns.forEach((key, column) => {
       const kind = relation[query * m + key];
       if ((kind !== 1 && kind !== 2) || !masks[mask][query * m + key]) return;
-      found[row * columns.length + column] = queries.topics[query].find((topic) => keys.topics[key].includes(topic));
+      found[row * columns.length + column] = queries.topics[query].find((topic) => keys.topics[key].includes(topic)) ?? -1;
     }));
     topicsOfCells.set(mask, found);
     return found;
