@@ -43,7 +43,8 @@ def test_trainings_load_with_their_numbers_and_models():
     history = History.load(SAVED / "history")
     check(history.loss, NUMBERS["history"]["loss"])
     assert sum(parameter.numel() for parameter in history.model().parameters()) > 0
-    text = History.load(SAVED / "text_history")
+    assert tp.load_report(SAVED / "history") == history
+    text = tp.load_report(SAVED / "text_history")
     assert (text.last_step, text.toy.vocabulary_size) == (4, 97)
     assert text.model() is not None
 
