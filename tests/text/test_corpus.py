@@ -19,10 +19,10 @@ from topic_probe.storage import load, save
 from topic_probe.text import cache as cache_module
 from topic_probe.text import corpus as corpus_module
 from topic_probe.text import encoder, hub, sources
-from topic_probe.text.articles import prose
 from topic_probe.text.batches import token_batches
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
 from topic_probe.text.encoder import encode_texts
+from topic_probe.text.sources import prose
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]

@@ -20,7 +20,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from topic_probe.report import load_report
 from topic_probe.text import bags as bags_module
-from topic_probe.text import coherence
 from topic_probe.text import lda as lda_module
 from topic_probe.text.bags import word_ids
 from topic_probe.text.corpus import Corpus
@@ -373,13 +372,13 @@ def a_fit(phi, tokens=None, token_ids=None, texts=None, seed=0, **provenance):
 def test_coherence_is_what_it_is_by_hand():
     # Documents: {a, b}, {a}, {b, c}, {} -> together: ab 1, bc 1, ac 0; alone: a 2, b 2, c 1.
     together = np.array([[2, 1, 0], [1, 2, 1], [0, 1, 1]])
-    npmi, umass = coherence.scores(together, 4)
+    npmi, umass = lda_module.scores(together, 4)
     ab = math.log((1 / 4) / (2 / 4 * 2 / 4)) / -math.log(1 / 4)
     bc = math.log((1 / 4) / (2 / 4 * 1 / 4)) / -math.log(1 / 4)
     assert npmi == pytest.approx((ab + bc - 1) / 3)
     assert umass == pytest.approx((math.log(2 / 2) + math.log(1 / 2) + math.log(2 / 2)) / 3)
-    assert coherence.scores(np.full((2, 2), 4), 4)[0] == 1
-    assert all(map(math.isnan, coherence.scores(np.array([[3]]), 4)))
+    assert lda_module.scores(np.full((2, 2), 4), 4)[0] == 1
+    assert all(map(math.isnan, lda_module.scores(np.array([[3]]), 4)))
 
 
 def test_coherence_equals_double_loops_over_the_documents():
@@ -415,7 +414,7 @@ def test_coherence_equals_gensims_own_over_whole_documents():
             ids, counts = np.unique(document, return_counts=True)
             bags.add((ids, counts.astype(np.int64)))
         bags.flush()
-        npmi, _ = coherence.coherence(fit.top_columns(8), bags, fit.token_ids.numpy())
+        npmi, _ = lda_module.coherence(fit.top_columns(8), bags, fit.token_ids.numpy())
     np.testing.assert_allclose(npmi, theirs, atol=1e-9)
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from topic_probe.text.articles import GensimArticles
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
 from topic_probe.text.documents import Counts, Document, Long
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.hub import HubData
-from topic_probe.text.sources import Excluded, Files, Retry, Source, Texts, read_on
+from topic_probe.text.sources import Excluded, Files, GensimArticles, Retry, Source, Texts, read_on
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
