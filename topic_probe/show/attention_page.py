@@ -176,7 +176,7 @@ def _packed(values: np.ndarray) -> str:
 
 
 def _circuitsvis(attention: TextAttention) -> dict[str, Any]:
-    """The view of circuitsvis over the first heads and tokens: place, script, and how much of all it shows.
+    """The view of circuitsvis over the first heads and tokens: its parts, and how much of all it shows.
 
     circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does; here
     it is hidden only where every pattern itself is causal.
@@ -192,23 +192,23 @@ def _circuitsvis(attention: TextAttention) -> dict[str, Any]:
         attention_head_names=[head.label for head in heads],
         mask_upper_tri=all(head.causal for head in heads),
     )
-    place, script = _taken_apart(figure.local_src)
-    return {"n_heads": len(heads), "n_tokens": n, "place": place, "script": script}
+    return {"n_heads": len(heads), "n_tokens": n, **_taken_apart(figure.local_src)}
 
 
-def _taken_apart(source: str) -> tuple[Markup, Markup]:
-    """The place and the script of a figure of circuitsvis, which draws once its ``details`` element is opened.
+def _taken_apart(source: str) -> dict[str, Markup]:
+    """A figure of circuitsvis: its place, and its script as attributes, library and the call that draws it.
 
-    The script of circuitsvis is there once, however many heads there are, and no token can end it: "<" is spelled so
-    that it is one in JavaScript, and none in HTML.
+    The library is there once, however many heads there are, and no token can end its script: "<" is spelled so that it
+    is one in JavaScript, and none in HTML.
     """
     place, _, script = source.replace(_SPELLED, _SAFE).partition("<script")
     attributes, _, code = script.partition(">")
-    *library, call = _BEFORE_CALL.split(code)
-    call = call.removesuffix("</script>").strip()
-    opened = (
-        f'document.getElementById("circuitsvis").addEventListener("toggle", () => {call}, {{once: true}});'
-    )
-    # Its place is a div closed like an empty element, which HTML does not know.
-    shown = place.strip().replace("/>", "></div>")
-    return Markup(shown), Markup(f"<script{attributes}>{''.join(library)}\n{opened}</script>")
+    library, call = _BEFORE_CALL.split(code)
+    parts = {
+        # Its place is a div closed like an empty element, which HTML does not know.
+        "place": place.strip().replace("/>", "></div>"),
+        "attributes": attributes,
+        "library": library,
+        "call": call.removesuffix("</script>").strip(),
+    }
+    return {name: Markup(part) for name, part in parts.items()}
