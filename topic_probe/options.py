@@ -9,6 +9,7 @@ refused before anything is computed. The command line reads the same source.
 import dataclasses
 import functools
 import inspect
+import math
 import operator
 import re
 import types
@@ -87,6 +88,23 @@ def check_value(name: str, value: Any, annotation: Any) -> None:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")
     wanted = " or ".join(_PLAIN[kind] for kind in kinds)
     raise TypeError(f"{name} must be {wanted}, got {value!r}")
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> int:
+    """The number as an int; TypeError for what is no whole number, ValueError for one that is too small."""
+    check_value(name, value, int)
+    number = operator.index(value)
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def check_number(name: str, value: Any, *, zero: bool = False, why: str = "") -> None:
+    """TypeError for what is no number, ValueError for one that is not finite and positive (or, with ``zero``, 0)."""
+    check_value(name, value, float)
+    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        wanted = "at least 0 and finite" if zero else "positive and finite"
+        raise ValueError(f"{name} {why and f'is {why} and '}must be {wanted}, got {value}")
 
 
 _PLAIN: Mapping[Any, str] = {

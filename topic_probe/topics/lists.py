@@ -13,16 +13,6 @@ from torch import Tensor
 Ids = Int64[np.ndarray, "_"]
 
 
-def whole_number(value: Any, name: str, *, at_least: int) -> int:
-    """The number as an int; what is no whole number, True and False included, is refused by its name."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
-    number = operator.index(value)
-    if number < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {number}")
-    return number
-
-
 def token_id_array(values: Any, what: str, *, below: int | None = None) -> Ids:
     """Token ids as an array in the order given; whatever only resembles token ids is refused."""
     if isinstance(values, Tensor | np.ndarray):

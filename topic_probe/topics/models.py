@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.topics.lists import Ids, token_id_array, whole_number, word_list
+from topic_probe.options import check_whole
+from topic_probe.topics.lists import Ids, token_id_array, word_list
 from topic_probe.topics.vocabulary import look_up, tokenizer_hash, vocabulary_size
 from topic_probe.words import form
 
@@ -157,11 +158,11 @@ def kept_per_topic(n_columns: int, fraction: float, rounding: str) -> int:
 def columns_of(n_columns: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple[Ids, int]:
     """The token id of every column, and the number of token ids."""
     if token_ids is None:
-        size = whole_number(n_columns if size is None else size, "vocabulary_size", at_least=n_columns)
+        size = check_whole("vocabulary_size", n_columns if size is None else size, n_columns)
         return np.arange(n_columns), size
     if size is None:
         raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
-    size = whole_number(size, "vocabulary_size", at_least=1)
+    size = check_whole("vocabulary_size", size)
     columns = token_id_array(token_ids, "token_ids", below=size)
     different = len(np.unique(columns))
     if not len(columns) == different == n_columns:

@@ -18,7 +18,8 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe import storage
-from topic_probe.topics.lists import Ids, by_topic, token_id_array, whole_number, word_list
+from topic_probe.options import check_whole
+from topic_probe.topics.lists import Ids, by_topic, token_id_array, word_list
 from topic_probe.topics.models import (
     columns_of,
     kept_per_topic,
@@ -113,8 +114,8 @@ class Topics:
             n_topics: T, at least 1.
             words_per_topic: v, at least 1. The vocabulary has T v + 1 ids.
         """
-        n_topics = whole_number(n_topics, "n_topics", at_least=1)
-        width = whole_number(words_per_topic, "words_per_topic", at_least=1)
+        n_topics = check_whole("n_topics", n_topics)
+        width = check_whole("words_per_topic", words_per_topic)
         return cls(
             names=tuple(str(topic) for topic in range(n_topics)),
             vocabulary_size=n_topics * width + 1,
@@ -138,7 +139,7 @@ class Topics:
             tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
                 hash that ``check_tokenizer`` compares.
         """
-        size = whole_number(vocabulary_size, "vocabulary_size", at_least=1)
+        size = check_whole("vocabulary_size", vocabulary_size)
         given, outliers = by_topic(ids, "token ids")
         lists = {
             name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
@@ -503,7 +504,7 @@ class Topics:
 
     def with_vocabulary_size(self, n: int) -> "Topics":
         """The same topics over ``n`` token ids, for a model whose table is padded beyond the tokenizer."""
-        n = whole_number(n, "vocabulary size", at_least=1)
+        n = check_whole("vocabulary size", n)
         single = self.words < self.vocabulary_size
         pieces = [piece for compound in self.compounds for piece in compound]
         highest = max(self.words[single].tolist() + pieces)

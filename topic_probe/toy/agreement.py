@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from topic_probe.contrast import Contrast, PairSums, relations
-from topic_probe.options import check_value
+from topic_probe.options import check_value, check_whole
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
@@ -23,7 +23,7 @@ from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
-from topic_probe.toy.world import World, check_whole
+from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe.options import check_value
+from topic_probe.options import check_number, check_value, check_whole
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
-from topic_probe.toy.world import World, check_number, check_whole
+from topic_probe.toy.world import World
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)

@@ -1,16 +1,14 @@
 """Worlds: the two distributions over documents of the paper, sampled in whole batches."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.options import check_value
+from topic_probe.options import check_number, check_whole
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -298,18 +296,3 @@ def _normalised_rows(
         )
     rows = (matrix / matrix.sum(dim=1, keepdim=True)).tolist()
     return tuple(tuple(row) for row in rows)
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """TypeError for what is no whole number, ValueError for one that is too small."""
-    check_value(name, value, int)
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def check_number(name: str, value: Any, *, zero: bool = False, why: str = "") -> None:
-    """TypeError for what is no number, ValueError for one that is not finite and positive (or, with ``zero``, 0)."""
-    check_value(name, value, float)
-    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-        wanted = "at least 0 and finite" if zero else "positive and finite"
-        raise ValueError(f"{name} {why and f'is {why} and '}must be {wanted}, got {value}")

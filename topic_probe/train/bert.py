@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from topic_probe.options import check_value
+from topic_probe.options import check_number, check_value, check_whole
 from topic_probe.toy.model import Init
-from topic_probe.toy.world import check_number, check_whole
 
 PLACES = {"K": "key", "Q": "query", "V": "value"}
 

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe.options import check_value
+from topic_probe.options import check_number, check_value, check_whole
 from topic_probe.report import Report
 from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.world import World, check_number, check_whole
+from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 
 if TYPE_CHECKING:
