@@ -1,4 +1,4 @@
-"""Options are the arguments of the functions that commands call, and cannot drift from them."""
+"""Options are the arguments of the functions that commands call, as Python itself tells them."""
 
 import argparse
 import ast
@@ -8,11 +8,13 @@ import sys
 import typing
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from topic_probe.cli import build_parser, fit_topics, inputs, main, measure, reproduce, show, train
-from topic_probe.cli.options import Call, Option, mapping
+from topic_probe.cli.options import Call, Option, Parser, add_options, mapping
+from topic_probe.cli.signatures import Argument
 from topic_probe.paper import RECIPES
 from topic_probe.text import sources
 from topic_probe.text.corpus import WIKIPEDIA
@@ -55,16 +57,25 @@ def test_every_command_of_the_package_is_looked_at():
 def test_options_have_the_names_and_defaults_of_the_arguments(of):
     known = parameters(target(of))
     for option in CALLS[of].options:
-        assert option.name in known, f"{of} takes no {option.name}"
-        assert option.default == default_of(known[option.name]), option.name
+        argument = option.argument
+        assert argument.name in known, f"{of} takes no {argument.name}"
+        default = {} if argument.pairs and argument.default is None else argument.default
+        assert default == default_of(known[argument.name]), argument.name
 
 
 @pytest.mark.parametrize("of", CALLS)
 def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason(of):
     call = CALLS[of]
-    named = [*(option.name for option in call.options), *call.filled, *call.without]
+    named = [*(option.argument.name for option in call.options), *call.filled, *call.without]
     assert len(set(named)) == len(named)
     assert set(named) == set(parameters(target(of)))
+    assert all(call.without.values())
+
+
+@pytest.mark.parametrize("of", CALLS)
+def test_every_option_says_what_it_does(of):
+    for option in CALLS[of].options:
+        assert len(option.help or option.argument.help) > 3, option.written
 
 
 @pytest.mark.parametrize("of", CALLS)
@@ -74,9 +85,8 @@ def test_the_choices_of_an_option_are_those_of_the_type(of):
     )
     hints |= typing.get_type_hints(target(of))
     for option in CALLS[of].options:
-        literal = next(iter(literals(hints[option.name])), None)
-        if literal is not None:
-            assert option.choices == literal, option.name
+        literal = next(iter(literals(hints[option.argument.name])), ())
+        assert option.argument.choices == literal, option.written
 
 
 def literals(hint):
@@ -88,7 +98,9 @@ def literals(hint):
 
 
 def test_the_choices_of_the_toy_are_those_it_knows():
-    choices = {option.name: option.choices for call in (train.TOY, train.TRAINING) for option in call.options}
+    choices = {
+        o.argument.name: o.argument.choices for call in (train.TOY, train.TRAINING) for o in call.options
+    }
     assert choices["regime"] == tuple(model.REGIMES)
     assert choices["init"] == typing.get_args(model.Init)
     assert choices["dtype"] == tuple(model.DTYPES)
@@ -99,36 +111,118 @@ def test_the_choices_of_the_toy_are_those_it_knows():
 
 def test_bool_arguments_can_be_switched_off_and_on():
     for call in CALLS.values():
-        for option in call.options:
-            assert (option.kind is bool) == isinstance(option.default, bool), option.name
+        for argument in (option.argument for option in call.options):
+            assert (argument.types == (bool,)) == isinstance(argument.default, bool), argument.name
 
 
 def test_the_commit_of_wikipedia_and_the_ways_to_split_files_are_the_ones_of_the_corpus():
-    defaults = {option.name: option.default for option in inputs.WIKIPEDIA_CORPUS.options}
+    defaults = {option.argument.name: option.argument.default for option in inputs.WIKIPEDIA_CORPUS.options}
     assert defaults["revision"] == WIKIPEDIA[2]
-    text = next(option.help for option in inputs.FILES.options if option.name == "split")
-    assert all(way in text for way in sources.SPLITS)
+    split = next(option for option in inputs.FILES.options if option.argument.name == "split")
+    assert all(way in split.help for way in sources.SPLITS)
+    assert split.argument.choices == sources.SPLITS
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_takes_the_options_of_reproduce(name):
     known = parameters(import_module(f"topic_probe.paper.{name}").run)
-    assert {option.name for option in reproduce.RUN.options} | {"progress"} <= set(known)
-    assert all(option.default == known[option.name].default for option in reproduce.RUN.options)
+    arguments = [option.argument for option in reproduce.RUN.options]
+    assert {argument.name for argument in arguments} | {"progress"} <= set(known)
+    assert all(argument.default == known[argument.name].default for argument in arguments)
 
 
-def test_an_option_that_is_not_given_is_not_passed_on():
-    parser = argparse.ArgumentParser()
-    call = Call(
-        "", (Option("steps", "", int, 5), Option("remask", "", bool, True), Option("ids", "", int, many=True))
-    )
-    for option in call.options:
-        option.add_to(parser)
+def parser_of(*arguments, **settings):
+    """A parser that takes arguments as options."""
+    parser = Parser("do")
+    for argument in arguments:
+        Option(argument, argument.name.replace("_", "-"), **settings).add_to(parser)
+    return parser
+
+
+STEPS = Argument("n_steps", "so many", 5, types=(int,))
+REMASK = Argument("remask", default=True, types=(bool,))
+IDS = Argument("ids", types=(int,), many=True)
+RATE = Argument("rate", types=(str, float), choices=("auto",))
+
+
+def test_an_option_that_is_not_given_is_not_passed_on(monkeypatch):
+    known = {argument.name: argument for argument in (STEPS, REMASK, IDS)}
+    monkeypatch.setattr("topic_probe.cli.options.arguments_of", {"a:work": known}.get)
+    call, parser = Call("a:work", filled=(), flags={"n_steps": "times"}), Parser("do")
+    add_options(parser, {"all": (call,)})
     assert call.arguments(parser.parse_args([])) == {}
-    assert call.arguments(parser.parse_args(["--no-remask", "--ids", "1", "2"])) == {
-        "remask": False,
-        "ids": [1, 2],
-    }
+    parsed = parser.parse_args(["--no-remask", "--ids", "1", "2", "--times", "3"])
+    assert call.arguments(parsed) == {"n_steps": 3, "remask": False, "ids": [1, 2]}
+    assert call.given(parsed) == ["--times", "--remask", "--ids"]
+
+
+def test_a_call_that_names_an_argument_that_is_not_there_is_a_mistake(monkeypatch):
+    monkeypatch.setattr("topic_probe.cli.options.arguments_of", {"a:work": {"ids": IDS}}.get)
+    with pytest.raises(AssertionError, match="a:work takes no gone"):
+        _ = Call("a:work", without={"gone": "for no reason"}).options
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "value"),
+    [
+        (RATE, "0.5", 0.5),
+        (RATE, "auto", "auto"),
+        (Argument("rate", types=(int, str)), "12", 12),
+        (Argument("rate", types=(int, str)), "L1H2", "L1H2"),
+        (Argument("rate", types=(float,)), "3", 3.0),
+        (Argument("rate", types=(str, Path)), "3", "3"),
+        (Argument("rate"), "3", "3"),
+    ],
+)
+def test_a_text_becomes_the_number_that_it_is_where_the_argument_may_be_one(argument, given, value):
+    found = parser_of(argument).parse_args(["--rate", given]).rate
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_what_an_argument_cannot_be_is_refused(capsys):
+    for argument, given in ((STEPS, "many"), (Argument("n_steps", choices=("a", "b")), "c")):
+        with pytest.raises(SystemExit):
+            parser_of(argument).parse_args(["--n-steps", given])
+    assert "invalid int value: 'many'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        (STEPS, "--n-steps N  so many (default: 5)"),
+        (Argument("n", "many", 10_000, types=(int,)), "--n N  many (default: 10,000)"),
+        (Argument("x", "rate", 0.01, types=(float,)), "--x X  rate (default: 0.01)"),
+        (
+            Argument("x", "rates", (0.5, 1.0), types=(float,), many=True),
+            "--x [X ...] rates (default: 0.5 1.0)",
+        ),
+        (Argument("on", "on", False, types=(bool,)), "--on, --no-on on (default: no)"),
+        (Argument("way", "how", unset="all ways", choices=("a", "b")), "--way {a,b} how (default: all ways)"),
+        (Argument("way", "100% of it", "a", unset="all"), "--way VALUE 100% of it (default: a)"),
+        (Argument("to", "where", types=(str, Path)), "--to PATH where"),
+        (Argument("ids", "which", (), types=(int,), many=True), "--ids [N ...] which"),
+        (Argument("rules", "what", many=True, pairs=True), "--rules [NAME=VALUE ...] what"),
+        (RATE, "--rate {auto,X}"),
+    ],
+)
+def test_help_shows_values_sentence_and_default(argument, shown):
+    text = " ".join(parser_of(argument).format_help().partition("exit")[2].split())
+    assert text == " ".join(shown.split())
+
+
+def test_an_option_of_several_functions_is_taken_once_and_free_where_one_is_free(monkeypatch):
+    closed, free = Argument("split", "first", choices=("file", "line")), Argument("split", "second")
+    sources = {"a:work": {"split": closed}, "b:work": {"split": free}}
+    monkeypatch.setattr("topic_probe.cli.options.arguments_of", sources.get)
+    parser = Parser("do")
+    add_options(parser, {"one": (Call("a:work"),), "two": (Call("b:work"),)})
+    assert parser.parse_args(["--split", "train"]).split == "train"
+    assert "first" in parser.format_help()
+    assert "second" not in parser.format_help()
+    both = Parser("do")
+    add_options(both, {"one": (Call("a:work"), Call("a:work"))})
+    with pytest.raises(SystemExit):
+        both.parse_args(["--split", "train"])
 
 
 def test_pairs_of_names_and_values_are_read_and_others_are_refused():
@@ -137,16 +231,31 @@ def test_pairs_of_names_and_values_are_read_and_others_are_refused():
         mapping(["W_V"], "--frozen")
 
 
-def parsers(parser=None, name="topic-probe"):
-    parser = build_parser() if parser is None else parser
-    yield name, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for word, inside in action.choices.items():
-                yield from parsers(inside, f"{name} {word}")
+BEFORE = Path(__file__).with_name("options_before.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("name", [name for name, _ in parsers()])
+def parser_named(name):
+    """The parser of a command, with its options."""
+    found = build_parser()
+    for word in name.split()[1:]:
+        with pytest.raises(SystemExit):
+            found.parse_known_args(["--help"])
+        inside = next(action for action in found._actions if isinstance(action, argparse._SubParsersAction))
+        found = inside.choices[word]
+    with pytest.raises(SystemExit):
+        found.parse_known_args(["--help"])
+    return found
+
+
+@pytest.mark.parametrize("line", BEFORE)
+def test_no_option_is_lost(line):
+    name, _, options = line.partition(": ")
+    actions = parser_named(name)._actions
+    known = {option for action in actions for option in (action.option_strings or [action.metavar])}
+    assert set(options.split()) <= known
+
+
+@pytest.mark.parametrize("name", [line.partition(": ")[0] for line in BEFORE])
 def test_every_command_explains_itself(name, capsys):
     assert main([*name.split()[1:], "--help"]) == 0
     said = capsys.readouterr().out

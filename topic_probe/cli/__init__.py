@@ -1,17 +1,36 @@
-"""The command line: every command opens its inputs, calls one function of the package, and writes what comes back."""
+"""The command line: every command opens its inputs, calls one function of the package, and writes what comes back.
+
+A command line passes through `main` here to the file of its command (``fit-topics``: ``fit_topics.py``), which says
+what the command takes (``add_to``) and does it (``run``). `inputs` opens models, topics and texts by name, `options`
+makes options of the arguments of functions, which `signatures` reads off their source; `console` writes the answer.
+
+A new command is a file with these two functions and an entry in ``COMMANDS`` below. Its options are not declared: it
+names the functions that it calls, the arguments that it fills itself, and why others are left out (`options.Call`). An
+argument that a function gets is an option at once, with its default, its choices and its sentence.
+"""
 
 import argparse
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from topic_probe.cli import check, fit_topics, measure, report, reproduce, show, train
 from topic_probe.cli.console import NAME, Console, only_answers_on_stdout, warn
+from topic_probe.cli.options import Parser, add_parser
 
-COMMANDS = (measure, show, fit_topics, train, reproduce, report, check)
+# Command → what it does, in the list of commands and on its own page.
+COMMANDS = {
+    "measure": "same-topic against different-topic attention, embeddings or weights of a model",
+    "show": "show the attention of a model in a text, coloured by topic, as a page",
+    "fit-topics": "fit topics (LDA) to texts, in the tokens of a model",
+    "train": "train the toy transformer of the paper",
+    "reproduce": "reproduce the paper: claim, measured, paper, verdict",
+    "report": "turn saved results into one self-contained page",
+    "check": "say what can be measured of a model, and whether to trust it",
+}
 
 _DESCRIPTION = (
     "Does a transformer treat words of the same topic differently: where, how strongly, how sure are we?"
@@ -54,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if parsed.debug:
                 traceback.print_exc()
             if type(error).__name__ != "OtherProcessError" or _rank() == 0:
-                warn(told(error), f"process {_rank()}: error" if _rank() else "error")
+                warn(_message(error), f"process {_rank()}: error" if _rank() else "error")
             return FAILED
 
 
@@ -63,7 +82,7 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
 
 
-def told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """What a user is told of an error."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
@@ -72,20 +91,18 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} (add --debug for where it came from)"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; nothing that they need is imported for it."""
-    parser = argparse.ArgumentParser(
-        NAME,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def build_parser() -> Parser:
+    """The parser of all commands; nothing that they need is imported for it, and only the one in use is looked up."""
+    parser = Parser(NAME, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    for name, what in COMMANDS.items():
+        add_parser(commands, name, what, partial(_prepare, name))
     return parser
+
+
+def _prepare(name: str, parser: Parser) -> None:
+    import_module(f"topic_probe.cli.{name.replace('-', '_')}").add_to(parser)
 
 
 class _Version(argparse.Action):

@@ -1,22 +1,15 @@
 """``topic-probe check MODEL``."""
 
 import argparse
-from typing import Any
 
 from topic_probe.cli.console import plain
 from topic_probe.cli.inputs import MODEL_HELP, OPEN_MODEL, open_model
-from topic_probe.cli.options import add_command, add_options
+from topic_probe.cli.options import Parser, add_command, add_options
 
 
-def add_to(commands: Any) -> None:
-    """The command."""
-    parser = add_command(
-        commands,
-        "check",
-        run,
-        "say what can be measured of a model, and whether to trust it",
-        usage="check MODEL",
-    )
+def add_to(parser: Parser) -> None:
+    """What the command takes."""
+    add_command(parser, run, usage="check MODEL")
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_options(parser, {"model": (OPEN_MODEL,)})
 

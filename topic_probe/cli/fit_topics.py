@@ -1,7 +1,6 @@
 """``topic-probe fit-topics TOKENIZER --corpus C --out DIR``."""
 
 import argparse
-from typing import Any
 
 from topic_probe.cli.inputs import (
     CORPORA,
@@ -12,47 +11,17 @@ from topic_probe.cli.inputs import (
     open_corpus,
     open_tokenizer,
 )
-from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, number_or_word
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
-FIT = Call(
-    "topic_probe.text.lda:fit_topics",
-    (
-        Option("n_topics", "number of topics", int, 100),
-        Option("passes", "over the documents", int, 10),
-        Option("iterations", "at most for the topics of one document", int, 50),
-        Option("chunk_size", "documents per update", int, shown="a quarter, within 100 and 2000"),
-        Option(
-            "alpha", "prior over topics: symmetric, asymmetric, auto or a number", number_or_word, "symmetric"
-        ),
-        Option("eta", "prior over words: symmetric, auto or a number", number_or_word, shown="symmetric"),
-        Option("start", "from", default="documents", choices=("documents", "random")),
-        Option("min_documents", "words in fewer documents are left out", int, 5),
-        Option("max_share", "words in a larger share of the documents are left out", float, 0.5),
-        Option(
-            "stop_words", "words left out; with none after it: no words", many=True, shown="gensim's list"
-        ),
-        Option("min_letters", "words of fewer letters are left out", int, 2),
-        Option("seed", "of the fit", int, 0),
-        Option("workers", "processes; with more than one the topics change from run to run", int, 1),
-        Option("distributed", "use gensim's own cluster", bool, False),
-    ),
-    filled=("documents", "tokenizer", "progress"),
-)
+FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "progress"))
 _EPILOG = """example:
   topic-probe fit-topics google-bert/bert-base-uncased --corpus bundled --n-topics 20 --out topics20
   topic-probe measure attention google-bert/bert-base-uncased --topics topics20 --corpus bundled"""
 
 
-def add_to(commands: Any) -> None:
-    """The command."""
-    parser = add_command(
-        commands,
-        "fit-topics",
-        run,
-        "fit topics (LDA) to texts, in the tokens of a model",
-        usage="fit-topics TOKENIZER --corpus CORPUS --out DIR",
-        epilog=_EPILOG,
-    )
+def add_to(parser: Parser) -> None:
+    """What the command takes."""
+    add_command(parser, run, usage="fit-topics TOKENIZER --corpus CORPUS --out DIR", epilog=_EPILOG)
     parser.add_argument(
         "tokenizer", metavar="TOKENIZER", help="name or folder of the model, or its tokenizer"
     )

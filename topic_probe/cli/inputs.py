@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import warn
-from topic_probe.cli.options import Call, Option
+from topic_probe.cli.options import Call
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 TOPICS_HELP = "a folder of topics or of a fit, what fit-topics has written, or a JSON file {topic: [word, …]}"
@@ -20,32 +20,12 @@ BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
 
 OPEN_MODEL = Call(
     "topic_probe.lens.opening:open_model",
-    (
-        Option("tokenizer", "name or folder of the tokenizer, where it does not lie beside the model"),
-        Option("host", "how the model is opened", default="auto", choices=("auto", "bridge", "huggingface")),
-        Option("revision", "commit, branch or tag on the hub"),
-        Option("device", "such as cpu, cuda or cuda:1", shown="cpu"),
-        Option("dtype", "type of the weights, such as float32", shown="that of the checkpoint"),
-    ),
     filled=("source",),
+    help={"tokenizer": "name or folder of the tokenizer, where it does not lie beside the model"},
 )
-WORD_LISTS = Call(
-    "topic_probe.topics:Topics.from_word_lists",
-    (
-        Option("case_variants", "look words up in any case", bool, True),
-        Option("leading_space", "look words up behind a space too", bool, True),
-        Option("split_words", "words that are several tokens", default="drop", choices=("drop", "keep")),
-    ),
-    filled=("words", "tokenizer"),
-)
+WORD_LISTS = Call("topic_probe.topics:Topics.from_word_lists", filled=("words", "tokenizer"))
 FROM_FIT = Call(
     "topic_probe.topics:Topics.from_lda",
-    (
-        Option("fraction", "words kept per topic, as a share of the vocabulary of the fit", float, 0.001),
-        Option("one_topic_per_word", "a word stays with its likeliest topic", bool, True),
-        Option("rounding", "of that number of words", default="plain", choices=("plain", "public_code")),
-        Option("min_probability", "keep only words likelier than this in the topic", float, shown="chance"),
-    ),
     filled=("lda",),
     without={
         "stop_words": "a fit has left them out already",
@@ -56,61 +36,36 @@ FROM_FIT = Call(
         "tokenizer": "a fit knows it",
     },
 )
-_N_DOCUMENTS = "articles, or texts of a data set"
-_SEED = Option("seed", "which texts are drawn", int, 0, flag="corpus-seed")
-_SPREAD = Option("spread", "how far into each file of a stream a sample reaches", int, 10)
 _RETRY = {"retry": "a stream that breaks is read on"}
+# What is said of an option is said for all three ways to texts.
 FILES = Call(
     "topic_probe.text.corpus:Corpus.from_files",
-    (
-        Option("field", "field of a record that is the text", default="text"),
-        Option(
-            "split", "a text of a .txt: file, line or paragraph; or the split of a data set", default="file"
-        ),
-    ),
     filled=("paths",),
+    help={
+        "field": "field of a record that is the text (default: text)",
+        "split": "a text of a .txt: file, line or paragraph; or the split of a data set (default: file; train)",
+    },
 )
 WIKIPEDIA_CORPUS = Call(
     "topic_probe.text.corpus:Corpus.wikipedia",
-    (
-        Option("n_documents", _N_DOCUMENTS, int, 10_000, shown="10,000; of a data set all"),
-        _SEED,
-        _SPREAD,
-        Option(
-            "revision",
-            "commit of the data set",
-            default="b04c8d1ceb2f5cd4588862100d08de323dccfbaa",
-            shown="of Wikipedia a fixed one",
-            flag="corpus-revision",
-        ),
-    ),
     without=_RETRY,
+    flags={"seed": "corpus-seed", "revision": "corpus-revision"},
+    help={
+        "n_documents": "articles, or texts of a data set (default: 10,000; of a data set all)",
+        "seed": "which texts are drawn (default: 0; of a data set the first ones are taken)",
+        "spread": "how far into each file of a stream a sample reaches (default: 10)",
+        "revision": "commit of the data set, or branch or tag (default: of Wikipedia a fixed one)",
+    },
 )
 DATASET = Call(
     "topic_probe.text.corpus:Corpus.from_dataset",
-    (
-        Option("config", "name of the configuration of a data set", flag="corpus-config"),
-        Option("split", "split", default="train"),
-        Option("field", "field of a record that is the text", default="text"),
-        Option("revision", "commit, branch or tag", flag="corpus-revision"),
-        Option("n_documents", _N_DOCUMENTS, int),
-        Option("seed", "which texts are drawn", int, flag="corpus-seed"),
-        _SPREAD,
-        Option("streaming", "read a data set without downloading all of it first", bool, True),
-    ),
     filled=("dataset",),
     without={**_RETRY, "options": "only Python can pass any argument on to the datasets package"},
+    flags={"config": "corpus-config", "seed": "corpus-seed", "revision": "corpus-revision"},
 )
 CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET)
 DOCUMENTS = Call(
     "topic_probe.text.corpus:Corpus.documents",
-    (
-        Option("max_length", "tokens of a document at most", int, shown="what the model can take"),
-        Option("long", "longer documents", default="cut", choices=("cut", "chunk")),
-        Option("min_length", "shorter documents are left out", int, 1),
-        Option("add_special_tokens", "as the tokenizer does in pretraining", bool, True),
-        Option("cache", "folder to keep token ids in for the next time"),
-    ),
     filled=("tokenizer", "progress"),
 )
 

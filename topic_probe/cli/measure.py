@@ -2,8 +2,9 @@
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from topic_probe.cli.console import plain, table
@@ -23,105 +24,31 @@ from topic_probe.cli.inputs import (
     tokenizer_of,
     topics_path,
 )
-from topic_probe.cli.options import Call, Option, add_command, add_options, add_out
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser
 
-_SPECIAL_IDS = Option(
-    "special_ids", "ids of special tokens", int, many=True, shown="what the tokenizer names"
-)
-_RESAMPLES = Option("n_resamples", "resampled sets behind the intervals; 0: no intervals", int, 1000)
-_CONFIDENCE = Option("confidence", "share of intervals that is to hold the true number", float, 0.95)
-_SEED = Option("seed", "of resampling and permutations", int, 0)
-_BATCH_SIZE = Option("batch_size", "documents in one forward pass", int, 32)
-_INCLUDE_SELF = Option("include_self", "a position with itself is a pair of the same word", bool, True)
-_EXCLUDE = Option("exclude", "token ids left out", int, (), many=True)
-_CHECKPOINT = (
-    Option("checkpoint", "a folder to save sums in on the way, and to go on from"),
-    Option("checkpoint_every", "seconds between two saves", float, 300.0),
-)
-_RATIO = ("ratio", "difference")
-
-ATTENTION = Call(
-    "topic_probe.measure.attention:measure_attention",
-    (
-        Option("level", "between tokens or whole words", default="token", choices=("token", "word")),
-        _INCLUDE_SELF,
-        _BATCH_SIZE,
-        Option("max_length", "tokens of a document at most", int, shown="what the model can take"),
-        Option("long", "longer documents", default="cut", choices=("cut", "chunk")),
-        _SPECIAL_IDS,
-        _RESAMPLES,
-        _CONFIDENCE,
-        Option("n_permutations", "permuted topics behind the p-values; 0: no p-values", int, 200),
-        Option(
-            "alternative",
-            "what is extreme",
-            default="two-sided",
-            choices=("two-sided", "greater", "less"),
-        ),
-        _SEED,
-        Option("through", "how attention is read", default="auto", choices=("auto", "hooks", "rows")),
-        Option("check_rows", "rows that do not sum to one are an error", bool, True),
-        *_CHECKPOINT,
-    ),
-    filled=("model", "topics", "documents", "distributed", "progress"),
-)
-EMBEDDINGS = Call(
-    "topic_probe.measure.embeddings:measure_embeddings",
-    (
-        Option("center", "subtract the mean row", bool, False),
-        Option("remove_components", "leading principal components taken out", int, 0),
-        _EXCLUDE,
-        _INCLUDE_SELF,
-        _SPECIAL_IDS,
-        _BATCH_SIZE,
-        Option("max_length", "tokens of a document at most", int, shown="what the model can take"),
-        Option("statistic", "what intervals are about", default="ratio", choices=_RATIO),
-        _RESAMPLES,
-        _CONFIDENCE,
-        _SEED,
-        *_CHECKPOINT,
-    ),
-    filled=("model", "topics", "documents", "distributed", "progress"),
-)
-WEIGHTS = Call(
-    "topic_probe.measure.weights:measure_weights",
-    (
-        Option("circuits", "qk, ov or both", choices=("qk", "ov"), many=True, shown="what the model has"),
-        _EXCLUDE,
-        Option("statistic", "what intervals are about", default="difference", choices=_RATIO),
-        _RESAMPLES,
-        _CONFIDENCE,
-        _SEED,
-    ),
-    filled=("model", "topics"),
-)
+_OF_DOCUMENTS = ("model", "topics", "documents", "distributed", "progress")
+ATTENTION = Call("topic_probe.measure.attention:measure_attention", filled=_OF_DOCUMENTS)
+EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_OF_DOCUMENTS)
+WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 CALLS = {"attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS}
 
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 
 
-def add_to(commands: Any) -> None:
-    """The command and its three kinds."""
-    parser = commands.add_parser(
-        "measure",
-        help="same-topic against different-topic attention, embeddings or weights of a model",
-        description="Same topic against different topic, in a model: choose what to measure.",
-        allow_abbrev=False,
-    )
+def add_to(parser: Parser) -> None:
+    """The kinds of the command, and what each takes."""
+    parser.description = "Same topic against different topic, in a model: choose what to measure."
     kinds = parser.add_subparsers(metavar="attention|embeddings|weights", required=True)
-    _add_kind(kinds, "attention", run_attention, "attention between words of a topic, head by head")
-    _add_kind(kinds, "embeddings", run_embeddings, "embeddings of words of a topic, and states with --corpus")
-    _add_kind(kinds, "weights", run_weights, "what the weights of every head do between words of a topic")
+    for kind, (run, what) in _KINDS.items():
+        add_parser(kinds, kind, what, partial(_add_kind, kind, run))
 
 
-def _add_kind(kinds: Any, kind: str, run: Any, what: str) -> None:
+def _add_kind(kind: str, run: Callable[[argparse.Namespace], int], parser: Parser) -> None:
     corpus = " --corpus bundled --max-length 256" if kind == "attention" else ""
-    parser = add_command(
-        kinds,
-        kind,
+    add_command(
+        parser,
         run,
-        what,
         usage=f"measure {kind} MODEL --topics TOPICS{' --corpus CORPUS' if corpus else ''}",
         epilog=_EPILOG.format(kind=kind, corpus=corpus),
     )
@@ -193,10 +120,17 @@ def run_weights(parsed: argparse.Namespace) -> int:
     return 0
 
 
+_KINDS = {
+    "attention": (run_attention, "attention between words of a topic, head by head"),
+    "embeddings": (run_embeddings, "embeddings of words of a topic, and states with --corpus"),
+    "weights": (run_weights, "what the weights of every head do between words of a topic"),
+}
+
+
 def _output(parsed: argparse.Namespace) -> Any:
-    writes = parsed.out is not None and not parsed.console.silent
     from topic_probe import storage
 
+    writes = parsed.out is not None and not parsed.console.silent
     return storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext()
 
 

@@ -1,13 +1,18 @@
-"""Options of commands: each is an argument of a Python function, under the same name and with the same default.
+"""Options of commands: the arguments of the functions that a command calls, read off their source.
 
-An option that is not given is not passed on, so the default is always the function's own; the one declared here is only
-shown, and a test holds it, like the names, to the signature. That way ``--help`` needs no import of what it describes.
+A command says which functions it calls, which arguments it fills itself and which the command line cannot give; all
+others are options, with the name, default, choices and sentence that they have in the function. An option that is not
+given is not passed on, so the default is always the function's own.
 """
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+from topic_probe.cli.signatures import Argument, arguments_of
 
 
 @dataclass(frozen=True)
@@ -15,105 +20,126 @@ class Option:
     """An argument of a function as an option.
 
     Attributes:
-        name: Of the argument.
-        help: What it does, in a few words.
-        kind: Makes the value from the text; ``bool`` gives ``--name`` and ``--no-name``.
-        default: The default of the argument, to be shown.
-        shown: What is shown for the default where that would not be understood.
-        choices: The values allowed; empty for any.
-        many: Whether it takes several values.
-        flag: Its name on the command line, where several arguments of different functions have one name.
+        argument: The argument.
+        flag: Its name on the command line.
+        help: What is said in place of the function's own sentence and default; empty for these.
     """
 
-    name: str
-    help: str
-    kind: Callable[[str], Any] = str
-    default: Any = None
-    shown: str = ""
-    choices: tuple[str, ...] = ()
-    many: bool = False
-    flag: str = ""
+    argument: Argument
+    flag: str
+    help: str = ""
 
     @property
     def key(self) -> str:
         """Its name among the parsed options."""
-        return (self.flag or self.name).replace("-", "_")
+        return self.flag.replace("-", "_")
 
     @property
     def written(self) -> str:
         """As it is typed."""
-        return f"--{self.key.replace('_', '-')}"
+        return f"--{self.flag}"
 
     def add_to(self, group: Any) -> None:
         """Let a parser, or a group of one, take it."""
-        default = self.shown or _readable(self.default)
-        text = f"{self.help} (default: {default})" if default else self.help
-        settings: dict[str, Any] = {"dest": self.key, "help": text.replace("%", "%%")}
-        settings["default"] = argparse.SUPPRESS
-        if self.kind is bool:
+        settings: dict[str, Any] = {"dest": self.key, "default": argparse.SUPPRESS}
+        settings["help"] = (self.help or _explained(self.argument)).replace("%", "%%")
+        if self.argument.types == (bool,):
             group.add_argument(self.written, action=argparse.BooleanOptionalAction, **settings)
             return
-        settings |= {"type": self.kind, "choices": self.choices or None}
-        settings |= {"nargs": "*" if self.many else None, "metavar": None if self.choices else _metavar(self)}
+        settings |= {"type": _reader(self.argument.types), "nargs": "*" if self.argument.many else None}
+        if self.argument.choices and self.argument.types == (str,):
+            settings["choices"] = self.argument.choices
+        else:
+            settings["metavar"] = _metavar(self.argument)
         group.add_argument(self.written, **settings)
+
+    def value(self, given: Any) -> Any:
+        """What the function is given for what was typed."""
+        return mapping(given, self.written) if self.argument.pairs else given
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function with the options that become its arguments.
+    """A function whose arguments are options of a command.
 
     Attributes:
-        of: The function, ``module:name``.
-        options: Its options.
+        of: The function, ``module:name``, or a dataclass.
         filled: Arguments that the command fills from its inputs.
         without: Arguments that the command line cannot or need not give, each with the reason.
+        flags: Arguments of another name on the command line, where those of several functions are alike.
+        help: What is said of arguments in place of the function's own words, where the command takes something else
+            for them or one option serves several functions.
     """
 
     of: str
-    options: tuple[Option, ...] = ()
     filled: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    help: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """An option for every argument that is neither filled nor left out."""
+        arguments = arguments_of(self.of)
+        known = {*self.filled, *self.without, *self.flags, *self.help}
+        assert known <= arguments.keys(), f"{self.of} takes no {', '.join(known - arguments.keys())}"
+        return tuple(
+            Option(argument, self.flags.get(name, name.replace("_", "-")), self.help.get(name, ""))
+            for name, argument in arguments.items()
+            if name not in self.filled and name not in self.without
+        )
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """The arguments of the options that were given."""
         given = vars(parsed)
-        return {option.name: given[option.key] for option in self.options if option.key in given}
+        return {
+            option.argument.name: option.value(given[option.key])
+            for option in self.options
+            if option.key in given
+        }
 
     def given(self, parsed: argparse.Namespace) -> list[str]:
         """The options that were given, as they are typed."""
         return [option.written for option in self.options if option.key in vars(parsed)]
 
 
-def add_options(parser: argparse.ArgumentParser, calls: Mapping[str, Sequence[Call]]) -> None:
-    """Let a parser take the options of functions, under headings; what several functions share is taken once."""
-    known: set[str] = set()
-    for heading, group_of_calls in calls.items():
-        group = parser.add_argument_group(heading)
-        for option in (option for call in group_of_calls for option in call.options):
-            if option.key not in known:
-                known.add(option.key)
-                option.add_to(group)
+class Parser(argparse.ArgumentParser):
+    """A parser that is told its options when it is used: those of other commands are not looked up.
+
+    Args:
+        prepare: gives it its options.
+    """
+
+    def __init__(
+        self, *args: Any, prepare: Callable[["Parser"], None] | None = None, **settings: Any
+    ) -> None:
+        settings = {
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+            "allow_abbrev": False,
+            **settings,
+        }
+        super().__init__(*args, **settings)
+        self._prepare = prepare
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As of any parser, after it has its options."""
+        if self._prepare is not None:
+            self._prepare(self)
+            self._prepare = None
+        return super().parse_known_args(args, namespace)
+
+
+def add_parser(commands: Any, name: str, what: str, prepare: Callable[[Parser], None]) -> None:
+    """Add a command, or a kind of one: its name, what it does, and what gives it its options."""
+    commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", prepare=prepare)
 
 
 def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    what: str,
-    *,
-    usage: str,
-    epilog: str = "",
-) -> argparse.ArgumentParser:
-    """A new command with the options that all have; ``usage`` is what it needs, without the options."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        usage=f"topic-probe {usage} [options]",
-        help=what,
-        description=f"{what[0].upper()}{what[1:]}.",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser: Parser, run: Callable[[argparse.Namespace], int], *, usage: str, epilog: str = ""
+) -> None:
+    """What all commands have; ``usage`` is what this one needs, without the options."""
+    parser.usage = f"topic-probe {usage} [options]"
+    parser.epilog = epilog
     parser.set_defaults(run=run)
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="one JSON document on stdout, for machines")
@@ -124,21 +150,31 @@ def add_command(
         help="bars with the time left, on stderr (default: if that is a terminal)",
     )
     group.add_argument("--debug", action="store_true", help="show where an error or a warning came from")
-    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, calls: Mapping[str, Sequence[Call]]) -> None:
+    """Let a parser take the options of functions, under headings.
+
+    What several functions share is taken once, as the first of them says it, and any text is taken where one of them
+    takes any.
+    """
+    shared: dict[str, list[Option]] = {}
+    places: dict[str, Any] = {}
+    for heading, group_of_calls in calls.items():
+        group = parser.add_argument_group(heading)
+        for option in (option for call in group_of_calls for option in call.options):
+            shared.setdefault(option.key, []).append(option)
+            places.setdefault(option.key, group)
+    for key, (first, *others) in shared.items():
+        free = any(not option.argument.choices for option in others)
+        argument = replace(first.argument, choices=()) if free else first.argument
+        replace(first, argument=argument).add_to(places[key])
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, **settings: Any) -> None:
     """Let a command write."""
     parser.add_argument("--out", **{"metavar": "DIR", "help": what, **settings})
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier result at that place")
-
-
-def number_or_word(text: str) -> float | str:
-    """A number where the text is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def mapping(entries: Iterable[str], what: str) -> dict[str, str]:
@@ -150,13 +186,42 @@ def mapping(entries: Iterable[str], what: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def _explained(argument: Argument) -> str:
+    default = argument.unset if argument.default is None else _readable(argument.default)
+    return f"{argument.help} (default: {default})" if default else argument.help
+
+
 def _readable(default: Any) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    if default is None or default == ():
-        return ""
+    if isinstance(default, tuple | list):
+        return " ".join(map(_readable, default))
     return f"{default:,}" if isinstance(default, int) else str(default)
 
 
-def _metavar(option: Option) -> str:
-    return {int: "N", float: "X"}.get(option.kind, "VALUE")  # type: ignore[call-overload, no-any-return]
+def _reader(types: tuple[type, ...]) -> Callable[[str], Any]:
+    """Makes a value from a text: a number if that is what the text is and an argument may be, else the text."""
+    numbers = [kind for kind in (int, float) if kind in types]
+    if len(numbers) == len(types):
+        return numbers[-1]
+
+    def read(text: str) -> Any:
+        for kind in numbers:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        return text
+
+    return read
+
+
+def _metavar(argument: Argument) -> str:
+    numbers = [letter for kind, letter in ((int, "N"), (float, "X")) if kind in argument.types]
+    if argument.pairs:
+        return "NAME=VALUE"
+    if Path in argument.types:
+        return "PATH"
+    if argument.choices:
+        return f"{{{','.join([*argument.choices, *numbers])}}}"
+    return numbers[0] if len(argument.types) == len(numbers) == 1 else "VALUE"

@@ -2,18 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from topic_probe.cli.options import add_command, add_out
+from topic_probe.cli.options import Parser, add_command, add_out
 
 PAGE = "index.html"
 
 
-def add_to(commands: Any) -> None:
-    """The command."""
-    parser = add_command(
-        commands, "report", run, "turn saved results into one self-contained page", usage="report DIR"
-    )
+def add_to(parser: Parser) -> None:
+    """What the command takes."""
+    add_command(parser, run, usage="report DIR")
     parser.add_argument(
         "directory",
         metavar="DIR",

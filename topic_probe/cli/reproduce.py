@@ -9,35 +9,16 @@ from typing import Any
 
 from topic_probe.cli.console import plain, warn
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer, quiet_transformers
-from topic_probe.cli.options import Call, Option, add_command, add_options, add_out, mapping
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
 from topic_probe.paper import RECIPES
 
 ALL, PAGE, OUT = "all", "index.html", "reproduced"
 
 # The options that every recipe has.
-RUN = Call(
-    "topic_probe.paper.figure1:run",
-    (
-        Option("quick", "the quick variant, seconds in place of up to hours", bool, False),
-        Option("only", "names of settings, in place of all", many=True),
-        Option("seed", "added to all seeds", int, 0),
-        Option("folder", "where checkpoints are kept, so that what was stopped goes on"),
-    ),
-    filled=("progress",),
-)
+RUN = Call("topic_probe.paper.figure1:run", filled=("progress",))
 # The options that only some recipes have: taken as they are.
 SOME = Call(
     "topic_probe.paper.table1:run",
-    (
-        Option(
-            "thresholds",
-            "shares of the vocabulary that are kept per topic",
-            float,
-            many=True,
-            default=(0.0005, 0.001, 0.002),
-        ),
-        Option("twins", "measure an untrained twin of every model too", bool, True),
-    ),
     filled=("quick", "only", "seed", "folder", "progress", "models", "corpus"),
     without={"settings": "an object, which only Python can pass"},
 )
@@ -51,17 +32,10 @@ example:
   topic-probe reproduce figure5 --quick --tokenizer ./bert-base-uncased"""
 
 
-def add_to(commands: Any) -> None:
-    """The command."""
+def add_to(parser: Parser) -> None:
+    """What the command takes."""
     recipes = "\n".join(f"  {name:<10} {what}" for name, what in RECIPES.items())
-    parser = add_command(
-        commands,
-        "reproduce",
-        run,
-        "reproduce the paper: claim, measured, paper, verdict",
-        usage="reproduce NAME|all",
-        epilog=_EPILOG.format(recipes=recipes),
-    )
+    add_command(parser, run, usage="reproduce NAME|all", epilog=_EPILOG.format(recipes=recipes))
     parser.add_argument(
         "name", metavar="NAME", choices=(*RECIPES, ALL), help="a figure or table (below), or all"
     )

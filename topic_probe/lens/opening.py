@@ -42,8 +42,10 @@ def open_model(
             patterns, and the adapter-free host otherwise. Hooks that edit patterns take effect in the adapter-free
             host (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such edits.
         revision: the commit, branch or tag of a model on the hub.
-        device: where a model that is loaded here is put; a given model stays where it is.
-        dtype: the type of the weights of a model that is loaded here; a given model keeps its own.
+        device: where a model that is loaded here is put, such as "cuda:1", by default on the CPU. A given model stays
+            where it is.
+        dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
+            checkpoint. A given model keeps its own.
 
     A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
     says why it cannot be.

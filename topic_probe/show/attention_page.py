@@ -59,13 +59,13 @@ def show_attention(
         model: anything that `open_model` takes.
         topics: which vocabulary entries belong to which topic.
         text_or_ids: a text, token ids (list, tensor, array), or one document of `encode_texts`.
-        layer: the layer to show; None looks in all of them.
-        heads: the heads to show: numbers within ``layer``, pairs (layer, head), or labels such as ``"L3H7"``. None
+        layer: the layer to show; None: all are looked at.
+        heads: the heads to show: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head). None
             takes those with the highest ratio on this text.
-        stack: in models with two stacks "encoder", "decoder" or "cross"; None takes the first.
+        stack: which attention of a model with two stacks: "encoder", "decoder" or "cross"; None takes the first.
         order: how words stand when the page opens, grouped by "topic" or by "position".
         max_tokens: longer texts are cut here, and the page says so.
-        max_heads: how many heads are shown where ``heads`` does not name them.
+        max_heads: how many heads are shown where none are named.
         include_self: whether the pair of a position with itself is a same-word pair.
         tokenizer: the model's tokenizer, where the model has none.
         check_rows: whether rows that do not sum to one are an error.

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
 from topic_probe.text.documents import Counts, Document, Long
@@ -71,7 +71,7 @@ class Corpus:
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         field: str = "text",
-        split: str = "file",
+        split: Literal["file", "line", "paragraph"] = "file",
     ) -> "Corpus":
         """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
 

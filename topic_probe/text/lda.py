@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -192,9 +192,9 @@ def fit_topics(
     passes: int = 10,
     iterations: int = 50,
     chunk_size: int | None = None,
-    alpha: str | float | Sequence[float] = "symmetric",
-    eta: str | float | None = None,
-    start: str = "documents",
+    alpha: Literal["symmetric", "asymmetric", "auto"] | float | Sequence[float] = "symmetric",
+    eta: Literal["symmetric", "auto"] | float | None = None,
+    start: Literal["documents", "random"] = "documents",
     min_documents: int = 5,
     max_share: float = 0.5,
     stop_words: Iterable[str] | None = None,
@@ -220,15 +220,15 @@ def fit_topics(
             documents, within 100 and 2000.
         alpha: Prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or
             "auto" (learnt, by one worker only).
-        eta: Prior over words of a topic: None or "symmetric" (1 / n_topics), "auto" or a number.
-        start: "documents": every topic starts from the words of a random document, which gives far better topics on
-            small corpora. "random": gensim's own start.
+        eta: Prior over words of a topic: "symmetric" (1 / n_topics), "auto" or a number, by default symmetric.
+        start: What topics start from: "documents" gives each the words of a random document, which makes far better
+            topics of small corpora; "random" is gensim's own start.
         min_documents: Words in fewer documents are left out.
         max_share: Words in a larger share of the documents are left out.
-        stop_words: Words left out, in any case; None: gensim's English list; () for none.
+        stop_words: Words left out, in any case; an empty list leaves all in; None: gensim's English list.
         min_letters: Words of fewer letters are left out.
         seed: Seed of the fit; global generators are not touched.
-        workers: Processes; more than one uses gensim's LdaMulticore.
+        workers: Processes; with more than one (gensim's LdaMulticore) the topics change from run to run.
         distributed: Use gensim's own cluster (a running dispatcher and workers, package Pyro4).
         progress: Whether to show a bar with the time left.
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from topic_probe.options import check_whole
 from topic_probe.topics.lists import Ids, token_id_array, word_list
 from topic_probe.topics.vocabulary import look_up, tokenizer_hash, vocabulary_size
 from topic_probe.words import form
+
+Rounding = Literal["plain", "public_code"]
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def probabilities_of(row: Any, what: str) -> Float64[np.ndarray, "column"]:
     return probabilities
 
 
-def kept_per_topic(n_columns: int, fraction: float, rounding: str) -> int:
+def kept_per_topic(n_columns: int, fraction: float, rounding: Rounding) -> int:
     """How many tokens a topic keeps: the share ``fraction`` of the columns, rounded as asked for."""
     if isinstance(fraction, bool) or not 0 < fraction <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")

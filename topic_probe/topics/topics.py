@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from topic_probe import storage
 from topic_probe.options import check_whole
 from topic_probe.topics.lists import Ids, by_topic, token_id_array, word_list
 from topic_probe.topics.models import (
+    Rounding,
     columns_of,
     kept_per_topic,
     matrix,
@@ -165,7 +166,7 @@ class Topics:
         *,
         case_variants: bool = True,
         leading_space: bool = True,
-        split_words: str = "drop",
+        split_words: Literal["drop", "keep"] = "drop",
     ) -> "Topics":
         """Topics from lists of words, looked up with a tokenizer. A word under several topics is in all.
 
@@ -232,7 +233,7 @@ class Topics:
         fraction: float,
         one_topic_per_word: bool = True,
         exclude: Iterable[Any] = (),
-        rounding: str = "plain",
+        rounding: Rounding = "plain",
         min_probability: float = 0.0,
         names: Sequence[str] | None = None,
         token_ids: Iterable[Any] | None = None,
@@ -311,7 +312,7 @@ class Topics:
         one_topic_per_word: bool = True,
         stop_words: Iterable[str] | None = None,
         exclude: Iterable[Any] = (),
-        rounding: str = "plain",
+        rounding: Rounding = "plain",
         min_probability: float | None = None,
         names: Sequence[str] | None = None,
         token_ids: Iterable[Any] | None = None,
@@ -324,14 +325,17 @@ class Topics:
 
         Args:
             lda: A ``TopicFit``, or a gensim model with ``get_topics`` (LdaModel, LdaMulticore, and others).
-            fraction: The ambiguity threshold; the paper has 0.0005, 0.001 and 0.002.
-            one_topic_per_word: As in the paper's Table 1; False as in its Table 5.
+            fraction: Words kept per topic, as a share of the vocabulary: the ambiguity threshold, for which the paper
+                has 0.0005, 0.001 and 0.002.
+            one_topic_per_word: Whether a word that several topics keep stays with its likeliest one, as in the paper's
+                Table 1; not so in its Table 5.
             stop_words: Words whose tokens are never kept, in any case. None: gensim's English list for a gensim model
                 with a ``tokenizer``, none for a fit, which has left them out already.
             exclude: More token ids never kept. Special tokens of ``tokenizer`` never are.
-            rounding: As in ``from_matrix``.
-            min_probability: Keep only tokens with more than this. None: what each would have if all were equally
-                likely, and an empty topic of a fit stays empty instead of keeping arbitrary tokens.
+            rounding: How many words that share is: "plain" rounds to the nearest number, "public_code" up to the next,
+                as ``from_matrix`` says.
+            min_probability: Keep only words likelier than this in the topic, by default what each has if all are
+                equally likely. An empty topic of a fit then stays empty instead of keeping arbitrary tokens.
             names: As in ``from_matrix``.
             token_ids: The token id of every column of a gensim model. By default its ``id2word`` says so, with token
                 ids or with tokens of ``tokenizer``; without ``id2word``, columns are token ids.

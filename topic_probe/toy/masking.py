@@ -57,9 +57,13 @@ class MaskedBatch:
 class Masking:
     """The masking scheme of Section 3.2.
 
-    Every position is chosen with probability ``p_mask``, independently of all others. A chosen position keeps
-    its word with probability ``p_keep``, shows a uniformly random word of 1..n (possibly the same again) with
-    ``p_random``, and ``[MASK]`` otherwise.
+    Every position is chosen independently of all others. A chosen position that neither keeps its word nor shows a
+    random one shows ``[MASK]``.
+
+    Attributes:
+        p_mask: Probability of a position to be chosen.
+        p_keep: Probability of a chosen position to keep its word.
+        p_random: Probability of a chosen position to show a uniformly random word of 1..n (possibly the same again).
     """
 
     p_mask: float = 0.15

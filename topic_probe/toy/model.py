@@ -71,7 +71,7 @@ class ToyConfig:
     that tensor in every layer and ``W_K.1`` the one of layer 1.
 
     Attributes:
-        regime: ``full``, ``embedding``, ``value``, ``attention``, ``keys`` or ``two-stage`` (:data:`REGIMES`).
+        regime: What is trained, and at what the rest is frozen (:data:`REGIMES`).
         world: The documents the model is for: gives the vocabulary, and frozen values that depend on it.
         masking: The corruption the model is for.
         d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
@@ -86,7 +86,7 @@ class ToyConfig:
         trained: Names of the trained tensors, in place of the regime's.
         frozen: Rules for frozen tensors, on top of the regime's: ``zero``, ``identity``, ``theorem1`` (b_pred of
             Theorem 1), ``theorem2`` (the optimal W_V of Theorem 2), ``random`` (stays at its initialisation).
-        dtype: ``float32`` or ``float64``.
+        dtype: Type of the tensors.
     """
 
     regime: RegimeName = "full"

@@ -55,10 +55,10 @@ class World:
     Attributes:
         n_topics: Number of topics T.
         words_per_topic: Words per topic v, so n = T·v.
-        alpha: LDA. Topic proportions follow a symmetric Dirichlet distribution with this parameter: nearly
-            one topic per document as it goes to 0, equal shares of all topics as it grows.
-        topics_per_document: *Uniform topics*. Every document has this many distinct topics τ, equally
-            likely. Exactly one of the two is given; neither means ``alpha=0.1``, the paper's experiments.
+        alpha: *LDA*: topic proportions follow a symmetric Dirichlet distribution with this parameter, by default 0.1 as
+            in the paper. Nearly one topic per document as it goes to 0, equal shares of all topics as it grows.
+        topics_per_document: *Uniform topics*, in place of such a distribution: every document has this many distinct
+            topics τ, equally likely.
         min_length: Shortest document, at least 1.
         max_length: Longest document (inclusive).
         word_probabilities: P(word | topic) as T rows over the words 1..n (any nested sequence or 2-d tensor,

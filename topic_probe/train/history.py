@@ -39,9 +39,9 @@ class TrainConfig:
         seed: Of documents and masks; the global generators are not touched.
         world: Documents of a toy; None takes the model's.
         masking: Corruption; None takes the model's (the paper's for a BERT).
-        n_documents: None draws fresh documents for every step; a number makes a fixed set of so many, of which
-            every step takes ``batch_size`` at random, or all of them in order if there are no more than that.
-            Text is such a set in any case; None is all of it.
+        n_documents: A fixed set of so many documents, of which every step takes ``batch_size`` at random, or all of
+            them in order if there are no more than that; None: fresh ones for every step. Text is such a set in any
+            case, by default all of it.
         remask: With a fixed set: mask anew at every step (False masks the set once).
         record_every: Steps between two rows of the history. The last step has a row in any case.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
