@@ -12,7 +12,6 @@ argument that a function gets is an option at once, with its default, its choice
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILED
         except Exception as error:
             if parsed.debug:
-                traceback.print_exc()
+                sys.excepthook(type(error), error, error.__traceback__)
             if type(error).__name__ != "OtherProcessError" or _rank() == 0:
                 warn(_message(error), f"process {_rank()}: error" if _rank() else "error")
             return FAILED

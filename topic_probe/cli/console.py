@@ -1,6 +1,5 @@
 """What a command says, and where: answers on stdout, everything else on stderr."""
 
-import json
 import math
 import sys
 import warnings
@@ -74,6 +73,8 @@ def table(frame: Any) -> str:
 
 def to_json(document: Any) -> str:
     """Strict JSON: what has no number (NaN, infinity) is null."""
+    import json
+
     return json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
 
 

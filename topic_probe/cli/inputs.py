@@ -1,7 +1,6 @@
 """What commands read: models, tokenizers, topics and texts, named in words that a shell can pass."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,6 +188,8 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
 
 
 def _word_lists(path: Path) -> dict[str, Any]:
+    import json
+
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

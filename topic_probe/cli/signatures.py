@@ -7,6 +7,7 @@ are followed to where they are defined, through the imports of the package.
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,9 @@ from typing import Any
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SEVERAL = {"Sequence", "Iterable", "Collection", "Set", "list", "tuple", "set", "frozenset"}
 _PAIRS = {"Mapping", "dict"}
-_PLAIN: dict[str, type] = {"bool": bool, "int": int, "float": float, "Path": Path, "PathLike": Path}
+_PLAIN: dict[str, type] = {
+    "bool": bool, "int": int, "float": float, "str": str, "Any": str, "Path": Path, "PathLike": Path,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,8 @@ class Argument:
 def arguments_of(function: str) -> dict[str, Argument]:
     """The arguments of ``module:name``, or ``module:Class.method``, by name; of a dataclass its fields."""
     module, _, dotted = function.partition(":")
-    first, *inside = dotted.split(".")
-    module, node = _find(module, first)
-    for name in inside:
-        node = next((part for part in getattr(node, "body", ()) if getattr(part, "name", None) == name), None)
+    module, source = _find(module, dotted)
+    node = None if source is None else ast.parse(source).body[0]
     if not isinstance(node, ast.ClassDef | _Function):
         raise LookupError(f"{module} has no {dotted!r}")
     declared = _fields(node) if isinstance(node, ast.ClassDef) else _parameters(node)
@@ -127,45 +128,63 @@ def _argument(
 
 
 @cache
-def _top(module: str) -> dict[str, ast.stmt]:
-    """What a module defines and imports, by name."""
-    body = ast.parse(_file(module).read_text(encoding="utf-8")).body
-    parts = [
-        part
-        for statement in body
-        for part in (statement.body if isinstance(statement, ast.If) else [statement])
-    ]
-    return {name: part for part in parts for name in _names(part)}
-
-
-def _names(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return [alias.asname or alias.name for alias in statement.names]
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    if isinstance(statement, ast.AnnAssign):
-        return [statement.target.id] if isinstance(statement.target, ast.Name) else []
-    return [statement.name] if isinstance(statement, ast.ClassDef | _Function) else []
-
-
-def _find(module: str, name: str) -> tuple[str, ast.AST | None]:
-    """The module of a definition that has a name in a module, and the definition.
+def _find(module: str, name: str) -> tuple[str, str | None]:
+    """The module of a definition that has a dotted name in a module, and its source.
 
     None for a whole module, and for what does not come from the package.
     """
     first, _, inside = name.partition(".")
-    node = _top(module).get(first)
-    if isinstance(node, ast.ImportFrom):
-        source = next(alias.name for alias in node.names if first in (alias.asname, alias.name))
-        if (node.module or "").split(".")[0] != module.split(".")[0]:
-            return module, None
-        part = f"{node.module}.{source}"
-        if not _file(part).is_file():
-            return _find(node.module or "", f"{source}.{inside}".rstrip("."))
+    if first not in _imports(module):
+        return module, _statement(module, name)
+    origin, original = _imports(module)[first]
+    if origin.partition(".")[0] != module.partition(".")[0]:
+        return module, None
+    part = f"{origin}.{original}"
+    if _file(part).is_file():
         return _find(part, inside) if inside else (part, None)
-    return module, None if isinstance(node, ast.Import) else node
+    return _find(origin, f"{original}.{inside}".rstrip("."))
 
 
+# The lines of a statement after its first one: empty, deeper inside, or closing a bracket.
+_MORE = r"(?:(?:{margin}[ )\]}}].*)?\n)*"
+_STATEMENT = (
+    r"^(?:{margin}@.*\n{more})*{margin}(?:(?:async )?(?:def|class) (\w+)|(\w+)(?:: .*?)? = ).*\n{more}"
+)
+_IMPORT = r"^(?:from .*|if TYPE_CHECKING:)\n{more}"
+
+
+@cache
+def _pattern(pattern: str, margin: str = "") -> re.Pattern[str]:
+    return re.compile(pattern.format(margin=margin, more=_MORE.format(margin=margin)), re.MULTILINE)
+
+
+def _statement(module: str, name: str) -> str | None:
+    """The source of a function, class or constant, or of what stands in a class: to parse whole files takes long."""
+    text: str | None = _source(module)
+    for depth, part in enumerate(name.split(".")):
+        statements = _pattern(_STATEMENT, "    " * depth).finditer(text or "")
+        text = next((found[0] for found in statements if part in found.groups()), None)
+    return text and textwrap.dedent(text)
+
+
+@cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """What a module takes from others: its name here → module, name there."""
+    source = "".join(_pattern(_IMPORT).findall(_source(module)))
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+@cache
+def _source(module: str) -> str:
+    return _file(module).read_text(encoding="utf-8")
+
+
+@cache
 def _file(module: str) -> Path:
     """The source of a module; only the package that it stands in is imported, which loads nothing by itself."""
     package, *inside = module.split(".")
@@ -224,11 +243,12 @@ def _generic(module: str, node: ast.Subscript) -> Iterator[Any]:
 
 def _named(module: str, node: ast.expr | None) -> Iterator[Any]:
     name = _dotted(node)
-    place, defined = _find(module, name) if name else (module, None)
-    if isinstance(defined, ast.Assign):
-        yield from _values(place, defined.value)
+    last = name.rpartition(".")[2]
+    place, value = _assigned(module, name) if name and last not in _PLAIN else (module, None)
+    if value is None:
+        yield _PLAIN.get(last, str)
     else:
-        yield _PLAIN.get(name.rpartition(".")[2], str)
+        yield from _values(place, value)
 
 
 def _constant(module: str, node: ast.expr | None) -> Any:
@@ -236,9 +256,9 @@ def _constant(module: str, node: ast.expr | None) -> Any:
     if node is None:
         return None
     if isinstance(node, ast.Name | ast.Attribute):
-        place, defined = _find(module, _dotted(node))
-        if isinstance(defined, ast.Assign | ast.AnnAssign):
-            return _constant(place, defined.value)
+        place, value = _assigned(module, _dotted(node))
+        if value is not None:
+            return _constant(place, value)
     if isinstance(node, ast.Subscript):
         return _constant(module, node.value)[ast.literal_eval(node.slice)]
     if isinstance(node, ast.Call) and _last(node.func) == "field":
@@ -248,6 +268,16 @@ def _constant(module: str, node: ast.expr | None) -> Any:
         return ast.literal_eval(node)
     except ValueError:
         return ast.unparse(node)
+
+
+def _assigned(module: str, name: str) -> tuple[str, ast.expr | None]:
+    """What a name stands for, and the module whose names that uses; None for functions, classes and what is unknown."""
+    place, source = _find(module, name)
+    if source is None or re.match(r"@|class |def |async ", source):
+        return place, None
+    statement = ast.parse(source).body[0]
+    assert isinstance(statement, ast.Assign | ast.AnnAssign)
+    return place, statement.value
 
 
 # --- docstrings ----------------------------------------------------------------------------------------
