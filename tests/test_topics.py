@@ -527,7 +527,7 @@ def test_what_is_no_tokenizer_is_refused(thing):
         Topics.from_word_lists({"a": ["frog"]}, thing)
 
 
-def test_an_unknown_treatment_of_split_words_is_refused(wordpiece):
+def test_an_unknown_treatment_of_split_words_is_refused(wordpiece, unchecked):
     with pytest.raises(ValueError, match="'drop' or 'keep', got 'mean'"):
         Topics.from_word_lists({"a": ["frog"]}, wordpiece, split_words="mean")
 
@@ -715,7 +715,7 @@ def test_columns_that_are_not_token_ids_are_translated():
         ({"fraction": math.nan}, "fraction must be above 0"),
     ],
 )
-def test_options_that_do_not_fit_the_matrix_are_refused(options, message):
+def test_options_that_do_not_fit_the_matrix_are_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         Topics.from_matrix(PHI, **{"fraction": 0.4, **options})
 

@@ -409,7 +409,7 @@ def test_a_missing_field_names_the_fields_that_are_there(tmp_path):
             list(Corpus.from_dataset(given))
 
 
-def test_files_that_are_not_there_or_not_text_are_refused(tmp_path):
+def test_files_that_are_not_there_or_not_text_are_refused(tmp_path, unchecked):
     with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
         Corpus.from_files(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"there is no \.txt or \.jsonl file"):

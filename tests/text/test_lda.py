@@ -321,7 +321,7 @@ def test_an_interrupted_fit_returns_what_there_is(monkeypatch):
         ({"alpha": "auto", "workers": 2}, "alpha='auto' is learnt by one worker only"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_options_that_make_no_sense_are_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         fit_topics(planted(3), wordpiece(), **options)
 
