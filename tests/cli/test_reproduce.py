@@ -3,14 +3,16 @@
 import json
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from real_text import topics_by_hand
 
 import topic_probe as tp
+import topic_probe.paper
 from topic_probe.cli import reproduce
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.recipe import RecipeResult
+from topic_probe.paper.recipe import Recipe
 from topic_probe.show.attention_page import show_attention
 
 ONE = "embedding, squared, Adam"
@@ -20,22 +22,24 @@ def recipe(name, measured=1.0, *, takes_models=False):
     """A recipe of one claim, that a number is positive; what its run was given is noted."""
     taken = {}
 
-    def result(*, quick, **given):
-        taken.update(given)
+    def result(run, **given):
+        taken.update(given, seed=run.seed, folder=run.folder)
         if isinstance(measured, BaseException):
             raise measured
-        claim = Claim("it is positive", "Figure 0", "1", measured, above=0.0)
-        return RecipeResult(name, "a figure", quick, (claim,))
+        return run.result()
 
-    def run(*, quick=False, only=None, seed=0, folder=None, progress=False):
-        return result(quick=quick, seed=seed, folder=folder)
+    def measure(run):
+        return result(run)
 
-    def run_on_models(
-        *, quick=False, only=None, seed=0, folder=None, progress=False, models=None, corpus=None
-    ):
-        return result(quick=quick, seed=seed, folder=folder, models=models, corpus=corpus)
+    def measure_models(run, *, models=None, corpus=None):
+        return result(run, models=models, corpus=corpus)
 
-    return types.SimpleNamespace(run=run_on_models if takes_models else run, taken=taken)
+    def claims(_):
+        return [Claim("it is positive", "Figure 0", "1", measured, above=0.0)]
+
+    given = measure_models if takes_models else measure
+    made = Recipe(name, "a figure", "Figure 0", given, (claims,), figures=lambda _: {})
+    return types.SimpleNamespace(RECIPE=made, taken=taken)
 
 
 @pytest.fixture
@@ -45,7 +49,8 @@ def recipes(monkeypatch):
     def put(**given):
         for name, module in given.items():
             monkeypatch.setitem(sys.modules, f"topic_probe.paper.{name}", module)
-        monkeypatch.setattr(reproduce, "RECIPES", dict.fromkeys(given, "a figure"))
+        for place in (reproduce, topic_probe.paper):
+            monkeypatch.setattr(place, "RECIPES", dict.fromkeys(given, "a figure"))
 
     return put
 
@@ -216,13 +221,12 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(refused, run, model_
 def test_options_of_some_recipes_go_to_these(run, refused, recipes, model_folder, tmp_path):
     taken = {}
 
-    def special(*, quick=False, progress=False, words=None, thresholds=None, twins=True, tokenizer=None):
+    def measure(run, *, words=None, thresholds=None, twins=True, tokenizer=None):
         taken.update(words=words, thresholds=thresholds, twins=twins, tokenizer=tokenizer)
-        return RecipeResult(
-            "special", "a figure", quick, (Claim("it is so", "Figure 0", "1", 1.0, above=0.0),)
-        )
+        return run.result()
 
-    recipes(special=types.SimpleNamespace(run=special), plain=recipe("plain"))
+    special = replace(recipe("special").RECIPE, measure=measure)
+    recipes(special=types.SimpleNamespace(RECIPE=special), plain=recipe("plain"))
     lists = ["--words", "frog toad lizard", "mozart beethoven"]
     more = ["--thresholds", 0.001, 0.01, "--no-twins", "--tokenizer", model_folder]
     assert run("reproduce", "special", *lists, *more, "--out", tmp_path)[0] == 0

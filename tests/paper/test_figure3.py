@@ -12,7 +12,7 @@ from topic_probe.paper.figure3 import WORDS
 
 @pytest.fixture(scope="module")
 def result():
-    return figure3.run(models={"minilm": minilm_folder()})
+    return reproduce("figure3", models={"minilm": minilm_folder()})
 
 
 def test_words_that_belong_together_are_near_each_other_in_a_real_model_and_not_in_its_twin(result):
@@ -46,7 +46,7 @@ def test_the_figure_has_a_heat_map_for_every_model_in_one_range_of_colours(resul
 
 def test_words_that_are_split_are_left_out_and_named(tmp_path):
     lists = {"a": [*words(0)[:4], "unheardof"], "b": words(1)[:4], "c": ["neverseen"]}
-    result = figure3.run(models={"bert": save_model("bert", tmp_path)}, words=lists, twins=False)
+    result = reproduce("figure3", models={"bert": save_model("bert", tmp_path)}, words=lists, twins=False)
     assert [(row["list"], row["word"]) for row in result.tables["left_out"]] == [
         ("a", "unheardof"),
         ("c", "neverseen"),
@@ -59,7 +59,7 @@ def test_words_that_are_split_are_left_out_and_named(tmp_path):
 def test_too_few_words_are_not_checked_and_say_why(tmp_path):
     folder = save_model("bert", tmp_path)
     for lists in ({"a": words(0)[:3], "b": ["neverseen"]}, {"a": words(0)[:1], "b": words(1)[:1]}):
-        (claim,) = figure3.run(models={"bert": folder}, words=lists, twins=False).claims
+        (claim,) = reproduce("figure3", models={"bert": folder}, words=lists, twins=False).claims
         assert claim.verdict == "not checked"
         assert "too few of the words as one piece" in claim.not_checked
 
@@ -73,7 +73,7 @@ def test_of_two_pieces_of_a_word_the_one_behind_a_space_is_measured():
     inside.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     given = PreTrainedTokenizerFast(tokenizer_object=inside, unk_token="[UNK]")
     model = _with_rows(6)
-    opened = figure3.Opened("x", model, False, given, False)
+    opened = figure3.Opened(label="x", model=model, tokenizer=given)
     topics, missing = figure3.lists_as_topics({"animals": ["frog", "toad"], "music": ["jazz"]}, opened)
     assert missing == []
     assert topics is not None
@@ -91,7 +91,7 @@ def _with_rows(n):
 
 def test_one_list_has_nothing_to_be_compared_with():
     with pytest.raises(ValueError, match=r"at least two lists to compare, got \['a'\]"):
-        figure3.run(words={"a": ["frog", "toad"]})
+        reproduce("figure3", words={"a": ["frog", "toad"]})
 
 
 def test_without_files_and_network_bert_is_not_checked(monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from real_text import minilm_folder
 
-from topic_probe.paper import figure5
+from topic_probe.paper import figure5, reproduce
 from topic_probe.paper.claims import summary
-from topic_probe.paper.recipe import slug
+from topic_probe.paper.training import slug
 from topic_probe.text.corpus import Corpus
 from topic_probe.train.bert import TextConfig
 from topic_probe.train.history import History, TrainConfig
@@ -108,12 +108,13 @@ def small(monkeypatch):
         )
         for setting in figure5.QUICK_SETTINGS
     ]
-    monkeypatch.setattr(figure5, "QUICK_SETTINGS", settings)
+    recipe = replace(figure5.RECIPE, quick_settings=tuple(settings))
+    monkeypatch.setattr(figure5, "RECIPE", recipe)
     return Corpus.from_texts(["\n".join(TEXTS)] * 2)
 
 
 def test_the_recipe_saves_its_claims_tables_figures_and_histories_and_goes_on_in_its_folder(small, tmp_path):
-    result = figure5.run(quick=True, corpus=small, folder=tmp_path / "work")
+    result = reproduce("figure5", quick=True, corpus=small, folder=tmp_path / "work")
     assert len(result.runs) == 2
     assert sum(summary(result.claims).values()) == 5
     assert len(result.table("layers")) == 4
@@ -126,27 +127,27 @@ def test_the_recipe_saves_its_claims_tables_figures_and_histories_and_goes_on_in
         f"figure5-{slug(result.runs[1].setting.name)}",
     }
     assert len(json.loads((saved / "claims.json").read_text(encoding="utf-8"))["claims"]) == 5
-    again = figure5.run(quick=True, corpus=small, folder=tmp_path / "work")
+    again = reproduce("figure5", quick=True, corpus=small, folder=tmp_path / "work")
     assert [one.seconds for one in again.runs] == [0.0, 0.0]
     assert [claim.measured for claim in again.claims] == pytest.approx(
         [claim.measured for claim in result.claims], nan_ok=True
     )
-    only = figure5.run(quick=True, corpus=small, seed=1, only=[result.runs[0].setting.name])
+    only = reproduce("figure5", quick=True, corpus=small, seed=1, only=[result.runs[0].setting.name])
     assert len(only.runs) == 1
     assert not torch.equal(only.runs[0].history.loss, result.runs[0].history.loss)
 
 
 def test_a_tokenizer_can_be_the_folder_of_a_pretrained_model(small):
     name = figure5.QUICK_SETTINGS[0].name
-    result = figure5.run(quick=True, corpus=small, tokenizer=minilm_folder(), only=[name])
+    result = reproduce("figure5", quick=True, corpus=small, tokenizer=minilm_folder(), only=[name])
     assert result.runs[0].history.toy.vocabulary_size == 30522
     with pytest.raises(OSError, match="no tokenizer can be loaded from"):
-        figure5.run(quick=True, corpus=small, tokenizer="/nowhere/at/all")
+        reproduce("figure5", quick=True, corpus=small, tokenizer="/nowhere/at/all")
 
 
 def test_without_a_network_the_full_variant_says_what_to_do(monkeypatch):
     monkeypatch.setattr(figure5, "hub_is_reachable", lambda: False)
-    result = figure5.run()
+    result = reproduce("figure5")
     assert [claim.verdict for claim in result.claims] == ["not checked"]
     assert "Corpus.bundled()" in result.claims[0].not_checked
     assert result.figures() == {}

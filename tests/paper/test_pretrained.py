@@ -8,11 +8,10 @@ import torch
 from small_language import corpus, save_model, tokenizer
 
 import topic_probe as tp
-from topic_probe.paper import pretrained
+from topic_probe.paper import pretrained, recipe_named
 from topic_probe.paper.pretrained import (
     HUB,
     PAPER_MODELS,
-    Missing,
     Prepared,
     TextSettings,
     open_all,
@@ -20,6 +19,7 @@ from topic_probe.paper.pretrained import (
     prepare_all,
     wanted_models,
 )
+from topic_probe.paper.recipe import Run, Subject
 from topic_probe.text.sources import Retry
 
 SMALL = TextSettings(n_topics=4, passes=2, length=20, n_documents=10)
@@ -44,9 +44,12 @@ def bert(tmp_path_factory):
     return save_model("bert", tmp_path_factory.mktemp("bert"))
 
 
-def prepare(model, **options):
-    given = {"corpus": corpus(), "settings": SMALL, **options}
-    return list(prepare_all({"bert": model}, **given))
+def run(**options):
+    return Run(recipe_named("table1"), **options)
+
+
+def prepare(model, *, twins=False, corpus=corpus(), settings=SMALL, **options):  # noqa: B008
+    return list(prepare_all(run(**options), {"bert": model}, corpus, settings, twins=twins))
 
 
 # -------------------------------------------------------------------- which models
@@ -111,19 +114,19 @@ def test_models_that_cannot_be_told_apart_are_refused(models, error, message):
 
 
 def test_without_a_network_a_model_of_the_paper_is_missing_and_says_how_to_get_it(offline):
-    found = list(open_all())
+    found = list(open_all(run()))
     assert [(one.label, one.random) for one in found] == [
         (name, name == "bert random") for name in PAPER_MODELS
     ]
     for one in found:
         hub_name = HUB[one.label.removesuffix(" random")]
-        assert f"`hf download {hub_name} --local-dir FOLDER`" in one.reason
-        assert f'models={{"{one.label.removesuffix(" random")}": FOLDER}}' in one.reason
+        assert f"`hf download {hub_name} --local-dir FOLDER`" in one.missing
+        assert f'models={{"{one.label.removesuffix(" random")}": FOLDER}}' in one.missing
     assert len(offline) == 1  # asked once, not for every model
 
 
 def test_twins_that_nobody_named_are_not_missed(offline):
-    assert [one.label for one in open_all(twins=True)] == [
+    assert [one.label for one in open_all(run(), twins=True)] == [
         "bert", "bert random", "albert", "bart", "electra", "roberta",
     ]  # fmt: skip
 
@@ -131,7 +134,7 @@ def test_twins_that_nobody_named_are_not_missed(offline):
 @pytest.mark.parametrize("models", [["albert"], ["albert random"], {"mine": "albert/albert-base-v2"}])
 def test_a_model_that_the_user_names_is_an_error_when_it_is_not_there(offline, models):
     with pytest.raises(OSError, match=r"hf download albert/albert-base-v2 --local-dir FOLDER"):
-        list(open_all(models))
+        list(open_all(run(), models))
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
@@ -171,9 +174,9 @@ def test_the_hub_is_not_asked_where_the_user_works_offline(monkeypatch):
 
 
 def test_a_wikipedia_that_cannot_be_streamed_is_missing_and_names_the_corpus_that_is_here(offline, bert):
-    (missing,) = prepare_all({"bert": bert}, twins=True)
-    assert isinstance(missing, Missing)
-    assert "corpus=topic_probe.Corpus.bundled()" in missing.reason
+    (missing,) = prepare_all(run(), {"bert": bert}, None, TextSettings(), twins=True)
+    assert type(missing) is Subject
+    assert "corpus=topic_probe.Corpus.bundled()" in missing.missing
 
 
 def test_a_corpus_that_the_user_gave_is_an_error_when_it_cannot_be_read(bert):
@@ -240,7 +243,10 @@ def prepared_with_a_large_vocabulary(settings):
         document_frequency=torch.ones(400, dtype=torch.int64), umass=torch.zeros(2, dtype=torch.float64),
         settings={}, provenance={},
     )  # fmt: skip
-    return Prepared("x", None, False, None, corpus().documents(tokenizer()), [], fit, settings)
+    articles = corpus().documents(tokenizer())
+    return Prepared(
+        label="x", model=None, tokenizer=None, articles=articles, documents=[], fit=fit, settings=settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,6 +292,6 @@ def test_a_fit_is_found_again_only_for_the_same_texts_tokenizer_and_options(fits
 
 
 def test_models_with_one_tokenizer_share_one_fit(fits, bert):
-    found = list(prepare_all({"a": bert, "b": bert}, corpus(), SMALL))
+    found = list(prepare_all(run(), {"a": bert, "b": bert}, corpus(), SMALL))
     assert fits == [4]
     assert found[0].fit is found[1].fit

@@ -1,54 +1,33 @@
-"""What all recipes share: settings, checkpoints, results on disk, and claims about convergence and losses."""
+"""What a recipe is and how all are run: settings, checkpoints, options, results on disk."""
 
-import importlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import topic_probe.paper
-from topic_probe.contrast import Contrast
-from topic_probe.paper import RECIPES, reproduce
-from topic_probe.paper.checks import (
-    agreement_of,
-    block_claim,
-    converged_claims,
-    late_improvement,
-    loss_claims,
-)
+from topic_probe.paper import RECIPES, recipe_named, reproduce
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.recipe import (
-    PAIRS,
-    RecipeResult,
-    Setting,
-    TrainedToy,
-    choose,
-    pair_setting,
-    slug,
-    train_all,
-)
-from topic_probe.toy.agreement import measure_agreement
+from topic_probe.paper.recipe import Recipe, run_recipe
+from topic_probe.paper.toys import agreement, each_training
+from topic_probe.paper.training import PAIRS, Setting, choose, pair_setting, slug, train_all
+from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.model import ToyConfig, toy_tensors
 from topic_probe.train.history import History, TrainConfig
 
-SHARED_MODULES = {"__init__", "claims", "recipe", "checks", "pictures", "pretrained"}
-
-
-def modules():
-    return {name: importlib.import_module(f"topic_probe.paper.{name}") for name in RECIPES}
+SHARED_MODULES = {"__init__", "claims", "training", "recipe", "toys", "pretrained"}
 
 
 def toy_recipes():
-    """Recipes that train toys; the others train on text, measure pretrained models, or theory alone."""
-    trains = {name: module for name, module in modules().items() if hasattr(module, "SETTINGS")}
+    """Recipes that train toys; the others train on text, or measure pretrained models."""
+    trains = {name: recipe for name in RECIPES if (recipe := recipe_named(name)).settings}
     return {
-        name: module
-        for name, module in trains.items()
-        if all(isinstance(one, Setting) and isinstance(one.toy, ToyConfig) for one in module.SETTINGS)
+        name: recipe
+        for name, recipe in trains.items()
+        if all(isinstance(one, Setting) and isinstance(one.toy, ToyConfig) for one in recipe.settings)
     }
 
 
@@ -63,12 +42,13 @@ def test_every_module_is_a_recipe_that_can_be_reproduced_by_name():
     files = {path.stem for path in Path(topic_probe.paper.__file__).parent.glob("*.py")}
     assert files - SHARED_MODULES == set(RECIPES)
     assert {"figure1", "figure2", "figure4", "figure10", "table3"} <= set(toy_recipes())
-    assert {name: module.TITLE for name, module in modules().items()} == RECIPES
+    found = {name: recipe_named(name) for name in RECIPES}
+    assert {recipe.name: recipe.title for recipe in found.values()} == RECIPES
 
 
 @pytest.mark.parametrize("name", sorted(toy_recipes()))
 def test_settings_of_a_recipe_have_names_of_their_own_and_say_how_long_they_take(name):
-    for settings in (modules()[name].SETTINGS, modules()[name].QUICK_SETTINGS):
+    for settings in (recipe_named(name).settings, recipe_named(name).quick_settings):
         names = [setting.name for setting in settings]
         assert len(set(map(slug, names))) == len(names)
         assert all(math.isfinite(setting.seconds) and setting.seconds > 0 for setting in settings)
@@ -78,15 +58,15 @@ def test_settings_of_a_recipe_have_names_of_their_own_and_say_how_long_they_take
     ("name", "regime"), [("figure1", "full"), ("figure2", "value"), ("figure10", "attention")]
 )
 def test_figures_have_all_four_pairs_of_loss_and_optimizer_at_the_rate_of_the_paper(name, regime):
-    module = modules()[name]
-    at_rate = [s.pair for s in module.SETTINGS if s.toy.regime == regime and s.train.learning_rate == 0.01]
+    recipe = recipe_named(name)
+    at_rate = [s.pair for s in recipe.settings if s.toy.regime == regime and s.train.learning_rate == 0.01]
     assert set(at_rate) == set(PAIRS)
-    assert {s.pair for s in module.QUICK_SETTINGS if s.toy.regime == regime} == set(PAIRS)
+    assert {s.pair for s in recipe.quick_settings if s.toy.regime == regime} == set(PAIRS)
 
 
 def test_settings_are_in_the_world_and_the_masking_of_the_paper():
-    for module in toy_recipes().values():
-        for setting in module.SETTINGS:
+    for recipe in toy_recipes().values():
+        for setting in recipe.settings:
             world, masking = setting.world, setting.toy.masking
             assert (world.n_topics, world.words_per_topic, setting.train.batch_size) == (10, 10, 40)
             assert (masking.p_mask, masking.p_keep, masking.p_random) == (0.15, 0.1, 0.1)
@@ -95,13 +75,14 @@ def test_settings_are_in_the_world_and_the_masking_of_the_paper():
 
 
 def test_figure_10_compares_with_the_very_trainings_of_figure_2_and_table_3_with_its_own():
-    found = modules()
-    assert (*found["figure10"].ATTENTION, *found["figure2"].WITHOUT_L2) == found["figure10"].SETTINGS
-    shared = found["table3"].SETTINGS[:-1]
-    assert len(shared) == 3
-    assert all(setting in found["figure10"].ATTENTION for setting in shared)
-    assert {setting.pair for setting in found["table3"].SETTINGS} == set(PAIRS)
-    assert all(setting in found["figure2"].SETTINGS for setting in found["figure2"].WITHOUT_L2)
+    figure2, figure10, table3 = (recipe_named(name).settings for name in ("figure2", "figure10", "table3"))
+    value = [setting for setting in figure10 if setting.regime == "value"]
+    attention = [setting for setting in figure10 if setting.regime == "attention"]
+    assert [setting.pair for setting in value] == [setting.pair for setting in attention] == list(PAIRS)
+    assert all(setting in figure2 for setting in value)
+    assert len(table3) == 4
+    assert all(setting in attention for setting in table3[:-1])
+    assert {setting.pair for setting in table3} == set(PAIRS)
 
 
 def test_an_unknown_recipe_or_setting_is_refused_by_name():
@@ -109,6 +90,16 @@ def test_an_unknown_recipe_or_setting_is_refused_by_name():
         reproduce("figure7")
     with pytest.raises(ValueError, match="no setting 'nonsense' in this recipe"):
         reproduce("figure4", quick=True, only=["nonsense"])
+
+
+def test_an_option_that_a_recipe_does_not_take_is_refused_with_the_one_that_was_meant():
+    with pytest.raises(TypeError, match="figure1 knows no option 'qick': did you mean 'quick'"):
+        reproduce("figure1", qick=True)
+    with pytest.raises(TypeError, match="figure1 knows no option 'models'"):
+        reproduce("figure1", quick=True, models=["bert"])
+    assert recipe_named("figure3").options[-3:] == ("models", "words", "twins")
+    with pytest.raises(TypeError, match="knows no option 'table'"):
+        reproduce("table1", table=None)
 
 
 # -------------------------------------------------------------------- settings
@@ -136,17 +127,17 @@ def test_choosing_keeps_the_order_and_shifts_every_seed():
 
 
 def test_a_trained_toy_gives_its_model_back():
-    trained = train_all([short()])["value"]
+    trained = train_all([short()])[0]
     first, second = trained.model(), trained.model()
     assert first is not second
     assert torch.equal(toy_tensors(first)["W_V"], trained.history.tensors["W_V"])
 
 
 def test_with_a_folder_a_training_is_not_repeated(tmp_path, monkeypatch):
-    first = train_all([short()], folder=tmp_path)["value"]
+    first = train_all([short()], folder=tmp_path)[0]
     updates = []
     monkeypatch.setattr("topic_probe.train.loop._Optimizer.step", lambda *_: updates.append(1))
-    again = train_all([short()], folder=tmp_path)["value"]
+    again = train_all([short()], folder=tmp_path)[0]
     assert not updates
     assert again.seconds == 0
     assert torch.equal(again.history.tensors["W_V"], first.history.tensors["W_V"])
@@ -173,18 +164,59 @@ def test_an_interrupted_training_ends_the_recipe_and_goes_on_from_its_checkpoint
     with pytest.raises(KeyboardInterrupt, match="interrupted at step 5 of 12"):
         train_all([short()], folder=tmp_path)
     monkeypatch.undo()
-    resumed = train_all([short()], folder=tmp_path)["value"]
-    whole = train_all([short()])["value"]
+    resumed = train_all([short()], folder=tmp_path)[0]
+    whole = train_all([short()])[0]
     assert torch.equal(resumed.history.tensors["W_V"], whole.history.tensors["W_V"])
     assert torch.equal(resumed.history.loss, whole.history.loss)
 
 
-def result(*claims):
-    runs = train_all([short()])
-    agreements = {name: agreement_of(trained, quick=True) for name, trained in runs.items()}
-    return RecipeResult(
-        "figure0", "nothing", True, claims, tuple(runs.values()), {"agreement": agreements}, seconds=1.0
+def recipe(*claims, measure=None):
+    return Recipe(
+        name="figure0",
+        title="nothing",
+        source="Figure 0",
+        settings=(short(),),
+        quick_settings=(short(),),
+        measure=measure or each_training(agreement),
+        claims=(lambda result: claims,),
+        figures=lambda result: {},
     )
+
+
+def result(*claims):
+    return replace(run_recipe(recipe(*claims), quick=True), seconds=1.0)
+
+
+def test_claims_are_made_of_what_was_measured_one_function_after_the_other():
+    def count(result):
+        assert result.claims == ()
+        yield Claim("runs", result.source, "", measured=float(len(result.runs)))
+
+    def bayes(result):
+        (report,) = result.of(AgreementReport).values()
+        yield Claim("bayes", result.source, "", measured=report.bayes)
+
+    found = run_recipe(replace(recipe(), claims=(count, bayes)), quick=True)
+    assert [(claim.text, claim.source) for claim in found.claims] == [
+        ("runs", "Figure 0"),
+        ("bayes", "Figure 0"),
+    ]
+    assert [claim.measured for claim in found.claims] == [1.0, found.reports["agreement"]["value"].bayes]
+    assert (found.recipe, found.title, found.quick) == ("figure0", "nothing", True)
+
+
+def test_a_recipe_has_the_settings_of_its_variant_and_the_options_of_its_measure():
+    runs = []
+
+    def measure(run, *, colour="red"):
+        runs.append((run.settings, run.seed, run.folder, colour))
+        return run.result()
+
+    given = replace(recipe(measure=measure), quick_settings=())
+    run_recipe(given, seed=2, folder="~/x", colour="blue")
+    run_recipe(given, quick=True)
+    assert runs == [((short().shifted(2),), 2, Path("~/x").expanduser(), "blue"), ((), 0, None, "red")]
+    assert given.options == ("quick", "only", "seed", "folder", "progress", "colour")
 
 
 def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
@@ -201,6 +233,7 @@ def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["result"]
     with pytest.raises(FileExistsError, match="not overwritten"):
         found.save(folder)
+    found.save(folder, overwrite=True)
 
 
 def test_tables_and_figures_are_saved_with_a_result(tmp_path):
@@ -232,100 +265,3 @@ def test_a_result_passes_if_nothing_failed_and_says_what_it_found():
     assert result(good).run("value").setting.name == "value"
     with pytest.raises(KeyError, match="no setting 'x'; there are value"):
         result(good).run("x")
-
-
-# -------------------------------------------------------------------- shared claims
-
-
-def history_with_losses(losses, *, loss="cross_entropy"):
-    """A history of a toy of 100 words with the given losses."""
-    steps = torch.arange(len(losses))
-    table = torch.tensor(losses, dtype=torch.float64).unsqueeze(1)
-    config = TrainConfig(steps=len(losses) - 1, loss=loss)
-    return History(ToyConfig(regime="value"), config, steps, table, ("loss",), {}, {}, len(losses) - 1)
-
-
-def test_late_improvement_is_the_share_of_the_last_tenth():
-    # From log 100 to 3.4 in all, 3.5 to 3.4 from the last tenth but one to the last.
-    losses = [4.0] * 80 + [3.5] * 10 + [3.4] * 10
-    assert late_improvement(history_with_losses(losses)) == pytest.approx(0.1 / (math.log(100) - 3.4))
-    squared = history_with_losses([0.98] * 80 + [0.96] * 10 + [0.95] * 10, loss="squared")
-    assert late_improvement(squared) == pytest.approx(0.01 / (0.99 - 0.95))
-
-
-def test_a_training_that_has_not_improved_has_no_late_improvement():
-    assert math.isnan(late_improvement(history_with_losses([4.7] * 100)))
-
-
-@pytest.mark.parametrize(
-    ("end", "verdict"), [(3.48, "failed"), (3.499, "passed"), (3.52, "passed"), (3.53, "failed")]
-)
-def test_convergence_is_claimed_from_late_improvement(end, verdict):
-    # Two per cent of the improvement from log 100 to about 3.5 are 0.022.
-    history = history_with_losses([4.0] * 80 + [3.5] * 10 + [end if end != 3.48 else 3.47] * 10)
-    (claim,) = converged_claims({"x": TrainedToy(short(), history, 1.0)}, source="", quick=False)
-    assert claim.verdict == verdict
-
-
-def test_a_training_that_was_stopped_has_not_converged():
-    diverged = replace(history_with_losses([3.5] * 100), stopped="diverged: the loss of step 7 is inf")
-    (claim,) = converged_claims({"x": TrainedToy(short(), diverged, 1.0)}, source="", quick=False)
-    assert claim.verdict == "failed"
-    assert "diverged" in claim.detail
-
-
-def test_quick_variants_do_not_claim_convergence():
-    history = history_with_losses([3.5] * 100)
-    (claim,) = converged_claims({"x": TrainedToy(short(), history, 1.0)}, source="", quick=True)
-    assert claim.verdict == "not checked"
-
-
-def contrast(low, high):
-    numbers = [np.asarray(value) for value in (2.0, 1.0, 0.5, 10.0, 90.0, 900.0)]
-    return Contrast(*numbers, interval=np.array([low, high]), statistic="difference")
-
-
-@pytest.mark.parametrize(("low", "verdict"), [(0.01, "passed"), (-0.01, "failed"), (math.nan, "failed")])
-def test_blocks_are_claimed_only_if_the_whole_interval_is_above_zero(low, verdict):
-    assert block_claim("W", contrast(low, 1.0), setting="", source="").verdict == verdict
-
-
-def agreements(few, many, floor=0.9):
-    report = measure_agreement(
-        train_all([short()])["value"].model(), loss="squared", n_documents=2, attention=False
-    )
-    guess = {"guess": 0.99, "bayes": 0.87, "loss_error": 0.0}
-    return {
-        "value, squared, Adam": replace(report, regime="value", loss=few, floor=floor, **guess),
-        "attention, squared, Adam": replace(report, regime="attention", loss=many, floor=0.9, **guess),
-        "value, squared, SGD": replace(report, loss=0.0),  # no partner, so no claim
-    }
-
-
-def test_a_loss_that_is_a_little_higher_passes_both_ways():
-    assert [c.verdict for c in loss_claims(agreements(0.908, 0.9), "value", "attention", source="", quick=False)] == [
-        "passed", "passed",
-    ]  # fmt: skip
-    quick = loss_claims(agreements(0.908, 0.9), "value", "attention", source="", quick=True)
-    assert [c.verdict for c in quick] == ["passed", "passed", "not checked"]
-
-
-def test_losses_are_compared_as_they_are_and_above_guessing():
-    plain, scaled = loss_claims(agreements(0.945, 0.9), "value", "attention", source="", quick=False)
-    assert plain.measured == pytest.approx(0.05)
-    assert scaled.measured == pytest.approx((0.99 - 0.945) / (0.99 - 0.9))
-    assert (plain.verdict, scaled.verdict) == ("passed", "failed")
-    assert plain.setting == "squared, Adam"
-
-
-@pytest.mark.parametrize(("loss", "verdict"), [(0.944, "passed"), (0.951, "failed")])
-def test_what_uniform_attention_must_give_up_is_not_held_against_it(loss, verdict):
-    # Floors of 0.945 and 0.9 leave half of the gain; nine tenths of that are 0.0405, a loss of 0.9495.
-    _, scaled = loss_claims(agreements(loss, 0.9, floor=0.945), "value", "attention", source="", quick=False)
-    assert scaled.above == pytest.approx(0.45)
-    assert scaled.verdict == verdict
-
-
-def test_a_diverged_partner_does_not_make_a_loss_look_good():
-    plain, scaled = loss_claims(agreements(0.945, 1e9), "value", "attention", source="", quick=False)
-    assert (plain.verdict, scaled.verdict) == ("failed", "failed")

@@ -13,6 +13,7 @@ from transformers import AutoModel
 
 from topic_probe.paper import reproduce, table2
 from topic_probe.paper.pretrained import TextSettings, prepare_all
+from topic_probe.paper.recipe import Run
 from topic_probe.text.bags import word_ids
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
@@ -27,7 +28,7 @@ def bert(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(bert):
-    return table2.run(models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=THRESHOLDS)
+    return reproduce("table2", models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=THRESHOLDS)
 
 
 def rows_of(result, threshold):
@@ -37,7 +38,7 @@ def rows_of(result, threshold):
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_averages_are_those_of_a_direct_computation(bert, result, threshold):
-    (one,) = prepare_all({"bert": bert}, corpus(), SMALL)
+    (one,) = prepare_all(Run(table2.RECIPE), {"bert": bert}, corpus(), SMALL)
     topics = one.topics(threshold)
     topic = {
         int(word): int(row.int().argmax()) for word, row in zip(topics.words, topics.membership, strict=True)
@@ -123,7 +124,7 @@ def test_what_an_interval_leaves_open_is_neither_passed_nor_failed(result):
 
 
 def test_the_printed_numbers_stand_beside_ours(bert):
-    found = table2.run(models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=(0.001,))
+    found = reproduce("table2", models={"bert": bert}, corpus=corpus(), settings=SMALL, thresholds=(0.001,))
     rows = rows_of(found, 0.001)
     assert rows["cosine"]["paper_same_topic"] == 0.461
     assert rows["cosine"]["paper_most_frequent"] == 0.311
@@ -136,8 +137,8 @@ def test_the_printed_numbers_stand_beside_ours(bert):
 
 def test_it_saves_draws_and_goes_on_from_its_folder(bert, result, tmp_path):
     given = {"models": {"bert": bert}, "corpus": corpus(), "settings": SMALL, "thresholds": THRESHOLDS}
-    first = table2.run(**given, folder=tmp_path / "work")
-    again = table2.run(**given, folder=tmp_path / "work")
+    first = reproduce("table2", **given, folder=tmp_path / "work")
+    again = reproduce("table2", **given, folder=tmp_path / "work")
     assert first.tables == again.tables == result.tables
     figures = result.figures()
     assert sorted(figures) == ["matched, bert, 0.06", "matched, bert, 0.12", "table2"]
@@ -156,7 +157,7 @@ def test_without_a_network_nothing_is_checked_and_the_reason_says_how():
 
 def test_a_model_that_the_user_named_must_be_there(tmp_path):
     with pytest.raises(OSError, match="nowhere"):
-        table2.run(models={"bert": str(tmp_path / "nowhere")}, corpus=corpus(), settings=SMALL)
+        reproduce("table2", models={"bert": str(tmp_path / "nowhere")}, corpus=corpus(), settings=SMALL)
 
 
 @pytest.mark.slow
@@ -164,7 +165,7 @@ def test_embeddings_of_a_real_checkpoint_keep_their_topics_at_equal_co_occurrenc
     result = reproduce("table2", quick=True, models={"minilm": minilm_folder()})
     assert result.passed
     by_text = {claim.text: claim for claim in result.claims}
-    assert by_text[table2.NOT_EXPLAINED["cosine"]].verdict == "passed"
-    assert "the paper says it of BERT" in by_text[table2.MORE_SIMILAR].not_checked
+    assert by_text[table2.SIMILAR_WHEN_MATCHED.text].verdict == "passed"
+    assert "the paper says it of BERT" in by_text[table2.MORE_SIMILAR.text].not_checked
     pairs = {(row["first"], row["second"]) for row in result.tables["most frequent pairs"]}
     assert {("united", "states"), ("new", "york")} <= pairs | {(b, a) for a, b in pairs}

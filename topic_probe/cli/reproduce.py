@@ -1,25 +1,26 @@
 """``topic-probe reproduce NAME|all``: the figures and tables of the paper, claim by claim."""
 
 import argparse
-import inspect
 import time
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topic_probe.cli.console import plain, warn
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, open_corpus, open_tokenizer, quiet_transformers
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
-from topic_probe.paper import RECIPES
+from topic_probe.paper import RECIPES, recipe_named, reproduce
+
+if TYPE_CHECKING:
+    from topic_probe.paper.recipe import Recipe
 
 ALL, PAGE, OUT = "all", "index.html", "reproduced"
 
 # The options that every recipe has.
-RUN = Call("topic_probe.paper.figure1:run", filled=("progress",))
+RUN = Call("topic_probe.paper.recipe:run_recipe", filled=("recipe", "progress", "options"))
 # The options that only some recipes have: taken as they are.
 SOME = Call(
-    "topic_probe.paper.table1:run",
-    filled=("quick", "only", "seed", "folder", "progress", "models", "corpus"),
+    "topic_probe.paper.table1:measure",
+    filled=("table", "run", "models", "corpus"),
     without={"settings": "an object, which only Python can pass"},
 )
 _EPILOG = """recipes:
@@ -67,7 +68,7 @@ def add_to(parser: Parser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Run one recipe or all, save results as they come, write the page."""
     names = list(RECIPES) if parsed.name == ALL else [parsed.name]
-    recipes = {name: import_module(f"topic_probe.paper.{name}") for name in names}
+    recipes = {name: recipe_named(name) for name in names}
     options = {**RUN.arguments(parsed), **SOME.arguments(parsed), **_inputs(parsed)}
     _check(parsed, recipes, options)
     out = Path(parsed.out).expanduser()
@@ -119,14 +120,14 @@ def _word_lists(texts: list[str]) -> dict[str, list[str]]:
     return dict(zip(names, lists, strict=True))
 
 
-def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[str, Any]) -> None:
+def _check(parsed: argparse.Namespace, recipes: "dict[str, Recipe]", options: dict[str, Any]) -> None:
     """Refuse what cannot go well before anything is computed."""
     from topic_probe import storage
 
     if parsed.name == ALL and "only" in options:
         raise ValueError("--only names settings of one recipe: name the recipe in place of all")
     for option in options:
-        if not any(option in _parameters(recipe) for recipe in recipes.values()):
+        if not any(option in recipe.options for recipe in recipes.values()):
             raise ValueError(f"{parsed.name} takes no --{option}")
     out = Path(parsed.out).expanduser()
     for name in recipes:
@@ -137,33 +138,26 @@ def _check(parsed: argparse.Namespace, recipes: dict[str, Any], options: dict[st
         )
 
 
-def _parameters(recipe: Any) -> Any:
-    return inspect.signature(recipe.run).parameters
-
-
-def _announce(name: str, recipe: Any, place: str, *, quick: bool) -> None:
-    seconds = sum(
-        setting.seconds for setting in getattr(recipe, "QUICK_SETTINGS" if quick else "SETTINGS", ())
-    )
+def _announce(name: str, recipe: "Recipe", place: str, *, quick: bool) -> None:
+    seconds = sum(setting.seconds for setting in recipe.trainings(quick))
     minutes = f", about {max(1, round(seconds / 60))} min" if seconds > 60 else ""
     warn(f"({place}) {RECIPES[name]}{minutes}", name)
 
 
 def _one(
-    parsed: argparse.Namespace, name: str, recipe: Any, options: dict[str, Any], folder: Path
+    parsed: argparse.Namespace, name: str, recipe: "Recipe", options: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """What came out of a recipe, which is saved; where all are run, also why one crashed."""
     from topic_probe import storage
 
     start = time.perf_counter()
-    fitting = {option: value for option, value in options.items() if option in _parameters(recipe)}
+    fitting = {option: value for option, value in options.items() if option in recipe.options}
     try:
         with (
             storage.draft(folder, overwrite=parsed.overwrite) as draft,
             quiet_transformers(progress=parsed.console.progress),
         ):
-            result = recipe.run(progress=parsed.console.progress, **fitting)
-            draft.rmdir()  # it is made anew
+            result = reproduce(name, progress=parsed.console.progress, **fitting)
             result.save(draft)
     except Exception as error:
         if parsed.name != ALL or parsed.debug:

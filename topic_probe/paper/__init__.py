@@ -1,18 +1,19 @@
-"""One recipe per figure and table of the paper: settings, a run, and what must be seen as checked claims.
+"""The figures and tables of the paper, each a recipe: its settings, what is measured, its claims and its figures.
 
-Every recipe is a module with ``SETTINGS`` and ``QUICK_SETTINGS`` (what is trained, with its number of steps and
-measured time) and ``run(quick=False, only=None, seed=0, folder=None, progress=False) -> RecipeResult``.
+In order: `claims` has a claim and its verdict, `training` settings and what training them gives, `recipe` what a
+recipe is and the one way in which all are run; `toys` has what recipes of toys share, `pretrained` models and texts.
+
+To add one, write a module here with ``RECIPE = Recipe(...)`` and a line in ``RECIPES`` below. Its ``measure`` goes from
+a `Run` to ``run.result(...)``; for toys it is `each_training` of what is measured of each. Its claims are functions
+from that result to `Claim`s: the source's words, and a bound that is written down before the number is seen. Its
+figures are a function of the same result. Options of its own are keyword arguments of ``measure``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.paper.claims import Claim as Claim
-from topic_probe.paper.claims import claims_table as claims_table
-from topic_probe.paper.claims import claims_to_dataframe as claims_to_dataframe
-
 if TYPE_CHECKING:
-    from topic_probe.paper.recipe import RecipeResult
+    from topic_probe.paper.recipe import Recipe, RecipeResult
 
 # Name -> what the paper shows there. The module of the same name has the recipe.
 RECIPES = {
@@ -30,9 +31,25 @@ RECIPES = {
 }
 
 
-def reproduce(name: str, **options: Any) -> "RecipeResult":
-    """The result of a recipe by its name; options are those of its ``run``."""
+def recipe_named(name: str) -> "Recipe":
+    """The recipe of this name."""
     if name not in RECIPES:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
-    result: RecipeResult = import_module(f"topic_probe.paper.{name}").run(**options)
-    return result
+    recipe: Recipe = import_module(f"topic_probe.paper.{name}").RECIPE
+    return recipe
+
+
+def reproduce(name: str, **options: Any) -> "RecipeResult":
+    """A figure or table of the paper, reproduced: its claims, checked, with all that was trained and measured.
+
+    Args:
+        name: of the recipe: ``figure1`` … ``table5``, ``landscape``.
+        **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
+            or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
+            measured, so that a second call goes on) and ``progress=False``; and those of a recipe's own, as
+            ``models=None``, ``corpus=None``, ``settings=None``, ``thresholds=...``, ``twins=True`` of table1.
+            `topic_probe.paper.recipe.run_recipe` and the ``measure`` of a recipe explain them.
+    """
+    from topic_probe.paper.recipe import run_recipe
+
+    return run_recipe(recipe_named(name), **options)

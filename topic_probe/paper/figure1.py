@@ -18,23 +18,25 @@ One setting is not in the figure: W_E alone on documents as Theorem 1 has them, 
 W_Eᵀ W_E arrive at its conditions.
 """
 
-import time
-from collections.abc import Iterable
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
+from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.pictures import blocks_and_losses
-from topic_probe.paper.recipe import NAMES, PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run
+from topic_probe.paper.toys import (
+    agreement,
+    block_claim,
+    blocks_and_losses,
+    converged,
+    each_training,
+    little_loss,
+    means,
+)
+from topic_probe.paper.training import CE_ADAM, CE_SGD, SQ_ADAM, SQ_SGD, Setting, Trained, pair_setting
 from topic_probe.toy.agreement import AgreementReport, world_topics
 from topic_probe.toy.world import World
 
-TITLE = "topics in trained word embeddings"
-SOURCE = "Figure 1, Section 6.1"
-CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
 WITH_L2 = ", L2"
 LONG = ", long documents"
 LONG_WORLD = World(topics_per_document=2, min_length=2000, max_length=2000)
@@ -64,57 +66,26 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> RecipeResult:
-    """Train every setting, measure, and check the claims.
-
-    Args:
-        quick: the quick variant, some seconds.
-        only: names of settings, in place of all; a claim about two settings needs both.
-        seed: added to all seeds.
-        folder: where checkpoints are kept, so that what was stopped goes on and what is done is not repeated.
-        progress: show progress bars.
-    """
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    runs = train_all(chosen, folder=folder, progress=progress)
-    agreements = {name: agreement_of(trained, quick=quick) for name, trained in runs.items()}
-    embeddings = {
-        name: measure_embeddings(trained.model(), world_topics(trained.setting.world), statistic="difference")
-        for name, trained in runs.items()
-        if trained.setting.toy.regime == "full"
-    }
-    diagonal = f"full, {NAMES['squared']}, {NAMES['adam']}" if not quick else None
-    claims = [
-        block_claim("W_Eᵀ W_E", report.dot, setting=name, source=SOURCE)
-        for name, report in embeddings.items()
-        if name != diagonal
-    ]
-    claims += [_diagonal_claim(name, report.dot) for name, report in embeddings.items() if name == diagonal]
-    claims += converged_claims(runs, source=SOURCE, quick=quick)
-    claims += [
-        _theorem1_claim(name, report) for name, report in agreements.items() if report.theorem == "Theorem 1"
-    ]
-    claims += loss_claims(agreements, "embedding", "full", source="Section 4", quick=quick)
-    return RecipeResult(
-        recipe="figure1",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"embeddings": embeddings, "agreement": agreements},
-        seconds=time.perf_counter() - start,
-        draw=partial(blocks_and_losses, kind="embeddings", title="W_Eᵀ W_E", score="dot"),
-    )
+_DIAGONAL = "full, squared, Adam"
 
 
-def _diagonal_claim(name: str, contrast: Contrast) -> Claim:
+def _embeddings(trained: Trained, _: Run) -> EmbeddingReport | None:
+    if trained.setting.regime != "full":
+        return None
+    return measure_embeddings(trained.model(), world_topics(trained.setting.world), statistic="difference")
+
+
+def _blocks(result: RecipeResult) -> Iterator[Claim]:
+    """Blocks, and where training went on beyond them a diagonal."""
+    dots = {name: report.dot for name, report in result.of(EmbeddingReport).items()}
+    diagonal = None if result.quick else dots.pop(_DIAGONAL, None)
+    for name, dot in dots.items():
+        yield block_claim("W_Eᵀ W_E", dot, setting=name, source=result.source)
+    if diagonal is not None:
+        yield _diagonal(diagonal, result.source)
+
+
+def _diagonal(contrast: Contrast, source: str) -> Claim:
     """Blocks have given way to a diagonal, beside which they are small."""
     same, topic, different = (
         float(part) for part in (contrast.same_word, contrast.same_topic, contrast.different_topic)
@@ -124,23 +95,38 @@ def _diagonal_claim(name: str, contrast: Contrast) -> Claim:
     return Claim(
         text="W_Eᵀ W_E has become a diagonal, the special case of blocks (same word − other words of the topic, ÷ "
         "those − different topics; about 10 at 300 steps)",
-        source=SOURCE,
+        source=source,
         paper="a special case of the block-wise optima",
         measured=(same - topic) / abs(topic - different),
         above=50.0,
-        setting=name,
-        detail=f"same word {same:.4f}, other words of the topic {topic:.4f}, different topics {different:.4f}; "
-        f"difference of the last two {topic - different:.4f} [{low:.4f}, {high:.4f}]",
+        setting=_DIAGONAL,
+        detail=f"{means(contrast)}; difference of the last two {topic - different:.4f} [{low:.4f}, {high:.4f}]",
     )
 
 
-def _theorem1_claim(name: str, report: AgreementReport) -> Claim:
-    return Claim(
-        text="With only W_E trained, W_Eᵀ W_E is near the optima (Frobenius distance to the nearest ÷ its norm)",
-        source="Theorem 1",
-        paper="0 on infinitely long documents",
-        measured=report.family_distance,
-        below=0.05 if name.endswith(LONG) else 0.25,
-        setting=name,
-        detail=f"largest residual of a condition {report.worst_residual:.4f}, of sums that are 1/a = 1.156 or 0",
-    )
+def _theorem1(result: RecipeResult) -> list[Claim]:
+    reports = {n: report for n, report in result.of(AgreementReport).items() if report.theorem == "Theorem 1"}
+    return [
+        Claim(
+            text="With only W_E trained, W_Eᵀ W_E is near the optima (Frobenius distance to the nearest ÷ its norm)",
+            source="Theorem 1",
+            paper="0 on infinitely long documents",
+            measured=report.family_distance,
+            below=0.05 if name.endswith(LONG) else 0.25,
+            setting=name,
+            detail=f"largest residual of a condition {report.worst_residual:.4f}, of sums that are 1/a = 1.156 or 0",
+        )
+        for name, report in reports.items()
+    ]
+
+
+RECIPE = Recipe(
+    name="figure1",
+    title="topics in trained word embeddings",
+    source="Figure 1, Section 6.1",
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=each_training(_embeddings, agreement),
+    claims=(_blocks, converged, _theorem1, little_loss("embedding", "full", source="Section 4")),
+    figures=blocks_and_losses(EmbeddingReport, "W_Eᵀ W_E", score="dot"),
+)

@@ -7,21 +7,19 @@ With SGD and cross-entropy these take two million steps and three: W_V has to gr
 units, from gradients of 0.0004. With squared loss 100,000 are enough for W_V, and attention stays uniform.
 """
 
-import time
-from collections.abc import Iterable
-from functools import partial
-from pathlib import Path
-
-from topic_probe.measure.weights import measure_weights
-from topic_probe.paper.checks import agreement_of, block_claim, converged_claims, loss_claims
+from topic_probe.measure.weights import WeightReport
 from topic_probe.paper.figure2 import QUICK_WITHOUT_L2, WITHOUT_L2
-from topic_probe.paper.pictures import blocks_and_losses
-from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, choose, pair_setting, train_all
-from topic_probe.toy.agreement import world_topics
-
-TITLE = "blocks in W_V when attention is trained too"
-SOURCE = "Figure 10, Section 6.1"
-CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
+from topic_probe.paper.recipe import Recipe, Run
+from topic_probe.paper.toys import (
+    agreement,
+    blocks_and_losses,
+    converged,
+    each_training,
+    little_loss,
+    value_blocks,
+    value_weights,
+)
+from topic_probe.paper.training import CE_ADAM, CE_SGD, SQ_ADAM, SQ_SGD, Setting, Trained, pair_setting
 
 # Table 3 measures the attention of these.
 ATTENTION: tuple[Setting, ...] = (
@@ -44,36 +42,17 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> RecipeResult:
-    """Train every setting, measure, and check the claims; arguments as in `topic_probe.paper.figure1.run`."""
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    runs = train_all(chosen, folder=folder, progress=progress)
-    agreements = {name: agreement_of(trained, quick=quick) for name, trained in runs.items()}
-    trained_attention = {name: t for name, t in runs.items() if t.setting.toy.regime == "attention"}
-    weights = {
-        name: measure_weights(trained.model(), world_topics(trained.setting.world), circuits=["ov"])
-        for name, trained in trained_attention.items()
-    }
-    claims = [
-        block_claim("W_V", report.heads[0], setting=name, source=SOURCE) for name, report in weights.items()
-    ]
-    claims += loss_claims(agreements, "value", "attention", source="Section 5.2", quick=quick)
-    claims += converged_claims(runs, source=SOURCE, quick=quick)
-    return RecipeResult(
-        recipe="figure10",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"weights": weights, "agreement": agreements},
-        seconds=time.perf_counter() - start,
-        draw=partial(blocks_and_losses, kind="weights", title="W_V", circuit="ov"),
-    )
+def _weights_beside_attention(trained: Trained, run: Run) -> WeightReport | None:
+    return value_weights(trained, run) if trained.setting.regime == "attention" else None
+
+
+RECIPE = Recipe(
+    name="figure10",
+    title="blocks in W_V when attention is trained too",
+    source="Figure 10, Section 6.1",
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=each_training(_weights_beside_attention, agreement),
+    claims=(value_blocks, little_loss("value", "attention", source="Section 5.2"), converged),
+    figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
+)

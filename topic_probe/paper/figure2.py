@@ -9,24 +9,25 @@ them small enough for SGD to get there in 300,000 steps at a rate of 0.01; witho
 million.
 """
 
-import time
-from collections.abc import Iterable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-from topic_probe.measure.weights import measure_weights
-from topic_probe.paper.checks import agreement_of, block_claim, converged_claims
+from topic_probe.measure.weights import WeightReport
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.pictures import blocks_and_losses
-from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
-from topic_probe.toy.agreement import AgreementReport, world_topics
+from topic_probe.paper.recipe import Recipe, RecipeResult
+from topic_probe.paper.toys import (
+    agreement,
+    blocks_and_losses,
+    converged,
+    each_training,
+    value_blocks,
+    value_weights,
+)
+from topic_probe.paper.training import CE_ADAM, CE_SGD, SQ_ADAM, SQ_SGD, Setting, Trained, pair_setting
+from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.world import World
 
-TITLE = "blocks in W_V under uniform attention"
-SOURCE = "Figure 2, Section 6.1"
 WITH_L2 = ", L2"
-CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
 NEAR_ZERO: dict[str, Any] = {"init": "near-zero", "noise": 0.001}
 
 LONG = ", long documents"
@@ -69,79 +70,50 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> RecipeResult:
-    """Train every setting, measure, and check the claims; arguments as in `topic_probe.paper.figure1.run`."""
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    runs = train_all(chosen, folder=folder, progress=progress)
-    agreements = {name: agreement_of(trained, quick=quick) for name, trained in runs.items()}
-    weights = {
-        name: measure_weights(trained.model(), world_topics(trained.setting.world), circuits=["ov"])
-        for name, trained in runs.items()
-    }
-    claims = [block_claim("W_V", weights[name].heads[0], setting=name, source=SOURCE) for name in runs]
-    claims += closed_form_claims(runs, agreements)
-    claims += converged_claims(runs, source=SOURCE, quick=quick)
-    return RecipeResult(
-        recipe="figure2",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"weights": weights, "agreement": agreements},
-        seconds=time.perf_counter() - start,
-        draw=partial(blocks_and_losses, kind="weights", title="W_V", circuit="ov"),
+def _closed_form(result: RecipeResult) -> Iterator[Claim]:
+    """With squared loss W_V is near the optima that the theory has for it."""
+    reports = result.of(AgreementReport)
+    for trained in result.runs:
+        name, train = trained.setting.name, trained.setting.train
+        if train.loss == "squared":
+            yield _height(name, reports[name])
+            yield _near_the_optima(name, reports[name])
+            if train.l2 > 0 and train.optimizer == "sgd":
+                yield _smallest_norm(trained, reports[name])
+
+
+def _height(name: str, report: AgreementReport) -> Claim:
+    entries, theory = report.value_entries, report.value_theory
+    contrast, wanted = (part["same_topic"] - part["different_topic"] for part in (entries, theory))
+    means = ", ".join(
+        f"{what.replace('_', ' ')} {entries[what]:.4f} ({theory[what]:.4f})"
+        for what in ("same_topic", "different_topic", "mask_column")
+    )
+    return Claim(
+        text="The blocks of W_V are as high as in Theorem 2 (mean within topics − between topics, ÷ 1/(a v))",
+        source="Theorem 2",
+        paper="1",
+        measured=contrast / wanted,
+        above=0.9,
+        below=1.1,
+        setting=name,
+        detail=f"means, and those of Theorem 2 in brackets: {means}",
     )
 
 
-def closed_form_claims(
-    runs: Mapping[str, TrainedToy], agreements: Mapping[str, AgreementReport]
-) -> list[Claim]:
-    """With squared loss W_V is near the optima that the theory has for it."""
-    claims = []
-    for name, report in agreements.items():
-        if report.loss_kind != "squared":
-            continue
-        entries, theory = report.value_entries, report.value_theory
-        contrast, wanted = (part["same_topic"] - part["different_topic"] for part in (entries, theory))
-        means = ", ".join(
-            f"{what.replace('_', ' ')} {entries[what]:.4f} ({theory[what]:.4f})"
-            for what in ("same_topic", "different_topic", "mask_column")
-        )
-        claims += [
-            Claim(
-                text="The blocks of W_V are as high as in Theorem 2 (mean within topics − between topics, ÷ 1/(a v))",
-                source="Theorem 2",
-                paper="1",
-                measured=contrast / wanted,
-                above=0.9,
-                below=1.1,
-                setting=name,
-                detail=f"means, and those of Theorem 2 in brackets: {means}",
-            ),
-            Claim(
-                text="W_V is near the optima under uniform attention (Frobenius distance to the nearest ÷ its norm)",
-                source="Lemma 1",
-                paper="0 on infinitely long documents",
-                measured=report.family_distance,
-                below=0.25,
-                setting=name,
-                detail=f"largest residual of a condition {report.worst_residual:.4f}",
-            ),
-        ]
-        if runs[name].setting.train.l2 > 0 and runs[name].setting.train.optimizer == "sgd":
-            claims.append(_theorem2_claim(runs[name], report))
-    return claims
+def _near_the_optima(name: str, report: AgreementReport) -> Claim:
+    return Claim(
+        text="W_V is near the optima under uniform attention (Frobenius distance to the nearest ÷ its norm)",
+        source="Lemma 1",
+        paper="0 on infinitely long documents",
+        measured=report.family_distance,
+        below=0.25,
+        setting=name,
+        detail=f"largest residual of a condition {report.worst_residual:.4f}",
+    )
 
 
-def _theorem2_claim(trained: TrainedToy, report: AgreementReport) -> Claim:
+def _smallest_norm(trained: Trained, report: AgreementReport) -> Claim:
     """Gradient descent arrives at the optimum of the smallest norm.
 
     Adam is not held to it: at a constant rate of 0.01 it never settles, every entry goes on moving by about 0.02, which
@@ -161,3 +133,15 @@ def _theorem2_claim(trained: TrainedToy, report: AgreementReport) -> Claim:
         setting=trained.setting.name,
         detail="" if long else detail,
     )
+
+
+RECIPE = Recipe(
+    name="figure2",
+    title="blocks in W_V under uniform attention",
+    source="Figure 2, Section 6.1",
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=each_training(value_weights, agreement),
+    claims=(value_blocks, _closed_form, converged),
+    figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
+)

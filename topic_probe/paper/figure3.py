@@ -9,9 +9,8 @@ Its difference must be within four standard errors that follow from this.
 """
 
 import math
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +18,14 @@ import numpy as np
 from topic_probe.lens import capture
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.pretrained import Missing, Opened, open_all, tokenizer_of
-from topic_probe.paper.recipe import RecipeResult
+from topic_probe.paper.pretrained import Opened, interval_of, open_all, tokenizer_of
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import ONE_PIECE, look_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "cosines of words that belong together"
 SOURCE = "Figure 3, Section 4"
 WORDS: Mapping[str, Sequence[str]] = {
     "animals": ("frog", "toad", "lizard"),
@@ -36,69 +34,43 @@ WORDS: Mapping[str, Sequence[str]] = {
 }
 """The paper's words."""
 
-_TEXT = (
-    "Cosines of different words of one list are above those of words of different lists (difference of means)"
-)
-_TEXT_LIST = "The same for every list: its words among each other − its words with all others"
-_TEXT_RANDOM = "The same in an untrained model: no difference"
 _TOO_FEW = (
     "the tokenizer of this model has too few of the words as one piece: two lists, one of them with two words"
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-    models: Any = None,
-    words: Mapping[str, Iterable[str]] = WORDS,
-    twins: bool = True,
+def measure(
+    run: Run, *, models: Any = None, words: Mapping[str, Iterable[str]] = WORDS, twins: bool = True
 ) -> RecipeResult:
-    """Measure the words in every model, and check the claims.
+    """The cosines of the words in every model.
 
     Args:
-        quick: The same, as it takes seconds once a model is there.
-        only: Labels of the models to measure; None: all.
-        seed: Of untrained twins and intervals.
-        folder: Not needed, as nothing here takes long.
-        progress: The same.
+        run: the options that all recipes have; the quick variant is the same, as this takes seconds once a model is
+            there, and no folder is needed.
         models: None: BERT, as in the paper; names of the paper's models, names on the hub or folders; or label → one
             of these or a model.
-        words: Lists of words by name, at least two.
-        twins: Whether to measure the untrained twin of every model too.
+        words: lists of words by name, at least two.
+        twins: whether to measure the untrained twin of every model too.
     """
-    start = time.perf_counter()
     lists = {str(name): list(dict.fromkeys(values)) for name, values in words.items()}
     if len(lists) < 2:
         raise ValueError(f"words needs at least two lists to compare, got {list(lists)}")
-    claims: list[Claim] = []
     reports: dict[str, EmbeddingReport] = {}
+    subjects: dict[str, Subject] = {}
     left_out: list[dict[str, Any]] = []
-    for one in open_all(models, default=("bert",), twins=twins, only=only, seed=seed):
-        if isinstance(one, Missing):
-            claims.append(_not_checked(one.label, one.reason))
+    for one in open_all(run, models, default=("bert",), twins=twins):
+        if not isinstance(one, Opened):
+            subjects[one.label] = one
             continue
         topics, missing = lists_as_topics(lists, one)
         left_out += [{"model": one.label, **row} for row in missing]
         if topics is None:
-            claims.append(_not_checked(one.label, _TOO_FEW))
+            subjects[one.label] = replace(one.subject(), missing=_TOO_FEW)
             continue
-        report = measure_embeddings(one.model, topics, statistic="difference", seed=seed)
-        reports[one.label] = report
-        claims += _claims(one, report)
-    return RecipeResult(
-        recipe="figure3",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        reports={"embeddings": reports} if reports else {},
-        tables=_tables(reports, left_out),
-        seconds=time.perf_counter() - start,
-        draw=draw,
-    )
+        width = capture.word_embeddings(one.model).shape[1]
+        subjects[one.label] = replace(one.subject(), width=width)
+        reports[one.label] = measure_embeddings(one.model, topics, statistic="difference", seed=run.seed)
+    return run.result(reports.items(), subjects=subjects, tables=_tables(reports, left_out))
 
 
 def lists_as_topics(
@@ -127,37 +99,72 @@ def lists_as_topics(
     return Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer), missing
 
 
-def _claims(one: Opened, report: EmbeddingReport) -> list[Claim]:
+# --- claims -----------------------------------------------------------------------------------------
+
+_NEAR = Claim(
+    text="Cosines of different words of one list are above those of words of different lists (difference of means)",
+    source=SOURCE,
+    paper="blocks",
+    above=0.0,
+)
+_NEAR_IN_EVERY_LIST = replace(
+    _NEAR, text="The same for every list: its words among each other − its words with all others"
+)
+
+
+def _blocks(result: RecipeResult) -> Iterator[Claim]:
+    reports = result.of(EmbeddingReport)
+    for label, subject in result.subjects.items():
+        if subject.missing:
+            yield replace(_NEAR, setting=label, not_checked=subject.missing)
+        elif subject.random:
+            yield _untrained(subject, reports[label])
+        else:
+            yield _trained(label, reports[label])
+            yield from _lists(label, reports[label])
+
+
+def _means(report: EmbeddingReport) -> str:
     cosine = report.cosine
-    difference = float(cosine.difference)
-    means = f"same list {float(cosine.same_topic):.3f}, different lists {float(cosine.different_topic):.3f}"
-    if one.random:
-        # Contrasts count ordered pairs, a pair and its reverse are one cosine.
-        pairs = 2 / float(cosine.n_same_topic) + 2 / float(cosine.n_different_topic)
-        limit = 4 * math.sqrt(pairs / capture.word_embeddings(one.model).shape[1])
-        text = Claim(
-            _TEXT_RANDOM, SOURCE, "no row", difference, -limit, limit, setting=one.label, detail=means
-        )
-        return [text]
-    assert cosine.interval is not None
-    low, high = cosine.interval.tolist()
-    interval = (
-        cosine.reason if math.isnan(low) else f"[{low:.3f}, {high:.3f}] with other words of the same lists"
+    return f"same list {float(cosine.same_topic):.3f}, different lists {float(cosine.different_topic):.3f}"
+
+
+def _untrained(subject: Subject, report: EmbeddingReport) -> Claim:
+    # Contrasts count ordered pairs, a pair and its reverse are one cosine.
+    pairs = 2 / float(report.cosine.n_same_topic) + 2 / float(report.cosine.n_different_topic)
+    limit = 4 * math.sqrt(pairs / subject.width)
+    return Claim(
+        text="The same in an untrained model: no difference",
+        source=SOURCE,
+        paper="no row",
+        measured=float(report.cosine.difference),
+        above=-limit,
+        below=limit,
+        setting=subject.label,
+        detail=_means(report),
     )
-    detail = f"{interval}; {means}"
-    claims = [Claim(_TEXT, SOURCE, "blocks", difference, above=0.0, setting=one.label, detail=detail)]
+
+
+def _trained(label: str, report: EmbeddingReport) -> Claim:
+    low, high = interval_of(report.cosine)
+    interval = (
+        report.cosine.reason
+        if math.isnan(low)
+        else f"[{low:.3f}, {high:.3f}] with other words of the same lists"
+    )
+    detail = f"{interval}; {_means(report)}"
+    return replace(_NEAR, measured=float(report.cosine.difference), setting=label, detail=detail)
+
+
+def _lists(label: str, report: EmbeddingReport) -> Iterator[Claim]:
     by_list = report.topics["cosine"]
-    for name, list_difference in zip(
-        (by_list.index or {})["topic"], by_list.difference.tolist(), strict=True
-    ):
-        if not math.isnan(list_difference):
-            setting = f"{one.label}, {name}"
-            claims.append(Claim(_TEXT_LIST, SOURCE, "blocks", list_difference, above=0.0, setting=setting))
-    return claims
+    names = (by_list.index or {})["topic"]
+    for name, difference in zip(names, by_list.difference.tolist(), strict=True):
+        if not math.isnan(difference):
+            yield replace(_NEAR_IN_EVERY_LIST, measured=difference, setting=f"{label}, {name}")
 
 
-def _not_checked(label: str, reason: str) -> Claim:
-    return Claim(_TEXT, SOURCE, "blocks", above=0.0, setting=label, not_checked=reason)
+# --- tables and figures -----------------------------------------------------------------------------
 
 
 def _tables(
@@ -180,12 +187,11 @@ def _tables(
     return tables
 
 
-def draw(result: RecipeResult) -> "dict[str, Figure]":
+def _figures(result: RecipeResult) -> "dict[str, Figure]":
     """A heat map of the cosines for every model, with borders between the lists."""
     from topic_probe.show.blocks import block_panels
 
-    found = result.reports.get("embeddings", {})
-    reports = {label: report for label, report in found.items() if isinstance(report, EmbeddingReport)}
+    reports = result.of(EmbeddingReport)
     if not reports:
         return {}
     # The same colours for all, off the diagonal, so that an untrained model looks as flat as it is.
@@ -193,3 +199,13 @@ def draw(result: RecipeResult) -> "dict[str, Figure]":
     between = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in cosines])
     limits = float(between.min()), float(between.max())
     return {"figure3": block_panels(reports, columns=2, title=result.title, limits=limits)}
+
+
+RECIPE = Recipe(
+    name="figure3",
+    title="cosines of words that belong together",
+    source=SOURCE,
+    measure=measure,
+    claims=(_blocks,),
+    figures=_figures,
+)

@@ -11,23 +11,23 @@ rate of 3 while W_V grows 15-fold; but its optimal logits are so large that W_V 
 have started. With Adam there is no first stage, because it moves every tensor at the same speed.
 """
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.recipe import (
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run
+from topic_probe.paper.toys import each_training
+from topic_probe.paper.training import (
+    CE_ADAM,
+    CE_SGD,
     NAMES,
-    PAIRS,
+    SQ_ADAM,
+    SQ_SGD,
     Pair,
-    RecipeResult,
     Setting,
-    TrainedToy,
-    choose,
+    Trained,
     pair_setting,
-    train_all,
 )
 from topic_probe.train.history import History
 from topic_probe.train.stages import DynamicsReport, measure_dynamics
@@ -35,9 +35,7 @@ from topic_probe.train.stages import DynamicsReport, measure_dynamics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "two stages of training"
 SOURCE = "Figure 4, Section 5.1"
-CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
 FIRST_STAGE = 400
 """Steps of stage 1 in the paper."""
 
@@ -74,53 +72,41 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> RecipeResult:
-    """Train every setting, measure, and check the claims; arguments as in `topic_probe.paper.figure1.run`."""
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    runs = train_all(chosen, folder=folder, progress=progress)
-    reports = {name: measure_dynamics(trained.history) for name, trained in runs.items()}
-    claims: list[Claim] = []
-    for name, trained in runs.items():
-        if trained.setting.pair == SQ_SGD:
-            claims += _two_stage_claims(name, reports[name])
-        elif trained.setting.pair == CE_SGD:
-            claims += _first_stage_claims(trained)
-    others = {name: reports[name] for name, trained in runs.items() if trained.setting.pair != SQ_SGD}
-    if others:
-        claims.append(_sensitivity_claim(others))
-    return RecipeResult(
-        recipe="figure4",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"dynamics": reports},
-        seconds=time.perf_counter() - start,
-        draw=draw,
-    )
+def _dynamics(trained: Trained, _: Run) -> DynamicsReport:
+    return measure_dynamics(trained.history)
 
 
-def draw(result: RecipeResult) -> "dict[str, Figure]":
-    """Norms and the rotation of W_V, a column for every choice of hyperparameters and a curve for every seed."""
-    from topic_probe.show.figures import training_panels
-
-    columns: dict[str, list[History]] = {}
+def _two_stages(result: RecipeResult) -> Iterator[Claim]:
+    """Both stages, where the paper's picture appears."""
     for trained in result.runs:
-        pair = ", ".join(NAMES[part] for part in trained.setting.pair)
-        rate, noise = trained.setting.train.learning_rate, trained.setting.toy.noise
-        columns.setdefault(f"{pair}\nrate {rate:g}, noise {noise:g}", []).append(trained.history)
-    return {"stages": training_panels(columns)}
+        if trained.setting.pair == SQ_SGD:
+            yield from _stages(trained.setting.name, result.of(DynamicsReport)[trained.setting.name])
 
 
-def _two_stage_claims(name: str, report: DynamicsReport) -> list[Claim]:
+def _first_stage(result: RecipeResult) -> Iterator[Claim]:
+    """Stage 1, where it is the only one that is as the paper has it."""
+    for trained in result.runs:
+        if trained.setting.pair == CE_SGD:
+            yield from _first_steps(trained)
+
+
+def _sensitivity(result: RecipeResult) -> Iterator[Claim]:
+    reports = result.of(DynamicsReport)
+    others = [one.setting.name for one in result.runs if one.setting.pair != SQ_SGD]
+    without = [name for name in others if not reports[name].two_stage[0]]
+    if others:
+        yield Claim(
+            text="Whether there are two stages depends on the hyperparameters (number of other settings without them)",
+            source="Section 8.1",
+            paper="not usually visible with common hyperparameters",
+            measured=float(len(without)),
+            above=0.0,
+            setting="all others",
+            detail="; ".join(f"{name}: {reports[name].reasons[0]}" for name in without),
+        )
+
+
+def _stages(name: str, report: DynamicsReport) -> list[Claim]:
     start, flat = min(report.key_start[0], report.query_start[0]), report.value_flat[0]
     return [
         Claim(
@@ -162,7 +148,7 @@ def _two_stage_claims(name: str, report: DynamicsReport) -> list[Claim]:
     ]
 
 
-def _first_stage_claims(trained: TrainedToy) -> list[Claim]:
+def _first_steps(trained: Trained) -> list[Claim]:
     history = trained.history
     until = history.steps <= FIRST_STAGE
     change = {
@@ -189,14 +175,25 @@ def _first_stage_claims(trained: TrainedToy) -> list[Claim]:
     ]
 
 
-def _sensitivity_claim(reports: Mapping[str, DynamicsReport]) -> Claim:
-    without = {name: report for name, report in reports.items() if not report.two_stage[0]}
-    return Claim(
-        text="Whether there are two stages depends on the hyperparameters (number of other settings without them)",
-        source="Section 8.1",
-        paper="not usually visible with common hyperparameters",
-        measured=float(len(without)),
-        above=0.0,
-        setting="all others",
-        detail="; ".join(f"{name}: {report.reasons[0]}" for name, report in without.items()),
-    )
+def _figures(result: RecipeResult) -> "dict[str, Figure]":
+    """Norms and the rotation of W_V, a column for every choice of hyperparameters and a curve for every seed."""
+    from topic_probe.show.figures import training_panels
+
+    columns: dict[str, list[History]] = {}
+    for trained in result.runs:
+        pair = ", ".join(NAMES[part] for part in trained.setting.pair)
+        rate, noise = trained.setting.train.learning_rate, trained.setting.toy.noise
+        columns.setdefault(f"{pair}\nrate {rate:g}, noise {noise:g}", []).append(trained.history)
+    return {"stages": training_panels(columns)}
+
+
+RECIPE = Recipe(
+    name="figure4",
+    title="two stages of training",
+    source=SOURCE,
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=each_training(_dynamics),
+    claims=(_two_stages, _first_stage, _sensitivity),
+    figures=_figures,
+)

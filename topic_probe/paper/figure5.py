@@ -22,8 +22,7 @@ The text is a sample of Wikipedia, in the quick variant the articles that come w
 most frequent words of these texts (`word_tokenizer`), so that nothing else is needed and a step is affordable.
 """
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +32,9 @@ from jaxtyping import Float64
 
 from topic_probe.lens.opening import load_tokenizer
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.pretrained import hub_is_reachable
-from topic_probe.paper.recipe import NAMES, RecipeResult, Setting, TrainedToy, choose, train_all
+from topic_probe.paper.pretrained import NO_WIKIPEDIA, hub_is_reachable
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
+from topic_probe.paper.training import NAMES, Setting, Trained, train_all
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics.vocabulary import vocabulary_size
@@ -47,7 +47,6 @@ from topic_probe.uncertainty import divide
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "two stages of training in a BERT on real text"
 SOURCE = "Figure 5, Section 8.1"
 FIRST_STEPS = 400
 """Steps that the paper describes, and all that is checked."""
@@ -103,103 +102,74 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-    corpus: Corpus | None = None,
-    tokenizer: Any = None,
-) -> RecipeResult:
-    """Train every setting, measure, and check the claims.
+def measure(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = None) -> RecipeResult:
+    """Train every setting on text, and measure when its tensors start to grow.
 
     Args:
-        quick: The small, short settings on the articles that come with gensim.
-        only: Names of the settings to train; None: all.
-        seed: Added to the seed of every setting.
-        folder: Where checkpoints and token ids are kept, so that a second call continues.
-        progress: Show a progress bar for every training.
-        corpus: The texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        tokenizer: A Hugging Face tokenizer, its folder, or its name; None: the most frequent words of the corpus.
+        run: the options that all recipes have.
+        corpus: the texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
+        tokenizer: a Hugging Face tokenizer, its folder, or its name; None: the most frequent words of the corpus.
             The 30,000 word pieces of a pretrained model make every step several times slower.
     """
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    if corpus is None and not quick and not hub_is_reachable():
-        claim = Claim(text=_LATER, source=SOURCE, paper="much later", not_checked=_NO_TEXT)
-        return RecipeResult("figure5", TITLE, quick, (claim,), seconds=time.perf_counter() - start, draw=draw)
+    settings = run.settings
+    if corpus is None and not run.quick and not hub_is_reachable():
+        return run.result(subjects={"": Subject(missing=NO_WIKIPEDIA)})
     if corpus is None:
-        corpus = Corpus.bundled() if quick else Corpus.wikipedia(N_ARTICLES, seed=seed)
-    text = _read(corpus, tokenizer, quick=quick, folder=folder, progress=progress)
+        corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(N_ARTICLES, seed=run.seed)
+    text = _read(run, corpus, _tokenizer(run, corpus, tokenizer))
+    size = vocabulary_size(text.tokenizer)
     runs = train_all(
-        (_with_vocabulary(one, text) for one in chosen), text=text, folder=folder, progress=progress
-    )
-    reports = {
-        name: measure_dynamics(one.history, until=FIRST_STEPS, least=LEAST) for name, one in runs.items()
-    }
-    rows = {name: layer_rows(one.history, reports[name]) for name, one in runs.items()}
-    claims: list[Claim] = []
-    for name, one in runs.items():
-        if _is_papers(one):
-            claims += _claims(name, rows[name], reports[name])
-    others = {name: rows[name] for name, one in runs.items() if not _is_papers(one)}
-    if others:
-        claims.append(_sensitivity_claim(others))
-    return RecipeResult(
-        recipe="figure5",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"dynamics": reports},
-        tables={"layers": [{"setting": name, **row} for name, found in rows.items() for row in found]},
-        seconds=time.perf_counter() - start,
-        draw=draw,
-    )
+        (_with_vocabulary(setting, size) for setting in settings),
+        text=text, folder=run.folder, progress=run.progress,
+    )  # fmt: skip
+    reports = [
+        (one.setting.name, measure_dynamics(one.history, until=FIRST_STEPS, least=LEAST)) for one in runs
+    ]
+    result = run.result(reports, runs=runs)
+    layers = [{"setting": name, **row} for name, rows in _layers(result).items() for row in rows]
+    return replace(result, tables={"layers": layers})
 
 
-_LATER = (
-    "In every layer W_K and W_Q start to grow much later than W_V (step ÷ step, smallest over the layers)"
-)
-_NO_TEXT = (
-    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
-)
-
-
-def _read(
-    corpus: Corpus, tokenizer: Any, *, quick: bool, folder: str | Path | None, progress: bool
-) -> TrainingText:
-    """The corpus in pieces as long as the model takes them; the last piece of an article only if it is half as long."""
+def _tokenizer(run: Run, corpus: Corpus, given: Any) -> Any:
+    if given is None:
+        return word_tokenizer(corpus, n_words=N_WORDS[run.quick])
+    if not isinstance(given, str | Path):
+        return given
+    tokenizer = load_tokenizer(str(Path(given).expanduser()))
     if tokenizer is None:
-        tokenizer = word_tokenizer(corpus, n_words=N_WORDS[quick])
-    elif isinstance(tokenizer, str | Path):
-        name, tokenizer = str(tokenizer), load_tokenizer(str(Path(tokenizer).expanduser()))
-        if tokenizer is None:
-            raise OSError(
-                f"no tokenizer can be loaded from {name!r}: give a folder that save_pretrained has written, or leave "
-                "tokenizer out for the words of the corpus"
-            )
-    length = (QUICK_SIZE if quick else FULL_SIZE)["max_length"]
-    cache = None if folder is None else Path(folder).expanduser() / "tokens"
+        raise OSError(
+            f"no tokenizer can be loaded from {str(given)!r}: give a folder that save_pretrained has written, or leave "
+            "tokenizer out for the words of the corpus"
+        )
+    return tokenizer
+
+
+def _read(run: Run, corpus: Corpus, tokenizer: Any) -> TrainingText:
+    """The corpus in pieces as long as the model takes them; the last piece of an article only if it is half as long."""
+    length = (QUICK_SIZE if run.quick else FULL_SIZE)["max_length"]
+    cache = None if run.folder is None else run.folder / "tokens"
     stream = corpus.documents(
-        tokenizer, max_length=length, long="chunk", min_length=length // 2, cache=cache, progress=progress
+        tokenizer, max_length=length, long="chunk", min_length=length // 2, cache=cache, progress=run.progress
     )
     return TrainingText.read(stream)
 
 
-def _with_vocabulary(setting: Setting, text: TrainingText) -> Setting:
+def _with_vocabulary(setting: Setting, size: int) -> Setting:
     assert isinstance(setting.toy, TextConfig)
-    return replace(setting, toy=replace(setting.toy, vocabulary_size=vocabulary_size(text.tokenizer)))
+    return replace(setting, toy=replace(setting.toy, vocabulary_size=size))
 
 
-def _is_papers(trained: TrainedToy) -> bool:
+def _is_papers(trained: Trained) -> bool:
     """Whether a setting is meant to show the paper's picture."""
     toy, train = trained.setting.toy, trained.setting.train
     assert isinstance(toy, TextConfig)
     return train.optimizer == "adam" and toy.init == "near-zero" and toy.noise <= TINY
+
+
+def _layers(result: RecipeResult) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every setting."""
+    reports = result.of(DynamicsReport)
+    return {one.setting.name: layer_rows(one.history, reports[one.setting.name]) for one in result.runs}
 
 
 def layer_rows(history: History, report: DynamicsReport) -> list[dict[str, Any]]:
@@ -239,6 +209,42 @@ def _mean(values: Float64[np.ndarray, " row"]) -> float:
     return float(kept.mean()) if len(kept) else np.nan
 
 
+_LATER = Claim(
+    text="In every layer W_K and W_Q start to grow much later than W_V (step ÷ step, smallest over the layers)",
+    source=SOURCE,
+    paper="much later",
+)
+
+
+def _stages(result: RecipeResult) -> Iterator[Claim]:
+    """What must be seen in the settings that are meant to show the paper's picture."""
+    for missing in result.subjects.values():
+        yield replace(_LATER, not_checked=missing.missing)
+    layers, reports = _layers(result), result.of(DynamicsReport)
+    for one in result.runs:
+        if _is_papers(one):
+            yield from _claims(one.setting.name, layers[one.setting.name], reports[one.setting.name])
+
+
+def _sensitivity(result: RecipeResult) -> Iterator[Claim]:
+    layers = _layers(result)
+    others = {one.setting.name: layers[one.setting.name] for one in result.runs if not _is_papers(one)}
+    counts = {name: sum(row["two_stages"] for row in rows) for name, rows in others.items()}
+    if others:
+        yield Claim(
+            text="Whether there are two stages depends on the hyperparameters (number of other settings in which not "
+            "every layer has them)",
+            source="Section 8.1",
+            paper="sensitive to initialization and learning rate",
+            measured=float(sum(counts[name] < len(rows) for name, rows in others.items())),
+            above=0.0,
+            setting="all others",
+            detail="; ".join(
+                f"{name}: {count} of {len(others[name])} layers" for name, count in counts.items()
+            ),
+        )
+
+
 def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport) -> list[Claim]:
     starts = "; ".join(
         f"layer {row['layer']}: W_V at step {row['value_start']:.0f}, W_K {row['key_start']:.0f}, "
@@ -247,10 +253,8 @@ def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport
     )
     turning = divide(*(np.array([row[f"{stage}_rotation"] for row in rows]) for stage in ("first", "second")))
     return [
-        Claim(
-            text=_LATER,
-            source=SOURCE,
-            paper="much later",
+        replace(
+            _LATER,
             measured=float(np.min([row["later"] for row in rows])),
             above=LATER,
             setting=name,
@@ -286,21 +290,7 @@ def _claims(name: str, rows: Sequence[Mapping[str, Any]], report: DynamicsReport
     ]
 
 
-def _sensitivity_claim(others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Claim:
-    counts = {name: sum(row["two_stages"] for row in rows) for name, rows in others.items()}
-    return Claim(
-        text="Whether there are two stages depends on the hyperparameters (number of other settings in which not every "
-        "layer has them)",
-        source="Section 8.1",
-        paper="sensitive to initialization and learning rate",
-        measured=float(sum(counts[name] < len(rows) for name, rows in others.items())),
-        above=0.0,
-        setting="all others",
-        detail="; ".join(f"{name}: {count} of {len(others[name])} layers" for name, count in counts.items()),
-    )
-
-
-def draw(result: RecipeResult) -> "dict[str, Figure]":
+def _figures(result: RecipeResult) -> "dict[str, Figure]":
     """Norms and rotation against steps, a column per layer: the settings like the paper's, and each of the others."""
     from topic_probe.show.curves import training_panels
 
@@ -313,3 +303,15 @@ def draw(result: RecipeResult) -> "dict[str, Figure]":
         name: training_panels({"": histories}, stages=False, title=title)
         for name, (title, histories) in groups.items()
     }
+
+
+RECIPE = Recipe(
+    name="figure5",
+    title="two stages of training in a BERT on real text",
+    source=SOURCE,
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=measure,
+    claims=(_stages, _sensitivity),
+    figures=_figures,
+)

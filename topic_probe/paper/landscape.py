@@ -7,14 +7,13 @@ steps. With SGD it is not within any time: its gradients are as small as those o
 The interval of Theorem 3 is a limit for many topics, and wide: its upper end is thousands of times the optimum.
 """
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topic_probe.paper.claims import Claim
-from topic_probe.paper.recipe import PAIRS, RecipeResult, Setting, TrainedToy, choose, pair_setting, train_all
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run
+from topic_probe.paper.training import SQ_ADAM, Setting, Trained, pair_setting, train_all
 from topic_probe.toy.landscape import LandscapeReport, measure_landscape
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.world import World
@@ -22,9 +21,7 @@ from topic_probe.toy.world import World
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "the loss over attention weights, and where it is smallest"
 SOURCE = "Appendix D.5, Theorem 3"
-CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM = PAIRS
 
 # (T, v, τ) -> the weighted mean of the best attention, from another minimisation than the one that is checked by it.
 WORLDS = {
@@ -46,47 +43,17 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def run(
-    *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> RecipeResult:
-    """Compute every landscape, train, and check the claims; arguments as in `topic_probe.paper.figure1.run`."""
-    start = time.perf_counter()
-    chosen = choose(QUICK_SETTINGS if quick else SETTINGS, only, seed)
-    runs = train_all(chosen, folder=folder, progress=progress)
-    reports = {_name(world): _landscape(world, tuple(runs.values())) for world in WORLDS}
-    claims = [claim for world in WORLDS for claim in _claims(world, reports[_name(world)])]
-    claims += [_trained_claim(name, reports[_name(TRAINED_WORLD)]) for name in runs]
-    return RecipeResult(
-        recipe="landscape",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        runs=tuple(runs.values()),
-        reports={"landscape": reports},
-        seconds=time.perf_counter() - start,
-        draw=draw,
-    )
-
-
-def draw(result: RecipeResult) -> "dict[str, Figure]":
-    """The landscape of the world that was trained in, and those of all worlds side by side."""
-    from topic_probe.show.figures import landscape_panels, loss_landscape
-
-    reports = result.reports["landscape"]
-    ax = loss_landscape(reports[_name(TRAINED_WORLD)], title=_name(TRAINED_WORLD))  # type: ignore[arg-type]
-    return {"landscape": ax.get_figure(root=True), "worlds": landscape_panels(reports)}  # type: ignore[dict-item, arg-type]
+def measure(run: Run) -> RecipeResult:
+    """The landscape of every world, and in one of them where training arrives."""
+    runs = train_all(run.settings, folder=run.folder, progress=run.progress)
+    return run.result(((_name(world), _landscape(world, runs)) for world in WORLDS), runs=runs)
 
 
 def _name(world: tuple[int, int, int]) -> str:
     return "T = {}, v = {}, τ = {}".format(*world)
 
 
-def _landscape(world: tuple[int, int, int], runs: tuple[TrainedToy, ...]) -> LandscapeReport:
+def _landscape(world: tuple[int, int, int], runs: tuple[Trained, ...]) -> LandscapeReport:
     n_topics, words_per_topic, topics_per_document = world
     trained = {run.setting.name: run.model() for run in runs} if world == TRAINED_WORLD else {}
     return measure_landscape(
@@ -94,6 +61,17 @@ def _landscape(world: tuple[int, int, int], runs: tuple[TrainedToy, ...]) -> Lan
         Masking(),
         trained=trained,
     )
+
+
+def _minima(result: RecipeResult) -> Iterator[Claim]:
+    for world in WORLDS:
+        yield from _claims(world, result.of(LandscapeReport)[_name(world)])
+
+
+def _trained(result: RecipeResult) -> Iterator[Claim]:
+    report = result.of(LandscapeReport)[_name(TRAINED_WORLD)]
+    for one in result.runs:
+        yield _trained_claim(one.setting.name, report)
 
 
 def _claims(world: tuple[int, int, int], report: LandscapeReport) -> list[Claim]:
@@ -146,3 +124,24 @@ def _trained_claim(name: str, report: LandscapeReport) -> Claim:
         f"itself {point['beta']:.3f}; on documents of {LONG_WORLD.max_length} words, the landscape is that of endless "
         "ones",
     )
+
+
+def _figures(result: RecipeResult) -> "dict[str, Figure]":
+    """The landscape of the world that was trained in, and those of all worlds side by side."""
+    from topic_probe.show.figures import landscape_panels, loss_landscape
+
+    reports = result.of(LandscapeReport)
+    ax = loss_landscape(reports[_name(TRAINED_WORLD)], title=_name(TRAINED_WORLD))
+    return {"landscape": ax.get_figure(root=True), "worlds": landscape_panels(reports)}  # type: ignore[dict-item]
+
+
+RECIPE = Recipe(
+    name="landscape",
+    title="the loss over attention weights, and where it is smallest",
+    source=SOURCE,
+    settings=SETTINGS,
+    quick_settings=QUICK_SETTINGS,
+    measure=measure,
+    claims=(_minima, _trained),
+    figures=_figures,
+)

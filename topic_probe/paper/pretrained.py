@@ -1,21 +1,25 @@
 """What the recipes on real text share: the paper's models, and for each the documents and topics of its own tokenizer.
 
 A model, its tokenizer's documents and an LDA of their token ids are prepared together, because topics are sets of
-token ids and mean nothing to another tokenizer. What needs files that are not there is reported as `Missing`, so that
-one model without files does not stop the others.
+token ids and mean nothing to another tokenizer. What needs files that are not there is reported as a `Subject` that is
+missing, so that one model without files does not stop the others.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import islice
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from topic_probe.contrast import Contrast
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
+from topic_probe.paper.recipe import Run, Subject
+from topic_probe.paper.training import digest, end_if_stopped
 from topic_probe.text.cache import tokenizer_identity
 from topic_probe.text.corpus import Corpus, DocumentStream
 from topic_probe.text.documents import Document
@@ -77,85 +81,12 @@ QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
 """For the articles that come with gensim."""
 
 
-class Sample(Sequence[Document]):
-    """Documents in memory that know where they come from, for the provenance of what is measured on them."""
-
-    def __init__(self, documents: Iterable[Document], provenance: Mapping[str, Any]) -> None:
-        self._documents = tuple(documents)
-        self.provenance = provenance
-
-    def __len__(self) -> int:
-        return len(self._documents)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._documents[index]
+def text_settings(given: TextSettings | None, *, quick: bool) -> TextSettings:
+    """Those that were given, otherwise those of the variant."""
+    return given or (QUICK if quick else TextSettings())
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A model with everything that is measured on it.
-
-    Attributes:
-        label: What it is called in tables.
-        model: Hooked.
-        random: Whether it is an untrained twin.
-        tokenizer: The model's own; that of the model it is the twin of.
-        articles: The whole texts as documents of its tokenizer, to be read as a stream.
-        documents: The cut documents that are measured.
-        fit: LDA of the articles.
-        settings: How they were made.
-    """
-
-    label: str
-    model: Any
-    random: bool
-    tokenizer: Any
-    articles: DocumentStream
-    documents: Sequence[Document]
-    fit: TopicFit
-    settings: TextSettings
-
-    def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
-        """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
-        columns = len(self.fit.token_ids)
-        size = self.fit.vocabulary_size if self.settings.fraction_of == "tokenizer" else columns
-        fraction = min(1.0, threshold * size / columns)
-        return Topics.from_lda(self.fit, fraction=fraction, one_topic_per_word=one_topic_per_word)
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A model that is there.
-
-    Attributes:
-        label: What it is called in tables.
-        model: Hooked.
-        random: Whether it is an untrained twin.
-        tokenizer: The model's own, None if it has none; that of the model it is the twin of, because building a
-            hooked model around another one may change what its tokenizer adds to a text.
-        added: Whether it is only there because every model gets its twin.
-    """
-
-    label: str
-    model: Any
-    random: bool
-    tokenizer: Any
-    added: bool
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A model that could not be measured.
-
-    Attributes:
-        label: What it would be called in tables.
-        random: Whether it would be an untrained twin.
-        reason: Why, and what to do about it.
-    """
-
-    label: str
-    random: bool
-    reason: str
+# --- which models -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,27 +123,30 @@ def wanted_models(
         twins: Whether to add the untrained twin of every model.
         only: Labels to keep.
     """
-    if models is None:
-        named: Mapping[Any, Any] = {name: name for name in default}
-    elif isinstance(models, Mapping):
-        named = models
-    elif isinstance(models, str | Path):
-        named = {_label(models): models}
-    elif isinstance(models, Iterable):
-        named = {_label(source): source for source in models}
-    else:
-        raise TypeError(f"models must be names, folders, or a mapping label → model, got {_kind(models)}")
-    if not named:
-        raise ValueError("models is empty: name at least one, or leave it out for the paper's")
-    given = {str(label): _wanted(str(label), source, models is not None) for label, source in named.items()}
-    found: dict[str, Wanted] = {}
+    named = _labelled(default if models is None else models)
+    given = {label: _wanted(label, source, models is not None) for label, source in named.items()}
+    wanted: dict[str, Wanted] = {}
     for label, one in given.items():
-        found.setdefault(label, one)
-        twin = label + RANDOM
+        wanted.setdefault(label, one)
         if twins and not one.random:
-            added = replace(one, label=twin, random=True, added=True)
-            found.setdefault(twin, given.get(twin, added))
-    return _kept(list(found.values()), only)
+            twin = replace(one, label=label + RANDOM, random=True, added=True)
+            wanted.setdefault(twin.label, given.get(twin.label, twin))
+    for label in sorted(set(only or ()) - set(wanted)):
+        raise ValueError(f"no model {label!r} in this recipe; there are: {', '.join(wanted)}")
+    return [one for label, one in wanted.items() if only is None or label in only]
+
+
+def _labelled(models: Any) -> dict[str, Any]:
+    """Models by what they are called in tables."""
+    if isinstance(models, str | Path):
+        models = [models]
+    if not isinstance(models, Iterable):
+        raise TypeError(f"models must be names, folders, or a mapping label → model, got {_kind(models)}")
+    pairs = models.items() if isinstance(models, Mapping) else ((_label(source), source) for source in models)
+    labelled = {str(label): source for label, source in pairs}
+    if not labelled:
+        raise ValueError("models is empty: name at least one, or leave it out for the paper's")
+    return labelled
 
 
 def _label(source: Any) -> str:
@@ -228,17 +162,6 @@ def _wanted(label: str, source: Any, named: bool) -> Wanted:
     if isinstance(source, str) and source.endswith(RANDOM):
         return Wanted(label, source.removesuffix(RANDOM), random=True, named=named)
     return Wanted(label, source, named=named)
-
-
-def _kept(found: list[Wanted], only: Iterable[str] | None) -> list[Wanted]:
-    if only is None:
-        return found
-    only = set(only)
-    unknown = sorted(only - {one.label for one in found})
-    if unknown:
-        known = ", ".join(one.label for one in found)
-        raise ValueError(f"no model {unknown[0]!r} in this recipe; there are: {known}")
-    return [one for one in found if one.label in only]
 
 
 def _kind(value: Any) -> str:
@@ -294,16 +217,6 @@ def _is_local(name: str) -> bool:
     )
 
 
-def tokenizer_of(opened: Opened) -> Any:
-    """The tokenizer of a model; ValueError where it has none."""
-    if opened.tokenizer is None:
-        raise ValueError(
-            f"{opened.label!r} has no tokenizer, and without it no word has a token id: open it with "
-            "topic_probe.open_model(model, tokenizer=...) and pass that"
-        )
-    return opened.tokenizer
-
-
 def _downloaded(name: str) -> str | None:
     """The folder in which an earlier download has left a model."""
     from huggingface_hub import snapshot_download
@@ -314,31 +227,49 @@ def _downloaded(name: str) -> str | None:
         return None
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Opened(Subject):
+    """A model that is there.
+
+    Attributes:
+        model: Hooked.
+        tokenizer: The model's own, None if it has none; that of the model it is the twin of, because building a
+            hooked model around another one may change what its tokenizer adds to a text.
+        added: Whether it is only there because every model gets its twin.
+    """
+
+    model: Any
+    tokenizer: Any
+    added: bool = False
+
+    def subject(self, threshold: float = nan) -> Subject:
+        """What stays in a result, the model itself not among it."""
+        return Subject(label=self.label, random=self.random, threshold=threshold)
+
+
 def open_all(
+    run: Run,
     models: Any = None,
     *,
     default: Sequence[str] = PAPER_MODELS,
     twins: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
     reachable: Callable[[], bool] | None = None,
-) -> Iterator[Opened | Missing]:
-    """Every model that is meant, opened when its turn comes.
+) -> Iterator[Opened | Subject]:
+    """Every model that is meant, opened when its turn comes; one that is missing is no `Opened`.
 
     Args:
-        models: As in `wanted_models`.
-        default: The same.
-        twins: Whether to add the untrained twin of every model.
-        only: Labels to keep.
-        seed: Of the untrained twins.
-        reachable: Says whether the hub can be reached; None: it is asked once.
+        run: which of them, and the seed of untrained twins.
+        models: as in `wanted_models`.
+        default: the same.
+        twins: whether to add the untrained twin of every model.
+        reachable: says whether the hub can be reached; None: it is asked once.
 
     Raises:
         OSError: where the user named a model that is not there.
     """
     reachable = reachable or cache(hub_is_reachable)
     source, model = None, None
-    for one in wanted_models(models, default=default, twins=twins, only=only):
+    for one in wanted_models(models, default=default, twins=twins, only=run.only):
         try:
             if model is None or one.source != source:
                 source, model = one.source, open_named(one.source, reachable=reachable)
@@ -347,54 +278,91 @@ def open_all(
                 raise
             # Its model has been reported already.
             if not one.added:
-                yield Missing(one.label, one.random, str(error))
+                yield Subject(label=one.label, random=one.random, missing=str(error))
             continue
         tokenizer = getattr(model, "tokenizer", None)
-        found = random_init(model, seed=seed) if one.random else model
-        yield Opened(one.label, found, one.random, tokenizer, one.added)
+        shown = random_init(model, seed=run.seed) if one.random else model
+        yield Opened(label=one.label, random=one.random, model=shown, tokenizer=tokenizer, added=one.added)
+
+
+def tokenizer_of(opened: Opened) -> Any:
+    """The tokenizer of a model; ValueError where it has none."""
+    if opened.tokenizer is None:
+        raise ValueError(
+            f"{opened.label!r} has no tokenizer, and without it no word has a token id: open it with "
+            "topic_probe.open_model(model, tokenizer=...) and pass that"
+        )
+    return opened.tokenizer
 
 
 # --- preparing --------------------------------------------------------------------------------------
 
 
+class Sample(Sequence[Document]):
+    """Documents in memory that know where they come from, for the provenance of what is measured on them."""
+
+    def __init__(self, documents: Iterable[Document], provenance: Mapping[str, Any]) -> None:
+        self._documents = tuple(documents)
+        self.provenance = provenance
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._documents[index]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared(Opened):
+    """A model with everything that is measured on it.
+
+    Attributes:
+        articles: The whole texts as documents of its tokenizer, to be read as a stream.
+        documents: The cut documents that are measured.
+        fit: LDA of the articles.
+        settings: How they were made.
+    """
+
+    articles: DocumentStream
+    documents: Sequence[Document]
+    fit: TopicFit
+    settings: TextSettings
+
+    def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
+        """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
+        columns = len(self.fit.token_ids)
+        size = self.fit.vocabulary_size if self.settings.fraction_of == "tokenizer" else columns
+        fraction = min(1.0, threshold * size / columns)
+        return Topics.from_lda(self.fit, fraction=fraction, one_topic_per_word=one_topic_per_word)
+
+
 def prepare_all(
-    models: Any = None,
-    corpus: Corpus | None = None,
-    settings: TextSettings | None = None,
+    run: Run,
+    models: Any,
+    corpus: Corpus | None,
+    settings: TextSettings,
     *,
-    quick: bool = False,
     default: Sequence[str] = PAPER_MODELS,
     twins: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
-) -> Iterator[Prepared | Missing]:
-    """Every model, ready to be measured, one at a time.
+) -> Iterator[Prepared | Subject]:
+    """Every model, ready to be measured, one at a time; one that is missing is not `Prepared`.
 
     Args:
-        models: As in `wanted_models`.
-        corpus: Texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        settings: None: 100 topics as in the paper, or if ``quick`` `QUICK`.
-        quick: Whether the quick variant is meant.
-        default: As in `wanted_models`.
-        twins: Whether to add the untrained twin of every model.
-        only: Labels to keep.
-        seed: Of the Wikipedia sample, LDA and untrained twins.
-        folder: Where token ids and fits are kept for the next time. A fit is found again only for the same texts,
-            tokenizer and options.
-        progress: Whether to show progress bars.
+        run: the options that all recipes have. Its folder keeps token ids and fits for the next time; a fit is found
+            again only for the same texts, tokenizer and options.
+        models: as in `wanted_models`.
+        corpus: texts; None: a sample of Wikipedia, or if the run is quick the articles that come with gensim.
+        settings: how texts become topics and documents.
+        default: as in `wanted_models`.
+        twins: whether to add the untrained twin of every model.
 
     Raises:
         OSError: where the user named a model, or gave a corpus, that is not there.
     """
-    settings = settings or (QUICK if quick else TextSettings())
     reachable = cache(hub_is_reachable)
-    texts = _Texts(
-        corpus, settings, quick=quick, seed=seed, folder=folder, progress=progress, reachable=reachable
-    )
-    for one in open_all(models, default=default, twins=twins, only=only, seed=seed, reachable=reachable):
-        if isinstance(one, Missing):
+    texts = _Texts(run, corpus, settings, reachable)
+    for one in open_all(run, models, default=default, twins=twins, reachable=reachable):
+        if not isinstance(one, Opened):
             yield one
             continue
         try:
@@ -403,55 +371,46 @@ def prepare_all(
             if corpus is not None:
                 raise
             if not one.added:
-                yield Missing(one.label, one.random, str(error))
+                yield replace(one.subject(), missing=str(error))
             continue
-        yield Prepared(one.label, one.model, one.random, one.tokenizer, articles, documents, fit, settings)
+        yield Prepared(**vars(one), articles=articles, documents=documents, fit=fit, settings=settings)
+
+
+NO_WIKIPEDIA = (
+    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
+    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
+)
 
 
 class _Texts:
     """The documents and the fit of every tokenizer, each made once."""
 
     def __init__(
-        self,
-        corpus: Corpus | None,
-        settings: TextSettings,
-        *,
-        quick: bool,
-        seed: int,
-        folder: str | Path | None,
-        progress: bool,
-        reachable: Callable[[], bool],
+        self, run: Run, corpus: Corpus | None, settings: TextSettings, reachable: Callable[[], bool]
     ) -> None:
-        self._needs_hub = corpus is None and not quick
+        self._needs_hub = corpus is None and not run.quick
         if corpus is None:
-            corpus = Corpus.bundled() if quick else Corpus.wikipedia(settings.n_articles, seed=seed)
-        self._corpus, self._settings, self._seed, self._progress = corpus, settings, seed, progress
-        self._folder = None if folder is None else Path(folder).expanduser()
-        self._reachable = reachable
+            corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
+        self._run, self._corpus, self._settings, self._reachable = run, corpus, settings, reachable
         self._done: dict[str, tuple[DocumentStream, Sequence[Document], TopicFit]] = {}
 
     def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
         tokenizer = tokenizer_of(opened)
         length = min(self._settings.length, capture.context_length(opened.model) or self._settings.length)
-        key = json.dumps([tokenizer_identity(tokenizer), length])
+        key = digest([tokenizer_identity(tokenizer), length])
         if key not in self._done:
-            if self._needs_hub and self._folder is None and not self._reachable():
-                raise ConnectionError(
-                    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-                    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or "
-                    "Corpus.from_files for your own"
-                )
+            if self._needs_hub and self._run.folder is None and not self._reachable():
+                raise ConnectionError(NO_WIKIPEDIA)
             self._done[key] = self._read(tokenizer, length)
         return self._done[key]
 
     def _read(self, tokenizer: Any, length: int) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
-        cache_folder = None if self._folder is None else self._folder / "tokens"
-        articles = self._corpus.documents(tokenizer, cache=cache_folder, progress=self._progress)
+        folder, progress = self._run.folder, self._run.progress
+        kept = None if folder is None else folder / "tokens"
+        articles = self._corpus.documents(tokenizer, cache=kept, progress=progress)
         fit = self._fit(articles, tokenizer)
-        cut = self._corpus.documents(
-            tokenizer, max_length=length, cache=cache_folder, progress=self._progress
-        )
+        cut = self._corpus.documents(tokenizer, max_length=length, cache=kept, progress=progress)
         wanted = self._settings.n_documents
         step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
         documents = islice(islice(cut, 0, None, step), wanted)
@@ -461,36 +420,49 @@ class _Texts:
         path = self._path_of_fit(tokenizer)
         if path is not None and path.exists():
             return TopicFit.load(path)
+        n_topics, passes = self._settings.n_topics, self._settings.passes
         fit = fit_topics(
-            articles,
-            tokenizer,
-            n_topics=self._settings.n_topics,
-            passes=self._settings.passes,
-            seed=self._seed,
-            progress=self._progress,
-        )
-        if fit.provenance["stopped"]:
-            raise KeyboardInterrupt(f"LDA: {fit.provenance['stopped']}")
+            articles, tokenizer, n_topics=n_topics, passes=passes, seed=self._run.seed, progress=self._run.progress
+        )  # fmt: skip
+        end_if_stopped("LDA", fit.provenance["stopped"])
         if path is not None:
             fit.save(path)
         return fit
 
     def _path_of_fit(self, tokenizer: Any) -> Path | None:
         """Where a fit is kept; None without a folder, or for texts that may be others next time."""
-        texts = None if self._folder is None else self._corpus.source.identity()
-        if self._folder is None or texts is None:
+        texts = None if self._run.folder is None else self._corpus.source.identity()
+        if self._run.folder is None or texts is None:
             return None
         facts = {
             "texts": texts,
             "shard": [self._corpus.shard_index, self._corpus.n_shards],
             "tokenizer": tokenizer_identity(tokenizer),
-            "options": [self._settings.n_topics, self._settings.passes, self._seed],
+            "options": [self._settings.n_topics, self._settings.passes, self._run.seed],
         }
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return self._folder / "fits" / digest[:16]
+        return self._run.folder / "fits" / digest(facts)
+
+
+# --- tables -----------------------------------------------------------------------------------------
 
 
 def settings_table(settings: TextSettings, **more: Any) -> list[dict[str, Any]]:
     """The settings as rows of a table."""
     content = {**asdict(settings), **more}
     return [{"setting": name, "value": str(value)} for name, value in content.items()]
+
+
+def plain(value: Any) -> Any:
+    """A plain value for a table; None in place of a number that is missing."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.generic | np.ndarray):
+        return value
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+def interval_of(contrast: Contrast) -> tuple[float, float]:
+    """Low and high of a single cell, NaN where it has none."""
+    if contrast.interval is None:
+        return nan, nan
+    low, high = contrast.interval.tolist()
+    return low, high

@@ -1,125 +1,117 @@
-"""What all recipes share: a setting, what was trained in it, and a result of checked claims."""
+"""What a recipe is, the one way in which all are run, and what comes out: claims, with all that they were made from."""
 
-import hashlib
+import inspect
 import json
-import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import nn
-
+from topic_probe.options import refuse_unknown
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
+from topic_probe.paper.training import Setting, Trained, choose, digest, slug
 from topic_probe.report import Report
-from topic_probe.toy.masking import Loss
-from topic_probe.toy.model import ToyConfig, build_toy
-from topic_probe.toy.theory.losses import RegimeName
-from topic_probe.toy.world import World
-from topic_probe.train.bert import TextConfig, build_bert
-from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import train_text, train_toy
-from topic_probe.train.tasks import TrainingText
+from topic_probe.storage import draft
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-Pair = tuple[Loss, OptimizerName]
-PAIRS: tuple[Pair, ...] = (
-    ("cross_entropy", "sgd"),
-    ("cross_entropy", "adam"),
-    ("squared", "sgd"),
-    ("squared", "adam"),
-)
-"""Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
-
-PAPER_RATE = 0.01
-NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
-ROWS = 2000
-"""Rows that a history of a recipe has at most, however long the training."""
+R = TypeVar("R", bound=Report)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One training of a recipe.
+class Recipe:
+    """A figure or table of the paper: its settings, what is measured, its claims and its figures.
 
     Attributes:
-        name: Unique within the recipe.
-        toy: The model, a toy or a BERT that is trained on text.
-        train: The training.
-        seed: Of the initialisation.
-        seconds: What the training took when it was measured, on one core of a two-core machine.
+        name: That of its module.
+        title: What the paper shows there.
+        source: Where it shows it.
+        measure: From a `Run`, and keyword-only options of the recipe's own, to a result without claims.
+        claims: Functions from what was measured to claims, in the order in which they are shown. They look at nothing
+            else, so that the same claims can be made of anything else that is measured in the same way.
+        figures: From the result to its figures by name.
+        settings: What is trained; empty where nothing is.
+        quick_settings: What the quick variant trains.
     """
 
     name: str
-    toy: ToyConfig | TextConfig
-    train: TrainConfig
+    title: str
+    source: str
+    measure: "Callable[..., RecipeResult]"
+    claims: "tuple[Callable[[RecipeResult], Iterable[Claim]], ...]"
+    figures: "Callable[[RecipeResult], Mapping[str, Figure]]"
+    settings: tuple[Setting, ...] = ()
+    quick_settings: tuple[Setting, ...] = ()
+
+    def trainings(self, quick: bool) -> tuple[Setting, ...]:
+        """The settings of a variant."""
+        return self.quick_settings if quick else self.settings
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of all options that `run_recipe` takes for this recipe."""
+        return (*_keywords(run_recipe), *_keywords(self.measure))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe with the options that all recipes have, as `run_recipe` was given them."""
+
+    recipe: Recipe
+    quick: bool = False
+    only: frozenset[str] | None = None
     seed: int = 0
-    seconds: float = nan
+    folder: Path | None = None
+    progress: bool = False
 
     @property
-    def pair(self) -> Pair:
-        """Loss and optimizer."""
-        return self.train.loss, self.train.optimizer
+    def settings(self) -> tuple[Setting, ...]:
+        """What is to be trained."""
+        return choose(self.recipe.trainings(self.quick), self.only, self.seed)
 
-    @property
-    def world(self) -> World:
-        """Where the documents of a toy come from."""
-        assert isinstance(self.toy, ToyConfig)
-        return self.train.world or self.toy.world
+    def kept_at(self, kind: str, facts: Sequence[Any]) -> Path | None:
+        """Where something measured is kept, which depends on these facts; None without a folder."""
+        return None if self.folder is None else self.folder / "measured" / f"{kind}-{digest(facts)}"
 
-    def shifted(self, seed: int) -> "Setting":
-        """The same with other random numbers."""
-        train = replace(self.train, seed=self.train.seed + seed)
-        return replace(self, seed=self.seed + seed, train=train)
-
-
-def pair_setting(
-    regime: RegimeName,
-    pair: tuple[Loss, OptimizerName],
-    steps: int,
-    *,
-    seconds: float,
-    suffix: str = "",
-    **changes: Any,
-) -> Setting:
-    """A regime trained with a loss and an optimizer, at the paper's rate of 0.01 unless ``changes`` says otherwise.
-
-    ``changes`` are fields of `TrainConfig`, or ``noise``, ``init`` and ``world`` of `ToyConfig`.
-    """
-    of_toy = {name: changes.pop(name) for name in ("noise", "init", "world") if name in changes}
-    loss, optimizer = pair
-    given = {"learning_rate": PAPER_RATE, "record_every": max(1, steps // ROWS), **changes}
-    return Setting(
-        name=f"{regime}, {NAMES[loss]}, {NAMES[optimizer]}{suffix}",
-        toy=ToyConfig(regime=regime, **of_toy),
-        train=TrainConfig(loss=loss, optimizer=optimizer, steps=steps, **given),
-        seconds=seconds,
-    )
+    def result(self, reports: Iterable[tuple[str, Report]] = (), **measured: Any) -> "RecipeResult":
+        """What was measured, still without claims; reports come with the names of their settings."""
+        by_kind: dict[str, dict[str, Report]] = {}
+        for setting, report in reports:
+            by_kind.setdefault(report.kind, {})[setting] = report
+        recipe = self.recipe
+        return RecipeResult(
+            recipe.name,
+            recipe.title,
+            self.quick,
+            claims=(),
+            reports=by_kind,
+            draw=recipe.figures,
+            source=recipe.source,
+            **measured,
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class TrainedToy:
-    """What came out of a setting.
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A pretrained model that a setting is about, or a reason why there is nothing to measure.
 
     Attributes:
-        setting: What was trained.
-        history: Losses, norms, and the tensors at the end.
-        seconds: How long the training took, 0 if it was read from a checkpoint.
+        label: What it is called in tables.
+        random: Whether it is the untrained twin of a model.
+        threshold: At which its topics were chosen; NaN where none is.
+        width: Of its word embeddings; 0 where nothing depends on it.
+        missing: Why it was not measured, and what to do about it; empty if it was.
     """
 
-    setting: Setting
-    history: History
-    seconds: float
-
-    def model(self) -> nn.Module:
-        """The trained model, a new one at every call."""
-        return self.history.model()
+    label: str = ""
+    random: bool = False
+    threshold: float = nan
+    width: int = 0
+    missing: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,29 +128,38 @@ class RecipeResult:
         tables: The numbers side by side, name → rows: plain values (text, numbers, None) by column.
         seconds: How long everything took.
         draw: The function of the recipe that makes its figures, name → figure; None if it has none.
+        source: Where the paper shows it.
+        subjects: What a setting that is not trained is about, and what could not be measured, in order.
     """
 
     recipe: str
     title: str
     quick: bool
     claims: tuple[Claim, ...]
-    runs: tuple[TrainedToy, ...] = ()
+    runs: tuple[Trained, ...] = ()
     reports: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     seconds: float = nan
     draw: "Callable[[RecipeResult], Mapping[str, Figure]] | None" = None
+    source: str = ""
+    subjects: Mapping[str, Subject] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether no claim failed; claims that were not checked do not count."""
         return summary(self.claims)["failed"] == 0
 
-    def run(self, name: str) -> TrainedToy:
+    def run(self, name: str) -> Trained:
         """The training of a setting by its name."""
         for trained in self.runs:
             if trained.setting.name == name:
                 return trained
         raise KeyError(f"no setting {name!r}; there are {', '.join(t.setting.name for t in self.runs)}")
+
+    def of(self, kind: type[R]) -> dict[str, R]:
+        """The reports of a kind by their settings, empty where it has none."""
+        reports = self.reports.get(kind.kind, {})
+        return {setting: report for setting, report in reports.items() if isinstance(report, kind)}
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every claim."""
@@ -182,36 +183,28 @@ class RecipeResult:
         head = f"{self.recipe}{kind}: {self.title}\n{counts}, in {self.seconds:.0f} s"
         return f"{head}\n\n{claims_table(self.claims)}"
 
-    def save(self, directory: str | Path) -> Path:
-        """A new folder with the claims (JSON and text), tables, figures, and a folder for every history and report.
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
+        """A folder with the claims (JSON and text), tables, figures, and a folder for every history and report.
 
         ``claims.json``, ``claims.txt``, ``tables/NAME.json`` and ``.csv``, ``figures/NAME.svg`` and ``.png``,
-        ``histories/SETTING``, ``reports/KIND/SETTING``. It is whole or absent.
+        ``histories/SETTING``, ``reports/KIND/SETTING``. It is whole or absent, and takes the place of an earlier result
+        only with ``overwrite=True``.
         """
-        target = Path(directory).expanduser()
-        if target.exists():
-            raise FileExistsError(f"{target} exists and is not overwritten: choose another folder")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
+        with draft(directory, overwrite=overwrite) as folder:
             about = {"recipe": self.recipe, "title": self.title, "quick": self.quick, "seconds": self.seconds}
             content = {**about, "claims": [claim.to_dict() for claim in self.claims]}
-            (draft / "claims.json").write_text(
+            (folder / "claims.json").write_text(
                 json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
             )
-            (draft / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
+            (folder / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
             for trained in self.runs:
-                trained.history.save(draft / "histories" / slug(trained.setting.name))
+                trained.history.save(folder / "histories" / slug(trained.setting.name))
             for kind, reports in self.reports.items():
                 for name, report in reports.items():
-                    report.save(draft / "reports" / kind / slug(name))
-            self._save_tables(draft / "tables")
-            self._save_figures(draft / "figures")
-            draft.chmod(0o755)
-            draft.rename(target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return target
+                    report.save(folder / "reports" / kind / slug(name))
+            self._save_tables(folder / "tables")
+            self._save_figures(folder / "figures")
+        return Path(directory).expanduser()
 
     def _save_tables(self, folder: Path) -> None:
         for name in self.tables:
@@ -231,61 +224,43 @@ class RecipeResult:
             pyplot.close(figure)
 
 
-def slug(name: str) -> str:
-    """A name for a file."""
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
-
-
-def choose(settings: Sequence[Setting], only: Iterable[str] | None, seed: int) -> tuple[Setting, ...]:
-    """The settings that are wanted, in their order, with the wanted random numbers."""
-    wanted = None if only is None else set(only)
-    unknown = (wanted or set()) - {setting.name for setting in settings}
-    if unknown:
-        known = "; ".join(setting.name for setting in settings)
-        raise ValueError(f"no setting {sorted(unknown)[0]!r} in this recipe; there are: {known}")
-    kept = [setting for setting in settings if wanted is None or setting.name in wanted]
-    return tuple(setting.shifted(seed) for setting in kept)
-
-
-def train_all(
-    settings: Iterable[Setting],
+def run_recipe(
+    recipe: Recipe,
     *,
-    text: TrainingText | None = None,
+    quick: bool = False,
+    only: Iterable[str] | None = None,
+    seed: int = 0,
     folder: str | Path | None = None,
     progress: bool = False,
-) -> dict[str, TrainedToy]:
-    """Every setting trained, by name; those of a BERT on the text.
+    **options: Any,
+) -> RecipeResult:
+    """Train and measure what a recipe says, and check its claims.
 
-    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
-    repeated by another recipe that has the same setting.
+    Args:
+        recipe: what to run.
+        quick: the quick variant: small and short settings, some seconds.
+        only: names of settings, or labels of pretrained models, in place of all; a claim about two settings needs both.
+        seed: added to all seeds: of documents, initialisations, topics, untrained twins and intervals.
+        folder: where checkpoints, token ids, fits and reports are kept, so that what was stopped goes on and what is
+            done is not repeated.
+        progress: show progress bars.
+        **options: those of the recipe's own ``measure``.
     """
-    return {setting.name: _train(setting, text, folder, progress=progress) for setting in settings}
-
-
-def _train(
-    setting: Setting, text: TrainingText | None, folder: str | Path | None, *, progress: bool
-) -> TrainedToy:
+    refuse_unknown(recipe.name, options, recipe.options)
     start = time.perf_counter()
-    path = (
-        None
-        if folder is None
-        else Path(folder).expanduser() / f"{slug(setting.name)}-{_digest(setting, text)}.safetensors"
+    run = Run(
+        recipe,
+        quick,
+        None if only is None else frozenset(only),
+        seed,
+        None if folder is None else Path(folder).expanduser(),
+        progress,
     )
-    finished_before = path is not None and path.exists()
-    if isinstance(setting.toy, TextConfig):
-        model = build_bert(setting.toy, seed=setting.seed)
-        history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
-    else:
-        model = build_toy(setting.toy, seed=setting.seed)
-        history = train_toy(model, setting.train, checkpoint=path, checkpoint_every=20_000, progress=progress)
-    if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
-        raise KeyboardInterrupt(f"{setting.name}: {history.stopped}")
-    seconds = time.perf_counter() - start
-    return TrainedToy(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
+    measured = recipe.measure(run, **options)
+    claims = tuple(claim for check in recipe.claims for claim in check(measured))
+    return replace(measured, claims=claims, seconds=time.perf_counter() - start)
 
 
-def _digest(setting: Setting, text: TrainingText | None) -> str:
-    content = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
-    if text is not None:
-        content["text"] = text.fingerprint
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]

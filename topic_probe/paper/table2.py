@@ -22,11 +22,9 @@ Words co-occur in windows of as many tokens as the measured documents have, beca
 meet in the model.
 """
 
-import hashlib
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,22 +33,24 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import bootstrap_interval
+from topic_probe.contrast import Contrast, bootstrap_interval
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE
 from topic_probe.measure.pairs import ClassSums, attention_by_class
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import (
-    QUICK,
     THRESHOLDS,
-    Missing,
     Prepared,
     TextSettings,
+    interval_of,
+    plain,
     prepare_all,
     settings_table,
+    text_settings,
 )
-from topic_probe.paper.recipe import RecipeResult
+from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
+from topic_probe.paper.training import end_if_stopped
 from topic_probe.text.bags import word_ids
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 from topic_probe.text.corpus import Corpus
@@ -67,7 +67,6 @@ from topic_probe.uncertainty import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "words of the same topic beside words that merely co-occur"
 SOURCE, SECTION = "Table 2, Section 8.2", "Section 8.2"
 MODELS = ("bert",)
 
@@ -78,17 +77,6 @@ PRINTED: Mapping[float, Mapping[str, tuple[float, float]]] = {
 }
 """The paper's numbers by threshold: average over same-topic pairs, and over the pairs that co-occur most often."""
 
-LESS_ATTENTION = (
-    "Words of the same topic attend to each other less than the pairs that co-occur most often (quotient)"
-)
-MORE_SIMILAR = (
-    "Embeddings of one topic are more similar than those of the pairs that co-occur most often (quotient)"
-)
-NOT_EXPLAINED = {
-    "cosine": "Embeddings of the same topic are more similar also at equal co-occurrence and frequency (ratio)",
-    "attention": "Attention within a topic is higher also at equal co-occurrence, frequency and distance (ratio)",
-}
-
 # Words that are counted to find the most frequent pairs; that no other pair is more frequent is checked.
 MAX_FREQUENT_WORDS = 5_000
 _RESAMPLES, _LEVEL, _PAIRS_SHOWN = 1000, 0.95, 30
@@ -96,93 +84,61 @@ _RESAMPLES, _LEVEL, _PAIRS_SHOWN = 1000, 0.95, 30
 _MIN_DOCUMENTS = (5, 20, 50)
 
 
-def run(
+# --- measuring --------------------------------------------------------------------------------------
+
+
+def measure(
+    run: Run,
     *,
-    quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
-    folder: str | Path | None = None,
-    progress: bool = False,
     models: Any = None,
     corpus: Corpus | None = None,
     settings: TextSettings | None = None,
     thresholds: Sequence[float] | None = None,
     whole_articles: bool = False,
 ) -> RecipeResult:
-    """Measure both averages and the matched comparison at every threshold, and check the claims.
+    """Both averages and the matched comparison at every threshold.
 
     Args:
-        quick: Few topics and few short documents of the articles that come with gensim, and one threshold.
-        only: Labels of the models to measure; None: all.
-        seed: Of the Wikipedia sample, LDA, and intervals.
-        folder: Keeps token ids, fits and sums of attention; a second call goes on from there.
-        progress: Whether to show progress bars.
+        run: the options that all recipes have.
         models: None: BERT; names, names on the hub or folders; or label → one of these or a model.
-        corpus: Texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        settings: How texts become topics and documents; None: as in the paper, or if ``quick`` small.
-        thresholds: Words per topic ÷ vocabulary size; None: the paper's three, or if ``quick`` the middle one.
-        whole_articles: Whether words co-occur if they are in the same article, however far apart.
+        corpus: texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
+        settings: how texts become topics and documents; None: as in the paper, or if ``quick`` small.
+        thresholds: words per topic ÷ vocabulary size; None: the paper's three, or if ``quick`` the middle one.
+        whole_articles: whether words co-occur if they are in the same article, however far apart.
     """
-    start = time.perf_counter()
-    settings = settings or (QUICK if quick else TextSettings())
-    thresholds = thresholds or (THRESHOLDS[1:2] if quick else THRESHOLDS)
-    claims: list[Claim] = []
-    reports: dict[str, MatchedReport] = {}
+    settings = text_settings(settings, quick=run.quick)
+    thresholds = thresholds or (THRESHOLDS[1:2] if run.quick else THRESHOLDS)
+    subjects: dict[str, Subject] = {}
+    reports: list[tuple[str, MatchedReport]] = []
     tables: dict[str, list[dict[str, Any]]] = {
         "table2": [],
         "matched": [],
         "most frequent pairs": [],
         "rare words left out": [],
     }
-    for one in prepare_all(
-        models, corpus, settings, quick=quick, default=MODELS, only=only, seed=seed, folder=folder, progress=progress
-    ):  # fmt: skip
-        if isinstance(one, Missing):
-            claims += _not_checked(one)
+    for one in prepare_all(run, models, corpus, settings, default=MODELS):
+        if not isinstance(one, Prepared):
+            subjects[one.label] = one
             continue
-        compared = _Comparison(one, thresholds, whole_articles, seed, folder, progress)
-        averages = compared.averages()
+        compared = _Comparison(one, run, thresholds, None if whole_articles else settings.length)
+        tables["table2"] += compared.averages()
         tables["most frequent pairs"] += compared.shown_pairs()
         for threshold in thresholds:
-            setting = f"{one.label}, {threshold:g}"
-            reports[setting] = report = compared.matched(threshold)
-            rows = [row for row in averages if row["threshold"] == threshold]
-            tables["table2"] += rows
-            tables["matched"] += _matched_rows(report, one.label, threshold)
+            setting, subject = f"{one.label}, {threshold:g}", one.subject(threshold)
+            report = compared.matched(threshold)
+            subjects[setting] = subject
+            reports.append((setting, report))
+            tables["matched"] += _matched_rows(report, subject)
             tables["rare words left out"] += compared.without_rare_words(threshold)
-            claims += [_average_claim(row, setting) for row in rows]
-            claims += [_matched_claim(report, score, setting) for score in NOT_EXPLAINED]
-    shown = settings_table(settings, whole_articles=whole_articles, seed=seed)
-    return RecipeResult(
-        recipe="table2",
-        title=TITLE,
-        quick=quick,
-        claims=tuple(claims),
-        reports={"matched": reports} if reports else {},
-        tables={**tables, "settings": shown} if reports else {},
-        seconds=time.perf_counter() - start,
-        draw=draw,
-    )
-
-
-# --- measuring --------------------------------------------------------------------------------------
+    tables["settings"] = settings_table(settings, whole_articles=whole_articles, seed=run.seed)
+    return run.result(reports, subjects=subjects, tables=tables if reports else {})
 
 
 class _Comparison:
     """One model: its words, which of their pairs are of interest, and how often they co-occur."""
 
-    def __init__(
-        self,
-        one: Prepared,
-        thresholds: Sequence[float],
-        whole_articles: bool,
-        seed: int,
-        folder: str | Path | None,
-        progress: bool,
-    ) -> None:
-        self.one, self.seed, self.progress = one, seed, progress
-        self.folder = None if folder is None else Path(folder).expanduser() / "measured"
-        self.window = None if whole_articles else one.settings.length
+    def __init__(self, one: Prepared, run: Run, thresholds: Sequence[float], window: int | None) -> None:
+        self.one, self.run, self.window = one, run, window
         self.topics = {threshold: one.topics(threshold) for threshold in thresholds}
         labelled = torch.unique(torch.cat([topics.words for topics in self.topics.values()]))
         self.counts = self._count(labelled, len(labelled) + 1)
@@ -214,10 +170,10 @@ class _Comparison:
         topics = self.topics[threshold]
         report = measure_matched(
             self.one.model, topics, self.one.documents, cooccurrence=self.counts,
-            max_length=self.one.settings.length, seed=self.seed,
-            checkpoint=self._checkpoint("matched", [topics.fingerprint]), progress=self.progress,
+            max_length=self.one.settings.length, seed=self.run.seed,
+            checkpoint=self._checkpoint("matched", [topics.fingerprint]), progress=self.run.progress,
         )  # fmt: skip
-        self._check_whole(report.provenance["documents"])
+        end_if_stopped(self.one.label, report.provenance["documents"]["stopped"])
         return report
 
     def without_rare_words(self, threshold: float) -> list[dict[str, Any]]:
@@ -230,44 +186,35 @@ class _Comparison:
                 continue
             report = measure_matched(
                 self.one.model, self.topics[threshold], cooccurrence=self.counts, min_documents=n, n_permutations=0,
-                seed=self.seed,
+                seed=self.run.seed,
             )  # fmt: skip
-            found = report.cosine[len(MATCHED_ON) - 1]
-            low, high = (nan, nan) if found.interval is None else found.interval
+            cell = report.cosine[len(MATCHED_ON) - 1]
+            low, high = interval_of(cell)
             rows.append(
                 {
                     "model": self.one.label,
                     "threshold": threshold,
                     "in_at_least": n,
                     "words": report.provenance["words"],
-                    "ratio_of_all_pairs": _plain(float(report.cosine.ratio[0])),
-                    "matched_ratio": _plain(float(found.ratio)),
-                    "low": _plain(low),
-                    "high": _plain(high),
-                    "surviving": _plain(report.surviving("cosine")[-1]),
+                    "ratio_of_all_pairs": plain(report.cosine.ratio[0]),
+                    "matched_ratio": plain(cell.ratio),
+                    "low": plain(low),
+                    "high": plain(high),
+                    "surviving": plain(report.surviving("cosine")[-1]),
                 }
             )
         return rows
 
-    def _check_whole(self, record: Mapping[str, Any]) -> None:
-        """An interruption ends the recipe; with a folder the next call goes on from it."""
-        if record["stopped"]:
-            raise KeyboardInterrupt(f"{self.one.label}: {record['stopped']}")
-
     def _checkpoint(self, kind: str, facts: Sequence[str]) -> Path | None:
-        if self.folder is None:
-            return None
-        settings = [str(self.one.settings), self.window, self.seed, self.one.label, len(self.one.documents)]
-        told = [*settings, int(self.counts.counts.sum()), *facts]
-        return self.folder / f"{kind}-{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]}"
-
-    # --- averages -------------------------------------------------------------------------------
+        one = self.one
+        about = [str(one.settings), self.window, self.run.seed, one.label, len(one.documents)]
+        return self.run.kept_at(kind, [*about, int(self.counts.counts.sum()), *facts])
 
     def averages(self) -> list[dict[str, Any]]:
         """A row for every threshold and score, all thresholds from one pass over the documents."""
         flags = self._flags()
         signature = sum((flag.long() << bit for bit, flag in enumerate(flags)), torch.zeros(()).long())
-        found, classes = torch.unique(signature, return_inverse=True)
+        kinds_of_class, classes = torch.unique(signature, return_inverse=True)
         codes = torch.where(signature > 0, 3 * classes + 1, -1).int()
         sums = attention_by_class(
             self.one.model,
@@ -276,19 +223,19 @@ class _Comparison:
             self.one.documents,
             max_length=self.one.settings.length,
             checkpoint=self._checkpoint("pairs", [topics.fingerprint for topics in self.topics.values()]),
-            progress=self.progress,
+            progress=self.run.progress,
         )
-        self._check_whole(sums.record)
+        end_if_stopped(self.one.label, sums.record["stopped"])
         rows = []
         for number, (threshold, topics) in enumerate(self.topics.items()):
-            kinds = [(found >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
+            kinds = [(kinds_of_class >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
             shared = {
                 "model": self.one.label,
                 "threshold": threshold,
                 "pairs": self.n_pairs[threshold],
                 "complete": self._complete(threshold),
             }
-            attention = _attention_row(sums, kinds, self.seed)
+            attention = _attention_row(sums, kinds, self.run.seed)
             cosine = self._cosine_row(flags[3 * number : 3 * number + 3], topics)
             rows += [{**shared, "score": score} | row | _printed(self.one.label, threshold, score)
                      for score, row in (("attention", attention), ("cosine", cosine))]  # fmt: skip
@@ -320,11 +267,11 @@ class _Comparison:
         table = table / table.norm(dim=1, keepdim=True)
         group = topics.labels(self.words)
         strata = torch.where(group >= 0, topics.group_topics.int().argmax(1)[group] + 1, 0).numpy()
-        half = torch.from_numpy(np.eye(2)[split_halves(strata, seed=self.seed)])
+        half = torch.from_numpy(np.eye(2)[split_halves(strata, seed=self.run.seed)])
         cosines = table @ table.T
         ends = [2 * ((flag * cosines) @ half).T.numpy()[:, :, None] for flag in flags]
         n_ends = [2 * (flag.double() @ half).T.numpy() for flag in flags]
-        options: dict[str, Any] = {"n_resamples": _RESAMPLES, "confidence": _LEVEL, "seed": self.seed}
+        options: dict[str, Any] = {"n_resamples": _RESAMPLES, "confidence": _LEVEL, "seed": self.run.seed}
         nothing, one = np.zeros_like(ends[0]), np.ones_like(n_ends[0])
         means = [float(divide(end.sum(), n.sum())) for end, n in zip(ends, n_ends, strict=True)]
         intervals = [
@@ -373,22 +320,22 @@ def _mean_interval(
     return np.asarray(percentile_interval(values, effective_units(counts[:, None]), confidence=_LEVEL)[0])
 
 
-# --- tables and claims ------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------
 
 
 def _row(means: Sequence[float], intervals: Sequence[np.ndarray], quotient: np.ndarray) -> dict[str, Any]:
     same, top, different = means
     return {
-        "same_topic": _plain(same),
-        "same_topic_low": _plain(intervals[0][0]),
-        "same_topic_high": _plain(intervals[0][1]),
-        "most_frequent": _plain(top),
-        "most_frequent_low": _plain(intervals[1][0]),
-        "most_frequent_high": _plain(intervals[1][1]),
-        "different_topic": _plain(different),
-        "quotient": _plain(float(divide(np.float64(same), np.float64(top)))),
-        "low": _plain(quotient[0]),
-        "high": _plain(quotient[1]),
+        "same_topic": plain(same),
+        "same_topic_low": plain(intervals[0][0]),
+        "same_topic_high": plain(intervals[0][1]),
+        "most_frequent": plain(top),
+        "most_frequent_low": plain(intervals[1][0]),
+        "most_frequent_high": plain(intervals[1][1]),
+        "different_topic": plain(different),
+        "quotient": plain(float(divide(np.float64(same), np.float64(top)))),
+        "low": plain(quotient[0]),
+        "high": plain(quotient[1]),
     }
 
 
@@ -399,50 +346,72 @@ def _printed(label: str, threshold: float, score: str) -> dict[str, Any]:
     return {"paper_same_topic": same, "paper_most_frequent": top, "paper_quotient": quotient}
 
 
-def _matched_rows(report: MatchedReport, label: str, threshold: float) -> list[dict[str, Any]]:
+def _matched_rows(report: MatchedReport, subject: Subject) -> list[dict[str, Any]]:
     rows = report.to_dataframe().to_dict("records")
     return [
-        {"model": label, "threshold": threshold} | {str(name): _plain(value) for name, value in row.items()}
+        {"model": subject.label, "threshold": subject.threshold}
+        | {str(name): plain(value) for name, value in row.items()}
         for row in rows
     ]
 
 
-def _plain(value: Any) -> Any:
-    """A plain value; None where a number is missing."""
-    if not isinstance(value, int | float | np.generic) or isinstance(value, bool):
-        return value
-    number = float(value)
-    return number if np.isfinite(number) else None
+# --- claims -----------------------------------------------------------------------------------------
+
+LESS_ATTENTION = Claim(
+    text="Words of the same topic attend to each other less than the pairs that co-occur most often (quotient)",
+    source=SOURCE,
+    paper="0.88 to 0.89",
+    below=1.0,
+)
+MORE_SIMILAR = Claim(
+    text="Embeddings of one topic are more similar than those of the pairs that co-occur most often (quotient)",
+    source=SOURCE,
+    paper="1.32 to 1.48",
+    above=1.0,
+)
+SIMILAR_WHEN_MATCHED = Claim(
+    text="Embeddings of the same topic are more similar also at equal co-occurrence and frequency (ratio)",
+    source=SECTION,
+    paper="conjectured, not measured",
+    above=1.0,
+)
+ATTENTION_WHEN_MATCHED = replace(
+    SIMILAR_WHEN_MATCHED,
+    text="Attention within a topic is higher also at equal co-occurrence, frequency and distance (ratio)",
+)
+_STATEMENTS = (LESS_ATTENTION, MORE_SIMILAR, SIMILAR_WHEN_MATCHED, ATTENTION_WHEN_MATCHED)
+
+
+def _comparisons(result: RecipeResult) -> Iterator[Claim]:
+    reports = result.of(MatchedReport)
+    for setting, subject in result.subjects.items():
+        if subject.missing:
+            for statement in _STATEMENTS:
+                yield replace(statement, setting=setting, not_checked=subject.missing)
+            continue
+        for row in result.tables["table2"]:
+            if (row["model"], row["threshold"]) == (subject.label, subject.threshold):
+                yield _average_claim(row, setting)
+        yield _similar_when_matched(reports[setting], setting)
+        yield _attention_when_matched(reports[setting], setting)
 
 
 def _average_claim(row: Mapping[str, Any], setting: str) -> Claim:
-    less = row["score"] == "attention"
-    text, paper = (LESS_ATTENTION, "0.88 to 0.89") if less else (MORE_SIMILAR, "1.32 to 1.48")
+    statement = LESS_ATTENTION if row["score"] == "attention" else MORE_SIMILAR
     if row["paper_quotient"] is not None:
-        paper = f"{row['paper_quotient']:.3g}"
-    reason, found = "", ""
+        statement = replace(statement, paper=f"{row['paper_quotient']:.3g}")
     if row["quotient"] is None:
-        reason = _NO_PAIRS
-    else:
-        found = (
-            f"{_between(row['low'], row['high'])}; same topic {row['same_topic']:.4g}, the {row['pairs']:,} most "
-            f"frequent pairs {row['most_frequent']:.4g}, different topics {_short(row['different_topic'])}"
-        )
-        if not _is_bert(row["model"]):
-            reason = f"the paper says it of BERT; of this model it is {row['quotient']:.4g}, {found}"
-        elif not _decides(row["low"], row["high"]):
-            reason = f"undecided: {row['quotient']:.4g}, {found}"
-    return Claim(
-        text,
-        SOURCE,
-        paper,
-        measured=nan if row["quotient"] is None else row["quotient"],
-        above=-inf if less else 1.0,
-        below=1.0 if less else inf,
-        setting=setting,
-        detail=found,
-        not_checked=reason,
+        return replace(statement, setting=setting, not_checked=_NO_PAIRS)
+    detail = (
+        f"{_between(row['low'], row['high'])}; same topic {row['same_topic']:.4g}, the {row['pairs']:,} most "
+        f"frequent pairs {row['most_frequent']:.4g}, different topics {_short(row['different_topic'])}"
     )
+    reason = ""
+    if not _is_bert(row["model"]):
+        reason = f"the paper says it of BERT; of this model it is {row['quotient']:.4g}, {detail}"
+    elif not _decides(row["low"], row["high"]):
+        reason = f"undecided: {row['quotient']:.4g}, {detail}"
+    return replace(statement, measured=row["quotient"], setting=setting, detail=detail, not_checked=reason)
 
 
 def _is_bert(label: str) -> bool:
@@ -452,32 +421,37 @@ def _is_bert(label: str) -> bool:
 _NO_PAIRS = "no pair of one of the two kinds is in the documents: measure more documents, or larger topics"
 
 
-def _matched_claim(report: MatchedReport, score: str, setting: str) -> Claim:
-    found = report.cosine if score == "cosine" else report.attention
-    way = "co-occurrence and frequency" if score == "cosine" else WITH_DISTANCE
-    assert found is not None
-    place = [*MATCHED_ON, WITH_DISTANCE].index(way)
-    cell, text, paper = found[place], NOT_EXPLAINED[score], "conjectured, not measured"
-    if not np.isfinite(cell.ratio):
-        return Claim(text, SECTION, paper, above=1.0, setting=setting, not_checked=found.reason or _NO_PAIRS)
-    low, high = (nan, nan) if cell.interval is None else cell.interval
-    coverage = report.coverage["attention" if score == "attention" else "embeddings"][place]
-    survives = report.surviving("attention" if score == "attention" else "cosine")[place]
-    told = (
-        f"{_between(_plain(low), _plain(high))}; without matching {float(found.ratio[0]):.4g}; {survives:.0%} of the "
+def _similar_when_matched(report: MatchedReport, setting: str) -> Claim:
+    place = [*MATCHED_ON].index("co-occurrence and frequency")
+    coverage, survives = report.coverage["embeddings"][place], report.surviving("cosine")[place]
+    return _matched_claim(
+        replace(SIMILAR_WHEN_MATCHED, setting=setting), report.cosine, place, coverage, survives
+    )
+
+
+def _attention_when_matched(report: MatchedReport, setting: str) -> Claim:
+    assert report.attention is not None
+    place = [*MATCHED_ON, WITH_DISTANCE].index(WITH_DISTANCE)
+    coverage, survives = report.coverage["attention"][place], report.surviving("attention")[place]
+    return _matched_claim(
+        replace(ATTENTION_WHEN_MATCHED, setting=setting), report.attention, place, coverage, survives
+    )
+
+
+def _matched_claim(
+    statement: Claim, contrast: Contrast, place: int, coverage: float, survives: float
+) -> Claim:
+    """A statement about what is left of a contrast in one way of matching."""
+    cell = contrast[place]
+    ratio, (low, high) = float(cell.ratio), interval_of(cell)
+    if not isfinite(ratio):
+        return replace(statement, not_checked=contrast.reason or _NO_PAIRS)
+    detail = (
+        f"{_between(plain(low), plain(high))}; without matching {float(contrast.ratio[0]):.4g}; {survives:.0%} of the "
         f"difference is left; {coverage:.0%} of the same-topic pairs could be matched"
     )
-    undecided = "" if _decides(_plain(low), _plain(high)) else f"undecided: {float(cell.ratio):.4g}, {told}"
-    return Claim(
-        text,
-        SECTION,
-        paper,
-        measured=float(cell.ratio),
-        above=1.0,
-        setting=setting,
-        detail=told,
-        not_checked=undecided,
-    )
+    undecided = "" if _decides(plain(low), plain(high)) else f"undecided: {ratio:.4g}, {detail}"
+    return replace(statement, measured=ratio, detail=detail, not_checked=undecided)
 
 
 def _decides(low: float | None, high: float | None) -> bool:
@@ -493,32 +467,27 @@ def _short(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"
 
 
-def _not_checked(missing: Missing) -> list[Claim]:
-    about: list[tuple[str, str, str, float, float]] = [
-        (LESS_ATTENTION, SOURCE, "0.88 to 0.89", -inf, 1.0),
-        (MORE_SIMILAR, SOURCE, "1.32 to 1.48", 1.0, inf),
-        *((text, SECTION, "conjectured, not measured", 1.0, inf) for text in NOT_EXPLAINED.values()),
-    ]
-    return [
-        Claim(
-            text, source, paper, above=above, below=below, setting=missing.label, not_checked=missing.reason
-        )
-        for text, source, paper, above, below in about
-    ]
-
-
 # --- figures ----------------------------------------------------------------------------------------
 
 
-def draw(result: RecipeResult) -> "dict[str, Figure]":
+def _figures(result: RecipeResult) -> "dict[str, Figure]":
     """The quotients of Table 2 beside the paper's, and what is left by what pairs have in common."""
     from topic_probe.show.bars import matched_forest, quotient_forest
 
     if "table2" not in result.tables:
         return {}
     axes = {"table2": quotient_forest(result.tables["table2"])}
-    for setting, report in result.reports["matched"].items():
-        assert isinstance(report, MatchedReport)
+    for setting, report in result.of(MatchedReport).items():
         axes[f"matched, {setting}"] = matched_forest(report, title=setting)
     figures = {name: drawn.get_figure(root=True) for name, drawn in axes.items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+RECIPE = Recipe(
+    name="table2",
+    title="words of the same topic beside words that merely co-occur",
+    source=SOURCE,
+    measure=measure,
+    claims=(_comparisons,),
+    figures=_figures,
+)

@@ -6,20 +6,17 @@ import matplotlib
 import numpy as np
 import pytest
 
-from topic_probe.paper import figure1, figure2, figure4, figure10, landscape, table3
+from topic_probe.paper import figure1, figure2, figure4, figure10, landscape, reproduce, table3
 
-FAST = {
-    "figure1": (figure1, "full, squared, Adam"),
-    "figure2": (figure2, "value, squared, Adam, L2"),
-}
+FAST = {"figure1": "full, squared, Adam", "figure2": "value, squared, Adam, L2"}
 
 
 @pytest.fixture(autouse=True)
 def _short_trainings(monkeypatch):
     """What is drawn does not depend on how far a training went."""
     for module in (figure1, figure2, figure4, figure10, landscape, table3):
-        settings = [replace(one, train=replace(one.train, steps=30)) for one in module.QUICK_SETTINGS]
-        monkeypatch.setattr(module, "QUICK_SETTINGS", tuple(settings))
+        settings = [replace(one, train=replace(one.train, steps=30)) for one in module.RECIPE.quick_settings]
+        monkeypatch.setattr(module, "RECIPE", replace(module.RECIPE, quick_settings=tuple(settings)))
 
 
 def maps(figure):
@@ -28,8 +25,8 @@ def maps(figure):
 
 @pytest.mark.parametrize("name", FAST)
 def test_block_figures_show_the_matrix_of_every_setting(name):
-    module, setting = FAST[name]
-    result = module.run(quick=True, only=[setting])
+    setting = FAST[name]
+    result = reproduce(name, quick=True, only=[setting])
     drawn = result.figures()
     (panel,) = maps(drawn["blocks"])
     kind = "embeddings" if name == "figure1" else "weights"
@@ -45,7 +42,7 @@ def test_block_figures_show_the_matrix_of_every_setting(name):
 
 def test_w_v_itself_is_what_figure_2_shows():
     setting = "value, squared, Adam, L2"
-    result = figure2.run(quick=True, only=[setting])
+    result = reproduce("figure2", quick=True, only=[setting])
     W_V = result.run(setting).history.tensors["W_V"].numpy()
     shown = maps(result.figures()["blocks"])[0].get_images()[0].get_array()
     np.testing.assert_allclose(
@@ -55,7 +52,7 @@ def test_w_v_itself_is_what_figure_2_shows():
 
 def test_figure_4_has_a_column_for_every_choice_of_hyperparameters_and_a_curve_for_every_seed():
     names = [setting.name for setting in figure4.QUICK_SETTINGS if "SGD" in setting.name]
-    result = figure4.run(quick=True, only=names)
+    result = reproduce("figure4", quick=True, only=names)
     figure = result.figures()["stages"]
     assert len(figure.axes) == 4 * 2
     assert [ax.get_title().partition("\n")[0] for ax in figure.axes[:2]] == [
@@ -68,7 +65,7 @@ def test_figure_4_has_a_column_for_every_choice_of_hyperparameters_and_a_curve_f
 
 
 def test_table_3_draws_the_means_it_checks():
-    result = table3.run(quick=True)
+    result = reproduce("table3", quick=True)
     ax = result.figures()["attention"].axes[0]
     tops = [bar.get_y() + bar.get_height() for bar in ax.patches]
     parts = ("same_word", "same_topic", "different_topic")
@@ -82,7 +79,7 @@ def test_table_3_draws_the_means_it_checks():
 
 def test_the_landscape_recipe_draws_every_world_and_saves_without_touching_settings(tmp_path):
     before = dict(matplotlib.rcParams)
-    result = landscape.run(quick=True)
+    result = reproduce("landscape", quick=True)
     figures = result.figures()
     titles = [ax.get_title() for ax in figures["worlds"].axes if ax.get_title()]
     assert (

@@ -1,0 +1,175 @@
+"""Settings of recipes, and what training them gives."""
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from topic_probe.toy.masking import Loss
+from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.theory.losses import RegimeName
+from topic_probe.toy.world import World
+from topic_probe.train.bert import TextConfig, build_bert
+from topic_probe.train.history import History, OptimizerName, TrainConfig
+from topic_probe.train.loop import train_text, train_toy
+from topic_probe.train.tasks import TrainingText
+
+Pair = tuple[Loss, OptimizerName]
+CE_SGD: Pair = ("cross_entropy", "sgd")
+CE_ADAM: Pair = ("cross_entropy", "adam")
+SQ_SGD: Pair = ("squared", "sgd")
+SQ_ADAM: Pair = ("squared", "adam")
+PAIRS = (CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM)
+"""Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
+
+PAPER_RATE = 0.01
+NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
+ROWS = 2000
+"""Rows that a history of a recipe has at most, however long the training."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training of a recipe.
+
+    Attributes:
+        name: Unique within the recipe.
+        toy: The model, a toy or a BERT that is trained on text.
+        train: The training.
+        seed: Of the initialisation.
+        seconds: What the training took when it was measured, on one core of a two-core machine.
+    """
+
+    name: str
+    toy: ToyConfig | TextConfig
+    train: TrainConfig
+    seed: int = 0
+    seconds: float = nan
+
+    @property
+    def pair(self) -> Pair:
+        """Loss and optimizer."""
+        return self.train.loss, self.train.optimizer
+
+    @property
+    def regime(self) -> str:
+        """What of a toy is trained."""
+        assert isinstance(self.toy, ToyConfig)
+        return self.toy.regime
+
+    @property
+    def world(self) -> World:
+        """Where the documents of a toy come from."""
+        assert isinstance(self.toy, ToyConfig)
+        return self.train.world or self.toy.world
+
+    def shifted(self, seed: int) -> "Setting":
+        """The same with other random numbers."""
+        train = replace(self.train, seed=self.train.seed + seed)
+        return replace(self, seed=self.seed + seed, train=train)
+
+
+def pair_setting(
+    regime: RegimeName, pair: Pair, steps: int, *, seconds: float, suffix: str = "", **changes: Any
+) -> Setting:
+    """A regime trained with a loss and an optimizer, at the paper's rate of 0.01 unless ``changes`` says otherwise.
+
+    ``changes`` are fields of `TrainConfig`, or ``noise``, ``init`` and ``world`` of `ToyConfig`.
+    """
+    of_toy = {name: changes.pop(name) for name in ("noise", "init", "world") if name in changes}
+    loss, optimizer = pair
+    given = {"learning_rate": PAPER_RATE, "record_every": max(1, steps // ROWS), **changes}
+    return Setting(
+        name=f"{regime}, {NAMES[loss]}, {NAMES[optimizer]}{suffix}",
+        toy=ToyConfig(regime=regime, **of_toy),
+        train=TrainConfig(loss=loss, optimizer=optimizer, steps=steps, **given),
+        seconds=seconds,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came out of a setting.
+
+    Attributes:
+        setting: What was trained.
+        history: Losses, norms, and the tensors at the end.
+        seconds: How long the training took, 0 if it was read from a checkpoint.
+    """
+
+    setting: Setting
+    history: History
+    seconds: float
+
+    def model(self) -> nn.Module:
+        """The trained model, a new one at every call."""
+        return self.history.model()
+
+
+def choose(settings: Sequence[Setting], only: Collection[str] | None, seed: int) -> tuple[Setting, ...]:
+    """The settings that are wanted, in their order, with the wanted random numbers."""
+    known = [setting.name for setting in settings]
+    for name in sorted(set(only or ()) - set(known)):
+        raise ValueError(f"no setting {name!r} in this recipe; there are: {'; '.join(known)}")
+    return tuple(setting.shifted(seed) for setting in settings if only is None or setting.name in only)
+
+
+def train_all(
+    settings: Iterable[Setting],
+    *,
+    text: TrainingText | None = None,
+    folder: Path | None = None,
+    progress: bool = False,
+) -> tuple[Trained, ...]:
+    """Every setting trained, in order; those of a BERT on the text.
+
+    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
+    repeated by another recipe that has the same setting.
+    """
+    return tuple(_train(setting, text, folder, progress=progress) for setting in settings)
+
+
+def _train(setting: Setting, text: TrainingText | None, folder: Path | None, *, progress: bool) -> Trained:
+    start = time.perf_counter()
+    path = None if folder is None else folder / _checkpoint(setting, text)
+    finished_before = path is not None and path.exists()
+    if isinstance(setting.toy, TextConfig):
+        model = build_bert(setting.toy, seed=setting.seed)
+        history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
+    else:
+        model = build_toy(setting.toy, seed=setting.seed)
+        history = train_toy(model, setting.train, checkpoint=path, checkpoint_every=20_000, progress=progress)
+    if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
+        end_if_stopped(setting.name, history.stopped)
+    seconds = time.perf_counter() - start
+    return Trained(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
+
+
+def _checkpoint(setting: Setting, text: TrainingText | None) -> str:
+    facts = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
+    if text is not None:
+        facts["text"] = text.fingerprint
+    return f"{slug(setting.name)}-{digest(facts)[:10]}.safetensors"
+
+
+def end_if_stopped(what: str, stopped: str | None) -> None:
+    """An interruption ends the recipe; with a folder the next call goes on from it."""
+    if stopped:
+        raise KeyboardInterrupt(f"{what}: {stopped}")
+
+
+def digest(facts: Any) -> str:
+    """A name for what depends on these facts, which are plain values."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def slug(name: str) -> str:
+    """A name for a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
