@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from topic_probe import storage
+from topic_probe.report import load_report
 from topic_probe.toy import theory
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
@@ -740,6 +741,7 @@ def test_a_history_of_the_version_before_loads_with_its_model():
     history = History.load(SAVED_BEFORE / "history")
     numbers = json.loads((SAVED_BEFORE / "numbers.json").read_text())["history"]
     assert history.loss.tolist() == numbers["loss"]
+    assert load_report(SAVED_BEFORE / "history") == history
     assert (history.steps[-1], history.last_step, history.stopped) == (40, 40, "finished")
     assert torch.equal(toy_tensors(history.model())["W_V"], history.tensors["W_V"])
 
@@ -761,6 +763,7 @@ def test_a_history_prints_as_a_few_lines_and_names_its_columns():
     assert repr(history).startswith(
         "History of 'value' training: cross_entropy, sgd 0.01, step 2 of 2; finished\nloss "
     )
+    assert "step 2 of 2; finished" in history._repr_html_()
     assert history["norm_W_V"].shape == (3,)
     with pytest.raises(KeyError, match="no column 'norm_W_X'; there are loss, penalty, norm_W_E"):
         history["norm_W_X"]

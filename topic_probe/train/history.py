@@ -194,11 +194,14 @@ class History(Report, kind="history"):
                 frame = frame.join(column, how="outer")
         return frame.rename_axis("step").reset_index()
 
-    def __repr__(self) -> str:
-        lines = [
-            f"History of {self.toy.regime!r} training: {self.train.loss}, {self.train.optimizer} "
-            f"{self.train.learning_rate}, step {self.last_step} of {self.train.steps}; {self.stopped}"
+    def _notes(self) -> list[str]:
+        return [
+            f"{self.toy.regime!r} training: {self.train.loss}, {self.train.optimizer} {self.train.learning_rate}, "
+            f"step {self.last_step} of {self.train.steps}; {self.stopped}"
         ]
+
+    def __repr__(self) -> str:
+        lines = [f"History of {note}" for note in self._notes()]
         if len(self):
             lines.append(f"loss {self.loss[0]:.4f} -> {self.loss[-1]:.4f}")
             lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]

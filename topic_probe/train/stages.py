@@ -86,7 +86,7 @@ class DynamicsReport(Report, kind="dynamics"):
     @property
     def pattern(self) -> str:
         """``two stages``, ``no two-stage pattern``, or the layers that have two stages where not all do."""
-        having = [str(layer) for layer, found in zip(self.layer, self.two_stage, strict=True) if found]
+        having = [str(layer) for layer, has in zip(self.layer, self.two_stage, strict=True) if has]
         if len(having) == len(self.layer):
             return "two stages"
         return (
@@ -145,7 +145,7 @@ def measure_dynamics(
     steps, norms = history.steps.numpy()[rows], {n: v.numpy()[rows] for n, v in history.norms.items()}
     layers = range(history.toy.n_layers)
     names = ["" if len(layers) == 1 else f".{layer}" for layer in layers]
-    found, sizes = [], []
+    every, sizes = [], []
     for name in names:
         curves = {what: norms[f"W_{what}{name}"] for what in "VKQ"}
         stages = find_stages(
@@ -159,17 +159,17 @@ def measure_dynamics(
             smooth=smooth,
         )
         turned = history.rotations.get(f"W_V{name}")
-        found.append(stages)
+        every.append(stages)
         sizes.append(_sizes(stages, steps, curves, None if turned is None else turned.numpy()[rows]))
     growth, change, late_growth, late_rotation = np.array(sizes).T
     return DynamicsReport(
         layer=tuple(layers),
-        value_start=np.array([stages.value_start for stages in found]),
-        value_flat=np.array([stages.value_flat for stages in found]),
-        key_start=np.array([stages.key_start for stages in found]),
-        query_start=np.array([stages.query_start for stages in found]),
-        two_stage=np.array([stages.reason is None for stages in found]),
-        reasons=tuple(stages.reason for stages in found),
+        value_start=np.array([stages.value_start for stages in every]),
+        value_flat=np.array([stages.value_flat for stages in every]),
+        key_start=np.array([stages.key_start for stages in every]),
+        query_start=np.array([stages.query_start for stages in every]),
+        two_stage=np.array([stages.reason is None for stages in every]),
+        reasons=tuple(stages.reason for stages in every),
         value_growth=growth,
         attention_change=change,
         late_value_growth=late_growth,
