@@ -68,7 +68,7 @@ def test_patterns_of_padded_batches_equal_hugging_faces_own_through_hooks_and_be
     found = {way: read(case.view, inputs, every_row(inputs), way) for way in ways(case.view)}
     for number, site in enumerate(case.view.sites):
         expected = own[site.stack][site.layer]
-        real = capture.queries_mask(site, inputs)
+        real = inputs.masks(site)[0]
         assert case.view.n_heads[number] == expected.shape[1] == zoo.HEADS
         for shown in found.values():
             torch.testing.assert_close(
@@ -86,7 +86,7 @@ def test_visible_keys_are_those_that_the_architecture_lets_a_query_see(name, hos
     for way in ways(case.view):
         for site, (pattern, visible) in read(case.view, inputs, every_row(inputs), way).items():
             expected = zoo.visible(name, site.stack, site.layer, inputs)
-            real = capture.queries_mask(site, inputs)
+            real = inputs.masks(site)[0]
             assert torch.equal(visible[real], expected[real])
             hidden = (~expected & real[..., None])[:, None].expand_as(pattern)
             assert not pattern[hidden].any()
@@ -157,7 +157,7 @@ def test_other_precisions_are_read_as_they_are(name, dtype):
     for way in ways(view):
         for site, (pattern, _) in read(view, inputs, every_row(inputs), way).items():
             assert pattern.dtype == dtype
-            real = capture.queries_mask(site, inputs)
+            real = inputs.masks(site)[0]
             torch.testing.assert_close(
                 pattern.transpose(1, 2)[real].double(),
                 own[site.stack][site.layer].transpose(1, 2)[real].double(),
@@ -283,7 +283,7 @@ def test_attention_that_bypasses_the_interface_in_half_of_a_model_is_not_lost():
         (stack, layer) for stack in ("encoder", "decoder", "cross") for layer in range(2)
     ]
     for site in view.sites:
-        real = capture.queries_mask(site, inputs)
+        real = inputs.masks(site)[0]
         torch.testing.assert_close(
             found[site][0].transpose(1, 2)[real], own[site.stack][site.layer].transpose(1, 2)[real]
         )
@@ -741,6 +741,14 @@ def test_generation_flags_of_a_bridge_make_a_new_trial():
     model.set_use_split_qkv_input(True)
     assert tries_anew(model)
     model.enable_compatibility_mode(no_processing=True)
+    assert tries_anew(model)
+    assert not tries_anew(model)
+
+
+@pytest.mark.parametrize("cfg", [None, {"layers": 2}])
+def test_a_module_whose_settings_are_no_object_is_no_hindrance(cfg):
+    model = opening.open_model(zoo.make("bert-headless"))
+    attention_layer(model).cfg = cfg
     assert tries_anew(model)
     assert not tries_anew(model)
 

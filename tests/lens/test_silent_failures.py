@@ -67,7 +67,7 @@ def assert_true_patterns(view, model):
     found = read(view)
     assert len(found) == sum(map(len, own.values()))
     for site, (pattern, _) in found.items():
-        real = capture.queries_mask(site, inputs)
+        real = inputs.masks(site)[0]
         torch.testing.assert_close(
             pattern.transpose(1, 2)[real],
             own[site.stack][site.layer].transpose(1, 2)[real],
@@ -562,8 +562,8 @@ def test_padding_stays_dark_in_the_eyes_of_the_trial_where_padded_rows_are_not_a
     pattern = (
         (inputs.mask[:, None, None, :] / inputs.mask.sum(1)[:, None, None, None]).expand(2, 1, 7, 7).clone()
     )
-    assert sites.padding_is_dark(site, pattern, inputs)
+    assert sites.check_pattern(site, pattern, inputs, whose="a model")
     pattern[1, :, 4:] = torch.nan
-    assert sites.padding_is_dark(site, pattern, inputs)
+    assert sites.check_pattern(site, pattern, inputs, whose="a model")
     pattern[1, 0, 2, 6] = 1e-6
-    assert not sites.padding_is_dark(site, pattern, inputs)
+    assert not sites.check_pattern(site, pattern, inputs, whose="a model")

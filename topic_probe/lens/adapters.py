@@ -27,14 +27,15 @@ from topic_probe.lens.huggingface import (
     Probe,
     arguments,
     attention_implementation,
-    decoder_start,
     listening,
+    probe,
+    returned_patterns,
     run,
     takes_decoder_ids,
+    trial_inputs,
     trunk,
     without_traces,
 )
-from topic_probe.lens.probing import probe, returned_patterns, trial_inputs
 from topic_probe.lens.sites import Inputs, Site, some_tokens
 
 StateReader = Callable[[int, Float[Tensor, "batch position d_model"]], None]
@@ -49,7 +50,7 @@ class Adapter(ABC):
         config: the configuration of that one.
         kind: what the host is, in a word.
         processes_weights: whether the host may have changed the weights that it was given.
-        has_decoder: whether a decoder wants tokens of its own, which then start with ``decoder_start``.
+        has_decoder: whether a decoder wants tokens of its own.
     """
 
     kind = "hooked"
@@ -59,7 +60,7 @@ class Adapter(ABC):
         self.model: Any = model
         self.inside: Any = None
         self.config: Any = None
-        self.has_decoder, self.decoder_start = False, 0
+        self.has_decoder = False
 
     @property
     def name(self) -> str:
@@ -142,7 +143,6 @@ class _AroundHuggingFace(Adapter):
         self.inside = model.original_model
         self.config = getattr(self.inside, "config", None)
         self.has_decoder = takes_decoder_ids(trunk(self.inside))
-        self.decoder_start = decoder_start(self.config)
 
     def trial_inputs(self) -> Inputs:
         """With tokens for the decoder where there is one."""

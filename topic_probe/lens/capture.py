@@ -19,12 +19,16 @@ from torch import Tensor, nn
 
 from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
-from topic_probe.lens.huggingface import Probe, configs, evaluating, every_module
-from topic_probe.lens.probing import same_pattern
-from topic_probe.lens.sites import Inputs, Site, check_pattern, padding_is_dark
+from topic_probe.lens.huggingface import (
+    Probe,
+    configs,
+    decoder_start,
+    evaluating,
+    every_module,
+    same_pattern,
+)
+from topic_probe.lens.sites import Inputs, Site, check_pattern
 from topic_probe.lens.sites import key_side as key_side
-from topic_probe.lens.sites import keys_mask as keys_mask
-from topic_probe.lens.sites import queries_mask as queries_mask
 from topic_probe.lens.sites import query_side as query_side
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -68,6 +72,7 @@ class View:
         honours_padding: False where the host attends to padding whatever the mask says; documents of different length
             then never share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
+        has_decoder: whether a decoder wants tokens of its own.
     """
 
     model: Any
@@ -76,6 +81,7 @@ class View:
     n_heads: tuple[int, ...]
     honours_padding: bool
     tap: Probe | None
+    has_decoder: bool
     _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
 
     @property
@@ -85,9 +91,9 @@ class View:
         return device
 
     @property
-    def has_decoder(self) -> bool:
-        """Whether a decoder wants tokens of its own."""
-        return self.host.has_decoder
+    def decoder_start(self) -> int:
+        """The token that stands before a document in a decoder."""
+        return decoder_start(self.host.config)
 
     def inputs(self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]) -> Inputs:
         """What goes into the model for right-padded documents.
@@ -96,7 +102,7 @@ class View:
         """
         if not self.has_decoder:
             return Inputs(ids, mask).to(self.device)
-        start = torch.full_like(ids[:, :1], self.host.decoder_start)
+        start = torch.full_like(ids[:, :1], self.decoder_start)
         return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone()).to(self.device)
 
     def attention_rows(
@@ -126,7 +132,9 @@ class View:
                 "is read through='hooks'"
             )
         with evaluating(self.model):
-            if through == "hooks" or self.tap is None or has_hooks(self.model):
+            # Hooks that somebody has put on patterns are only honoured on the way through hook points.
+            hooked = any(self.model.hook_dict[site.hook_name]._forward_hooks for site in self.sites)
+            if through == "hooks" or self.tap is None or hooked:
                 self._through_hooks(inputs, rows, read)
             else:
                 numbers = {site: number for number, site in enumerate(self.sites)}
@@ -139,7 +147,7 @@ class View:
             site = self.sites[number]
             index = rows[query_side(site)].to(pattern.device)
             offsets = self._offsets(number, pattern, inputs)
-            visible = visible_by_offset(index, keys_mask(site, inputs), offsets)
+            visible = visible_by_offset(index, inputs.masks(site)[1], offsets)
             # Document by document, whole rows are copied; one gather of them all would look up every single number.
             chosen = [
                 document.index_select(1, wanted) for document, wanted in zip(pattern, index, strict=True)
@@ -156,7 +164,7 @@ class View:
         site = self.sites[number]
         if site.stack == "cross":
             return -torch.inf, torch.inf
-        lengths = queries_mask(site, inputs).sum(1)
+        lengths = inputs.masks(site)[0].sum(1)
         length = int(lengths.max())
         longest, low, high = self._widest_offsets.get(number, (0, 0, 0))
         if length > longest:
@@ -183,8 +191,8 @@ def view(model: Any) -> View:
     trial = _remembered(model)
     if trial is None:
         trial = _try_out(host)
-        remember(model, trial)
-    return View(model, host, trial.sites, trial.n_heads, trial.honours_padding, trial.tap)
+        _remember(model, trial)
+    return View(model, host, trial.sites, trial.n_heads, trial.honours_padding, trial.tap, host.has_decoder)
 
 
 def visible_by_offset(
@@ -246,11 +254,6 @@ def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head
     return by_site
 
 
-def has_hooks(model: Any) -> bool:
-    """Whether anybody has put hooks on a model's patterns; only reading through hook points honours them."""
-    return any(model.hook_dict[site.hook_name]._forward_hooks for site in sites(model))
-
-
 @contextmanager
 def without_hooks(model: Any) -> Iterator[None]:
     """Leaves out the hooks that are on a model's hook points inside the block: a trial must not trigger them."""
@@ -278,14 +281,6 @@ class Trial:
     honours_padding: bool
     tap: Probe | None
 
-    @classmethod
-    def of_probe(cls, probe: Probe) -> "Trial":
-        """The trial that an adapter-free host was built with."""
-        heads = dict(zip(probe.sites, probe.n_heads, strict=True))
-        tap = probe if probe.beside_sdpa and probe.honours_padding else None
-        places = _in_order(probe.sites)
-        return cls(places, tuple(heads[site] for site in places), probe.honours_padding, tap)
-
 
 def trial_inputs(model: Any) -> Inputs:
     """A few tokens to try a model on."""
@@ -301,20 +296,22 @@ def _try_out(host: Adapter) -> Trial:
         )
     inputs = host.trial_inputs()
     with without_hooks(host.model), evaluating(host.model):
-        shown = _checked_patterns(host, places, inputs)
-        dark = all(padding_is_dark(site, pattern, inputs) for site, pattern in shown.items())
+        shown, dark = _checked_patterns(host, places, inputs)
         tap = host.beside_sdpa() if dark else None
         if tap is not None and not _shows_the_same(tap, host, shown, inputs):
             tap = None
     return Trial(places, tuple(shown[site].shape[1] for site in places), dark, tap)
 
 
-def _checked_patterns(host: Adapter, places: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
-    """The pattern of every site, each checked as soon as it is seen."""
+def _checked_patterns(
+    host: Adapter, places: tuple[Site, ...], inputs: Inputs
+) -> tuple[dict[Site, Tensor], bool]:
+    """The pattern of every site, each checked as soon as it is seen, and whether padding stays dark in all."""
     shown: dict[Site, Tensor] = {}
+    dark: list[bool] = []
 
     def check(number: int, pattern: Tensor) -> None:
-        check_pattern(places[number], pattern, inputs, whose=host.name)
+        dark.append(check_pattern(places[number], pattern, inputs, whose=host.name))
         shown[places[number]] = pattern
 
     try:
@@ -326,7 +323,7 @@ def _checked_patterns(host: Adapter, places: tuple[Site, ...], inputs: Inputs) -
             f"{host.name} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
             "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
         ) from error
-    return shown
+    return shown, all(dark)
 
 
 def _shows_the_same(tap: Probe, host: Adapter, shown: Mapping[Site, Tensor], inputs: Inputs) -> bool:
@@ -347,7 +344,16 @@ _MODULES = tuple[ReferenceType[nn.Module], ...]
 _trials: WeakKeyDictionary[nn.Module, tuple[State, Trial, _MODULES]] = WeakKeyDictionary()
 
 
-def remember(model: Any, trial: Trial) -> None:
+def remember_probe(host: Any, known: Probe) -> None:
+    """Takes what an adapter-free host was built with for its trial."""
+    if known.sites:
+        heads = dict(zip(known.sites, known.n_heads, strict=True))
+        places = _in_order(known.sites)
+        tap = known if known.beside_sdpa and known.honours_padding else None
+        _remember(host, Trial(places, tuple(heads[site] for site in places), known.honours_padding, tap))
+
+
+def _remember(model: Any, trial: Trial) -> None:
     """Keeps what a trial has shown of a model as it is now."""
     modules = () if trial.tap is None else trial.tap.modules
     weak = replace(trial, tap=None if trial.tap is None else replace(trial.tap, modules=()))
@@ -367,18 +373,21 @@ def _state(model: Any) -> State:
     """Everything that a trial depends on, in a form that is equal as long as nothing of it has changed.
 
     Modules and their forward functions, hooks, weights by type and place, and every plain setting of modules and
-    configurations: these hold the attention implementation, TransformerLens's flags, adapters and modes.
+    configurations: these hold the attention implementation, TransformerLens's flags, adapters and modes. Settings are
+    written out, so that a later change in place is seen.
     """
-    settings = {
-        id(setting): setting for setting in (model.cfg, *configs(model)) if hasattr(setting, "__dict__")
-    }
-    return (
-        *(_state_of_module(module) for module in every_module(model)),
-        *(_plain(vars(setting)) for setting in settings.values()),
+    modules = list(every_module(model))
+    settings = [*modules, *configs(model), *(vars(module).get("cfg") for module in modules)]
+    plain = (
+        (name, repr(value))
+        for setting in {id(setting): setting for setting in settings}.values()
+        for name, value in getattr(setting, "__dict__", {}).items()
+        if _is_plain(value)
     )
+    return (*map(_structure, modules), *plain)
 
 
-def _state_of_module(module: nn.Module) -> State:
+def _structure(module: nn.Module) -> State:
     tensors = chain(module._parameters.items(), module._buffers.items())
     return (
         ref(module),
@@ -387,13 +396,8 @@ def _state_of_module(module: nn.Module) -> State:
         # Every hook that was ever put on a module has a number of its own.
         tuple(module._forward_hooks),
         tuple(module._forward_pre_hooks),
-        tuple((name, *_place(tensor)) for name, tensor in tensors if tensor is not None),
-        _plain(vars(module)),
+        tuple((name, w.shape, w.dtype, w.device) for name, w in tensors if w is not None),
     )
-
-
-def _place(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return tensor.shape, tensor.dtype, tensor.device
 
 
 def _identity(function: Any) -> object:
@@ -403,11 +407,6 @@ def _identity(function: Any) -> object:
         return ref(function) if bound is None else (ref(function.__func__), ref(bound))
     except (TypeError, AttributeError):  # what cannot be referred to is never recognised
         return object()
-
-
-def _plain(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The settings that are plain values, written out, so that a later change in place is seen."""
-    return tuple((name, repr(value)) for name, value in settings.items() if _is_plain(value))
 
 
 def _is_plain(value: object) -> bool:

@@ -242,8 +242,7 @@ def _single(inputs: Inputs, number: int) -> Inputs:
 
 
 def _difference(site: Site, batched: Any, single: Any, inputs: Inputs, number: int) -> float:
-    queries = capture.queries_mask(site, inputs)[number]
-    keys = capture.keys_mask(site, inputs)[number]
+    queries, keys = (mask[number] for mask in inputs.masks(site))
     return float((batched[:, queries][:, :, keys].double() - single.double()).abs().max())
 
 

@@ -74,7 +74,11 @@ def open_model(
         bridge = None
         if host != "huggingface":
             bridge = _bridge(source, tokenizer, required=host == "bridge")
-        return _adapter_free(source, tokenizer) if bridge is None else bridge
+        if bridge is not None:
+            return bridge
+        adapter_free: Any = build_host(source, tokenizer=tokenizer)
+        capture.remember_probe(adapter_free, adapter_free.probe)  # building it was its trial
+        return adapter_free
 
 
 def _check_has_words(model: Any) -> None:
@@ -194,7 +198,8 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    inside = share_weights(model)
+    tensors = [*model.parameters(), *model.buffers()]
+    inside = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     for config in huggingface.configs(inside):
         config._attn_implementation_internal = "eager"
     name = type(model).__name__
@@ -213,14 +218,6 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
     return bridge
 
 
-def _adapter_free(model: nn.Module, tokenizer: Any) -> Any:
-    """This package's own host around a Hugging Face model; probing the model to build it was its trial."""
-    host: Any = build_host(model, tokenizer=tokenizer)
-    if host.probe.sites:
-        capture.remember(host, capture.Trial.of_probe(host.probe))
-    return host
-
-
 def _check_bridge(bridge: Any, model: nn.Module) -> None:
     """Refuses a bridge whose patterns are not the model's own: some hooks show other tensors than they say."""
     seen = capture.view(bridge)
@@ -230,15 +227,9 @@ def _check_bridge(bridge: Any, model: nn.Module) -> None:
     tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
     for site in seen.sites:
         shown, true = theirs[site], ours.get(site)
-        real = capture.queries_mask(site, inputs)[:, None, :, None]
+        real = inputs.masks(site)[0][:, None, :, None]
         if true is None or not bool((torch.isclose(shown, true, 0, tolerance, equal_nan=True) | ~real).all()):
             raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
-
-
-def share_weights(model: nn.Module) -> nn.Module:
-    """A copy of a module tree that uses the very same parameters and buffers."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def random_init(model: Any, *, seed: int = 0) -> Any:

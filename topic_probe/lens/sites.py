@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 
@@ -41,6 +41,11 @@ class Inputs:
             raise ValueError("these inputs have no target side, which a decoder needs")
         return self.target_ids, self.target_mask
 
+    def masks(self, site: Site) -> tuple[Bool[Tensor, "batch query"], Bool[Tensor, "batch key"]]:
+        """Which queries and which keys of a site are real tokens."""
+        queries, keys = _SIDES[site.stack]
+        return self.side(queries)[1], self.side(keys)[1]
+
     def to(self, device: torch.device) -> "Inputs":
         """The same inputs on another device."""
         target_ids = None if self.target_ids is None else self.target_ids.to(device)
@@ -48,33 +53,35 @@ class Inputs:
         return Inputs(self.ids.to(device), self.mask.to(device), target_ids, target_mask)
 
 
+# Whose positions are queries and whose are keys, by stack.
+_SIDES = {
+    "self": ("source", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+}
+
+
 def query_side(site: Site) -> str:
-    """Whose positions ask at a site: "source" or, in a decoder, "target"."""
-    return "target" if site.stack in ("decoder", "cross") else "source"
+    """Whose positions attend at a site: "source" or, in a decoder, "target"."""
+    return _SIDES[site.stack][0]
 
 
 def key_side(site: Site) -> str:
     """Whose positions are attended to at a site: "source" or, within a decoder, "target"."""
-    return "target" if site.stack == "decoder" else "source"
+    return _SIDES[site.stack][1]
 
 
-def queries_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch query"]:
-    """Which queries of a site are real tokens."""
-    return inputs.side(query_side(site))[1]
+def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> bool:
+    """Refuses what cannot be the pattern of a site on these inputs; says whether its padding stays dark.
 
-
-def keys_mask(site: Site, inputs: Inputs) -> Bool[Tensor, "batch key"]:
-    """Which keys of a site are real tokens."""
-    return inputs.side(key_side(site))[1]
-
-
-def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> None:
-    """Refuses what cannot be the pattern of a site on these inputs.
+    Returns:
+        True where no real query attends to padding.
 
     Raises:
         ValueError: where the shape is another, or its numbers are not probabilities.
     """
-    queries, keys = queries_mask(site, inputs), keys_mask(site, inputs)
+    queries, keys = inputs.masks(site)
     needed = (*queries.shape, keys.shape[1])
     right_shape = pattern.ndim == 4 and (len(pattern), *pattern.shape[2:]) == needed
     # A row may sum to less than one (some models let a head attend to nothing), never to more.
@@ -85,11 +92,7 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
             f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}. Where this is a bridge, pass the Hugging Face "
             "model itself to topic_probe.open_model, which reads it without the adapter"
         )
-
-
-def padding_is_dark(site: Site, pattern: Float[Tensor, "batch head query key"], inputs: Inputs) -> bool:
-    """Whether no real query attends to padding."""
-    to_padding = queries_mask(site, inputs)[:, None, :, None] & ~keys_mask(site, inputs)[:, None, None, :]
+    to_padding = queries[:, None, :, None] & ~keys[:, None, None, :]
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
 
 
@@ -100,7 +103,8 @@ _TRIAL_LENGTH, _TRIAL_SHORTER, TRIAL_TARGET = 7, 4, 5
 
 def some_tokens(vocabulary: int, device: torch.device) -> Inputs:
     """Two documents of different length."""
-    ids = torch.arange(2 * _TRIAL_LENGTH).reshape(2, -1) % max(vocabulary - 4, 1) + min(3, vocabulary - 1)
-    mask = torch.ones(2, _TRIAL_LENGTH, dtype=torch.bool)
+    numbers = torch.arange(2 * _TRIAL_LENGTH, device=device)
+    ids = numbers.reshape(2, -1) % max(vocabulary - 4, 1) + min(3, vocabulary - 1)
+    mask = torch.ones_like(ids, dtype=torch.bool)
     mask[1, _TRIAL_SHORTER:] = False
-    return Inputs(ids, mask).to(device)
+    return Inputs(ids, mask)

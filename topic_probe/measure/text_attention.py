@@ -363,7 +363,7 @@ def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, to
     ids, special = batch.ids[0], batch.special[0]
     words = None if batch.word_index is None else batch.word_index[0]
     if name == "target":
-        start = view.host.decoder_start
+        start = view.decoder_start
         # A decoder reads one position later, behind its start token, which is nobody's word.
         ids = torch.cat([torch.tensor([start]), ids[:-1]])
         special = torch.cat([torch.tensor([True]), special[:-1]])
