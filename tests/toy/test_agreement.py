@@ -8,9 +8,8 @@ import torch
 
 from topic_probe.measure.attention import measure_attention
 from topic_probe.report import load_report
-from topic_probe.topics import Topics
 from topic_probe.toy import theory
-from topic_probe.toy.agreement import AgreementReport, measure_agreement, world_topics
+from topic_probe.toy.agreement import AgreementReport, measure_agreement
 from topic_probe.toy.lean import hooked_loss
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy, toy_parameters
@@ -253,7 +252,7 @@ def test_attention_is_what_measuring_any_model_gives(settings):
     generator = torch.Generator().manual_seed(0)
     batch = MASKING.corrupt(LDA.documents(20, generator=generator), n_words=N, generator=generator)
     wanted = measure_attention(
-        model, world_topics(LDA), [(batch.shown, batch.mask)], n_resamples=0, n_permutations=0
+        model, LDA.topics, [(batch.shown, batch.mask)], n_resamples=0, n_permutations=0
     ).overall
     ours = agreement(model, attention=True).attention
     for name, column in wanted.columns().items():
@@ -267,17 +266,6 @@ def test_attention_is_measured_only_if_asked_for():
 
 
 # -------------------------------------------------------------------- the report, and what is refused
-
-
-def test_the_topics_of_a_world_are_those_that_give_a_word_any_probability():
-    assert world_topics(WORLD) == Topics.blocks(n_topics=4, words_per_topic=3)
-    shared = world_topics(World(n_topics=3, words_per_topic=1, word_probabilities=overlapping_words(3, 1)))
-    assert shared.words.tolist() == [1, 2, 3]
-    assert shared.membership.int().tolist() == [
-        [1, 0, 1],
-        [1, 1, 0],
-        [0, 1, 1],
-    ]  # the first word, the second, ...
 
 
 def test_a_report_comes_back_from_disk_and_names_what_is_missing(tmp_path):

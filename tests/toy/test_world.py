@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from topic_probe.topics import Topics
 from topic_probe.toy.world import Documents, World, block_words, overlapping_words, zipf_words
 
 
@@ -234,6 +235,17 @@ def test_selected_documents_keep_their_tokens_and_lose_spare_padding():
     bare = Documents(documents.ids, documents.mask)
     assert bare.select(rows).topic_proportions is None
     assert len(documents.select(torch.tensor([], dtype=torch.long))) == 0
+
+
+def test_the_topics_of_a_world_are_those_that_give_a_word_any_probability():
+    assert UNIFORM.topics == Topics.blocks(n_topics=6, words_per_topic=4)
+    shared = World(n_topics=3, words_per_topic=1, word_probabilities=overlapping_words(3, 1)).topics
+    assert shared.words.tolist() == [1, 2, 3]
+    assert shared.membership.int().tolist() == [
+        [1, 0, 1],
+        [1, 1, 0],
+        [0, 1, 1],
+    ]  # the first word, the second, ...
 
 
 def test_worlds_compare_hash_and_go_through_json():

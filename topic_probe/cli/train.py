@@ -54,7 +54,6 @@ def add_to(parser: Parser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Train a toy, look at its stages and weights, save everything."""
     from topic_probe import storage
-    from topic_probe.toy.agreement import world_topics
     from topic_probe.toy.masking import Masking
     from topic_probe.toy.model import ToyConfig, build_toy
     from topic_probe.toy.world import World
@@ -68,7 +67,7 @@ def run(parsed: argparse.Namespace) -> int:
     with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
         model = build_toy(toy, **BUILD.arguments(parsed))
         history = train_toy(model, training, progress=console.progress, **TRAIN.arguments(parsed))
-        topics = world_topics(world)
+        topics = world.topics
         history.save(draft / "history")
         topics.save(draft / "topics")
         reports = _reports(history, model, topics)

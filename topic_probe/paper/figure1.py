@@ -34,7 +34,7 @@ from topic_probe.paper.toys import (
     means,
 )
 from topic_probe.paper.training import CE_ADAM, CE_SGD, SQ_ADAM, SQ_SGD, Setting, Trained, pair_setting
-from topic_probe.toy.agreement import AgreementReport, world_topics
+from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.world import World
 
 WITH_L2 = ", L2"
@@ -72,7 +72,7 @@ _DIAGONAL = "full, squared, Adam"
 def _embeddings(trained: Trained, _: Run) -> EmbeddingReport | None:
     if trained.setting.regime != "full":
         return None
-    return measure_embeddings(trained.model(), world_topics(trained.setting.world), statistic="difference")
+    return measure_embeddings(trained.model(), trained.setting.world.topics, statistic="difference")
 
 
 def _blocks(result: RecipeResult) -> Iterator[Claim]:

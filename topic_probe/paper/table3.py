@@ -27,7 +27,6 @@ from topic_probe.paper.figure10 import ATTENTION, QUICK_ATTENTION
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run
 from topic_probe.paper.toys import EVALUATION_SEED, each_training
 from topic_probe.paper.training import SQ_SGD, Setting, Trained, pair_setting
-from topic_probe.toy.agreement import world_topics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +45,7 @@ def _attention(trained: Trained, run: Run) -> AttentionReport:
     world = trained.setting.world
     generator = torch.Generator().manual_seed(EVALUATION_SEED)
     documents = world.documents(100 if run.quick else 500, generator=generator)
-    return measure_attention(trained.model(), world_topics(world), documents, n_permutations=0)
+    return measure_attention(trained.model(), world.topics, documents, n_permutations=0)
 
 
 _STATEMENT = Claim(

@@ -11,7 +11,7 @@ from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import RecipeResult, Run
 from topic_probe.paper.training import NAMES, PAIRS, Trained, train_all
 from topic_probe.report import Report
-from topic_probe.toy.agreement import AgreementReport, measure_agreement, world_topics
+from topic_probe.toy.agreement import AgreementReport, measure_agreement
 from topic_probe.toy.model import ToyConfig
 from topic_probe.train.history import History
 
@@ -55,7 +55,7 @@ def agreement(trained: Trained, run: Run) -> AgreementReport:
 
 def value_weights(trained: Trained, _: Run) -> WeightReport:
     """W_V between words."""
-    return measure_weights(trained.model(), world_topics(trained.setting.world), circuits=["ov"])
+    return measure_weights(trained.model(), trained.setting.world.topics, circuits=["ov"])
 
 
 # --- claims -----------------------------------------------------------------------------------------

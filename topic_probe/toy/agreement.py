@@ -201,7 +201,7 @@ def measure_agreement(
             "of the same number of words"
         )
     reasons: dict[str, str] = {}
-    documents, topics = _documents(world, masking, n_documents, seed), world_topics(world)
+    documents, topics = _documents(world, masking, n_documents, seed), world.topics
     logits, sums = _forward(model, documents.batches, batch_size, topics if attention else None)
     parts: tuple[dict[str, Any], ...] = (
         _losses(logits, documents, loss, reasons),
@@ -221,14 +221,6 @@ def measure_agreement(
         reasons=reasons,
         provenance=provenance(topics, model=config.to_dict(), options=options, seed=seed),
     )
-
-
-def world_topics(world: World) -> Topics:
-    """Which words belong to which topic in a world: those that a topic gives any probability."""
-    if world.word_probabilities is None:
-        return Topics.blocks(n_topics=world.n_topics, words_per_topic=world.words_per_topic)
-    words = {str(t): (row.nonzero().flatten() + 1).tolist() for t, row in enumerate(world.topic_words)}
-    return Topics.from_token_ids(words, vocabulary_size=world.vocabulary_size)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.options import check_number, check_whole
+from topic_probe.topics import Topics
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -122,6 +123,14 @@ class World:
         if self.word_probabilities is None:
             return block_words(self.n_topics, self.words_per_topic)
         return torch.tensor(self.word_probabilities, dtype=torch.float64)
+
+    @property
+    def topics(self) -> Topics:
+        """Which words belong to which topic: those that a topic gives any probability."""
+        if self.word_probabilities is None:
+            return Topics.blocks(n_topics=self.n_topics, words_per_topic=self.words_per_topic)
+        words = {str(t): (row.nonzero().flatten() + 1).tolist() for t, row in enumerate(self.topic_words)}
+        return Topics.from_token_ids(words, vocabulary_size=self.vocabulary_size)
 
     @property
     def has_disjoint_topics(self) -> bool:
