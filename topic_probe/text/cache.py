@@ -134,8 +134,8 @@ def _read(folder: Path, key: str) -> tuple[list[Document], Progress]:
         part = slice(start, stop)
         # Copies, because a slice that someone keeps would hold the whole shard in memory.
         documents.append(Document(ids[part].clone(), words[part] - 1, special[part].clone(), source))
-    told = saved.content["progress"]
-    return documents, Progress(**{**told, "counts": Counts.of(told["counts"])})
+    progress = saved.content["progress"]
+    return documents, Progress(**{**progress, "counts": Counts.of(progress["counts"])})
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> np.ndarray:

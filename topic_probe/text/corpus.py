@@ -212,11 +212,11 @@ class Corpus:
         return {**self.source.describe(), "shard_index": self.shard_index, "n_shards": self.n_shards}
 
     def __repr__(self) -> str:
-        told = ", ".join(
+        described = ", ".join(
             f"{name}={value!r}" for name, value in self.source.describe().items() if value is not None
         )
         share = f", share {self.shard_index} of {self.n_shards}" if self.n_shards > 1 else ""
-        return f"Corpus({told}{share})"
+        return f"Corpus({described}{share})"
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -433,14 +433,14 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
 def _provenance(reading: Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
     from importlib.metadata import version
 
-    told = getattr(documents, "provenance", None)
+    corpus = getattr(documents, "provenance", None)
     return {
         "documents": reading.counts.documents,
         "tokens": reading.counts.tokens,
         "documents_without_words": reading.counts.without_words,
         "left_out": reading.counts.summary()["left_out"],
         "stopped": stopped,
-        "corpus": told if isinstance(told, Mapping) else None,
+        "corpus": corpus if isinstance(corpus, Mapping) else None,
         "versions": {name: version(name) for name in ("gensim", "numpy")},
     }
 

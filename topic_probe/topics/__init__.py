@@ -1,4 +1,12 @@
-"""Which vocabulary entries belong to which topic."""
+"""Which vocabulary entries belong to which topic: the table that every measurement looks up.
+
+What a user gives is checked and made uniform (`lists`: ids and words; `models`: the matrix of any topic model), words
+are looked up with a tokenizer (`vocabulary`), and all of it becomes `Topics`, which knows for every entry its topics,
+the group of entries with the same topics, and the form that it shares with other spellings of the same word. A module
+imports only from those above it: vocabulary, lists, models, topics.
+
+A new way to make topics is a constructor of `topics.Topics` that ends in `topics._assemble`.
+"""
 
 from topic_probe.topics.topics import Coverage as Coverage
 from topic_probe.topics.topics import Topics as Topics
