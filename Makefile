@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-tl3 lint bench demo notebooks reference
+.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference readme
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -21,6 +21,10 @@ venv: .venv/ready
 # One torch thread for each worker: more would fight over the cores.
 test: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses $(WORKERS) $(ARGS)
+
+# What takes ten seconds or more is left out.
+test-fast: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(ARGS)
 
 test-tl3: .venv-tl3/ready
 	OMP_NUM_THREADS=1 .venv-tl3/bin/python -m pytest --numprocesses $(WORKERS) $(ARGS)
@@ -40,9 +44,12 @@ MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_s
 demo: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --overwrite --out reproduced --models "MiniLM=$(MINILM)" || test $$? = 1
 
-# Outputs of the notebooks, and the reference, are kept; these make them anew.
+# Outputs of the notebooks, the reference, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python demos/run_notebooks.py --model "$(MINILM)"
 
 reference: .venv/ready
 	.venv/bin/python demos/build_reference.py
+
+readme: .venv/ready
+	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_result
