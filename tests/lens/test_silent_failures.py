@@ -540,7 +540,7 @@ def test_something_else_than_a_pattern_at_a_pattern_hook_is_refused():
 )
 def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern(pattern, values):
     hooked = opening.open_model(zoo.make("bert-headless"))
-    inputs = capture.trial_inputs(hooked)
+    inputs = capture.view(hooked).host.trial_inputs()
     with pytest.raises(ValueError, match=f"is not an attention pattern: needed .*{values}"):
         sites.check_pattern(capture.sites(hooked)[0], pattern, inputs, whose="a model")
 

@@ -188,14 +188,17 @@ class HuggingFaceAdapter(_AroundHuggingFace):
     kind = "adapter-free"
     processes_weights = False
 
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.probe: Probe = model.probe
+
     def sites(self) -> tuple[Site, ...]:
         """The calls of attention that the probe has seen."""
-        known: Probe = self.model.probe
-        return known.sites
+        return self.probe.sites
 
     def no_sites(self) -> str:
         """Why the probe could read nothing."""
-        return str(self.model.probe.reason)
+        return self.probe.reason
 
     def run(self, inputs: Inputs) -> Any:
         """The host switches attention by itself."""
@@ -203,8 +206,7 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def beside_sdpa(self) -> Probe | None:
         """The probe that the host was built with."""
-        known: Probe = self.model.probe
-        return known if known.beside_sdpa else None
+        return self.probe if self.probe.beside_sdpa else None
 
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """As the model returns them."""
@@ -215,13 +217,12 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def head_weights(self, site: Site) -> HeadWeights:
         """The projections of the module behind the call."""
-        known: Probe = self.model.probe
-        if not known.modules:
+        if not self.probe.modules:
             raise ValueError(
                 f"{type(self.inside).__name__} hides its attention layers, so the weights of its heads cannot be read"
             )
-        call = [other.hook_name for other in known.sites].index(site.hook_name)
-        return heads.of_attention(self.inside, known.modules[call], known.n_heads[call])
+        call = self.probe.sites.index(site)
+        return heads.of_attention(self.inside, self.probe.modules[call], self.probe.n_heads[call])
 
 
 class BridgeAdapter(_AroundHuggingFace):

@@ -282,11 +282,6 @@ class Trial:
     tap: Probe | None
 
 
-def trial_inputs(model: Any) -> Inputs:
-    """A few tokens to try a model on."""
-    return adapter(model).trial_inputs()
-
-
 def _try_out(host: Adapter) -> Trial:
     places = _in_order(host.sites())
     if not places:

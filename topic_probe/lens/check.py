@@ -11,7 +11,6 @@ from torch import Tensor
 
 from topic_probe.lens import capture
 from topic_probe.lens.adapters import adapter
-from topic_probe.lens.huggingface import evaluating
 from topic_probe.lens.sites import Inputs, Site
 
 # The versions that the tests run with.
@@ -135,15 +134,15 @@ class ModelCheck:
             ("word embeddings", sizes),
             ("context", "no limit" if self.context_length is None else f"{self.context_length:,} tokens"),
             ("weights", f"{self.dtype} on {self.device}"),
-            ("versions", ", ".join(f"{name} {found}" for name, found in self.versions.items())),
+            ("versions", ", ".join(f"{name} {own}" for name, own in self.versions.items())),
             ("tested with these", f"no: {', '.join(self.untested)}" if self.untested else "yes"),
         ]
 
     def _stack(self, stack: Stack) -> str:
         heads = sorted(set(stack.heads))
         each = str(heads[0]) if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
-        seen = "causal" if stack.causal else "in both directions"
-        return f"{stack.name}: {stack.layers} layers × {each} heads, {seen}"
+        direction = "causal" if stack.causal else "in both directions"
+        return f"{stack.name}: {stack.layers} layers × {each} heads, {direction}"
 
 
 _ALONE = ": documents of different length never share a batch"
@@ -166,12 +165,10 @@ def check_model(model: Any) -> ModelCheck:
         model: what `open_model` gives. It comes back as it was.
     """
     try:
-        seen, reason = capture.view(model), ""
+        view, reason = capture.view(model), ""
     except ValueError as error:
-        seen, reason = None, str(error)
-    found: dict[str, Any] = {"stacks": (), "row_error": nan, "batch_error": nan}
-    if seen is not None:
-        found = _attention(seen)
+        view, reason = None, str(error)
+    attention = _NO_ATTENTION if view is None else _attention(view)
     described = capture.describe(model)
     tolerance = TOLERANCE.get(getattr(torch, described["dtype"]), 1e-5)
     table = capture.word_embeddings(model, check=False)
@@ -180,12 +177,12 @@ def check_model(model: Any) -> ModelCheck:
         model=described["host"],
         name=described["name"],
         host=adapter(model).kind,
-        attention=seen is not None,
+        attention=view is not None,
         reason=reason,
-        rows_sum_to_one=found["row_error"] <= tolerance,
-        honours_padding=seen is not None and seen.honours_padding,
-        batch_changes_nothing=found["batch_error"] <= tolerance,
-        fused=seen is not None and seen.tap is not None,
+        rows_sum_to_one=attention["row_error"] <= tolerance,
+        honours_padding=view is not None and view.honours_padding,
+        batch_changes_nothing=attention["batch_error"] <= tolerance,
+        fused=view is not None and view.tap is not None,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         word_numbers=_has_word_numbers(tokenizer),
         vocabulary_size=table.shape[0],
@@ -195,21 +192,24 @@ def check_model(model: Any) -> ModelCheck:
         dtype=described["dtype"],
         device=described["device"],
         versions=(versions := {package: _version(package) for package in TESTED}),
-        untested=tuple(f"{name} {found}" for name, found in versions.items() if not _is_tested(name, found)),
-        **found,
+        untested=tuple(f"{name} {own}" for name, own in versions.items() if not _is_tested(name, own)),
+        **attention,
     )
 
 
-def _attention(seen: capture.View) -> dict[str, Any]:
+_NO_ATTENTION: Mapping[str, Any] = {"stacks": (), "row_error": nan, "batch_error": nan}
+
+
+def _attention(view: capture.View) -> Mapping[str, Any]:
     """Stacks, and what is off in the patterns of two documents of different length."""
-    inputs = capture.trial_inputs(seen.model)
-    with capture.without_hooks(seen.model), evaluating(seen.model):
-        together = capture.patterns(seen.model, inputs)
-        alone = [capture.patterns(seen.model, _single(inputs, number)) for number in range(len(inputs.ids))]
-    heads = dict(zip(seen.sites, seen.n_heads, strict=True))
+    inputs = view.host.trial_inputs()
+    with capture.without_hooks(view.model):
+        together = capture.patterns(view.model, inputs)
+        alone = [capture.patterns(view.model, _single(inputs, number)) for number in range(len(inputs.ids))]
+    heads = dict(zip(view.sites, view.n_heads, strict=True))
     stacks = []
-    for name in dict.fromkeys(site.stack for site in seen.sites):
-        sites = [site for site in seen.sites if site.stack == name]
+    for name in dict.fromkeys(site.stack for site in view.sites):
+        sites = [site for site in view.sites if site.stack == name]
         causal = name != "cross" and all(_is_causal(together[site]) for site in sites)
         stacks.append(Stack(name, len(sites), tuple(heads[site] for site in sites), causal))
     sums = [pattern.double().sum(-1) for patterns in alone for pattern in patterns.values()]
@@ -219,7 +219,7 @@ def _attention(seen: capture.View) -> dict[str, Any]:
         "batch_error": _largest(
             _difference(site, together[site][number], patterns[site][0], inputs, number)
             for number, patterns in enumerate(alone)
-            for site in seen.sites
+            for site in view.sites
         ),
     }
 
@@ -241,12 +241,12 @@ def _single(inputs: Inputs, number: int) -> Inputs:
     return Inputs(*source, inputs.target_ids[rows, target], inputs.target_mask[rows, target])
 
 
-def _difference(site: Site, batched: Any, single: Any, inputs: Inputs, number: int) -> float:
+def _difference(site: Site, batched: Tensor, single: Tensor, inputs: Inputs, number: int) -> float:
     queries, keys = (mask[number] for mask in inputs.masks(site))
     return float((batched[:, queries][:, :, keys].double() - single.double()).abs().max())
 
 
-def _is_causal(pattern: Any) -> bool:
+def _is_causal(pattern: Tensor) -> bool:
     return capture.seen_offsets(pattern[0])[1] <= 0
 
 
@@ -265,5 +265,5 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _is_tested(package: str, found: str | None) -> bool:
-    return found is not None and any(f"{found}.".startswith(f"{known}.") for known in TESTED[package])
+def _is_tested(package: str, own: str | None) -> bool:
+    return own is not None and any(f"{own}.".startswith(f"{known}.") for known in TESTED[package])

@@ -220,12 +220,12 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
 
 def _check_bridge(bridge: Any, model: nn.Module) -> None:
     """Refuses a bridge whose patterns are not the model's own: some hooks show other tensors than they say."""
-    seen = capture.view(bridge)
-    inputs = capture.trial_inputs(bridge)
+    view = capture.view(bridge)
+    inputs = view.host.trial_inputs()
     theirs = capture.patterns(bridge, inputs)
     ours = capture.patterns(build_host(model), inputs)
     tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
-    for site in seen.sites:
+    for site in view.sites:
         shown, true = theirs[site], ours.get(site)
         real = inputs.masks(site)[0][:, None, :, None]
         if true is None or not bool((torch.isclose(shown, true, 0, tolerance, equal_nan=True) | ~real).all()):
