@@ -300,3 +300,16 @@ def test_readers_see_whole_results_while_processes_overwrite_them(ways, tmp_path
     put(tmp_path / "out", 1, overwrite=True)
     assert names(tmp_path) == ["out"]
     assert len(names(tmp_path / "out")) == 2
+
+
+def test_a_disk_that_fills_up_when_a_draft_is_synced_is_an_error(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(OSError, match="No space left"),
+        draft(tmp_path / "page.html", file=True) as place,
+    ):
+        place.write_text("all of it")
+    assert list(tmp_path.iterdir()) == []

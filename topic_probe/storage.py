@@ -19,7 +19,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -370,7 +370,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def _sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, have reached the disk."""
-    with suppress(OSError):  # some systems cannot do that for folders
+    # Some systems cannot do that for folders; a file that does not reach the disk is an error.
+    with suppress(OSError) if path.is_dir() else nullcontext():
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
