@@ -13,9 +13,9 @@ from topic_probe.paper import RECIPES, recipe_named, reproduce
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, run_recipe
 from topic_probe.paper.toys import agreement, each_training
-from topic_probe.paper.training import PAIRS, Setting, choose, pair_setting, slug, train_all
+from topic_probe.paper.training import PAIRS, Setting, slug
 from topic_probe.toy.agreement import AgreementReport
-from topic_probe.toy.model import ToyConfig, toy_tensors
+from topic_probe.toy.model import ToyConfig
 from topic_probe.train.history import History, TrainConfig
 
 SHARED_MODULES = {"__init__", "claims", "training", "recipe", "toys", "pretrained"}
@@ -102,72 +102,7 @@ def test_an_option_that_a_recipe_does_not_take_is_refused_with_the_one_that_was_
         reproduce("table1", table=None)
 
 
-# -------------------------------------------------------------------- settings
-
-
-def test_a_pair_setting_is_at_the_rate_of_the_paper_unless_told_otherwise():
-    setting = pair_setting(
-        "value", ("squared", "sgd"), 6000, seconds=1.0, l2=0.1, noise=0.5, init="near-zero"
-    )
-    assert setting.name == "value, squared, SGD"
-    assert (setting.train.learning_rate, setting.train.l2, setting.train.record_every) == (0.01, 0.1, 3)
-    assert (setting.toy.noise, setting.toy.init) == (0.5, "near-zero")
-    assert pair_setting("value", PAIRS[0], 5, seconds=1.0, learning_rate=2.0).train.learning_rate == 2.0
-
-
-def test_choosing_keeps_the_order_and_shifts_every_seed():
-    settings = [short("a"), short("b", seed=4), short("c")]
-    assert [s.name for s in choose(settings, ["c", "a"], 0)] == ["a", "c"]
-    (shifted,) = choose(settings, ["b"], 3)
-    assert (shifted.seed, shifted.train.seed) == (3, 7)
-    assert choose(settings, None, 0) == tuple(settings)
-
-
-# -------------------------------------------------------------------- training and results
-
-
-def test_a_trained_toy_gives_its_model_back():
-    trained = train_all([short()])[0]
-    first, second = trained.model(), trained.model()
-    assert first is not second
-    assert torch.equal(toy_tensors(first)["W_V"], trained.history.tensors["W_V"])
-
-
-def test_with_a_folder_a_training_is_not_repeated(tmp_path, monkeypatch):
-    first = train_all([short()], folder=tmp_path)[0]
-    updates = []
-    monkeypatch.setattr("topic_probe.train.loop._Optimizer.step", lambda *_: updates.append(1))
-    again = train_all([short()], folder=tmp_path)[0]
-    assert not updates
-    assert again.seconds == 0
-    assert torch.equal(again.history.tensors["W_V"], first.history.tensors["W_V"])
-    assert torch.equal(again.history.loss, first.history.loss)
-
-
-def test_settings_that_differ_in_anything_do_not_share_a_checkpoint(tmp_path):
-    settings = [short(), short(steps=13), short(l2=0.1), replace(short(), seed=1)]
-    for setting in settings:
-        train_all([setting], folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == len(settings)
-
-
-def test_an_interrupted_training_ends_the_recipe_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    def interrupt(self, step, loss):
-        if step == 5:
-            raise KeyboardInterrupt
-        return record(self, step, loss)
-
-    from topic_probe.train.loop import _Recorder
-
-    record = _Recorder.record
-    monkeypatch.setattr(_Recorder, "record", interrupt)
-    with pytest.raises(KeyboardInterrupt, match="interrupted at step 5 of 12"):
-        train_all([short()], folder=tmp_path)
-    monkeypatch.undo()
-    resumed = train_all([short()], folder=tmp_path)[0]
-    whole = train_all([short()])[0]
-    assert torch.equal(resumed.history.tensors["W_V"], whole.history.tensors["W_V"])
-    assert torch.equal(resumed.history.loss, whole.history.loss)
+# -------------------------------------------------------------------- running and results
 
 
 def recipe(*claims, measure=None):

@@ -2,7 +2,9 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from real_text import minilm_folder
 from small_language import N_TOPICS, corpus, save_model
 from transformers import AutoModel
 
+import topic_probe as tp
 from topic_probe.paper import reproduce, table2
 from topic_probe.paper.pretrained import TextSettings, prepare_all
 from topic_probe.paper.recipe import Run
@@ -46,9 +49,10 @@ def test_averages_are_those_of_a_direct_computation(bert, result, threshold):
     words = set(word_ids(one.tokenizer).tolist())
     together = Counter()
     for article in one.articles:
-        ids = article.ids.tolist()
-        for start in range(0, len(ids), SMALL.length):
-            window = sorted(words & set(ids[start : start + SMALL.length]))
+        # Windows are as the model would see them, with a special token at either end.
+        ids, length = article.ids.tolist()[1:-1], SMALL.length - 2
+        for start in range(0, len(ids), length):
+            window = sorted(words & set(ids[start : start + length]))
             together.update(combinations(window, 2))
     size = Counter(topic.values()).most_common(1)[0][1]
     n = size * (size - 1) // 2
@@ -82,6 +86,23 @@ def test_averages_are_those_of_a_direct_computation(bert, result, threshold):
     assert found["cosine"]["quotient"] == pytest.approx(
         found["cosine"]["same_topic"] / found["cosine"]["most_frequent"]
     )
+
+
+def test_forms_of_one_word_are_no_pair_of_the_same_topic():
+    topics = replace(
+        tp.Topics.from_token_ids({"a": [0, 1, 2], "b": [3]}, vocabulary_size=5),
+        texts=("President", " president", "law", "song"),
+    )
+    compared = SimpleNamespace(
+        words=torch.arange(4),
+        topics={0.1: topics},
+        top=(torch.tensor([2]), torch.tensor([3]), torch.tensor([9])),
+        n_pairs={0.1: 1},
+    )
+    same, top, different = (flags.nonzero().tolist() for flags in table2._Comparison._flags(compared))
+    assert same == [[0, 2], [1, 2], [2, 0], [2, 1]]
+    assert top == [[2, 3], [3, 2]]
+    assert different == [[0, 3], [1, 3], [2, 3], [3, 0], [3, 1], [3, 2]]
 
 
 def test_every_average_lies_in_its_interval(result):

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, bootstrap_interval
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Contrast, bootstrap_interval, relations
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE
@@ -229,22 +229,20 @@ class _Comparison:
         rows = []
         for number, (threshold, topics) in enumerate(self.topics.items()):
             kinds = [(kinds_of_class >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
-            shared = {
-                "model": self.one.label,
-                "threshold": threshold,
-                "pairs": self.n_pairs[threshold],
-                "complete": self._complete(threshold),
+            averages = {
+                "attention": _attention_row(sums, kinds, self.run.seed),
+                "cosine": self._cosine_row(flags[3 * number : 3 * number + 3], topics),
             }
-            attention = _attention_row(sums, kinds, self.run.seed)
-            cosine = self._cosine_row(flags[3 * number : 3 * number + 3], topics)
-            rows += [{**shared, "score": score} | row | _printed(self.one.label, threshold, score)
-                     for score, row in (("attention", attention), ("cosine", cosine))]  # fmt: skip
+            for score, row in averages.items():
+                about = {**self._about(threshold), "score": score}
+                rows.append(about | row | _printed(self.one.label, threshold, score))
         return rows
 
-    def _complete(self, threshold: float) -> bool:
-        """Whether no pair of words that were not counted can be among the most frequent."""
-        counts = self.top[2][: self.n_pairs[threshold]]
-        return bool((counts > self.complete_above).all())
+    def _about(self, threshold: float) -> dict[str, Any]:
+        """Of how many pairs an average is, and whether no pair of words that were not counted can be among them."""
+        n_pairs = self.n_pairs[threshold]
+        complete = bool((self.top[2][:n_pairs] > self.complete_above).all())
+        return {"model": self.one.label, "threshold": threshold, "pairs": n_pairs, "complete": complete}
 
     def _flags(self) -> list[Bool[Tensor, "word word"]]:
         """For every threshold in turn the pairs of the same topic, of the most frequent, and of different topics."""
@@ -252,13 +250,11 @@ class _Comparison:
         first, second = (torch.searchsorted(self.words, ids) for ids in self.top[:2])
         flags = []
         for threshold, topics in self.topics.items():
-            group = topics.labels(self.words)
-            both = (group[:, None] >= 0) & (group >= 0)
-            shares = topics.shared[group[:, None], group] & both
+            relation = relations(self.words, self.words, topics)
             top = torch.zeros(n, n, dtype=torch.bool)
             rows, columns = first[: self.n_pairs[threshold]], second[: self.n_pairs[threshold]]
             top[rows, columns] = top[columns, rows] = True
-            flags += [shares.fill_diagonal_(False), top, (both & ~shares).fill_diagonal_(False)]
+            flags += [relation == SAME_TOPIC, top, relation == DIFFERENT_TOPIC]
         return flags
 
     def _cosine_row(self, flags: list[Bool[Tensor, "word word"]], topics: Topics) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def each_training(*measures: Measure) -> Callable[[Run], RecipeResult]:
 
     def measure(run: Run) -> RecipeResult:
         runs = train_all(run.settings, folder=run.folder, progress=run.progress)
-        found = ((trained.setting.name, one(trained, run)) for one in measures for trained in runs)
-        return run.result(((name, report) for name, report in found if report is not None), runs=runs)
+        reports = ((trained.setting.name, one(trained, run)) for one in measures for trained in runs)
+        return run.result(((name, report) for name, report in reports if report is not None), runs=runs)
 
     return measure
 
