@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from topic_probe.cli import build_parser, fit_topics, inputs, main, measure, reproduce, show, train
-from topic_probe.cli.options import Call, Option, Parser, add_options, mapping
+from topic_probe.cli.options import Call, Parser, add_option, add_options, mapping
 from topic_probe.cli.signatures import Argument
 from topic_probe.paper import RECIPES, recipe_named
 from topic_probe.text import sources
@@ -24,7 +24,8 @@ from topic_probe.train import history
 CALLS = {
     value.of: value
     for module in (fit_topics, inputs, measure, reproduce, show, train)
-    for value in vars(module).values()
+    for values in vars(module).values()
+    for value in (values if isinstance(values, tuple) else (values,))
     if isinstance(value, Call)
 }
 
@@ -56,8 +57,7 @@ def test_every_command_of_the_package_is_looked_at():
 @pytest.mark.parametrize("of", CALLS)
 def test_options_have_the_names_and_defaults_of_the_arguments(of):
     known = parameters(target(of))
-    for option in CALLS[of].options:
-        argument = option.argument
+    for argument in CALLS[of].options.values():
         assert argument.name in known, f"{of} takes no {argument.name}"
         default = {} if argument.pairs and argument.default is None else argument.default
         assert default == default_of(known[argument.name]), argument.name
@@ -66,7 +66,7 @@ def test_options_have_the_names_and_defaults_of_the_arguments(of):
 @pytest.mark.parametrize("of", CALLS)
 def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason(of):
     call = CALLS[of]
-    named = [*(option.argument.name for option in call.options), *call.filled, *call.without]
+    named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
     assert len(set(named)) == len(named)
     assert set(named) == set(parameters(target(of)))
     assert all(call.without.values())
@@ -74,8 +74,8 @@ def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason(of):
 
 @pytest.mark.parametrize("of", CALLS)
 def test_every_option_says_what_it_does(of):
-    for option in CALLS[of].options:
-        assert len(option.help or option.argument.help) > 3, option.written
+    for flag, argument in CALLS[of].options.items():
+        assert len(argument.help) > 3, flag
 
 
 @pytest.mark.parametrize("of", CALLS)
@@ -84,9 +84,8 @@ def test_the_choices_of_an_option_are_those_of_the_type(of):
         getattr(target(of), "__init__" if inspect.isclass(target(of)) else "__call__")
     )
     hints |= typing.get_type_hints(target(of))
-    for option in CALLS[of].options:
-        literal = next(iter(literals(hints[option.argument.name])), ())
-        assert option.argument.choices == literal, option.written
+    for flag, argument in CALLS[of].options.items():
+        assert argument.choices == next(iter(literals(hints[argument.name])), ()), flag
 
 
 def literals(hint):
@@ -98,9 +97,8 @@ def literals(hint):
 
 
 def test_the_choices_of_the_toy_are_those_it_knows():
-    choices = {
-        o.argument.name: o.argument.choices for call in (train.TOY, train.TRAINING) for o in call.options
-    }
+    calls = (train.TOY, train.TRAINING)
+    choices = {argument.name: argument.choices for call in calls for argument in call.options.values()}
     assert choices["regime"] == tuple(model.REGIMES)
     assert choices["init"] == typing.get_args(model.Init)
     assert choices["dtype"] == tuple(model.DTYPES)
@@ -111,33 +109,34 @@ def test_the_choices_of_the_toy_are_those_it_knows():
 
 def test_bool_arguments_can_be_switched_off_and_on():
     for call in CALLS.values():
-        for argument in (option.argument for option in call.options):
+        for argument in call.options.values():
             assert (argument.types == (bool,)) == isinstance(argument.default, bool), argument.name
 
 
 def test_the_commit_of_wikipedia_and_the_ways_to_split_files_are_the_ones_of_the_corpus():
-    defaults = {option.argument.name: option.argument.default for option in inputs.WIKIPEDIA_CORPUS.options}
-    assert defaults["revision"] == WIKIPEDIA[2]
-    split = next(option for option in inputs.FILES.options if option.argument.name == "split")
+    assert inputs.WIKIPEDIA_CORPUS.options["--corpus-revision"].default == WIKIPEDIA[2]
+    split = inputs.FILES.options["--split"]
     assert all(way in split.help for way in sources.SPLITS)
-    assert split.argument.choices == sources.SPLITS
+    assert split.choices == sources.SPLITS
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_takes_the_options_of_reproduce(name):
-    arguments = [option.argument.name for option in reproduce.RUN.options]
-    assert {*arguments, "progress"} <= set(recipe_named(name).options)
+    every = [argument.name for argument in reproduce.RUN.options.values()]
+    assert {*every, "progress"} <= set(recipe_named(name).options)
+    known = {argument.name for call in reproduce.SOME for argument in call.options.values()}
+    named = {"models", "corpus", "words", "tokenizer", "settings", "progress"}
+    assert set(recipe_named(name).options) <= known | named | set(every)
 
 
-def parser_of(*arguments, **settings):
-    """A parser that takes arguments as options."""
+def parser_of(argument):
+    """A parser that takes an argument as an option."""
     parser = Parser("do")
-    for argument in arguments:
-        Option(argument, argument.name.replace("_", "-"), **settings).add_to(parser)
+    add_option(parser, f"--{argument.name}", argument)
     return parser
 
 
-STEPS = Argument("n_steps", "so many", 5, types=(int,))
+STEPS = Argument("steps", "so many", 5, "5", types=(int,))
 REMASK = Argument("remask", default=True, types=(bool,))
 IDS = Argument("ids", types=(int,), many=True)
 RATE = Argument("rate", types=(str, float), choices=("auto",))
@@ -146,11 +145,11 @@ RATE = Argument("rate", types=(str, float), choices=("auto",))
 def test_an_option_that_is_not_given_is_not_passed_on(monkeypatch):
     known = {argument.name: argument for argument in (STEPS, REMASK, IDS)}
     monkeypatch.setattr("topic_probe.cli.options.arguments_of", {"a:work": known}.get)
-    call, parser = Call("a:work", filled=(), flags={"n_steps": "times"}), Parser("do")
+    call, parser = Call("a:work", filled=(), flags={"steps": "times"}), Parser("do")
     add_options(parser, {"all": (call,)})
     assert call.arguments(parser.parse_args([])) == {}
     parsed = parser.parse_args(["--no-remask", "--ids", "1", "2", "--times", "3"])
-    assert call.arguments(parsed) == {"n_steps": 3, "remask": False, "ids": [1, 2]}
+    assert call.arguments(parsed) == {"steps": 3, "remask": False, "ids": [1, 2]}
     assert call.given(parsed) == ["--times", "--remask", "--ids"]
 
 
@@ -178,25 +177,23 @@ def test_a_text_becomes_the_number_that_it_is_where_the_argument_may_be_one(argu
 
 
 def test_what_an_argument_cannot_be_is_refused(capsys):
-    for argument, given in ((STEPS, "many"), (Argument("n_steps", choices=("a", "b")), "c")):
+    for argument, given in ((STEPS, "many"), (Argument("steps", choices=("a", "b")), "c")):
         with pytest.raises(SystemExit):
-            parser_of(argument).parse_args(["--n-steps", given])
+            parser_of(argument).parse_args(["--steps", given])
     assert "invalid int value: 'many'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argument", "shown"),
     [
-        (STEPS, "--n-steps N  so many (default: 5)"),
-        (Argument("n", "many", 10_000, types=(int,)), "--n N  many (default: 10,000)"),
-        (Argument("x", "rate", 0.01, types=(float,)), "--x X  rate (default: 0.01)"),
+        (STEPS, "--steps N  so many (default: 5)"),
         (
-            Argument("x", "rates", (0.5, 1.0), types=(float,), many=True),
-            "--x [X ...] rates (default: 0.5 1.0)",
+            Argument("xs", "rates", (0.5, 1.0), "0.5 1.0", (float,), many=True),
+            "--xs [X ...] rates (default: 0.5 1.0)",
         ),
-        (Argument("on", "on", False, types=(bool,)), "--on, --no-on on (default: no)"),
-        (Argument("way", "how", unset="all ways", choices=("a", "b")), "--way {a,b} how (default: all ways)"),
-        (Argument("way", "100% of it", "a", unset="all"), "--way VALUE 100% of it (default: a)"),
+        (Argument("on", "on", False, "no", types=(bool,)), "--on, --no-on on (default: no)"),
+        (Argument("way", "how", shown="all ways", choices=("a", "b")), "--way {a,b} how (default: all ways)"),
+        (Argument("way", "100% of it", "a", "a"), "--way VALUE 100% of it (default: a)"),
         (Argument("to", "where", types=(str, Path)), "--to PATH where"),
         (Argument("ids", "which", (), types=(int,), many=True), "--ids [N ...] which"),
         (Argument("rules", "what", many=True, pairs=True), "--rules [NAME=VALUE ...] what"),

@@ -157,23 +157,27 @@ def test_every_argument_is_read_with_its_kind_default_choices_and_sentence():
     assert list(found.values()) == [
         Argument("thing", "what is worked on"),
         Argument(
-            "level", '"token" or "word"; a colon: and a second line (with marks)', "token", choices=both
+            "level",
+            '"token" or "word"; a colon: and a second line (with marks)',
+            "token",
+            "token",
+            choices=both,
         ),
         Argument("other", choices=both),
-        Argument("n", "number of things, e.g. 5", 1000, "many", types=(int,)),
-        Argument("rate", default=0.01, types=(float,)),
-        Argument("fast", default=False, types=(bool,)),
-        Argument("name", "the name", unset="that of thing"),
-        Argument("folder", "a folder; nothing else", unset="none", types=path),
-        Argument("path", "LDA's path", unset="here", types=(Path,)),
-        Argument("ids", "P(word) of these", (), types=(int,), many=True),
+        Argument("n", "number of things, e.g. 5", 1000, "1,000", (int,)),
+        Argument("rate", "", 0.01, "0.01", (float,)),
+        Argument("fast", "", False, "no", (bool,)),
+        Argument("name", "the name", shown="that of thing"),
+        Argument("folder", "a folder; nothing else", shown="none", types=path),
+        Argument("path", "LDA's path", shown="here", types=(Path,)),
+        Argument("ids", "P(word) of these", (), "", (int,), many=True),
         Argument("heads", types=(int, str), many=True),
         Argument("orders", choices=("topic", "position"), many=True),
-        Argument("prior", default="flat", types=(str, float), choices=("flat", "auto")),
+        Argument("prior", "", "flat", "flat", (str, float), choices=("flat", "auto")),
         Argument("rules", many=True, pairs=True),
-        Argument("commit", default="0a1b"),
-        Argument("shares", default=(0.5, 1.0), types=(float,), many=True),
-        Argument("dtype", default="torch.float32"),
+        Argument("commit", "", "0a1b", "0a1b"),
+        Argument("shares", "", (0.5, 1.0), "0.5 1.0", (float,), many=True),
+        Argument("dtype", "", "torch.float32", "torch.float32"),
         Argument("more", "all others"),
     ]
 
@@ -181,9 +185,9 @@ def test_every_argument_is_read_with_its_kind_default_choices_and_sentence():
 def test_options_of_groups_stand_behind_a_functions_own():
     assert list(arguments_of("house.work:shared").values()) == [
         Argument("model", "a model"),
-        Argument("own", "its own", True, types=(bool,)),
-        Argument("seed", "seed of everything", 7, types=(int,)),
-        Argument("level", "how fine", unset="what is there", choices=("token", "word")),
+        Argument("own", "its own", True, "yes", (bool,)),
+        Argument("seed", "seed of everything", 7, "7", (int,)),
+        Argument("level", "how fine", shown="what is there", choices=("token", "word")),
     ]
 
 
@@ -191,14 +195,14 @@ def test_fields_of_a_dataclass_are_its_arguments():
     assert list(arguments_of("house.work:Config").values()) == [
         Argument("width", "how wide", types=(int,)),
         Argument("rules", "what rules", many=True, pairs=True),
-        Argument("depth", default=2, types=(int,)),
+        Argument("depth", "", 2, "2", (int,)),
     ]
 
 
 def test_methods_are_found_where_a_package_takes_their_class_from():
     assert list(arguments_of("house.inner:Box.of").values()) == [
         Argument("thing"),
-        Argument("size", "how large", 3, types=(int,)),
+        Argument("size", "how large", 3, "3", (int,)),
     ]
 
 

@@ -16,49 +16,6 @@ from topic_probe.cli.signatures import Argument, arguments_of
 
 
 @dataclass(frozen=True)
-class Option:
-    """An argument of a function as an option.
-
-    Attributes:
-        argument: The argument.
-        flag: Its name on the command line.
-        help: What is said in place of the function's own sentence and default; empty for these.
-    """
-
-    argument: Argument
-    flag: str
-    help: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its name among the parsed options."""
-        return self.flag.replace("-", "_")
-
-    @property
-    def written(self) -> str:
-        """As it is typed."""
-        return f"--{self.flag}"
-
-    def add_to(self, group: Any) -> None:
-        """Let a parser, or a group of one, take it."""
-        settings: dict[str, Any] = {"dest": self.key, "default": argparse.SUPPRESS}
-        settings["help"] = (self.help or _explained(self.argument)).replace("%", "%%")
-        if self.argument.types == (bool,):
-            group.add_argument(self.written, action=argparse.BooleanOptionalAction, **settings)
-            return
-        settings |= {"type": _reader(self.argument.types), "nargs": "*" if self.argument.many else None}
-        if self.argument.choices and self.argument.types == (str,):
-            settings["choices"] = self.argument.choices
-        else:
-            settings["metavar"] = _metavar(self.argument)
-        group.add_argument(self.written, **settings)
-
-    def value(self, given: Any) -> Any:
-        """What the function is given for what was typed."""
-        return mapping(given, self.written) if self.argument.pairs else given
-
-
-@dataclass(frozen=True)
 class Call:
     """A function whose arguments are options of a command.
 
@@ -78,29 +35,29 @@ class Call:
     help: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def options(self) -> tuple[Option, ...]:
-        """An option for every argument that is neither filled nor left out."""
+    def options(self) -> dict[str, Argument]:
+        """Every argument that is neither filled nor left out, by its name on the command line."""
         arguments = arguments_of(self.of)
         known = {*self.filled, *self.without, *self.flags, *self.help}
         assert known <= arguments.keys(), f"{self.of} takes no {', '.join(known - arguments.keys())}"
-        return tuple(
-            Option(argument, self.flags.get(name, name.replace("_", "-")), self.help.get(name, ""))
-            for name, argument in arguments.items()
+        said = {name: replace(arguments[name], help=text, shown="") for name, text in self.help.items()}
+        return {
+            f"--{self.flags.get(name, name.replace('_', '-'))}": argument
+            for name, argument in {**arguments, **said}.items()
             if name not in self.filled and name not in self.without
-        )
+        }
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """The arguments of the options that were given."""
-        given = vars(parsed)
+        values = {flag: getattr(parsed, _key(flag)) for flag in self.given(parsed)}
         return {
-            option.argument.name: option.value(given[option.key])
-            for option in self.options
-            if option.key in given
+            self.options[flag].name: mapping(value, flag) if self.options[flag].pairs else value
+            for flag, value in values.items()
         }
 
     def given(self, parsed: argparse.Namespace) -> list[str]:
         """The options that were given, as they are typed."""
-        return [option.written for option in self.options if option.key in vars(parsed)]
+        return [flag for flag in self.options if _key(flag) in parsed]
 
 
 class Parser(argparse.ArgumentParser):
@@ -158,17 +115,29 @@ def add_options(parser: argparse.ArgumentParser, calls: Mapping[str, Sequence[Ca
     What several functions share is taken once, as the first of them says it, and any text is taken where one of them
     takes any.
     """
-    shared: dict[str, list[Option]] = {}
-    places: dict[str, Any] = {}
-    for heading, group_of_calls in calls.items():
+    taken: dict[str, tuple[Any, Argument]] = {}
+    for heading, under_it in calls.items():
         group = parser.add_argument_group(heading)
-        for option in (option for call in group_of_calls for option in call.options):
-            shared.setdefault(option.key, []).append(option)
-            places.setdefault(option.key, group)
-    for key, (first, *others) in shared.items():
-        free = any(not option.argument.choices for option in others)
-        argument = replace(first.argument, choices=()) if free else first.argument
-        replace(first, argument=argument).add_to(places[key])
+        for flag, argument in (item for call in under_it for item in call.options.items()):
+            place, first = taken.get(flag, (group, argument))
+            taken[flag] = place, first if argument.choices else replace(first, choices=())
+    for flag, (place, argument) in taken.items():
+        add_option(place, flag, argument)
+
+
+def add_option(group: Any, flag: str, argument: Argument) -> None:
+    """Let a parser, or a group of one, take an argument."""
+    explained = f"{argument.help} (default: {argument.shown})" if argument.shown else argument.help
+    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": explained.replace("%", "%%")}
+    if argument.types == (bool,):
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
+        return
+    settings |= {"type": _reader(argument.types), "nargs": "*" if argument.many else None}
+    if argument.choices and argument.types == (str,):
+        settings["choices"] = argument.choices
+    else:
+        settings["metavar"] = _metavar(argument)
+    group.add_argument(flag, **settings)
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, **settings: Any) -> None:
@@ -186,17 +155,9 @@ def mapping(entries: Iterable[str], what: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _explained(argument: Argument) -> str:
-    default = argument.unset if argument.default is None else _readable(argument.default)
-    return f"{argument.help} (default: {default})" if default else argument.help
-
-
-def _readable(default: Any) -> str:
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    if isinstance(default, tuple | list):
-        return " ".join(map(_readable, default))
-    return f"{default:,}" if isinstance(default, int) else str(default)
+def _key(flag: str) -> str:
+    """The name of an option among the parsed ones."""
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _reader(types: tuple[type, ...]) -> Callable[[str], Any]:

@@ -31,7 +31,7 @@ class Argument:
         name: Its name.
         help: The first sentence about it, without what that says about its default.
         default: Its default; None also where it has none.
-        unset: What None stands for, in the words of the docstring.
+        shown: Its default as a text; for None what that stands for, in the words of the docstring.
         types: What a single value may be: bool, int, float, str, Path. Objects that a text must name are str.
         choices: The texts that its type lists.
         many: Whether it takes several values.
@@ -41,7 +41,7 @@ class Argument:
     name: str
     help: str = ""
     default: Any = None
-    unset: str = ""
+    shown: str = ""
     types: tuple[type, ...] = (str,)
     choices: tuple[str, ...] = ()
     many: bool = False
@@ -112,11 +112,12 @@ def _argument(
     many = bool(several) and set(single) <= set(several)
     kept = several if many else single
     text, unset = _said(entry)
+    value = _constant(module, default)
     return Argument(
         name,
         help=text,
-        default=_constant(module, default),
-        unset=unset,
+        default=value,
+        shown=unset if value is None else _readable(value),
         types=tuple(dict.fromkeys(value if value in _PLAIN.values() else str for value in kept)),
         choices=tuple(value for value in kept if isinstance(value, str)),
         many=many or dict in kept,
@@ -268,6 +269,14 @@ def _constant(module: str, node: ast.expr | None) -> Any:
         return ast.literal_eval(node)
     except ValueError:
         return ast.unparse(node)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join(map(_readable, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _assigned(module: str, name: str) -> tuple[str, ast.expr | None]:
