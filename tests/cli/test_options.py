@@ -153,6 +153,17 @@ def test_an_option_that_is_not_given_is_not_passed_on(monkeypatch):
     assert call.given(parsed) == ["--times", "--remask", "--ids"]
 
 
+def test_a_command_may_say_something_else_of_an_argument_and_names_with_values_are_read(monkeypatch):
+    rules = Argument("rules", "its own words", shown="none", many=True, pairs=True)
+    monkeypatch.setattr("topic_probe.cli.options.arguments_of", {"a:work": {"rules": rules}}.get)
+    call, parser = Call("a:work", help={"rules": "other words"}), Parser("do")
+    add_options(parser, {"all": (call,)})
+    assert parser.format_help().endswith("--rules [NAME=VALUE ...]\n                        other words\n")
+    assert call.arguments(parser.parse_args(["--rules", "a=b", "c=d"])) == {"rules": {"a": "b", "c": "d"}}
+    with pytest.raises(ValueError, match="--rules takes NAME=VALUE, got 'a'"):
+        call.arguments(parser.parse_args(["--rules", "a"]))
+
+
 def test_a_call_that_names_an_argument_that_is_not_there_is_a_mistake(monkeypatch):
     monkeypatch.setattr("topic_probe.cli.options.arguments_of", {"a:work": {"ids": IDS}}.get)
     with pytest.raises(AssertionError, match="a:work takes no gone"):

@@ -13,6 +13,7 @@ SOURCES = {
 from typing import Literal
 
 Level = Literal["token", "word"]
+Deep = Literal["deep"]
 PINNED = ("name", "0a1b")
 SHARES: tuple[float, ...] = (0.5, 1.0)
 """,
@@ -46,7 +47,7 @@ from house.kinds import Level as HowFine
 from topic_probe.options import shares
 
 if TYPE_CHECKING:
-    from house.inner import Box
+    from house.kinds import Deep
 
 Head = int | str | tuple[int, int]
 Order = Literal["topic", "position"]
@@ -69,6 +70,7 @@ def work(
     prior: Literal["flat", "auto"] | float | Sequence[float] = "flat",
     rules: Mapping[str, str] | None = None,
     commit: str = PINNED[1],
+    deep: "Deep | None" = None,
     shares: Sequence[float] = SHARES,
     dtype: torch.dtype | None = torch.float32,
     **more: Any,
@@ -85,6 +87,7 @@ def work(
         name: The name. None takes that of `thing`.
         folder: A folder, by default none; nothing else.
         path: LDA's path; None: here.
+        deep: None: all; how deep to look.
         ids: P(word) of these (:data:`PINNED`).
         **more: All others.
 
@@ -176,6 +179,7 @@ def test_every_argument_is_read_with_its_kind_default_choices_and_sentence():
         Argument("prior", "", "flat", "flat", (str, float), choices=("flat", "auto")),
         Argument("rules", many=True, pairs=True),
         Argument("commit", "", "0a1b", "0a1b"),
+        Argument("deep", "how deep to look", shown="all", choices=("deep",)),
         Argument("shares", "", (0.5, 1.0), "0.5 1.0", (float,), many=True),
         Argument("dtype", "", "torch.float32", "torch.float32"),
         Argument("more", "all others"),

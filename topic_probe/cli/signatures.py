@@ -15,7 +15,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SEVERAL = {"Sequence", "Iterable", "Collection", "Set", "list", "tuple", "set", "frozenset"}
 _PAIRS = {"Mapping", "dict"}
 _PLAIN: dict[str, type] = {
@@ -54,7 +53,7 @@ def arguments_of(function: str) -> dict[str, Argument]:
     module, _, dotted = function.partition(":")
     module, source = _find(module, dotted)
     node = None if source is None else ast.parse(source).body[0]
-    if not isinstance(node, ast.ClassDef | _Function):
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         raise LookupError(f"{module} has no {dotted!r}")
     declared = _fields(node) if isinstance(node, ast.ClassDef) else _parameters(node)
     entries = _entries(ast.get_docstring(node) or "")
@@ -71,15 +70,15 @@ def arguments_of(function: str) -> dict[str, Argument]:
 _Declared = Iterator[tuple[str, ast.expr | None, ast.expr | None]]
 
 
-def _parameters(node: _Function) -> _Declared:
+def _parameters(node: ast.FunctionDef) -> _Declared:
     """Name, annotation and default of the parameters of a function; a method's first one is not given."""
     given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults]
-    extra = [(catch_all, None) for catch_all in (given.vararg, given.kwarg) if catch_all is not None]
-    both = [*zip(positional, defaults, strict=True), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
-    for parameter, default in [*both, *extra]:
-        if parameter.arg not in ("self", "cls"):
+    no_defaults = [None] * (len(given.args) - len(given.defaults))
+    defaults = [*no_defaults, *given.defaults, *given.kw_defaults, None, None]
+    for parameter, default in zip(
+        [*given.args, *given.kwonlyargs, given.vararg, given.kwarg], defaults, strict=True
+    ):
+        if parameter is not None and parameter.arg not in ("self", "cls"):
             yield parameter.arg, parameter.annotation, default
 
 
@@ -89,7 +88,7 @@ def _fields(node: ast.ClassDef) -> _Declared:
             yield _dotted(part.target), part.annotation, part.value
 
 
-def _groups(module: str, node: ast.ClassDef | _Function) -> dict[str, str]:
+def _groups(module: str, node: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
     """The groups of options that a function shares with others: name of the parameter → class."""
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and _last(decorator.func) == "shares":
@@ -148,9 +147,7 @@ def _find(module: str, name: str) -> tuple[str, str | None]:
 
 # The lines of a statement after its first one: empty, deeper inside, or closing a bracket.
 _MORE = r"(?:(?:{margin}[ )\]}}].*)?\n)*"
-_STATEMENT = (
-    r"^(?:{margin}@.*\n{more})*{margin}(?:(?:async )?(?:def|class) (\w+)|(\w+)(?:: .*?)? = ).*\n{more}"
-)
+_STATEMENT = r"^(?:{margin}@.*\n{more})*{margin}(?:(?:def|class) (\w+)|(\w+)(?:: .*?)? = ).*\n{more}"
 _IMPORT = r"^(?:from .*|if TYPE_CHECKING:)\n{more}"
 
 
@@ -282,7 +279,7 @@ def _readable(value: Any) -> str:
 def _assigned(module: str, name: str) -> tuple[str, ast.expr | None]:
     """What a name stands for, and the module whose names that uses; None for functions, classes and what is unknown."""
     place, source = _find(module, name)
-    if source is None or re.match(r"@|class |def |async ", source):
+    if source is None or re.match(r"@|class |def ", source):
         return place, None
     statement = ast.parse(source).body[0]
     assert isinstance(statement, ast.Assign | ast.AnnAssign)
