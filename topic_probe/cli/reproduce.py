@@ -18,10 +18,12 @@ ALL, PAGE, OUT = "all", "index.html", "reproduced"
 # The options that every recipe has.
 RUN = Call("topic_probe.paper.recipe:run_recipe", filled=("recipe", "progress", "options"))
 # The options that only some recipes have: taken as they are.
-SOME = Call(
-    "topic_probe.paper.table1:measure",
-    filled=("table", "run", "models", "corpus"),
-    without={"settings": "an object, which only Python can pass"},
+_SETTINGS = {"settings": "an object, which only Python can pass"}
+SOME = (
+    Call("topic_probe.paper.table1:measure", ("table", "run", "models", "corpus"), _SETTINGS),
+    Call("topic_probe.paper.table2:measure", ("run", "models", "corpus"), _SETTINGS),
+    Call("topic_probe.paper.figure3:measure", ("run", "models", "words")),
+    Call("topic_probe.paper.figure5:measure", ("run", "corpus", "tokenizer")),
 )
 _EPILOG = """recipes:
 {recipes}
@@ -62,14 +64,16 @@ def add_to(parser: Parser) -> None:
         default=argparse.SUPPRESS,
         help="name or folder of the tokenizer that reads the texts of figure5",
     )
-    add_options(parser, {"recipe": (RUN, SOME), "documents": CORPORA})
+    add_options(parser, {"recipe": (RUN, *SOME), "documents": CORPORA})
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Run one recipe or all, save results as they come, write the page."""
     names = list(RECIPES) if parsed.name == ALL else [parsed.name]
     recipes = {name: recipe_named(name) for name in names}
-    options = {**RUN.arguments(parsed), **SOME.arguments(parsed), **_inputs(parsed)}
+    options = _inputs(parsed)
+    for call in (RUN, *SOME):
+        options |= call.arguments(parsed)
     _check(parsed, recipes, options)
     out = Path(parsed.out).expanduser()
     told: dict[str, dict[str, Any]] = {}
@@ -128,7 +132,7 @@ def _check(parsed: argparse.Namespace, recipes: "dict[str, Recipe]", options: di
         raise ValueError("--only names settings of one recipe: name the recipe in place of all")
     for option in options:
         if not any(option in recipe.options for recipe in recipes.values()):
-            raise ValueError(f"{parsed.name} takes no --{option}")
+            raise ValueError(f"{parsed.name} takes no --{option.replace('_', '-')}")
     out = Path(parsed.out).expanduser()
     for name in recipes:
         storage.check_free(out / name, overwrite=parsed.overwrite)
