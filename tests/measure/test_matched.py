@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -12,9 +13,11 @@ from transformers import BertConfig, BertModel
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure.matched import DISTANCE_BINS, measure_matched
-from topic_probe.measure.matching import matched_contrast
+from topic_probe.measure.matched import DISTANCE_BINS, _Comparison, measure_matched
+from topic_probe.measure.matching import Bins, MatchedWords, matched_contrast
+from topic_probe.measure.options import Intervals, Permutations
 from topic_probe.measure.pairs import attention_by_class, pair_codes
+from topic_probe.measure.words import LabelledWords
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 
 WORDS = list(range(10, 40))
@@ -26,10 +29,35 @@ def documents(n=24, seed=0):
     return [(5 + generator.zipf(1.3, size=generator.integers(6, 30)).clip(max=50)).tolist() for _ in range(n)]
 
 
+LISTS = {"a": range(6, 12), "b": range(12, 18), "c": [*range(18, 24), 6]}
+# Forms of a word in one topic, in two, in two of which one is the other's too.
+TEXTS = {
+    7: "War",
+    8: " war",
+    13: "WAR",
+    9: "sea",
+    19: " Sea",
+    6: "X",
+    10: "x",
+    20: "(x",
+    14: "hen",
+    15: "Hen",
+}
+
+
 @pytest.fixture
 def topics():
-    lists = {"a": range(6, 12), "b": range(12, 18), "c": [*range(18, 24), 6]}
-    return tp.Topics.from_token_ids(lists, vocabulary_size=zoo.VOCABULARY)
+    return tp.Topics.from_token_ids(LISTS, vocabulary_size=zoo.VOCABULARY)
+
+
+@pytest.fixture
+def with_forms(topics):
+    """The topics with entries that read as above, and as their number."""
+    return replace(topics, texts=tuple(TEXTS.get(entry, f"w{entry}") for entry in topics.words.tolist()))
+
+
+def word_of(entry, texts=TEXTS):
+    return texts.get(entry, f"w{entry}").strip("( ").lower()
 
 
 # --- attention by classes of pairs --------------------------------------------------------------------
@@ -132,7 +160,7 @@ def test_no_bin_with_both_kinds_is_nan_with_a_reason():
     assert "no bin holds pairs" in found.reason
 
 
-def brute_force(report, score_of, topics, counts, min_documents):
+def brute_force(report, score_of, topics, counts, min_documents, texts=None):
     """Matched same-topic and different-topic means of all pairs, bins read off the report's own limits."""
     bins = report.bins["cosine"].index
     member = {
@@ -151,6 +179,8 @@ def brute_force(report, score_of, topics, counts, min_documents):
     )
     cells = {}
     for one, other in combinations(kept, 2):
+        if texts is not None and word_of(one, texts) == word_of(other, texts):
+            continue
         row, column = counts.rows_of(torch.tensor([one, other])).tolist()
         together = int(counts.counts[row, column])
         pmi = (
@@ -200,7 +230,27 @@ def test_matched_cosines_are_those_of_a_loop_over_pairs(topics):
         assert found.different_topic == pytest.approx(different)
 
 
-def test_unmatched_numbers_are_those_of_the_plain_measurements(topics):
+def test_pairs_of_forms_of_one_word_are_in_no_bin(with_forms):
+    model, texts = zoo.make("bert"), documents(n=60)
+    counts = count_cooccurrence(texts, with_forms)
+    options = {"pmi_bins": 3, "frequency_bins": 3, "min_documents": 3, "n_permutations": 0, "n_resamples": 0}
+    report = measure_matched(model, with_forms, cooccurrence=counts, **options)
+    table = model.get_input_embeddings().weight.detach().double()
+    dot = (table @ table.T).numpy()
+    same, different = brute_force(report, lambda one, other: dot[one, other], with_forms, counts, 3, TEXTS)
+    assert report.dot[3].same_topic == pytest.approx(same)
+    assert report.dot[3].different_topic == pytest.approx(different)
+    rows = counts.rows_of(with_forms.words)
+    kept = with_forms.words[counts.document_frequency[rows] >= 3].tolist()
+    pairs = [pair for pair in combinations(kept, 2) if word_of(pair[0]) != word_of(pair[1])]
+    bins = report.bins["dot"]
+    assert (bins.n_same_topic + bins.n_different_topic).sum() == len(pairs) < len(list(combinations(kept, 2)))
+    assert report.provenance["words"] == len({word_of(entry) for entry in kept})
+
+
+@pytest.mark.parametrize("name", ["topics", "with_forms"])
+def test_unmatched_numbers_are_those_of_the_plain_measurements(name, request):
+    topics = request.getfixturevalue(name)
     model, texts = zoo.make("bert"), documents()
     counts = count_cooccurrence(texts, topics)
     options = {"n_resamples": 0, "n_permutations": 0}
@@ -324,6 +374,133 @@ def test_random_embeddings_are_called_different_about_as_often_as_promised():
         small_p.append(report.cosine.p_value[3] <= 0.05)
     assert np.sum(covered) >= 20  # fewer than 20 of 24 have a chance of 1 % if 95 % hold
     assert np.sum(small_p) <= 4  # more than 4 have a chance of 1 % if 5 % are small
+
+
+# --- permuted labels ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("frequency_bins", "moves"), [(2, False), (1, True)])
+def test_labels_are_permuted_among_words_of_equal_frequency_only(frequency_bins, moves):
+    # The words of one topic are frequent and alike, those of the other are rare and are not: permuted within classes of
+    # frequency every word keeps its topic, so no permutation gives another number than the true one.
+    frequent = np.arange(len(WORDS)) < 15
+    topics = tp.Topics.from_token_ids({"a": WORDS[:15], "b": WORDS[15:]}, vocabulary_size=50)
+    frequency = np.where(frequent, 200, 50)
+    counts = np.full((30, 30), 10)
+    np.fill_diagonal(counts, frequency)
+    model = model_with(1 + 2.0 * (frequent[:, None] & frequent))
+    report = measure_matched(
+        model,
+        topics,
+        cooccurrence=counts_of(counts),
+        pmi_bins=1,
+        frequency_bins=frequency_bins,
+        n_resamples=0,
+    )
+    assert (report.cosine.p_value[0] < 0.05) == moves
+    assert (report.cosine.p_value[0] == 1) == (not moves)
+
+
+def test_words_that_come_in_copies_are_judged_as_the_words_alone():
+    # Every word twice, as two forms with one embedding and the same documents: each pair of words is there four times.
+    topics, same, often, counts = planted_world()
+    generator = np.random.default_rng(5)
+    noise = generator.normal(size=same.shape)
+    gram = 1 + 0.2 * often + 0.2 * same + noise + noise.T
+    single = model_with(gram)
+    table = single.embeddings.word_embeddings.weight
+    config = BertConfig(
+        vocab_size=100, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    double = BertModel(config).double().eval()
+    with torch.no_grad():
+        double.embeddings.word_embeddings.weight.copy_(torch.cat([table, table]))
+    words = topics.words.tolist()
+    lists = {
+        name: [
+            entry + copy
+            for row, entry in enumerate(words)
+            if topics.membership[row, topic]
+            for copy in (0, 50)
+        ]
+        for topic, name in enumerate(topics.names)
+    }
+    copies = tp.Topics.from_token_ids(lists, vocabulary_size=100)
+    copies = replace(
+        copies, texts=tuple(f"{'  '[entry // 50 :]}w{entry % 50}" for entry in copies.words.tolist())
+    )
+    counted = replace(
+        counts,
+        words=torch.cat([counts.words, counts.words + 50]),
+        counts=counts.counts.repeat(2, 2),
+        vocabulary_size=100,
+    )
+    options = {"pmi_bins": 1, "n_resamples": 200, "n_permutations": 99}
+    alone = measure_matched(single, topics, cooccurrence=counts, **options).dot
+    twice = measure_matched(double, copies, cooccurrence=counted, **options).dot
+    np.testing.assert_allclose(twice.ratio, alone.ratio)
+    np.testing.assert_allclose(twice.interval, alone.interval)
+    np.testing.assert_array_equal(twice.n_same_topic, 4 * alone.n_same_topic)
+    assert 0.02 < alone.p_value[0] < 0.98
+    np.testing.assert_allclose(twice.p_value, alone.p_value)
+
+
+def test_a_word_is_given_the_topics_of_another_with_all_its_forms(with_forms):
+    words = LabelledWords(with_forms, torch.arange(len(with_forms.words)))
+    place = dict(zip(words.ids.tolist(), words.form.tolist(), strict=True))
+    own = dict(zip(words.ids.tolist(), words.group.tolist(), strict=True))
+    assert [own[7], own[8]] == [own[11]] * 2 != [own[13]] * 2  # "war" is in two topics
+    given = np.arange(words.n_forms)
+    given[place[7]], given[place[9]], given[place[6]] = (
+        place[9],
+        place[6],
+        place[7],
+    )  # war as sea, sea as x, x as war
+    groups = dict(zip(words.ids.tolist(), words.groups_given(given).tolist(), strict=True))
+    # Counted round, the third form of war is given the topics of the first of sea.
+    assert [groups[entry] for entry in (7, 8, 13)] == [own[9], own[19], own[9]]
+    assert [groups[entry] for entry in (9, 19)] == [own[6], own[10]]
+    assert [groups[entry] for entry in (6, 10, 20)] == [own[7], own[8], own[13]]
+    assert all(groups[entry] == own[entry] for entry in (11, 14, 15, 23))
+
+
+def test_where_no_word_may_move_the_permuted_pairs_are_the_true_ones(with_forms):
+    counts = count_cooccurrence(documents(), with_forms)
+    words = MatchedWords.of(
+        tp.open_model(zoo.make("bert")), with_forms, counts, min_documents=1, center=False, exclude=()
+    )
+    bins = Bins.of(words, pmi_bins=1, frequency_bins=1)
+    alone = replace(bins, frequency_class=words.form.numpy(), frequency_limits=((0, 99),) * words.n_forms)
+    comparison = _Comparison(words, alone, "ratio", Intervals(), Permutations(n_permutations=2))
+    for first, second in comparison._permuted_pairs():
+        pairs = torch.zeros(len(words), len(words), dtype=torch.int64)
+        pairs.index_put_(
+            (torch.from_numpy(first), torch.from_numpy(second)), torch.tensor(1), accumulate=True
+        )
+        assert torch.equal(pairs + pairs.T, words.same.long())
+
+
+def test_forms_are_permuted_in_the_class_of_frequency_that_their_documents_together_belong_to(with_forms):
+    entries = with_forms.words.tolist()
+    # Three classes: up to 10, up to 20, up to 40 documents.
+    documents_of = dict.fromkeys(entries, 40) | {7: 10, 8: 10, 13: 20, 9: 5, 19: 12, 14: 10, 15: 9}
+    frequency = np.array([documents_of[entry] for entry in entries])
+    limits = ((5, 10), (12, 20), (40, 40))
+    n = len(entries)
+    words = MatchedWords(
+        topics=with_forms, places=torch.arange(n), table=torch.zeros(1, 1), index=torch.zeros(n).long(),
+        norms=torch.ones(n).double(), left_out={}, frequency=torch.from_numpy(frequency),
+        counts=count_cooccurrence(documents(), with_forms),
+    )  # fmt: skip
+    class_of = np.array([next(k for k, (_, high) in enumerate(limits) if n <= high) for n in frequency])
+    bins = Bins(torch.zeros(n, n).long(), class_of, (), limits)
+    place = dict(zip(entries, words.form.tolist(), strict=True))
+    strata = [set(forms.tolist()) for forms in bins.strata(words)]
+    # "hen" (10 and 9) is in one class and stays there; "war" has 40 documents together, "sea" 17.
+    assert strata[0] == {place[14]}
+    assert strata[1] == {place[9]}
+    assert place[7] in strata[2]
+    assert sorted(form for forms in strata for form in forms) == list(range(words.n_forms))
 
 
 # --- what it says of itself ---------------------------------------------------------------------------

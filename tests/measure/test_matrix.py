@@ -1,6 +1,7 @@
 """Matrices that reports keep for pictures, against loops over pairs of words of Hugging Face's own weights."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,12 +58,31 @@ def head_scores(model, circuit, layer, head):
     return value @ attention.output.dense.weight[:, part].T @ model.get_output_embeddings().weight.T
 
 
-def means_between_topics(scores):
+# Forms of a word in one topic (6 and 10), in several (5 and 31), in topics that share none (30 and 40).
+FORMS = {6: "axe", 10: " Axe", 5: "Hen", 31: "hen", 30: "(x", 40: "X"}
+
+
+def with_forms():
+    """The topics with entries that read as above."""
+    texts = tuple(FORMS.get(int(id_), TEXTS[int(id_)]) for id_ in topics().words)
+    return replace(topics(), texts=texts)
+
+
+def word_of(entry, texts):
+    return texts.get(entry, f"w{entry}").strip("( ").lower()
+
+
+def means_between_topics(scores, texts=None):
     lists = list(LISTS.values())
     found = np.full((len(lists), len(lists)), np.nan)
     for s, ones in enumerate(lists):
         for t, others in enumerate(lists):
-            pairs = [float(scores[i, j]) for i in ones for j in others if i != j]
+            pairs = [
+                float(scores[i, j])
+                for i in ones
+                for j in others
+                if word_of(i, texts or {}) != word_of(j, texts or {})
+            ]
             found[s, t] = np.mean(pairs) if pairs else np.nan
     return found
 
@@ -84,6 +104,45 @@ def test_words_without_texts_are_their_ids():
 def test_excluded_words_have_no_row():
     found = measure_embeddings(bert(), topics(), exclude=[20, 40]).matrices
     assert found.words == ("w5", "w8", "w6", "w10", "w30", "w31")
+
+
+def test_forms_of_one_word_stand_together_in_a_topic_and_are_no_pair_of_a_topic():
+    lists = {"a": [5, 6, 7, 8], "b": [10, 11, 12]}
+    plain = Topics.from_token_ids(lists, vocabulary_size=50)
+    texts = {5: "hen", 6: "axe", 7: " Hen", 8: "w8", 10: "x", 11: "Axe", 12: "X"}
+    model = bert()
+    found = measure_embeddings(model, replace(plain, texts=tuple(texts.values()))).matrices
+    assert found.words == ("hen", " Hen", "axe", "w8", "Axe", "x", "X")
+    order = [5, 7, 6, 8, 11, 10, 12]
+    table = found.to_dataframe().set_index("score")
+    for score, scores in embedding_scores(model).items():
+        np.testing.assert_allclose(found.pick(score=score), scores[order][:, order], rtol=1e-6)
+        for relation, inside in (("same_topic", True), ("different_topic", False)):
+            pairs = [
+                float(scores[i, j])
+                for i in order
+                for j in order
+                if word_of(i, texts) != word_of(j, texts) and ((i < 10) == (j < 10)) == inside
+            ]
+            assert table.loc[score, relation] == pytest.approx(np.mean(pairs), rel=1e-5)
+
+
+@pytest.mark.parametrize("measure", [measure_embeddings, measure_weights])
+def test_means_between_topics_leave_out_pairs_of_forms_of_one_word(measure, monkeypatch):
+    monkeypatch.setattr(matrix_module, "MAX_WORDS", 7)
+    model = bert()
+    found = measure(model, with_forms(), n_resamples=0).matrices
+    assert found.level == "topic"
+    for number in range(len(found)):
+        names = {name: cells[number] for name, cells in found.index.items()}
+        names.pop("stack", None)
+        scores = (
+            embedding_scores(model)[names["score"]]
+            if "score" in names
+            else head_scores(model, **names).detach()
+        )
+        wanted = means_between_topics(scores, FORMS)
+        np.testing.assert_allclose(found.pick(**names), wanted, rtol=2e-5, atol=1e-6)
 
 
 def test_many_words_are_kept_as_means_between_topics_without_words_with_themselves(monkeypatch):

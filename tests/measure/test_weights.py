@@ -1,6 +1,7 @@
 """Weights of heads between words, through factors, against the word × word matrices that are never formed."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,14 +19,14 @@ from transformers import (
 )
 
 from topic_probe.measure.weights import circuit_sums, head_ends, measure_weights, word_moments
-from topic_probe.measure.words import first_topics
+from topic_probe.measure.words import LabelledWords
 from topic_probe.report import load_report
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.world import World
-from topic_probe.uncertainty import split_halves, word_interval
+from topic_probe.uncertainty import word_interval
 
 VOCABULARY = 50
 LISTS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5], "one": [40]}
@@ -34,18 +35,36 @@ SIZES = {"vocab_size": VOCABULARY, "max_position_embeddings": 64}
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}
 
 
-def relation_of(i, j):
+# Forms of a word in one topic (apple), in topics that share none (axe) and in more and fewer of them (hen).
+TEXTS = {5: "hen", 6: "Apple", 7: " apple", 8: "APPLE", 10: "axe", 40: " axe", 31: "Hen", 32: "(hen"}
+
+
+def with_texts():
+    """The topics with entries that read as above, and as their number."""
+    return replace(TOPICS, texts=tuple(TEXTS.get(entry, f"w{entry}") for entry in TOPICS.words.tolist()))
+
+
+def word_of(entry, texts):
+    return texts.get(entry, f"w{entry}").strip("( ").lower()
+
+
+def all_words(topics):
+    return LabelledWords(topics, torch.arange(len(topics.words)))
+
+
+def relation_of(i, j, texts=None):
     one, other = ({name for name, ids in LISTS.items() if id_ in ids} for id_ in (i, j))
     if not one or not other:
         return None
-    return 0 if i == j else 1 if one & other else 2
+    same_word = i == j if texts is None else word_of(i, texts) == word_of(j, texts)
+    return 0 if same_word else 1 if one & other else 2
 
 
-def double_loop(scores, without=()):
+def double_loop(scores, without=(), texts=None):
     """Means and counts by relation and the standard deviation over all pairs, from a whole [word, word] matrix."""
     sums, counts, every = np.zeros(3), np.zeros(3), []
     for i, j in itertools.product(sorted(set(range(VOCABULARY)) - set(without)), repeat=2):
-        relation = relation_of(i, j)
+        relation = relation_of(i, j, texts)
         if relation is not None:
             sums[relation] += float(scores[i, j])
             counts[relation] += 1
@@ -103,9 +122,11 @@ def llama_matrices(model, layer):
     ("build", "matrices"), [(bert, bert_matrices), (gpt2, gpt2_matrices), (llama, llama_matrices)]
 )
 @pytest.mark.parametrize("exclude", [(), (5, 31)])
-def test_every_head_equals_a_double_loop_over_its_whole_matrix_of_words(build, matrices, exclude):
+@pytest.mark.parametrize("texts", [None, TEXTS], ids=["ids", "forms"])
+def test_every_head_equals_a_double_loop_over_its_whole_matrix_of_words(build, matrices, exclude, texts):
     model = build()
-    report = measure_weights(build(), TOPICS, exclude=exclude, n_resamples=0)
+    topics = TOPICS if texts is None else with_texts()
+    report = measure_weights(build(), topics, exclude=exclude, n_resamples=0)
     table = model.get_input_embeddings().weight.detach()
     outputs = model.get_output_embeddings().weight.detach()
     cell = 0
@@ -117,7 +138,7 @@ def test_every_head_equals_a_double_loop_over_its_whole_matrix_of_words(build, m
             if circuit == "qk"
             else table @ value.T @ output.T @ outputs.T
         )
-        expected, counts, spread = double_loop(scores, exclude)
+        expected, counts, spread = double_loop(scores, exclude, texts)
         names = {name: column[cell] for name, column in report.heads.index.items()}
         assert names == {"circuit": circuit, "stack": "self", "layer": layer, "head": head}
         np.testing.assert_allclose(means(report.heads[cell]), expected, atol=1e-9)
@@ -210,18 +231,24 @@ def test_equal_scores_everywhere_have_no_spread_to_divide_by(value):
     assert np.isnan(report.standardised).all()
 
 
-def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner():
+@pytest.mark.parametrize("texts", [{}, TEXTS], ids=["ids", "forms"])
+def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(texts):
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, len(TOPICS.words), 6, generator=generator, dtype=torch.float64)
     P, Q = torch.randn(2, 3, 6, 2, generator=generator, dtype=torch.float64)
-    half = torch.from_numpy(split_halves(np.zeros(len(left), dtype=np.int64), seed=0))
-    moments = word_moments(left, right, TOPICS.group_of_word, TOPICS)
-    found = head_ends(moments, P, Q, TOPICS.group_of_word, TOPICS, half)
+    words = all_words(with_texts() if texts else TOPICS)
+    half = words.halves(0)
+    moments = word_moments(left, right, words)
+    found = head_ends(moments, P, Q, half)
     same, n_same, different, n_different = (np.zeros_like(part) for part in found)
     scores = torch.stack([left @ p @ (right @ q).T for p, q in zip(P, Q, strict=True)]).numpy()
-    for (a, i), (b, j) in itertools.product(enumerate(TOPICS.words.tolist()), repeat=2):
-        relation = relation_of(i, j)
-        both_ends = scores[:, a, b] + scores[:, b, a]
+    ids = TOPICS.words.tolist()
+    names = list(dict.fromkeys(word_of(entry, texts) for entry in ids))
+    assert len(half) == len(names)
+    for (i, entry), (j, other) in itertools.product(enumerate(ids), repeat=2):
+        relation = relation_of(entry, other, texts)
+        a, b = names.index(word_of(entry, texts)), names.index(word_of(other, texts))
+        both_ends = scores[:, i, j] + scores[:, j, i]
         if relation == 1:
             same[half[b], a] += both_ends
             n_same[half[b], a] += 2
@@ -260,7 +287,7 @@ def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
     # Words around topic centres, and two heads with random weights, whose scores are not symmetric.
     generator = torch.Generator().manual_seed(0)
     topics = Topics.blocks(n_topics=8, words_per_topic=10)
-    strata = first_topics(topics)[topics.group_of_word.numpy()]
+    words = all_words(topics)
     centres = torch.randn(8, 12, generator=generator, dtype=torch.float64) * 0.4
     P, Q = torch.randn(2, 2, 12, 6, generator=generator, dtype=torch.float64)
     between = (centres @ P) @ (centres @ Q).mT
@@ -271,10 +298,9 @@ def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
     for run in range(runs):
         noise = torch.randn(80, 12, generator=generator, dtype=torch.float64) * 0.5
         rows = centres.repeat_interleave(10, 0) + noise
-        moments = word_moments(rows, rows, topics.group_of_word, topics)
-        half = torch.from_numpy(split_halves(strata, seed=run))
-        ends = head_ends(moments, P, Q, topics.group_of_word, topics, half)
-        interval = word_interval(*ends, strata, statistic="difference", n_resamples=400, seed=run)
+        moments = word_moments(rows, rows, words)
+        ends = head_ends(moments, P, Q, words.halves(run))
+        interval = word_interval(*ends, words.strata, statistic="difference", n_resamples=400, seed=run)
         covered += (interval[:, 0] <= truth) & (truth <= interval[:, 1])
     # A share of 0.95 in 300 runs has a standard error of √(0.95 · 0.05 / 300) = 0.0126; these are 2.5 of them on either
     # side. Intervals a quarter too narrow cover 0.858 ± 0.020.

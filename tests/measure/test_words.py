@@ -1,6 +1,7 @@
 """Sums over all pairs of words against double loops, exact to rounding."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,7 @@ import torch
 
 from topic_probe.measure import words as words_module
 from topic_probe.measure.words import (
-    embedding_sums,
-    first_topics,
+    LabelledWords,
     group_sums,
     labelled_words,
     pair_sums,
@@ -17,7 +17,7 @@ from topic_probe.measure.words import (
     word_ends,
 )
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import split_halves, word_interval
+from topic_probe.uncertainty import word_interval
 
 VOCABULARY = 40
 # Words in two and three topics, a topic of one word.
@@ -42,18 +42,40 @@ def topics_of(lists):
     return Topics.from_token_ids(lists, vocabulary_size=VOCABULARY)
 
 
-def relation_of(lists, i, j):
+# Forms of a word in one topic, in several that share none, in more and fewer topics.
+TEXTS = {1: "War", 2: " war", 3: "WAR", 8: "(war", 4: "sea", 20: " Sea", 7: "x", 13: "X", 9: "army"}
+
+
+def with_texts(lists):
+    """Topics whose entries have the texts above, which make several of them one word."""
+    plain = topics_of(lists)
+    texts = tuple(TEXTS.get(entry, f"w{entry}") for entry in plain.words.tolist())
+    return replace(plain, texts=texts)
+
+
+def word_of(entry, texts):
+    return texts.get(entry, f"w{entry}").strip("( ").lower()
+
+
+def relation_of(lists, i, j, texts=None):
     one, other = ({name for name, ids in lists.items() if id_ in ids} for id_ in (i, j))
     if not one or not other:
         return None
-    return 0 if i == j else 1 if one & other else 2
+    same_word = i == j if texts is None else word_of(i, texts) == word_of(j, texts)
+    return 0 if same_word else 1 if one & other else 2
 
 
-def double_loop(rows, lists, without=()):
+def embedding_sums(rows, topics, **options):
+    """Sums over all ordered pairs, by the code."""
+    words = labelled_words(rows, topics, **options)
+    return pair_sums(group_sums(words), words)[0]
+
+
+def double_loop(rows, lists, without=(), texts=None):
     """Sums and counts of cosine and dot product over all ordered pairs, from the definitions."""
     sums, counts = np.zeros((2, 3)), np.zeros(3)
     for i, j in itertools.product(sorted(set(range(VOCABULARY)) - set(without)), repeat=2):
-        relation = relation_of(lists, i, j)
+        relation = relation_of(lists, i, j, texts)
         if relation is not None:
             dot = float(rows[i] @ rows[j])
             sums[:, relation] += dot / float(rows[i].norm() * rows[j].norm()), dot
@@ -71,20 +93,30 @@ def test_sums_are_those_of_a_double_loop_over_all_words(lists, exclude):
 
 
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
-def test_every_topic_has_the_sums_of_a_double_loop(lists):
-    topics = topics_of(lists)
-    found = pair_sums(group_sums(labelled_words(table(), topics), topics), topics)[1]
+@pytest.mark.parametrize("exclude", [(), (2, 3, 20, 30)])
+def test_forms_of_one_word_are_one_word_in_the_sums(lists, exclude):
+    found = embedding_sums(table(), with_texts(lists), exclude=exclude)
+    sums, counts = double_loop(table(), lists, exclude, TEXTS)
+    assert counts[0] > double_loop(table(), lists, exclude)[1][0] or exclude
+    np.testing.assert_allclose(found.sums, sums, atol=1e-9)
+    assert found.counts.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("texts", [None, TEXTS], ids=["ids", "forms"])
+@pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
+def test_every_topic_has_the_sums_of_a_double_loop(lists, texts):
+    topics = topics_of(lists) if texts is None else with_texts(lists)
+    words = labelled_words(table(), topics)
+    found = pair_sums(group_sums(words), words)[1]
     rows = table()
     for topic, ids in enumerate(lists.values()):
         sums, counts = np.zeros(3), np.zeros(3)
         for i, j in itertools.product(range(VOCABULARY), repeat=2):
-            within = i in ids and j in ids
-            if i in ids and relation_of(lists, i, j) == 2:
-                cell = 2
-            elif within:
-                cell = 0 if i == j else 1
-            else:
+            relation = relation_of(lists, i, j, texts)
+            # Its words with all their forms, with each other, and with words they share no topic with.
+            if i not in ids or relation is None or (relation == 1 and j not in ids):
                 continue
+            cell = relation
             sums[cell] += float(rows[i] @ rows[j])
             counts[cell] += 1
         np.testing.assert_allclose(found.sums[1, topic], sums, atol=1e-9)
@@ -94,7 +126,8 @@ def test_every_topic_has_the_sums_of_a_double_loop(lists):
 def test_an_empty_topic_has_nothing_but_zeros_and_becomes_nan_with_a_reason():
     with pytest.warns(UserWarning, match="topics without a word"):
         topics = topics_of(DISJOINT | {"empty": []})
-    overall, by_topic = pair_sums(group_sums(labelled_words(table(), topics), topics), topics)
+    words = labelled_words(table(), topics)
+    overall, by_topic = pair_sums(group_sums(words), words)
     assert by_topic.counts[-1].tolist() == [0, 0, 0]
     np.testing.assert_allclose(overall.sums, double_loop(table(), DISJOINT)[0], atol=1e-9)
     cell = by_topic.contrast()[0, 4]
@@ -136,7 +169,7 @@ def test_words_that_were_nothing_but_the_common_part_are_left_out():
     turned = torch.linalg.qr(table()[:7]).Q
     words = labelled_words(rows @ turned, topics_of(DISJOINT), remove_components=1)
     assert words.left_out == {"words with nothing left after the common part": 9}
-    torch.testing.assert_close(words.rows[words.index].norm(dim=1), torch.ones(2, dtype=torch.float64))
+    torch.testing.assert_close(words.rows().norm(dim=1), torch.ones(2, dtype=torch.float64))
     rows[5] = rows[9] = rows[4]
     with pytest.raises(
         ValueError, match=r"no word is left .*'words with nothing left after the common part': 11"
@@ -158,7 +191,7 @@ def test_rows_without_a_direction_are_left_out_and_counted():
     words = labelled_words(rows, topics_of(OVERLAPPING), exclude=(20, 39))
     assert words.left_out == {"words in exclude": 1, "words whose row is zero or not finite": 3}
     sums, counts = double_loop(rows, OVERLAPPING, (3, 4, 8, 20))
-    found = pair_sums(group_sums(words, topics_of(OVERLAPPING)), topics_of(OVERLAPPING))[0]
+    found = pair_sums(group_sums(words), words)[0]
     np.testing.assert_allclose(found.sums, sums, atol=1e-9)
     assert found.counts.tolist() == counts.tolist()
     assert words.ids.tolist() == sorted(words.ids.tolist(), key=words.ids.tolist().index)
@@ -176,7 +209,7 @@ def test_split_words_have_no_row_and_are_left_out_and_counted():
         found = labelled_words(rows, topics)
         assert found.left_out == {"split words, which have no row": 1}
         np.testing.assert_allclose(
-            pair_sums(group_sums(found, topics), topics)[0].sums, double_loop(table(), DISJOINT)[0], atol=1e-9
+            pair_sums(group_sums(found), found)[0].sums, double_loop(table(), DISJOINT)[0], atol=1e-9
         )
 
 
@@ -253,24 +286,30 @@ def test_sums_over_groups_that_share_a_topic_follow_the_definition():
 # ---------------------------------------------------------------- what intervals need
 
 
+@pytest.mark.parametrize("texts", [{}, TEXTS], ids=["ids", "forms"])
 @pytest.mark.parametrize("lists", [OVERLAPPING, DISJOINT], ids=["overlapping", "disjoint"])
-def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists):
-    topics, rows = topics_of(lists), table()
-    words = labelled_words(rows, topics, exclude=(4,))
-    half = split_halves(first_topics(topics)[words.group.numpy()], seed=5)
-    found = word_ends(words, topics, seed=5)
+def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists, texts):
+    topics, rows = with_texts(lists) if texts else topics_of(lists), table()
+    words = labelled_words(rows, topics, exclude=(5,))
+    half = words.halves(5).numpy()
+    found = word_ends(words, group_sums(words).of_forms, seed=5)
     ids = words.ids.tolist()
+    # What is resampled: every different word, in the order in which they appear.
+    names = list(dict.fromkeys(word_of(entry, texts) for entry in ids))
+    assert len(half) == len(names) == words.n_forms
+    place = {entry: names.index(word_of(entry, texts)) for entry in ids}
     same, n_same, different, n_different = (np.zeros_like(part) for part in found)
-    for (a, i), (b, j) in itertools.product(enumerate(ids), repeat=2):
+    for i, j in itertools.product(ids, repeat=2):
         dot = float(rows[i] @ rows[j])
         cosine = dot / float(rows[i].norm() * rows[j].norm())
+        relation, a, b = relation_of(lists, i, j, texts), place[i], place[j]
         for score, value in enumerate((cosine, dot)):
-            if relation_of(lists, i, j) == 1:
+            if relation == 1:
                 same[half[b], a, score] += 2 * value
-            elif relation_of(lists, i, j) == 2:
+            elif relation == 2:
                 different[half[b], a, score] += 2 * value
-        n_same[half[b], a] += 2 * (relation_of(lists, i, j) == 1)
-        n_different[half[b], a] += 2 * (relation_of(lists, i, j) == 2)
+        n_same[half[b], a] += 2 * (relation == 1)
+        n_different[half[b], a] += 2 * (relation == 2)
     for part, expected in zip(found, (same, n_same, different, n_different), strict=True):
         np.testing.assert_allclose(part, expected, atol=1e-9)
 
@@ -278,9 +317,40 @@ def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists)
 def test_words_are_resampled_within_the_first_topic_of_their_group():
     topics = topics_of(OVERLAPPING)
     names = list(OVERLAPPING)
-    first = first_topics(topics)[topics.group_of_word.numpy()]
-    for word, topic in zip(topics.words.tolist(), first, strict=True):
+    words = LabelledWords(topics, torch.arange(len(topics.words)))
+    for word, topic in zip(topics.words.tolist(), words.strata, strict=True):
         assert names[topic] == next(name for name, ids in OVERLAPPING.items() if word in ids)
+
+
+def test_all_forms_of_a_word_are_resampled_together_within_their_first_topic():
+    topics = with_texts(DISJOINT)
+    words = LabelledWords(topics, torch.arange(len(topics.words)))
+    units = {}
+    for entry, form in zip(words.ids.tolist(), words.form.tolist(), strict=True):
+        units.setdefault(word_of(entry, TEXTS), set()).add(form)
+    assert sorted(form for forms in units.values() for form in forms) == list(range(len(units)))
+    # "war" is in a and d, "sea" in b and d, "x" in c.
+    for word, topic in (("war", 0), ("sea", 1), ("x", 2), ("w21", 3)):
+        assert words.strata[units[word].pop()] == topic
+
+
+def test_an_interval_takes_a_word_and_its_copies_for_one_unit():
+    # Every word twice, as two forms with one embedding: means of different words and their spread stay the same.
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(24, 6, generator=generator, dtype=torch.float64) + 0.5
+    lists = {topic: [entry for entry in range(24) if entry % 3 == topic] for topic in range(3)}
+    single = Topics.from_token_ids(lists, vocabulary_size=24)
+    double = Topics.from_token_ids(
+        {topic: [*ids, *(entry + 24 for entry in ids)] for topic, ids in lists.items()}, vocabulary_size=48
+    )
+    double = replace(double, texts=tuple(f"{'  '[entry // 24 :]}w{entry % 24}" for entry in range(48)))
+    found = []
+    for table, topics in ((rows, single), (torch.cat([rows, rows]), double)):
+        words = labelled_words(table, topics)
+        ends = word_ends(words, group_sums(words).of_forms, seed=0)
+        found.append((embedding_sums(table, topics).contrast(), word_interval(*ends, words.strata)))
+    assert found[0][0].ratio == pytest.approx(found[1][0].ratio)
+    np.testing.assert_allclose(found[0][1], found[1][1])
 
 
 @pytest.mark.slow
@@ -322,9 +392,8 @@ def test_intervals_cover_the_truth_when_topics_overlap():
         lists = {str(t): [i for i, k in enumerate(kind) if t in kinds[k]] for t in range(n)}
         topics = Topics.from_token_ids(lists, vocabulary_size=n * size)
         words = labelled_words(torch.from_numpy(draw(kind)[0]), topics)
-        strata = first_topics(topics)[words.group.numpy()]
-        ends = word_ends(words, topics, seed=run)
-        intervals = word_interval(*ends, strata, n_resamples=400, seed=run)
+        ends = word_ends(words, group_sums(words).of_forms, seed=run)
+        intervals = word_interval(*ends, words.strata, n_resamples=400, seed=run)
         covered += (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
     # A share of 0.95 in 250 runs has a standard error of √(0.95 · 0.05 / 250) = 0.014; these are 2.5 of them on either
     # side. Intervals a quarter too narrow cover 0.858 ± 0.022.

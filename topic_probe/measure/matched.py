@@ -1,28 +1,54 @@
 """Is it topics, or do words of a topic merely occur together? Pairs compared at equal co-occurrence and frequency."""
 
-import os
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64, Shaped
+from torch import Tensor
 
 from topic_probe.contrast import Contrast
 from topic_probe.lens import capture
-from topic_probe.measure.bins import Bins, MatchedWords
-from topic_probe.measure.matching import MatchedStatistic, Matching, coverage_of
-from topic_probe.measure.pairs import attention_by_class, pair_codes
+from topic_probe.measure.matching import (
+    MATCHED_ON,
+    Bins,
+    MatchedWords,
+    collapse,
+    coverage_of,
+    matched_contrast,
+    matched_means,
+    ways_of,
+    without_same_word,
+)
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.pairs import ClassSums, attention_by_class, pair_codes
+from topic_probe.measure.words import SCORES, pairs_of_labels
+from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import Alternative, divide
+from topic_probe.uncertainty import (
+    MIN_UNITS,
+    compare,
+    divide,
+    effective_units,
+    no_interval_reason,
+    percentile_interval,
+    permutation_p_value,
+    resample,
+    word_interval,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # The first distance |i − j| of every bin but the first.
 DISTANCE_BINS = (2, 3, 5, 9, 17, 33, 65, 129, 257)
+
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,8 +94,8 @@ class MatchedReport(Report, kind="matched"):
         return divide(difference, difference[0])
 
     def _scores(self) -> dict[str, Contrast]:
-        found = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
-        return {name: contrast for name, contrast in found.items() if contrast is not None}
+        scores = {"cosine": self.cosine, "dot": self.dot, "attention": self.attention}
+        return {name: contrast for name, contrast in scores.items() if contrast is not None}
 
     def to_dataframe(self, by: Literal["match", "bin", "layer", "head"] = "match") -> "pd.DataFrame":
         """A row for every score and way of matching; by "bin" for every bin; by "layer" or "head" of attention."""
@@ -79,7 +105,7 @@ class MatchedReport(Report, kind="matched"):
             contrast = self.layers if by == "layer" else self.heads
             if contrast is None:
                 raise ValueError("no attention was measured: pass documents to measure_matched")
-            return _without_same_word(contrast.to_dataframe())
+            return _without_columns(contrast.to_dataframe())
         if by == "bin":
             parts = [contrast.to_dataframe().assign(score=score) for score, contrast in self.bins.items()]
         elif by == "match":
@@ -93,15 +119,16 @@ class MatchedReport(Report, kind="matched"):
             ]
         else:
             raise ValueError(f"by must be 'match', 'bin', 'layer' or 'head', got {by!r}")
-        table: pd.DataFrame = _without_same_word(pd.concat(parts, ignore_index=True))
+        table: pd.DataFrame = _without_columns(pd.concat(parts, ignore_index=True))
         return table[["score", *(name for name in table.columns if name != "score")]]
 
 
-def _without_same_word(table: "pd.DataFrame") -> "pd.DataFrame":
+def _without_columns(table: "pd.DataFrame") -> "pd.DataFrame":
     """Without the columns on a word with itself, which has no co-occurrence to be matched on."""
     return table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
 
+@shares(reading=Reading, patterns=Patterns, intervals=Intervals, permutations=Permutations, run=Run)
 def measure_matched(
     model: Any,
     topics: Topics,
@@ -113,22 +140,12 @@ def measure_matched(
     min_documents: int = 5,
     center: bool = False,
     exclude: Iterable[int] = (),
-    special_ids: Collection[int] | None = None,
-    batch_size: int = 32,
-    max_length: int | None = None,
-    long: Literal["cut", "chunk"] = "cut",
-    statistic: MatchedStatistic = "ratio",
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    n_permutations: int = 200,
-    alternative: Alternative = "two-sided",
-    seed: int = 0,
-    through: capture.Through = "auto",
-    check_rows: bool = True,
-    checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_every: float = 300.0,
-    distributed: bool = False,
-    progress: bool = False,
+    statistic: Literal["ratio", "difference"] = "ratio",
+    reading: Reading,
+    patterns: Patterns,
+    intervals: Intervals,
+    permutations: Permutations,
+    run: Run,
 ) -> MatchedReport:
     """Same topic against different topics, between pairs of words matched on co-occurrence and frequency.
 
@@ -138,6 +155,10 @@ def measure_matched(
     other documents (attention). P-values permute topic labels among words of equal frequency and keep the weights of
     the bins, so that random topics are judged in the bins where real ones are; they are computed for attention too, but
     not for matching on distance.
+
+    Forms of one word ("President", " president") are one word, whose pairs are not compared and which permutations and
+    resamples move together. Each has a frequency of its own; where forms are in several classes of it, the word is
+    permuted within the class of their documents together.
 
     Every pair of words is held in memory: about 80 · n² bytes for n words.
 
@@ -153,23 +174,7 @@ def measure_matched(
             changes the matched ratio, there is still noise in it.
         center: subtract the mean over all rows of the embedding table, as in `measure_embeddings`.
         exclude: token ids left out.
-        special_ids: ids of special tokens; by default what the model's tokenizer or configuration names.
-        batch_size: documents in one forward pass; changes nothing but speed and memory.
-        max_length: documents are cut at so many tokens, by default at what the model can take.
-        long: "cut" drops the rest of longer documents, "chunk" makes documents of it.
         statistic: what intervals and p-values are about.
-        n_resamples: resampled sets of words, or documents, behind the intervals; 0 leaves them out.
-        confidence: what share of intervals is to hold the true number.
-        n_permutations: permuted topic labels behind the p-values; 0 leaves them out.
-        alternative: what counts as extreme in the p-values.
-        seed: seed of resampling and permutations.
-        through: how attention is read, see `topic_probe.lens.capture.View.attention_rows`.
-        check_rows: whether rows that do not sum to one are an error.
-        checkpoint: a folder in which sums over documents are saved on the way, as in `measure_attention`.
-        checkpoint_every: seconds between two saves.
-        distributed: whether this is one of several processes that share out the documents; all are given the counts of
-            the whole corpus.
-        progress: whether to show a progress bar.
 
     Raises:
         ValueError: for topics or counts of another vocabulary, or where fewer than two words are left.
@@ -183,19 +188,18 @@ def measure_matched(
         model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
     )
     bins = Bins.of(words, pmi_bins=pmi_bins, frequency_bins=frequency_bins)
-    found = Matching(words, bins, statistic, confidence, n_resamples, n_permutations, alternative, seed)
-    cosine, dot, by_bin = found.embeddings()
-    coverage = {"embeddings": coverage_of(found.counts)}
+    comparison = _Comparison(words, bins, statistic, intervals, permutations)
+    cosine, dot, by_bin = comparison.embeddings()
+    coverage = {"embeddings": coverage_of(comparison.counts)}
     options = {
         "pmi_bins": pmi_bins, "frequency_bins": frequency_bins, "min_documents": min_documents, "center": center,
-        "exclude": excluded, "max_length": max_length, "long": long, "statistic": statistic,
-        "n_resamples": n_resamples, "confidence": confidence, "n_permutations": n_permutations,
-        "alternative": alternative, "distance_bins": DISTANCE_BINS,
+        "exclude": excluded, "max_length": reading.max_length, "long": reading.long, "statistic": statistic,
+        **recorded(intervals, permutations), "distance_bins": DISTANCE_BINS,
     }  # fmt: skip
     record = provenance(
-        topics, model=capture.describe(model), options=options, seed=seed, left_out=words.left_out
+        topics, model=capture.describe(model), options=options, seed=intervals.seed, left_out=words.left_out
     ) | {
-        "words": len(words.ids),
+        "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
     attention = layers = heads = None
@@ -203,21 +207,269 @@ def measure_matched(
         sums = attention_by_class(
             model,
             Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
-            pair_codes(bins.classes.long(), words.same, ~words.same),
+            comparison.codes,
             documents,
             distances=DISTANCE_BINS,
-            table=n_permutations > 0,
-            special_ids=special_ids,
-            batch_size=batch_size,
-            max_length=max_length,
-            long=long,
-            through=through,
-            check_rows=check_rows,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            distributed=distributed,
-            progress=progress,
+            table=permutations.n_permutations > 0,
+            **vars(reading),
+            **vars(patterns),
+            **vars(run),
         )
-        attention, layers, heads, by_bin["attention"], coverage["attention"] = found.attention(sums)
+        attention, layers, heads, by_bin["attention"], coverage["attention"] = comparison.attention(sums)
         record["documents"] = sums.record
     return MatchedReport(cosine, dot, attention, layers, heads, coverage, by_bin, record)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Means of matched pairs by way of matching, with their intervals and p-values."""
+
+    words: MatchedWords
+    bins: Bins
+    statistic: Literal["ratio", "difference"]
+    intervals: Intervals
+    permutations: Permutations
+
+    @cached_property
+    def codes(self) -> Shaped[Tensor, "word word"]:
+        """What is known of every pair: 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for no pair."""
+        return pair_codes(self.bins.classes, self.words.same, self.words.different)
+
+    @cached_property
+    def counts(self) -> Float64[np.ndarray, "pmi frequency 1 3"]:
+        """Numbers of pairs."""
+        return self._by_code(np.ones(tuple(self.codes.shape)))
+
+    def _by_code(self, values: Float64[np.ndarray, "word word"]) -> Float64[np.ndarray, "pmi frequency 1 3"]:
+        shape = (*self.bins.shape, 1, 3)
+        codes = self.codes.numpy()
+        # Both directions of a pair are in the table; one is enough.
+        total = np.bincount(codes[codes >= 0], values[codes >= 0], minlength=math.prod(shape))
+        return np.asarray(total.reshape(shape) / 2)
+
+    # --- embeddings -----------------------------------------------------------------------------
+
+    def embeddings(self) -> tuple[Contrast, Contrast, dict[str, Contrast]]:
+        """Cosine and dot product by way of matching, and by bin."""
+        intervals = self._word_intervals()
+        contrasts, by_bin = [], {}
+        for number, score in enumerate(SCORES):
+            table = self.words.scores[score]
+            sums = self._by_code(table)
+            p_values = self._p_values(sums, self.counts, table, None)
+            contrasts.append(self._contrast(sums, self.counts, intervals[:, number], "words", p_values))
+            by_bin[score] = self._by_bin(sums, self.counts)
+        return contrasts[0], contrasts[1], by_bin
+
+    def _word_intervals(self) -> Float64[np.ndarray, "way score 2"]:
+        """Intervals from resampled words. Every different-topic pair weighs as much as matching makes it weigh."""
+        if self.intervals.n_resamples == 0:
+            return np.full((len(MATCHED_ON), len(SCORES), 2), np.nan)
+        n_ends, *ends = self._ends()
+        place = np.arange(n_ends.shape[2]) % 3
+        intervals = []
+        for axes in MATCHED_ON.values():
+            weights = self._pair_weights(axes)
+            same, different = (np.where(place == relation, weights, 0.0) for relation in (1, 2))
+            limits = word_interval(
+                np.stack([2 * (end @ same).T for end in ends], -1),
+                2 * (n_ends @ same).T,
+                np.stack([2 * (end @ different).T for end in ends], -1),
+                2 * (n_ends @ different).T,
+                self.words.strata,
+                statistic=self.statistic,
+                **vars(self.intervals),
+            )
+            intervals.append(limits)
+        return np.stack(intervals)
+
+    def _ends(self) -> list[Float64[np.ndarray, "form half code"]]:
+        """For every word, the number of pairs and their scores, by half of the other word and by code."""
+        form = self.words.form.numpy()
+        halves = self.words.halves(self.intervals.seed).numpy()[form]
+        shape = (self.words.n_forms, 2, self.counts.size)
+        totals = [np.zeros(math.prod(shape)) for _ in range(1 + len(SCORES))]
+        for start in range(0, len(form), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            codes = self.codes[rows].numpy()
+            pairs = codes >= 0
+            cells = ((2 * form[rows, None] + halves) * self.counts.size + codes)[pairs]
+            weights = [None, *(self.words.scores[score][rows][pairs] for score in SCORES)]
+            for total, values in zip(totals, weights, strict=True):
+                total += np.bincount(cells, values, minlength=len(total))
+        return [total.reshape(shape) for total in totals]
+
+    def _pair_weights(self, axes: tuple[int, ...]) -> Float64[np.ndarray, " code"]:
+        """What a pair with a code weighs in the matched means."""
+        others = tuple(axis for axis in range(3) if axis not in axes)
+        counts = self.counts.sum(others, keepdims=True)
+        both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
+        weights = np.zeros(self.counts.shape)
+        weights[..., 1] = both
+        weights[..., 2] = np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)
+        return weights.ravel()
+
+    # --- attention ------------------------------------------------------------------------------
+
+    def attention(
+        self, measured: ClassSums
+    ) -> tuple[Contrast, Contrast, Contrast, Contrast, Float64[np.ndarray, " way"]]:
+        """By way of matching, by layer, by head, by bin, and the coverage."""
+        sums, counts = (self._with_all_classes(part) for part in (measured.heads, measured.n_heads))
+        total, n_total = sums.sum(0), counts.sum(0)
+        p_values = np.full(len(ways_of(total)), np.nan)
+        if measured.table is not None:
+            by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
+            p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *measured.table)
+        intervals = self._document_intervals(measured, total.shape)
+        overall = self._contrast(total, n_total, intervals, "documents", p_values)
+        everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
+        heads = matched_contrast(*everything, index=measured.index)
+        names = list(zip(measured.index["stack"], measured.index["layer"], strict=True))
+        starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+        layers = matched_contrast(
+            *(np.add.reduceat(part, starts, axis=0) for part in everything),
+            index={
+                name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")
+            },
+        )
+        by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total)))
+        return overall, layers, heads, by_bin, coverage_of(n_total)
+
+    def _with_all_classes(self, part: Float64[np.ndarray, "head class distance 3"]) -> np.ndarray:
+        """[head, PMI, frequency, distance, 3]; the last classes may have had no pair."""
+        n_classes = int(np.prod(self.bins.shape))
+        padded = np.pad(part, ((0, 0), (0, n_classes - part.shape[1]), (0, 0), (0, 0)))
+        return np.asarray(padded.reshape(len(part), *self.bins.shape, *part.shape[2:]))
+
+    def _document_intervals(
+        self, measured: ClassSums, shape: tuple[int, ...]
+    ) -> Float64[np.ndarray, "way 2"]:
+        ways = ways_of(np.zeros(shape)).values()
+        if self.intervals.n_resamples == 0 or len(measured.by_document) < MIN_UNITS:
+            return np.full((len(ways), 2), np.nan)
+        n_distances = shape[2]
+        parts = [
+            self._with_all_classes(part.reshape(len(part), -1, n_distances, 3))
+            for part in measured.by_document.rows()[1:]
+        ]
+        return np.stack([self._document_interval(*(collapse(part, axes) for part in parts)) for axes in ways])
+
+    def _document_interval(
+        self, sums: Float64[np.ndarray, "document cell 3"], counts: Float64[np.ndarray, "document cell 3"]
+    ) -> Float64[np.ndarray, "2"]:
+        """The interval of a matched number, bins and weights being found anew in every resample."""
+        used = (counts[..., 1].sum(0) > 0) & (counts[..., 2].sum(0) > 0)
+        sums, counts = sums[:, used], counts[:, used]
+        if not used.any():
+            return np.full(2, np.nan)
+        flat = [np.ascontiguousarray(part.reshape(len(part), -1)) for part in (sums, counts)]
+
+        def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample 1"]:
+            same, different, _, _ = matched_means(
+                *((weights @ part).reshape(len(weights), -1, 3) for part in flat)
+            )
+            return compare(same, different, self.statistic)[:, None]
+
+        values = resample(
+            resampled, np.array([len(sums)]), n_resamples=self.intervals.n_resamples, seed=self.intervals.seed
+        )
+        by_document = counts.sum(1)
+        effective = np.minimum(effective_units(by_document[:, 1:2]), effective_units(by_document[:, 2:3]))
+        return np.asarray(percentile_interval(values, effective, confidence=self.intervals.confidence)[0])
+
+    # --- both -----------------------------------------------------------------------------------
+
+    def _p_values(
+        self,
+        sums: Float64[np.ndarray, "pmi frequency 1 3"],
+        counts: Float64[np.ndarray, "pmi frequency 1 3"],
+        table: Float64[np.ndarray, "word word"],
+        n_table: Float64[np.ndarray, "word word"] | None,
+    ) -> Float64[np.ndarray, " way"]:
+        """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
+        if self.permutations.n_permutations == 0:
+            return np.full(len(MATCHED_ON), np.nan)
+        classes, n_bins = self.bins.classes.numpy(), counts.size // 3
+        null = []
+        for first, second in self._permuted_pairs():
+            where, n = classes[first, second], None if n_table is None else n_table[first, second]
+            null.append(
+                [np.bincount(where, values, minlength=n_bins) for values in (table[first, second], n)]
+            )
+        same, n_same = (np.reshape(part, (-1, *counts.shape[:-1])) for part in zip(*null, strict=True))
+        total, n_total = sums[..., 1:].sum(-1), counts[..., 1:].sum(-1)
+        nothing = np.zeros(same.shape)
+        permuted = self._under_weights_of(
+            counts,
+            np.stack([nothing, same, total - same], -1),
+            np.stack([nothing, n_same, n_total - n_same], -1),
+        )
+        observed = self._under_weights_of(counts, sums[None], counts[None])[:, 0]
+        return permutation_p_value(observed, permuted, alternative=self.permutations.alternative)
+
+    def _permuted_pairs(self) -> Iterator[tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]]:
+        """The pairs of different words that would share a topic, for every permutation, in one direction each."""
+        generator = np.random.default_rng(self.intervals.seed)
+        strata, form = self.bins.strata(self.words), self.words.form.numpy()
+        sharing = np.nonzero(np.triu(self.words.topics.shared.numpy()))
+        for _ in range(self.permutations.n_permutations):
+            given = np.arange(self.words.n_forms)
+            for words in strata:
+                given[generator.permutation(words)] = words
+            groups = self.words.groups_given(given)
+            first, second = pairs_of_labels(groups, *sharing)
+            # Those of two groups are there in one direction, those within a group in both.
+            once = (groups[first] != groups[second]) | (first < second)
+            once &= form[first] != form[second]
+            yield first[once], second[once]
+
+    def _under_weights_of(
+        self,
+        truth: Float64[np.ndarray, "pmi frequency 1 3"],
+        sums: Float64[np.ndarray, "permutation pmi frequency 1 3"],
+        counts: Float64[np.ndarray, "permutation pmi frequency 1 3"],
+    ) -> Float64[np.ndarray, "way permutation"]:
+        """The statistic of permuted labels for every way of matching, bins weighing as with the true ones."""
+        statistics = []
+        for axes in MATCHED_ON.values():
+            held = collapse(truth, axes)
+            weights = np.where(held[..., 2] > 0, held[..., 1], 0.0)
+            same, different, _, _ = matched_means(collapse(sums, axes), collapse(counts, axes), weights[None])
+            statistics.append(compare(same, different, self.statistic))
+        return np.where(np.isfinite(statistics), statistics, np.nan)
+
+    def _contrast(
+        self,
+        sums: Float64[np.ndarray, "pmi frequency distance 3"],
+        counts: Float64[np.ndarray, "pmi frequency distance 3"],
+        intervals: Float64[np.ndarray, "way 2"],
+        what: str,
+        p_values: Float64[np.ndarray, " way"],
+    ) -> Contrast:
+        ways = ways_of(sums)
+        parts = [
+            np.stack([_padded(collapse(part, axes), part.size // 3) for axes in ways.values()])
+            for part in (sums, counts)
+        ]
+        uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
+        if self.intervals.n_resamples:
+            n_units = self.words.n_forms if what == "words" else MIN_UNITS
+            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, n_units, what)}
+        if self.permutations.n_permutations:
+            uncertainty["p_value"] = p_values
+        return matched_contrast(*parts, **uncertainty)
+
+    def _by_bin(
+        self, sums: Float64[np.ndarray, "pmi frequency 1 3"], counts: Float64[np.ndarray, "pmi frequency 1 3"]
+    ) -> Contrast:
+        flat, n_flat = sums.reshape(-1, 1, 3), counts.reshape(-1, 1, 3)
+        held = np.flatnonzero(n_flat[:, 0, 1:].sum(1) > 0)
+        same, different = (divide(flat[held, 0, place], n_flat[held, 0, place]) for place in (1, 2))
+        return without_same_word(
+            same, different, n_flat[held, 0, 1], n_flat[held, 0, 2], index=self.bins.index(held)
+        )
+
+
+def _padded(cells: Float64[np.ndarray, "cell 3"], n: int) -> Float64[np.ndarray, "n 3"]:
+    return np.asarray(np.pad(cells, ((0, n - len(cells)), (0, 0))))

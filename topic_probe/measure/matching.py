@@ -1,29 +1,22 @@
-"""Means over pairs that are matched by bins, and how sure they are."""
+"""What is compared with what: words, the bins that pairs of them are in, and means of pairs that share a bin."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from itertools import combinations_with_replacement, pairwise
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.bins import Bins, MatchedWords
-from topic_probe.measure.pairs import ClassSums, pair_codes
-from topic_probe.measure.words import SCORES
-from topic_probe.uncertainty import (
-    MIN_UNITS,
-    Alternative,
-    compare,
-    divide,
-    effective_units,
-    no_interval_reason,
-    percentile_interval,
-    permutation_p_value,
-    resample,
-    split_halves,
-    word_interval,
-)
+from topic_probe.lens import capture
+from topic_probe.measure.words import EmbeddingWords, labelled_words
+from topic_probe.text.cooccurrence import Cooccurrence
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import divide
 
 # What pairs have to have in common to be compared, as axes of the sums [co-occurrence, frequency, distance].
 MATCHED_ON: dict[str, tuple[int, ...]] = {
@@ -35,9 +28,159 @@ MATCHED_ON: dict[str, tuple[int, ...]] = {
 WITH_DISTANCE = "co-occurrence, frequency and distance"
 
 NOT_MATCHED = "no bin holds pairs of the same topic and of different topics"
-_ROWS_AT_ONCE = 512
 
-MatchedStatistic = Literal["ratio", "difference"]
+
+@dataclass(frozen=True)
+class MatchedWords(EmbeddingWords):
+    """The words that are compared, in the order of their ids, with the documents that they are in."""
+
+    frequency: Int64[Tensor, " word"]
+    counts: Cooccurrence
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        topics: Topics,
+        cooccurrence: Cooccurrence,
+        *,
+        min_documents: int,
+        center: bool,
+        exclude: Iterable[int],
+    ) -> "MatchedWords":
+        """The words with a topic, a row in the embedding table and enough documents."""
+        if cooccurrence.vocabulary_size != topics.vocabulary_size:
+            raise ValueError(
+                f"co-occurrence was counted over a vocabulary of {cooccurrence.vocabulary_size} ids, the topics have "
+                f"{topics.vocabulary_size}: count it with count_cooccurrence(documents, topics)"
+            )
+        words = labelled_words(capture.word_embeddings(model), topics, center=center, exclude=exclude)
+        counted = cooccurrence.rows_of(words.ids)
+        frequency = torch.where(counted >= 0, cooccurrence.document_frequency[counted], 0)
+        enough = (counted >= 0) & (frequency >= max(1, min_documents))
+        left_out = dict(words.left_out) | {
+            "words that co-occurrence was not counted of": int((counted < 0).sum()),
+            f"words in fewer than {min_documents} documents": int((~enough & (counted >= 0)).sum()),
+        }
+        left_out = {reason: n for reason, n in left_out.items() if n}
+        if enough.sum() < 2:
+            raise ValueError(
+                f"{int(enough.sum())} of {len(topics.words)} words with a topic are left to compare, two are needed: "
+                f"{left_out}"
+            )
+        kept = enough.nonzero().flatten()
+        kept = kept[words.ids[kept].argsort()]
+        return cls(
+            topics=topics,
+            places=words.places[kept],
+            table=words.table,
+            index=words.index[kept],
+            norms=words.norms[kept],
+            left_out=left_out,
+            frequency=frequency[kept],
+            counts=cooccurrence.restrict(words.ids[kept]),
+        )
+
+    @cached_property
+    def same(self) -> Bool[Tensor, "word word"]:
+        """The pairs of different words that share a topic; forms of one word are no pair."""
+        return self.topics.shared[self.group][:, self.group] & ~self._one_word
+
+    @cached_property
+    def different(self) -> Bool[Tensor, "word word"]:
+        """The pairs of words that share no topic."""
+        return ~(self.same | self._one_word)
+
+    @property
+    def _one_word(self) -> Bool[Tensor, "word word"]:
+        return self.form[:, None] == self.form
+
+    @cached_property
+    def scores(self) -> dict[str, Float64[np.ndarray, "word word"]]:
+        """Cosines and dot products of all pairs."""
+        rows = self.rows()
+        dot = rows @ rows.T
+        return {"cosine": (dot / (self.norms[:, None] * self.norms)).numpy(), "dot": dot.numpy()}
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bin of every pair: of PMI (0: never together), times pairs of frequency classes."""
+
+    classes: Int64[Tensor, "word word"]
+    frequency_class: Int64[np.ndarray, " word"]
+    pmi_edges: tuple[float, ...]
+    frequency_limits: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Bins of PMI and of frequency."""
+        n = len(self.frequency_limits)
+        return len(self.pmi_edges) + 2, n * (n + 1) // 2
+
+    @classmethod
+    def of(cls, words: MatchedWords, *, pmi_bins: int, frequency_bins: int) -> "Bins":
+        """Bins of equally many same-topic pairs, and classes of equally many words, as far as ties allow."""
+        if pmi_bins < 1 or frequency_bins < 1:
+            raise ValueError(
+                f"pmi_bins and frequency_bins must be at least 1, got {pmi_bins} and {frequency_bins}"
+            )
+        class_of, limits = _frequency_classes(words.frequency.numpy(), frequency_bins)
+        n, by_word = len(limits), torch.from_numpy(class_of)
+        lower, higher = torch.minimum(by_word[:, None], by_word), torch.maximum(by_word[:, None], by_word)
+        frequency = lower * (2 * n - lower - 1) // 2 + higher
+        pmi = words.counts.pmi()
+        of_topics = pmi[words.same & torch.isfinite(pmi)].numpy()
+        edges = np.zeros(0)
+        if len(of_topics):
+            edges = np.unique(np.quantile(of_topics, np.arange(1, pmi_bins) / pmi_bins))
+        place = torch.bucketize(pmi, torch.from_numpy(edges), right=True) + 1
+        place = torch.where(torch.isinf(pmi), 0, place)
+        return cls(place * (n * (n + 1) // 2) + frequency, class_of, tuple(edges.tolist()), limits)
+
+    def strata(self, words: MatchedWords) -> list[Int64[np.ndarray, "_"]]:
+        """The words, with all their forms, of every frequency class.
+
+        Where forms of a word are in several classes, it is in the one that their documents together belong to.
+        """
+        form, class_of = words.form.numpy(), self.frequency_class
+        highest_frequency = [high for _, high in self.frequency_limits]
+        together = np.searchsorted(highest_frequency, np.bincount(form, words.frequency.numpy()))
+        lowest, highest = np.full(words.n_forms, len(highest_frequency)), np.full(words.n_forms, -1)
+        np.minimum.at(lowest, form, class_of)
+        np.maximum.at(highest, form, class_of)
+        own = np.where(lowest == highest, lowest, np.minimum(together, len(highest_frequency) - 1))
+        return [np.flatnonzero(own == value) for value in np.unique(own)]
+
+    def index(self, cells: Int64[np.ndarray, " cell"]) -> dict[str, tuple[Any, ...]]:
+        """What the table says of every bin: limits of PMI, and of the document frequencies of its two words."""
+        pmi = [(-np.inf, -np.inf), *pairwise([-np.inf, *self.pmi_edges, np.inf])]
+        pairs = list(combinations_with_replacement(self.frequency_limits, 2))
+        place, frequency = np.divmod(cells, len(pairs))
+        return {
+            "pmi_from": tuple(pmi[cell][0] for cell in place),
+            "pmi_to": tuple(pmi[cell][1] for cell in place),
+            "documents_of_one": tuple(f"{pairs[cell][0][0]}–{pairs[cell][0][1]}" for cell in frequency),
+            "documents_of_other": tuple(f"{pairs[cell][1][0]}–{pairs[cell][1][1]}" for cell in frequency),
+        }
+
+
+def _frequency_classes(
+    frequency: Int64[np.ndarray, " word"], n: int
+) -> tuple[Int64[np.ndarray, " word"], tuple[tuple[int, int], ...]]:
+    """The class of every word, and the lowest and highest frequency in every class."""
+    edges = np.unique(np.quantile(frequency, np.arange(1, n) / n, method="inverted_cdf"))
+    _, class_of = np.unique(np.searchsorted(edges, frequency, side="left"), return_inverse=True)
+    members = [frequency[class_of == number] for number in range(class_of.max() + 1)]
+    return class_of.astype(np.int64), tuple((int(part.min()), int(part.max())) for part in members)
+
+
+# --- means of matched pairs -----------------------------------------------------------------------------
+
+
+def ways_of(values: np.ndarray) -> dict[str, tuple[int, ...]]:
+    """The ways of matching; by distance where there are distances."""
+    return MATCHED_ON | ({WITH_DISTANCE: (0, 1, 2)} if values.shape[-2] > 1 else {})
 
 
 def collapse(
@@ -49,30 +192,15 @@ def collapse(
     return np.asarray(kept.reshape(*values.shape[:-4], -1, 3))
 
 
-def matched_contrast(
-    sums: Float64[np.ndarray, "*shape cell 3"],
-    counts: Float64[np.ndarray, "*shape cell 3"],
-    **uncertainty: Any,
-) -> Contrast:
-    """Means of bin means, bins weighed by their number of same-topic pairs, over bins that hold both kinds of pairs.
-
-    ``n_same_topic`` and ``n_different_topic`` count the pairs in those bins; the last axis is as in `PairSums`, and
-    what is in its first place is not looked at.
-    """
-    same, different, n_same, n_different = matched_means(sums, counts)
-    unmatched = (counts[..., 1].sum(-1) > 0) & (counts[..., 2].sum(-1) > 0) & (n_same == 0)
-    notes = [uncertainty.pop("note", None), NOT_MATCHED if unmatched.any() else None]
-    note = "; ".join(filter(None, notes)) or None
-    no_words = np.full(same.shape, np.nan), np.zeros(same.shape)
-    return Contrast(no_words[0], same, different, no_words[1], n_same, n_different, note=note, **uncertainty)
-
-
 def matched_means(
     sums: Float64[np.ndarray, "*shape cell 3"],
     counts: Float64[np.ndarray, "*shape cell 3"],
     weights: Float64[np.ndarray, "*#shape cell"] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Same-topic mean, different-topic mean, numbers of pairs; bins weigh what they hold, or what they are told."""
+    """Same-topic mean, different-topic mean, numbers of pairs.
+
+    Bins that hold both kinds weigh their number of same-topic pairs, or as given.
+    """
     both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
     weights = np.where(both, counts[..., 1] if weights is None else weights, 0.0)
     means = np.nan_to_num(divide(sums, counts))
@@ -84,274 +212,35 @@ def matched_means(
     return same, different, n_same, n_different
 
 
+def matched_contrast(
+    sums: Float64[np.ndarray, "*shape cell 3"],
+    counts: Float64[np.ndarray, "*shape cell 3"],
+    *,
+    note: str | None = None,
+    **uncertainty: Any,
+) -> Contrast:
+    """Means of bin means, bins weighed by their number of same-topic pairs, over bins that hold both kinds of pairs.
+
+    ``n_same_topic`` and ``n_different_topic`` count the pairs in those bins; the last axis is as in `PairSums`, and
+    what is in its first place is not looked at.
+    """
+    same, different, n_same, n_different = matched_means(sums, counts)
+    unmatched = (counts[..., 1].sum(-1) > 0) & (counts[..., 2].sum(-1) > 0) & (n_same == 0)
+    notes = [note, NOT_MATCHED if unmatched.any() else None]
+    return without_same_word(
+        same, different, n_same, n_different, note="; ".join(filter(None, notes)) or None, **uncertainty
+    )
+
+
+def without_same_word(*of_topics: np.ndarray, **more: Any) -> Contrast:
+    """A contrast of means and numbers of same-topic and different-topic pairs."""
+    same, different, n_same, n_different = of_topics
+    return Contrast(
+        np.full(same.shape, np.nan), same, different, np.zeros(same.shape), n_same, n_different, **more
+    )
+
+
 def coverage_of(counts: Float64[np.ndarray, "pmi frequency distance 3"]) -> Float64[np.ndarray, " way"]:
     """The share of same-topic pairs that are in bins with both kinds, for every way of matching."""
-    covered = [
-        matched_means(counts, counts)[2]
-        for counts in (collapse(counts, axes) for axes in ways_of(counts).values())
-    ]
-    return divide(np.array(covered), counts[..., 1].sum())
-
-
-def ways_of(values: np.ndarray) -> dict[str, tuple[int, ...]]:
-    """The ways of matching; by distance where there are distances."""
-    return MATCHED_ON | ({WITH_DISTANCE: (0, 1, 2)} if values.shape[-2] > 1 else {})
-
-
-@dataclass
-class Matching:
-    """Gathers sums by bin, and makes contrasts with their uncertainty of them."""
-
-    words: MatchedWords
-    bins: Bins
-    statistic: MatchedStatistic
-    confidence: float
-    n_resamples: int
-    n_permutations: int
-    alternative: Alternative
-    seed: int
-
-    def __post_init__(self) -> None:
-        codes = pair_codes(self.bins.classes, self.words.same, ~self.words.same).numpy()
-        self.codes = codes
-        self.shape = (*self.bins.shape, 1, 3)
-        self.counts = self._by_code(codes[codes >= 0])
-
-    def _by_code(self, codes: np.ndarray, values: np.ndarray | None = None) -> np.ndarray:
-        # Both directions of a pair are in the table; one is enough.
-        total = np.bincount(codes, values, minlength=int(np.prod(self.shape)))
-        return np.asarray(total.reshape(self.shape) / 2)
-
-    def _blocks(self) -> Iterable[slice]:
-        n = len(self.words.ids)
-        return (slice(start, min(start + _ROWS_AT_ONCE, n)) for start in range(0, n, _ROWS_AT_ONCE))
-
-    # --- embeddings -----------------------------------------------------------------------------
-
-    def embeddings(self) -> tuple[Contrast, Contrast, dict[str, Contrast]]:
-        """Cosine and dot product by way of matching, and by bin."""
-        intervals = self._word_intervals()
-        contrasts, by_bin = [], {}
-        for number, score in enumerate(SCORES):
-            table = np.concatenate([self.words.scores(rows)[score] for rows in self._blocks()])
-            sums = self._by_code(self.codes[self.codes >= 0], table[self.codes >= 0])
-            p_values = self._p_values(sums, self.counts, table, None)
-            contrasts.append(self._contrast(sums, self.counts, intervals[:, number], "words", p_values))
-            by_bin[score] = self._by_bin(sums, self.counts)
-        return contrasts[0], contrasts[1], by_bin
-
-    def _word_intervals(self) -> Float64[np.ndarray, "way score 2"]:
-        """Intervals from resampled words. Every different-topic pair weighs as much as matching makes it weigh."""
-        if self.n_resamples == 0:
-            return np.full((len(MATCHED_ON), len(SCORES), 2), np.nan)
-        halves = split_halves(self.words.strata, seed=self.seed)
-        n_ends, *ends = self._ends(halves)  # [word, half, code]
-        place = np.arange(n_ends.shape[2]) % 3
-        intervals = []
-        for axes in MATCHED_ON.values():
-            weights = self._pair_weights(axes)
-            same, different = (np.where(place == wanted, weights, 0.0) for wanted in (1, 2))
-            intervals.append(
-                word_interval(
-                    np.stack([2 * (end @ same).T for end in ends], -1),
-                    2 * (n_ends @ same).T,
-                    np.stack([2 * (end @ different).T for end in ends], -1),
-                    2 * (n_ends @ different).T,
-                    self.words.strata,
-                    statistic=self.statistic,
-                    n_resamples=self.n_resamples,
-                    confidence=self.confidence,
-                    seed=self.seed,
-                )
-            )
-        return np.stack(intervals)
-
-    def _ends(self, halves: Int64[np.ndarray, " word"]) -> list[Float64[np.ndarray, "word half code"]]:
-        """For every word the number of pairs, and their scores, by half of the partner and by code."""
-        n_codes = self.counts.size
-        found: list[list[np.ndarray]] = [[] for _ in range(1 + len(SCORES))]
-        for rows in self._blocks():
-            codes = self.codes[rows]
-            n = len(codes)
-            held = codes >= 0
-            cells = ((2 * np.arange(n)[:, None] + halves) * n_codes + codes)[held]
-            for parts, values in zip(found, (None, *self.words.scores(rows).values()), strict=True):
-                given = None if values is None else values[held]
-                total = np.bincount(cells, given, minlength=2 * n * n_codes).astype(np.float64)
-                parts.append(total.reshape(n, 2, n_codes))
-        return [np.concatenate(parts) for parts in found]
-
-    def _pair_weights(self, axes: tuple[int, ...]) -> Float64[np.ndarray, " code"]:
-        """What a pair with a code weighs in the matched means."""
-        others = tuple(axis for axis in range(3) if axis not in axes)
-        counts = self.counts.sum(others, keepdims=True)
-        both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
-        weights = np.zeros(self.shape)
-        weights[..., 1] = both
-        weights[..., 2] = np.where(both, np.nan_to_num(divide(counts[..., 1], counts[..., 2])), 0.0)
-        return weights.ravel()
-
-    # --- attention ------------------------------------------------------------------------------
-
-    def attention(
-        self, found: ClassSums
-    ) -> tuple[Contrast, Contrast, Contrast, Contrast, Float64[np.ndarray, " way"]]:
-        """By way of matching, by layer, by head, by bin, and the coverage."""
-        sums, counts = (self._with_all_classes(part) for part in (found.heads, found.n_heads))
-        total, n_total = sums.sum(0), counts.sum(0)
-        p_values = np.full(len(ways_of(total)), np.nan)
-        if found.table is not None:
-            by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
-            p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *found.table)
-        intervals = self._document_intervals(found, total.shape)
-        overall = self._contrast(total, n_total, intervals, "documents", p_values)
-        everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
-        heads = matched_contrast(*everything, index=found.index)
-        names = list(zip(found.index["stack"], found.index["layer"], strict=True))
-        starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
-        layers = matched_contrast(
-            *(np.add.reduceat(part, starts, axis=0) for part in everything),
-            index={name: tuple(found.index[name][start] for start in starts) for name in ("stack", "layer")},
-        )
-        by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total)))
-        return overall, layers, heads, by_bin, coverage_of(n_total)
-
-    def _with_all_classes(self, part: Float64[np.ndarray, "head class distance 3"]) -> np.ndarray:
-        """[head, PMI, frequency, distance, 3]; the last classes may have had no pair."""
-        n_classes = int(np.prod(self.bins.shape))
-        padded = np.pad(part, ((0, 0), (0, n_classes - part.shape[1]), (0, 0), (0, 0)))
-        return np.asarray(padded.reshape(len(part), *self.bins.shape, *part.shape[2:]))
-
-    def _document_intervals(self, found: ClassSums, shape: tuple[int, ...]) -> Float64[np.ndarray, "way 2"]:
-        ways = ways_of(np.zeros(shape)).values()
-        if self.n_resamples == 0 or len(found.by_document) < MIN_UNITS:
-            return np.full((len(ways), 2), np.nan)
-        n_distances = shape[2]
-        parts = [
-            self._with_all_classes(part.reshape(len(part), -1, n_distances, 3))
-            for part in found.by_document.rows()[1:]
-        ]
-        return np.stack([self._document_interval(*(collapse(part, axes) for part in parts)) for axes in ways])
-
-    def _document_interval(
-        self, sums: Float64[np.ndarray, "document cell 3"], counts: Float64[np.ndarray, "document cell 3"]
-    ) -> Float64[np.ndarray, "2"]:
-        """The interval of a matched number, bins and weights being found anew in every resample."""
-        used = (counts[..., 1].sum(0) > 0) & (counts[..., 2].sum(0) > 0)
-        sums, counts = sums[:, used], counts[:, used]
-        if not used.any():
-            return np.full(2, np.nan)
-        flat = [np.ascontiguousarray(part.reshape(len(part), -1)) for part in (sums, counts)]
-
-        def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample 1"]:
-            same, different, _, _ = matched_means(
-                *((weights @ part).reshape(len(weights), -1, 3) for part in flat)
-            )
-            return compare(same, different, self.statistic)[:, None]
-
-        values = resample(resampled, np.array([len(sums)]), n_resamples=self.n_resamples, seed=self.seed)
-        by_document = counts.sum(1)
-        effective = np.minimum(effective_units(by_document[:, 1:2]), effective_units(by_document[:, 2:3]))
-        return np.asarray(percentile_interval(values, effective, confidence=self.confidence)[0])
-
-    # --- both -----------------------------------------------------------------------------------
-
-    def _p_values(
-        self,
-        sums: Float64[np.ndarray, "pmi frequency 1 3"],
-        counts: Float64[np.ndarray, "pmi frequency 1 3"],
-        table: np.ndarray,
-        n_table: np.ndarray | None,
-    ) -> Float64[np.ndarray, " way"]:
-        """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
-        if self.n_permutations == 0:
-            return np.full(len(MATCHED_ON), np.nan)
-        first, second = np.nonzero(np.triu(self.words.same.numpy(), 1))
-        classes = self.bins.classes.numpy()
-        generator = np.random.default_rng(self.seed)
-        strata = _frequency_strata(classes, self.bins)
-        null = []
-        for _ in range(self.n_permutations):
-            order = _permuted_within(strata, generator)
-            one, other = order[first], order[second]
-            where, n = classes[one, other], None if n_table is None else n_table[one, other]
-            null.append(
-                [np.bincount(where, values, minlength=counts.size // 3) for values in (table[one, other], n)]
-            )
-        same, n_same = (np.reshape(part, (-1, *counts.shape[:-1])) for part in zip(*null, strict=True))
-        total, n_total = sums[..., 1:].sum(-1), counts[..., 1:].sum(-1)
-        nothing = np.zeros(same.shape)
-        permuted = self._judged(
-            np.stack([nothing, same, total - same], -1),
-            np.stack([nothing, n_same, n_total - n_same], -1),
-            counts,
-        )
-        observed = self._judged(sums[None], counts[None], counts)[:, 0]
-        return permutation_p_value(observed, permuted, alternative=self.alternative)
-
-    def _judged(
-        self,
-        sums: Float64[np.ndarray, "permutation pmi frequency 1 3"],
-        numbers: Float64[np.ndarray, "permutation pmi frequency 1 3"],
-        counts: Float64[np.ndarray, "pmi frequency 1 3"],
-    ) -> Float64[np.ndarray, "way permutation"]:
-        """The statistic of permuted labels for every way of matching, with the weights of the true ones."""
-        found = []
-        for axes in MATCHED_ON.values():
-            weights = collapse(counts, axes)
-            held = np.where(weights[..., 2] > 0, weights[..., 1], 0.0)
-            same, different, _, _ = matched_means(collapse(sums, axes), collapse(numbers, axes), held[None])
-            found.append(compare(same, different, self.statistic))
-        return np.where(np.isfinite(found), found, np.nan)
-
-    def _contrast(
-        self,
-        sums: Float64[np.ndarray, "pmi frequency distance 3"],
-        counts: Float64[np.ndarray, "pmi frequency distance 3"],
-        intervals: Float64[np.ndarray, "way 2"],
-        what: str,
-        p_values: Float64[np.ndarray, " way"],
-    ) -> Contrast:
-        ways = ways_of(sums)
-        parts = [
-            np.stack([_padded(collapse(part, axes), part.size // 3) for axes in ways.values()])
-            for part in (sums, counts)
-        ]
-        uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
-        if self.n_resamples:
-            n_units = len(self.words.ids) if what == "words" else MIN_UNITS
-            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, n_units, what)}
-        if self.n_permutations:
-            uncertainty["p_value"] = p_values
-        return matched_contrast(*parts, **uncertainty)
-
-    def _by_bin(
-        self, sums: Float64[np.ndarray, "pmi frequency 1 3"], counts: Float64[np.ndarray, "pmi frequency 1 3"]
-    ) -> Contrast:
-        flat, n_flat = sums.reshape(-1, 1, 3), counts.reshape(-1, 1, 3)
-        held = np.flatnonzero(n_flat[:, 0, 1:].sum(1) > 0)
-        same, different = (divide(flat[held, 0, place], n_flat[held, 0, place]) for place in (1, 2))
-        return Contrast(
-            np.full(len(held), np.nan), same, different, np.zeros(len(held)), n_flat[held, 0, 1], n_flat[held, 0, 2],
-            index=self.bins.index(held),
-        )  # fmt: skip
-
-
-def _padded(cells: Float64[np.ndarray, "cell 3"], n: int) -> Float64[np.ndarray, "n 3"]:
-    return np.asarray(np.pad(cells, ((0, n - len(cells)), (0, 0))))
-
-
-def _frequency_strata(classes: Int64[np.ndarray, "word word"], bins: Bins) -> list[Int64[np.ndarray, "_"]]:
-    """The words of every frequency class: the class of a word with itself names it."""
-    own = classes.diagonal() % bins.shape[1]
-    return [np.flatnonzero(own == value) for value in np.unique(own)]
-
-
-def _permuted_within(
-    strata: list[Int64[np.ndarray, "_"]], generator: np.random.Generator
-) -> Int64[np.ndarray, " word"]:
-    """Which word takes the place of each, within its stratum."""
-    order = np.arange(sum(len(words) for words in strata))
-    for words in strata:
-        order[words] = generator.permutation(words)
-    return order
+    collapsed = [collapse(counts, axes) for axes in ways_of(counts).values()]
+    return divide(np.array([matched_means(part, part)[2] for part in collapsed]), counts[..., 1].sum())

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from topic_probe.measure.words import EmbeddingWords, GroupSums
+from topic_probe.measure.words import EmbeddingWords, GroupSums, LabelledWords
 from topic_probe.report import Report
 from topic_probe.topics import Topics
+from topic_probe.words import form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,48 +74,65 @@ class MatrixReport(Report, kind="matrix"):
         import pandas as pd
 
         same = self.topic[:, None] == self.topic[None, :]
-        other = same & ~np.eye(len(same), dtype=bool) if self.level == "word" else same
+        one_word = self._forms[:, None] == self._forms if self.level == "word" else np.zeros_like(same)
         numbers = {
-            "same_topic": [_mean(matrix[other]) for matrix in self.values],
-            "different_topic": [_mean(matrix[~same]) for matrix in self.values],
+            "same_topic": [_mean(matrix[same & ~one_word]) for matrix in self.values],
+            "different_topic": [_mean(matrix[~same & ~one_word]) for matrix in self.values],
             "lowest": [float(np.nanmin(matrix, initial=np.inf)) for matrix in self.values],
             "highest": [float(np.nanmax(matrix, initial=-np.inf)) for matrix in self.values],
         }
         return pd.DataFrame({**self.index, **numbers})
 
+    @property
+    def _forms(self) -> Int64[np.ndarray, " row"]:
+        """Number of the form of every row."""
+        numbers: dict[str | int, int] = {}
+        forms = [form(word) or row if isinstance(word, str) else word for row, word in enumerate(self.words)]
+        return np.array([numbers.setdefault(name, len(numbers)) for name in forms])
+
     def _notes(self) -> list[str]:
         return [f"{self.values.shape[1]} × {self.values.shape[1]} {self.level}s in each"]
 
 
-def embedding_matrices(words: EmbeddingWords, sums: GroupSums, topics: Topics) -> MatrixReport | None:
+def embedding_matrices(words: EmbeddingWords, sums: GroupSums) -> MatrixReport | None:
     """Cosine and dot product between words, or between topics where there are too many; None if those are too."""
-    index = {"score": ("cosine", "dot")}
-    if len(words.index) <= MAX_WORDS:
-        rows = words.rows[words.index.to(words.rows.device)].cpu().double()
+    topics, index = words.topics, {"score": ("cosine", "dot")}
+    if len(words) <= MAX_WORDS:
+        rows = words.rows()
         units = rows / words.norms[:, None]
-        return matrices_of_words(torch.stack([units @ units.T, rows @ rows.T]), index, words, topics)
+        return matrices_of_words(torch.stack([units @ units.T, rows @ rows.T]), index, words)
     if 2 * topics.n_topics**2 > MAX_NUMBERS:
         return None
-    member = topics.group_topics.double()
-    by_topic = member.T @ sums.sums
-    own = torch.einsum("gs,xg,gt->xst", member, sums.squares, member)
-    found = mean_between(by_topic @ by_topic.mT, own, sums.sizes, member)
-    return matrices_of_topics(found, index, topics)
+    by_topic = topics.group_topics.double().T @ sums.sums
+    return matrices_of_topics(
+        means_between(by_topic @ by_topic.mT, sums.squares, sums.of_forms, words), index, topics
+    )
 
 
-def mean_between(
+def means_between(
     sums: Float64[Tensor, "matrix topic topic"],
-    own: Float64[Tensor, "matrix topic topic"],
-    sizes: Float64[Tensor, " group"],
-    member: Float64[Tensor, "group topic"],
+    own: Float64[Tensor, "matrix group"],
+    of_forms: Float64[Tensor, "matrix pair"],
+    words: LabelledWords,
 ) -> Float64[Tensor, "matrix topic topic"]:
-    """Means over ordered pairs of different words: sums over all pairs of two topics, less those of a word with itself.
+    """Means over ordered pairs of different words of two topics, NaN where there is none.
 
-    NaN where there is no pair.
+    Args:
+        sums: sums over all pairs of the words of two topics.
+        own: scores of every entry with itself, summed over groups.
+        of_forms: scores of pairs of different forms of one word, as in `LabelledWords.form_pairs`.
+        words: the words.
     """
+    member = words.topics.group_topics.double()
+    sizes = words.by_group(torch.ones(len(words), dtype=torch.float64))
+    ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
+    first, second, of_pairs = words.form_pairs_by_groups(torch.cat([of_forms, ones]))
+    # The last of these matrices counts pairs.
+    of_words = torch.einsum("gs,mg,gt->mst", member, torch.cat([own, sizes[None]]), member)
+    of_words += torch.einsum("ks,mk,kt->mst", member[first], of_pairs, member[second])
     per_topic = sizes @ member
-    counts = torch.outer(per_topic, per_topic) - (member * sizes[:, None]).T @ member
-    return torch.where(counts > 0, (sums - own) / counts, torch.nan)
+    counts = torch.outer(per_topic, per_topic) - of_words[-1]
+    return torch.where(counts > 0, (sums - of_words[:-1]) / counts, torch.nan)
 
 
 def choose_level(n_words: int, n_topics: int, n_matrices: int) -> tuple[Literal["word", "topic"], int]:
@@ -125,23 +143,22 @@ def choose_level(n_words: int, n_topics: int, n_matrices: int) -> tuple[Literal[
 
 
 def matrices_of_words(
-    matrices: Float[Tensor, "matrix word word"],
-    index: Mapping[str, tuple[Any, ...]],
-    words: EmbeddingWords,
-    topics: Topics,
+    matrices: Float[Tensor, "matrix word word"], index: Mapping[str, tuple[Any, ...]], words: LabelledWords
 ) -> MatrixReport:
-    """The report of matrices over ``words``, brought into the order of topics."""
+    """The report of matrices over ``words``, brought into the order of topics, forms of a word beside each other."""
+    topics = words.topics
     first = topics.group_topics.long().argmax(1)[words.group]
-    # By topic, then by id: groups with the same first topic need not follow each other.
-    order = np.lexsort((words.ids.numpy(), first.numpy()))
-    texts = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
-    ids = words.ids[order].tolist()
+    lowest = torch.full((words.n_forms,), int(topics.words[-1])).scatter_reduce(
+        0, words.form, words.ids, "amin"
+    )
+    order = np.lexsort((words.ids.numpy(), lowest[words.form].numpy(), first.numpy()))
+    places = words.places[order].tolist()
     return MatrixReport(
         values=matrices[:, order][:, :, order].float().numpy(),
         index=index,
         level="word",
         topic=first[order].numpy(),
-        words=tuple(texts.get(id_, id_) for id_ in ids),
+        words=tuple((topics.texts or topics.words.tolist())[place] for place in places),
         labels=_labels(topics),
     )
 

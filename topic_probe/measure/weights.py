@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
@@ -25,12 +26,14 @@ from topic_probe.measure.matrix import (
     choose_level,
     matrices_of_topics,
     matrices_of_words,
-    mean_between,
+    means_between,
 )
-from topic_probe.measure.words import EmbeddingWords, first_topics, labelled_words, times_shared
+from topic_probe.measure.options import Intervals, recorded
+from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words, times_shared
+from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide, no_interval_reason, split_halves, word_interval
+from topic_probe.uncertainty import divide, no_interval_reason, word_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +70,7 @@ class WeightReport(Report, kind="weights"):
         return table
 
 
+@shares(intervals=Intervals)
 def measure_weights(
     model: Any,
     topics: Topics,
@@ -74,9 +78,7 @@ def measure_weights(
     circuits: Sequence[Circuit] | None = None,
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "difference",
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    intervals: Intervals,
 ) -> WeightReport:
     """Mean weights between words by relation, for every head, over all ordered pairs of words with a topic.
 
@@ -86,7 +88,7 @@ def measure_weights(
     entries of W_V. Normalisation layers are left out of both, and everything that happens between the embedding and
     the layer. The encoder of an encoder-decoder model does not write where words are scored and has no "ov".
 
-    Intervals resample words within their topics, as in `measure_embeddings`.
+    Forms of one word are one word, and intervals resample words within their topics, as in `measure_embeddings`.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -94,9 +96,6 @@ def measure_weights(
         circuits: which to measure; None: "qk", and "ov" where the model scores words by a matrix.
         exclude: token ids left out.
         statistic: what intervals are about.
-        n_resamples: resampled sets of words behind the intervals; 0 leaves them out.
-        confidence: what share of intervals is to hold the true number.
-        seed: seed of resampling.
 
     Raises:
         ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
@@ -108,40 +107,31 @@ def measure_weights(
     excluded = sorted({int(id_) for id_ in exclude})
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
-    resampling: dict[str, Any] = {
-        "statistic": statistic,
-        "n_resamples": n_resamples,
-        "confidence": confidence,
-        "seed": seed,
-    }
     parts = [
-        _measure_site(model, site, circuit, words.group, topics, moments, **resampling)
+        _measure_site(model, site, circuit, moments, statistic, intervals)
         for circuit, left, right in factors
-        for moments in [word_moments(left, right, words.group, topics)]
+        for moments in [word_moments(left, right, words)]
         for site in capture.sites(model)
         # An encoder beside a decoder does not write into the stream that words are scored from.
         if (circuit, site.stack) != ("ov", "encoder")
     ]
     if not parts:
         raise ValueError("this model has no attention layers, so there are no heads to measure")
-    heads = _all_heads(parts, len(words.index), statistic)
-    options = {
-        "circuits": [circuit for circuit, _, _ in factors], "exclude": excluded, "statistic": statistic,
-        "n_resamples": n_resamples, "confidence": confidence,
-    }  # fmt: skip
+    heads = _all_heads(parts, words.n_forms, statistic)
     standardised = divide(heads.difference, np.concatenate([part.spread for part in parts]))
-    return WeightReport(
-        heads,
-        standardised,
-        provenance(
-            topics,
-            model=capture.describe(model),
-            options=options,
-            seed=seed,
-            left_out={**words.left_out, **missing},
-        ),
-        _matrices(model, heads, standardised, factors, words, topics),
+    options = {
+        "circuits": [circuit for circuit, _, _ in factors],
+        "exclude": excluded,
+        "statistic": statistic,
+    }
+    record = provenance(
+        topics,
+        model=capture.describe(model),
+        options=options | recorded(intervals),
+        seed=intervals.seed,
+        left_out={**words.left_out, **missing},
     )
+    return WeightReport(heads, standardised, record, _matrices(model, heads, standardised, factors, words))
 
 
 def _word_factors(
@@ -152,7 +142,7 @@ def _word_factors(
     if unknown or circuits == ():
         raise ValueError(f"circuits must be some of {CIRCUITS}, got {circuits}")
     wanted = CIRCUITS if circuits is None else tuple(dict.fromkeys(circuits))
-    inputs = words.rows[words.index.to(words.rows.device)].cpu().double()
+    inputs = words.rows()
     factors: list[tuple[Circuit, Tensor, Tensor]] = []
     missing = {}
     for circuit in wanted:
@@ -196,6 +186,7 @@ class WordMoments:
 
     Attributes:
         left, right: what stands on either side of the weights.
+        words: the words.
         pairs: for every relation, the sum of l_i r_jᵀ over its ordered pairs.
         left_gram, right_gram: the sums of l_i l_iᵀ and of r_j r_jᵀ over all words.
         counts: number of pairs of every relation.
@@ -203,6 +194,7 @@ class WordMoments:
 
     left: Float64[Tensor, "word d_model"]
     right: Float64[Tensor, "word d_model"]
+    words: LabelledWords
     pairs: Float64[Tensor, "3 d_model d_model"]
     left_gram: Float64[Tensor, "d_model d_model"]
     right_gram: Float64[Tensor, "d_model d_model"]
@@ -210,31 +202,28 @@ class WordMoments:
 
 
 def word_moments(
-    left: Float64[Tensor, "word d_model"],
-    right: Float64[Tensor, "word d_model"],
-    group: Int64[Tensor, " word"],
-    topics: Topics,
+    left: Float64[Tensor, "word d_model"], right: Float64[Tensor, "word d_model"], words: LabelledWords
 ) -> WordMoments:
     """The moments of two lists of vectors for the same words."""
-    n_groups = len(topics.group_topics)
-    sums = [torch.zeros(n_groups, side.shape[1], dtype=torch.float64) for side in (left, right)]
-    left_sums, right_sums = (
-        empty.index_add_(0, group, side) for empty, side in zip(sums, (left, right), strict=True)
-    )
-    sizes = torch.bincount(group, minlength=n_groups).double()
-    same_word = left.T @ right
+    topics = words.topics
+    left_sums, right_sums = (words.by_group(side) for side in (left, right))
+    sizes = words.by_group(torch.ones(len(words), 1, dtype=torch.float64))
     sharing = left_sums.T @ times_shared(topics.shared, right_sums)
-    everything = torch.outer(left_sums.sum(0), right_sums.sum(0))
-    n_sharing = float(sizes @ times_shared(topics.shared, sizes[:, None]).squeeze(1))
-    n = len(left)
-    return WordMoments(
-        left,
-        right,
-        pairs=torch.stack([same_word, sharing - same_word, everything - sharing]),
-        left_gram=left.T @ left,
-        right_gram=same_word if left is right else right.T @ right,
-        counts=np.array([n, n_sharing - n, n * n - n_sharing], dtype=np.float64),
+    n_sharing = float((sizes * times_shared(topics.shared, sizes)).sum())
+    # Pairs of forms of one word, with a topic in common and without, count as an entry with itself does.
+    forms = words.form_pairs
+    near, far = (
+        left[forms.first[chosen]].T @ right[forms.second[chosen]] for chosen in (forms.shared, ~forms.shared)
     )
+    n_near, n_far = int(forms.shared.sum()), int((~forms.shared).sum())
+    every, own, n = torch.outer(left.sum(0), right.sum(0)), left.T @ right, len(words)
+    return WordMoments(
+        left, right, words,
+        pairs=torch.stack([own + near + far, sharing - own - near, every - sharing - far]),
+        left_gram=left.T @ left,
+        right_gram=right.T @ right,
+        counts=np.array([n + n_near + n_far, n_sharing - n - n_near, n * n - n_sharing - n_far], dtype=np.float64),
+    )  # fmt: skip
 
 
 def circuit_sums(
@@ -246,7 +235,7 @@ def circuit_sums(
     Σ (a_i·b_j)² = tr(AᵀA BᵀB).
     """
     sums = torch.stack([(P * (pairs @ Q)).sum((1, 2)) for pairs in moments.pairs], dim=-1)
-    n = moments.counts.sum()
+    n = len(moments.words) ** 2
     squares = ((P.mT @ moments.left_gram @ P) * (Q.mT @ moments.right_gram @ Q)).sum((1, 2)) / n
     variance = squares - (sums.sum(1) / n).square()
     # What is left of equal scores is rounding, and no spread.
@@ -267,22 +256,17 @@ def _measure_site(
     model: Any,
     site: Site,
     circuit: Circuit,
-    group: Int64[Tensor, " word"],
-    topics: Topics,
     moments: WordMoments,
-    *,
-    n_resamples: int,
-    seed: int,
-    **options: Any,
+    statistic: Literal["ratio", "difference"],
+    intervals: Intervals,
 ) -> _SitePart:
-    """One circuit of all heads at one site; ``options`` go to `word_interval`."""
+    """One circuit of all heads at one site."""
     P, Q = _projections(model, site, circuit)
     sums, spread = circuit_sums(moments, P, Q)
     interval = None
-    if n_resamples:
-        strata = first_topics(topics)[group.numpy()]
-        ends = head_ends(moments, P, Q, group, topics, torch.from_numpy(split_halves(strata, seed=seed)))
-        interval = word_interval(*ends, strata, n_resamples=n_resamples, seed=seed, **options)
+    if intervals.n_resamples:
+        ends = head_ends(moments, P, Q, moments.words.halves(intervals.seed))
+        interval = word_interval(*ends, moments.words.strata, statistic=statistic, **vars(intervals))
     return _SitePart(circuit, site, sums, spread, interval)
 
 
@@ -299,36 +283,33 @@ def head_ends(
     moments: WordMoments,
     P: Float64[Tensor, "head d_model d_head"],
     Q: Float64[Tensor, "head d_model d_head"],
-    group: Int64[Tensor, " word"],
-    topics: Topics,
-    half: Int64[Tensor, " word"],
+    half: Int64[Tensor, " form"],
 ) -> tuple[
-    Float64[np.ndarray, "half word head"],
-    Float64[np.ndarray, "half word"],
-    Float64[np.ndarray, "half word head"],
-    Float64[np.ndarray, "half word"],
+    Float64[np.ndarray, "half form head"],
+    Float64[np.ndarray, "half form"],
+    Float64[np.ndarray, "half form head"],
+    Float64[np.ndarray, "half form"],
 ]:
     """For every word, its summed scores and numbers of pairs at either end, as `word_interval` wants them."""
-    n, n_groups = len(group), len(topics.group_topics)
-    bins = 2 * group + half
-    ends = torch.zeros(2, 2, n, len(P), dtype=torch.float64)  # relation, half, word, head
+    words, in_half = moments.words, F.one_hot(half, 2)
+    forms, half_of_word = words.form_pairs, half[words.form]
+    ends = torch.zeros(2, words.n_forms, 2, len(P), dtype=torch.float64)  # relation, form, half, head
     for head, (p, q) in enumerate(zip(P, Q, strict=True)):
         a, b = moments.left @ p, moments.right @ q
-        # A word's own score stands at both ends of the pair with itself, which is no pair of different words.
-        own = F.one_hot(half, 2) * (2 * (a * b).sum(1, keepdim=True))
         for near, far in ((a, b), (b, a)):
-            sums = torch.zeros(2 * n_groups, far.shape[1], dtype=torch.float64).index_add_(0, bins, far)
-            by_half = sums.view(n_groups, -1)
-            shared = times_shared(topics.shared, by_half)
+            by_half = words.by_group(far, half_of_word).flatten(1)
+            shared = times_shared(words.topics.shared, by_half)
             for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
-                ends[relation, :, :, head] += torch.einsum(
-                    "wd,whd->hw", near, partners.view(n_groups, 2, -1)[group]
-                )
-        ends[0, :, :, head] -= own.T
-    members = torch.bincount(bins, minlength=2 * n_groups).view(n_groups, 2).double()
-    mates = times_shared(topics.shared, members)
-    n_same, n_different = mates[group] - F.one_hot(half, 2), (members.sum(0) - mates)[group]
-    return ends[0].numpy(), 2 * n_same.T.numpy(), ends[1].numpy(), 2 * n_different.T.numpy()
+                partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
+                ends[relation, :, :, head] += words.by_form(torch.einsum("wd,whd->wh", near, partners))
+        # A word is no pair with itself, nor with its other forms; either end of these pairs is in its own half.
+        own = words.by_form((a * b).sum(1))
+        of_forms = words.form_pair_sums((a[forms.first] * b[forms.second]).sum(1))
+        ends[0, :, :, head] -= 2 * (own + of_forms[0])[:, None] * in_half
+        ends[1, :, :, head] -= 2 * of_forms[1][:, None] * in_half
+    same, different = rearrange(ends, "relation form half head -> relation half form head")
+    n_same, n_different = words.end_counts(half)
+    return same.numpy(), n_same.T.numpy(), different.numpy(), n_different.T.numpy()
 
 
 def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:
@@ -360,10 +341,9 @@ def _matrices(
     standardised: Float64[np.ndarray, " head"],
     factors: Sequence[tuple[Circuit, Tensor, Tensor]],
     words: EmbeddingWords,
-    topics: Topics,
 ) -> MatrixReport | None:
     """The scores of every head that fits, between words or between topics."""
-    level, n_kept = choose_level(len(words.index), topics.n_topics, len(heads))
+    level, n_kept = choose_level(len(words), words.topics.n_topics, len(heads))
     if not n_kept:
         return None
     kept = np.sort(np.argsort(-np.nan_to_num(np.abs(standardised)), kind="stable")[:n_kept])
@@ -371,32 +351,26 @@ def _matrices(
     index = {name: tuple(cells[cell] for cell in kept) for name, cells in heads.index.items()}
     sides = {circuit: (left, right) for circuit, left, right in factors}
     sites = {(site.stack, site.layer): site for site in capture.sites(model)}
-    found = []
-    cells = list(zip(*index.values(), strict=True))
-    for (circuit, stack, layer), group in groupby(cells, key=lambda cell: cell[:3]):
+    matrices = []
+    for (circuit, stack, layer), group in groupby(
+        zip(*index.values(), strict=True), key=lambda cell: cell[:3]
+    ):
         left, right = sides[circuit]
         P, Q = _projections(model, sites[stack, layer], circuit)
         for *_, head in group:
             a, b = left @ P[head], right @ Q[head]
-            found.append(a @ b.T if level == "word" else _topic_means(a, b, words.group, topics))
-    stacked = torch.stack([one.float() for one in found])
+            matrices.append((a @ b.T if level == "word" else _topic_means(a, b, words)).float())
     if level == "word":
-        return matrices_of_words(stacked, index, words, topics)
-    return matrices_of_topics(stacked, index, topics)
+        return matrices_of_words(torch.stack(matrices), index, words)
+    return matrices_of_topics(torch.stack(matrices), index, words.topics)
 
 
 def _topic_means(
-    a: Float64[Tensor, "word d_head"],
-    b: Float64[Tensor, "word d_head"],
-    group: Int64[Tensor, " word"],
-    topics: Topics,
+    a: Float64[Tensor, "word d_head"], b: Float64[Tensor, "word d_head"], words: LabelledWords
 ) -> Float64[Tensor, "topic topic"]:
     """Means of a head's scores a_i·b_j between the words of any two topics."""
-    member = topics.group_topics.double()
-    rows, columns = (
-        member.T @ torch.zeros(len(member), side.shape[1], dtype=torch.float64).index_add_(0, group, side)
-        for side in (a, b)
-    )
-    own = (member.T * torch.bincount(group, (a * b).sum(1), len(member))) @ member
-    sizes = torch.bincount(group, minlength=len(member)).double()
-    return mean_between((rows @ columns.T)[None], own[None], sizes, member)[0]
+    member, forms = words.topics.group_topics.double(), words.form_pairs
+    rows, columns = (member.T @ words.by_group(side) for side in (a, b))
+    own = words.by_group((a * b).sum(1))
+    of_forms = (a[forms.first] * b[forms.second]).sum(1)
+    return means_between((rows @ columns.T)[None], own[None], of_forms[None], words)[0]

@@ -1,15 +1,19 @@
-"""All pairs of words of an embedding table at once, without ever forming a pair.
+"""Words that are measured: which pairs of them are of which relation, and sums over all pairs without forming them.
 
-With S the sum of a group's embeddings, the dot products between all its different words add up to |S|² − Σ|e|², and
-those between two groups to S·S'. Cosines are dot products of embeddings divided by their norms.
+With S the sum of a group's embeddings, the dot products between all its words add up to |S|², those between two groups
+to S·S'. Cosines are dot products of embeddings divided by their norms. Only pairs of one word, of an entry with itself
+and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
@@ -27,35 +31,184 @@ _BLOCK = 4096
 
 
 @dataclass(frozen=True)
-class EmbeddingWords:
-    """The words of a table that are measured, in the order of their groups (words with the same topics).
+class FormPairs:
+    """All ordered pairs of different entries that are forms of one word, and whether they share a topic."""
 
-    ``rows[index]`` are their embeddings, with what was asked for taken out; ``ids`` are their token ids.
+    first: Int64[Tensor, " pair"]
+    second: Int64[Tensor, " pair"]
+    shared: Bool[Tensor, " pair"]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class LabelledWords:
+    """The entries of topics that are measured.
+
+    Forms of one word are one word: pairs of them are same-word pairs, and intervals resample them together.
+
+    Attributes:
+        topics: what they belong to.
+        places: where they stand in ``topics.words``.
     """
 
-    ids: Int64[Tensor, " word"]
-    rows: Float[Tensor, "row d_embed"]
+    topics: Topics
+    places: Int64[Tensor, " word"]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def ids(self) -> Int64[Tensor, " word"]:
+        """The entries themselves."""
+        return self.topics.words[self.places]
+
+    @cached_property
+    def group(self) -> Int64[Tensor, " word"]:
+        """Group of every entry: entries with the same topics."""
+        return self.topics.group_of_word[self.places]
+
+    @cached_property
+    def form(self) -> Int64[Tensor, " word"]:
+        """Number of the form of every entry, in the order in which forms appear."""
+        forms = self.topics.form_of_word[self.places]
+        if not len(forms) or forms.bincount().max() == 1:
+            return torch.arange(len(forms))
+        _, appears, number = np.unique(forms.numpy(), return_index=True, return_inverse=True)
+        return torch.from_numpy(appears.argsort().argsort()[number])
+
+    @property
+    def n_forms(self) -> int:
+        """How many different words there are."""
+        return int(self.form.max()) + 1 if len(self) else 0
+
+    @cached_property
+    def form_pairs(self) -> FormPairs:
+        """The pairs that are of one word though their entries differ."""
+        forms = self.form.numpy()
+        several = np.flatnonzero(np.bincount(forms) > 1)
+        first, second = (torch.from_numpy(side) for side in pairs_of_labels(forms, several, several))
+        differ = first != second
+        first, second = first[differ], second[differ]
+        shared = self.topics.shared if len(first) else torch.zeros(1, 1, dtype=torch.bool)
+        return FormPairs(first, second, shared[self.group[first], self.group[second]])
+
+    @cached_property
+    def strata(self) -> Int64[np.ndarray, " form"]:
+        """The topic that every form is resampled within: the first of its entries' topics."""
+        first = self.topics.group_topics.int().argmax(1)[self.group]
+        lowest = torch.full((self.n_forms,), self.topics.n_topics)
+        return np.asarray(lowest.scatter_reduce(0, self.form, first, "amin").numpy())
+
+    def halves(self, seed: int) -> Int64[Tensor, " form"]:
+        """The random half of every form, as `word_interval` wants them."""
+        return torch.from_numpy(split_halves(self.strata, seed=seed))
+
+    def by_form(self, values: Float64[Tensor, "word *rest"]) -> Float64[Tensor, "form *rest"]:
+        """Sums of values of entries over the forms of a word."""
+        return values.new_zeros(self.n_forms, *values.shape[1:]).index_add_(0, self.form, values)
+
+    def by_group(
+        self, values: Float64[Tensor, "word *rest"], half: Int64[Tensor, " word"] | None = None
+    ) -> Float64[Tensor, "group *sums"]:
+        """Sums of values over the words of every group; given halves, [group, half, …], apart by them."""
+        shape = (len(self.topics.group_topics), *(() if half is None else (2,)))
+        bins = self.group if half is None else 2 * self.group + half
+        sums = values.new_zeros(math.prod(shape), *values.shape[1:]).index_add_(0, bins, values)
+        return sums.view(*shape, *values.shape[1:])
+
+    def groups_given(
+        self, other: Int64[np.ndarray, "form *permutation"]
+    ) -> Int64[np.ndarray, "word *permutation"]:
+        """The groups of entries if every word were given the topics of another word.
+
+        Where forms have different topics, the k-th form of a word is given those of the other's k-th, counted round.
+        """
+        form = self.form.numpy()
+        n_forms, by_form = np.bincount(form), np.argsort(form, kind="stable")
+        first = np.cumsum(n_forms) - n_forms
+        number = np.empty_like(form)
+        number[by_form] = np.arange(len(form)) - first[form[by_form]]
+        given = other[form]
+        number = number.reshape(-1, *(1 for _ in given.shape[1:]))
+        return np.asarray(self.group.numpy()[by_form[first[given] + number % n_forms[given]]])
+
+    def end_counts(
+        self, half: Int64[Tensor, " form"]
+    ) -> tuple[Float64[Tensor, "form half"], Float64[Tensor, "form half"]]:
+        """How many ordered pairs of the same topic, and of different ones, a word has as either end.
+
+        Apart by the half that the other word is in.
+        """
+        members = self.by_group(torch.ones(len(self), dtype=torch.float64), half[self.form])
+        mates = times_shared(self.topics.shared, members)
+        own = torch.bincount(self.form, minlength=self.n_forms).double()
+        near, far = self.form_pair_sums(torch.ones(len(self.form_pairs), dtype=torch.float64))
+        in_half = F.one_hot(half, 2).double()
+        same = self.by_form(mates[self.group]) - (own + near)[:, None] * in_half
+        different = self.by_form((members.sum(0) - mates)[self.group]) - far[:, None] * in_half
+        return 2 * same, 2 * different
+
+    def form_pair_sums(self, scores: Float64[Tensor, "*shape pair"]) -> Float64[Tensor, "2 *shape form"]:
+        """Sums of scores of `form_pairs` by word: of pairs that share a topic, and of those that do not."""
+        pairs = self.form_pairs
+        by_topic = torch.stack([scores * pairs.shared, scores * ~pairs.shared])
+        empty = by_topic.new_zeros(*by_topic.shape[:-1], self.n_forms)
+        return empty.index_add_(-1, self.form[pairs.first], by_topic)
+
+    def form_pairs_by_groups(
+        self, scores: Float64[Tensor, "score pair"]
+    ) -> tuple[Int64[Tensor, " kind"], Int64[Tensor, " kind"], Float64[Tensor, "score kind"]]:
+        """Sums of scores of `form_pairs` by the groups of their two entries: first group, second group, sums."""
+        pairs = self.form_pairs
+        n_groups = len(self.topics.group_topics)
+        codes = n_groups * self.group[pairs.first] + self.group[pairs.second]
+        kinds, kind = (torch.from_numpy(part) for part in np.unique(codes.numpy(), return_inverse=True))
+        sums = scores.new_zeros(len(scores), len(kinds)).index_add_(1, kind, scores)
+        return kinds // n_groups, kinds % n_groups, sums
+
+
+def pairs_of_labels(
+    labels: Int64[np.ndarray, " word"],
+    first: Int64[np.ndarray, " block"],
+    second: Int64[np.ndarray, " block"],
+) -> tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]:
+    """All ordered pairs of a word labelled ``first[k]`` with one labelled ``second[k]``, for every k."""
+    sizes = np.bincount(labels, minlength=1 + max(first.max(initial=-1), second.max(initial=-1)))
+    order, starts = np.argsort(labels, kind="stable"), np.cumsum(sizes) - sizes
+    n_pairs = sizes[first] * sizes[second]
+    block = np.repeat(np.arange(len(n_pairs)), n_pairs)
+    place = np.arange(len(block)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
+    row, column = np.divmod(place, sizes[second][block])
+    return order[starts[first][block] + row], order[starts[second][block] + column]
+
+
+def times_shared(
+    shared: Bool[Tensor, "group group"], values: Float64[Tensor, "... group width"]
+) -> Float64[Tensor, "... group width"]:
+    """For every group, the sum of the values of all groups that share a topic with it."""
+    return torch.cat([block.double() @ values for block in torch.split(shared, 1024)], dim=-2)
+
+
+# ----------------------------------------------------------------------------------- rows of a table
+
+
+@dataclass(frozen=True)
+class EmbeddingWords(LabelledWords):
+    """The words of an embedding table that are measured, in the order of their groups.
+
+    ``table[index]`` are their embeddings, with what was asked for taken out.
+    """
+
+    table: Float[Tensor, "row d_embed"]
     index: Int64[Tensor, " word"]
-    group: Int64[Tensor, " word"]
     norms: Float64[Tensor, " word"]
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int]
 
-
-def embedding_sums(
-    table: Float[Tensor, "vocabulary d_embed"],
-    topics: Topics,
-    *,
-    center: bool = False,
-    remove_components: int = 0,
-    exclude: Iterable[int] = (),
-) -> PairSums:
-    """Sums over all ordered pairs of words by relation, [score, relation] with cosine and dot product as scores.
-
-    Linear in the number of words, quadratic in the number of different topic sets among them. Options as in
-    `measure_embeddings`.
-    """
-    words = labelled_words(table, topics, center=center, remove_components=remove_components, exclude=exclude)
-    return pair_sums(group_sums(words, topics), topics)[0]
+    def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
+        """The embeddings of some of the words, on the CPU."""
+        return self.table[self.index[places].to(self.table.device)].cpu().double()
 
 
 def labelled_words(
@@ -74,13 +227,12 @@ def labelled_words(
         )
     single = topics.words < min(topics.vocabulary_size, len(table))
     excluded = torch.isin(topics.words, torch.tensor(sorted(exclude), dtype=torch.int64))
-    ids, group = topics.words[single & ~excluded], topics.group_of_word[single & ~excluded]
+    places = (single & ~excluded).nonzero().flatten()
     # Small integers are sorted in linear time.
-    labels = group.numpy().astype(np.min_scalar_type(len(topics.group_topics)))
-    order = torch.from_numpy(np.argsort(labels, kind="stable"))
-    ids, group = ids[order], group[order]
+    labels = topics.group_of_word[places].numpy().astype(np.min_scalar_type(len(topics.group_topics)))
+    places = places[torch.from_numpy(np.argsort(labels, kind="stable"))]
 
-    norms = _norms(table, ids)
+    norms = _norms(table, topics.words[places])
     present = torch.isfinite(norms) & (norms > 0)
     left_out = {
         "split words, which have no row": int((~single).sum()),
@@ -88,7 +240,8 @@ def labelled_words(
         "words whose row is zero or not finite": int((~present).sum()),
     }
     left_out = {reason: count for reason, count in left_out.items() if count}
-    ids, group, norms = ids[present], group[present], norms[present]
+    places, norms = places[present], norms[present]
+    ids = topics.words[places]
     _check_left(ids, topics, left_out)
     if center or remove_components:
         rows = _without_common(table, ids, remove_components, exclude)
@@ -96,7 +249,7 @@ def labelled_words(
         rows = table[ids.to(table.device)].cpu()
         rows = rows.double() if table.numel() <= _SMALL else rows.float()
     else:
-        return EmbeddingWords(ids, table, ids, group, norms, left_out)
+        return EmbeddingWords(topics, places, table, ids, norms, left_out)
     index = torch.arange(len(ids))
     before, norms = norms, _norms(rows, index)
     # What is left of a word that was nothing but the common part is rounding, and has no direction.
@@ -104,7 +257,7 @@ def labelled_words(
     if not kept.all():
         left_out["words with nothing left after the common part"] = int((~kept).sum())
         _check_left(ids[kept], topics, left_out)
-    return EmbeddingWords(ids[kept], rows, index[kept], group[kept], norms[kept], left_out)
+    return EmbeddingWords(topics, places[kept], rows, index[kept], norms[kept], left_out)
 
 
 def _check_left(ids: Int64[Tensor, " word"], topics: Topics, left_out: Mapping[str, int]) -> None:
@@ -149,31 +302,27 @@ def _without_common(
     return rows
 
 
+# ----------------------------------------------------------------------------------- sums over all pairs
+
+
 def _bin_sums(
     words: EmbeddingWords, bins: Int64[Tensor, " word"], n_bins: int
 ) -> Float64[Tensor, "score bin d_embed"]:
     """The summed unit vectors and the summed vectors of the words in every bin."""
     order = torch.from_numpy(np.argsort(bins.numpy(), kind="stable"))
-    index, bins = words.index[order].to(words.rows.device), bins[order]
+    index, bins = words.index[order].to(words.table.device), bins[order]
     sizes = torch.bincount(bins, minlength=n_bins)
     rank = torch.arange(len(bins)) - (sizes.cumsum(0) - sizes)[bins]
     starts = (rank % _ROWS_PER_SUM == 0).nonzero().squeeze(1)
-    sums = torch.zeros(2, n_bins, words.rows.shape[1], dtype=torch.float64)
-    inverse = (1 / words.norms[order]).to(words.rows)
+    sums = torch.zeros(2, n_bins, words.table.shape[1], dtype=torch.float64)
+    inverse = (1 / words.norms[order]).to(words.table)
     for number, weights in enumerate((inverse, None)):
         # Sums rows where they lie, at the speed of memory.
         parts = F.embedding_bag(
-            index, words.rows, starts.to(index.device), mode="sum", per_sample_weights=weights
+            index, words.table, starts.to(index.device), mode="sum", per_sample_weights=weights
         )
         sums[number].index_add_(0, bins[starts], parts.cpu().double())
     return sums
-
-
-def times_shared(
-    shared: Bool[Tensor, "group group"], values: Float64[Tensor, "... group width"]
-) -> Float64[Tensor, "... group width"]:
-    """For every group, the sum of the values of all groups that share a topic with it."""
-    return torch.cat([block.double() @ values for block in torch.split(shared, 1024)], dim=-2)
 
 
 @dataclass(frozen=True)
@@ -184,27 +333,39 @@ class GroupSums:
         sums: summed unit vectors, and summed vectors, of the words of every group.
         squares: summed squares of their norms: 1 for every unit vector.
         sizes: number of words in every group.
+        of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
     """
 
     sums: Float64[Tensor, "score group d_embed"]
     squares: Float64[Tensor, "score group"]
     sizes: Float64[Tensor, " group"]
+    of_forms: Float64[Tensor, "score pair"]
 
 
-def group_sums(words: EmbeddingWords, topics: Topics) -> GroupSums:
+def group_sums(words: EmbeddingWords) -> GroupSums:
     """The sums of every group of words with the same topics."""
-    n_groups = len(topics.group_topics)
+    n_groups = len(words.topics.group_topics)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
     squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
-    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes)
+    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes, _scores_of_forms(words))
 
 
-def pair_sums(of_groups: GroupSums, topics: Topics) -> tuple[PairSums, PairSums]:
+def _scores_of_forms(words: EmbeddingWords) -> Float64[Tensor, "score pair"]:
+    """Cosine and dot product of every pair of different forms of one word."""
+    pairs = words.form_pairs
+    blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
+    dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
+    return torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
+
+
+def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, PairSums]:
     """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
 
-    A topic's *same topic* pairs are the different words in it, its *different topic* pairs are its words with
-    the words they share no topic with.
+    Linear in the number of words, quadratic in the number of different topic sets among them. A topic's *same topic*
+    pairs are the different words in it; its *same word* and *different topic* pairs are its words with all their forms,
+    and with the words they share no topic with.
     """
+    topics = words.topics
     member = topics.group_topics.double()
     overlap = bool((member.sum(1) > 1).any())
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
@@ -212,58 +373,66 @@ def pair_sums(of_groups: GroupSums, topics: Topics) -> tuple[PairSums, PairSums]
     shared = times_shared(topics.shared, sums) if overlap else sums
     mates = times_shared(topics.shared, sizes[:, None]).squeeze(1) if overlap else sizes
     within = torch.einsum("sgd,sgd->sg", sums, shared)
-    same = within - squares
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
-    counts = torch.stack([sizes, sizes * (mates - 1), sizes * (sizes.sum() - mates)], dim=-1)
-    overall = PairSums(torch.stack([squares, same, different], dim=-1).sum(1).numpy(), counts.sum(0).numpy())
+    # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
+    ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
+    first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
+    share = topics.shared[first, second] if len(first) else torch.zeros(0, dtype=torch.bool)
+    empty = torch.zeros(2, 3, len(member), dtype=torch.float64)
+    near, far = empty.index_add_(2, first, torch.stack([of_forms * share, of_forms * ~share]))
 
-    topic_sizes, topic_squares = sizes @ member, squares @ member
-    topic_same = (member.T @ sums).square().sum(-1) - topic_squares if overlap else same @ member
-    topic_sums = torch.stack([topic_squares, topic_same, different @ member], dim=-1)
-    topic_counts = torch.stack([topic_sizes, topic_sizes * (topic_sizes - 1), counts[:, 2] @ member], dim=-1)
-    return overall, PairSums(topic_sums.numpy(), topic_counts.numpy())
-
-
-def first_topics(topics: Topics) -> Int64[np.ndarray, " group"]:
-    """The first topic of every group, within which its words are resampled."""
-    return np.asarray(topics.group_topics.numpy().argmax(axis=1))
+    by_group = torch.stack([squares + (near + far)[:2], within - squares - near[:2], different - far[:2]], -1)
+    counts = [sizes + (near + far)[2], sizes * (mates - 1) - near[2], sizes * (sizes.sum() - mates) - far[2]]
+    n_by_group = torch.stack(counts, -1)
+    of_topics = torch.einsum("sgr,gt->str", by_group, member)
+    n_of_topics = member.T @ n_by_group
+    if overlap:
+        # A pair that shares a topic need not share this one.
+        inside = of_forms @ (member[first] * member[second])
+        n = sizes @ member
+        of_topics[..., 1] = (member.T @ sums).square().sum(-1) - squares @ member - inside[:2]
+        n_of_topics[:, 1] = n * (n - 1) - inside[2]
+    overall = PairSums(by_group.sum(1).numpy(), n_by_group.sum(0).numpy())
+    return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
 def word_ends(
-    words: EmbeddingWords, topics: Topics, *, seed: int
+    words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *, seed: int
 ) -> tuple[
-    Float64[np.ndarray, "half word score"],
-    Float64[np.ndarray, "half word"],
-    Float64[np.ndarray, "half word score"],
-    Float64[np.ndarray, "half word"],
+    Float64[np.ndarray, "half form score"],
+    Float64[np.ndarray, "half form"],
+    Float64[np.ndarray, "half form score"],
+    Float64[np.ndarray, "half form"],
 ]:
     """For every word, what it contributes to all pairs: same-topic sums, counts, different-topic sums, counts.
 
-    Over both ends of ordered pairs, apart by the random half of the words that the partner is in, as
-    `word_interval` wants them.
+    Over both ends of ordered pairs, all forms of the word together, apart by the random half of the words that the
+    other word is in, as `word_interval` wants them.
     """
-    half = torch.from_numpy(split_halves(first_topics(topics)[words.group.numpy()], seed=seed))
-    n_groups, width = len(topics.group_topics), words.rows.shape[1]
-    sums = _bin_sums(words, 2 * words.group + half, 2 * n_groups).view(2, n_groups, 2 * width)
+    half, topics = words.halves(seed), words.topics
+    n_groups, width = len(topics.group_topics), words.table.shape[1]
+    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2 * width)
     shared = times_shared(topics.shared, sums)
-    partners = torch.cat([shared, sums.sum(1, keepdim=True) - shared], dim=-1)  # same topic, different topic
-    partners = partners.view(2, n_groups, 4, width).transpose(0, 1).reshape(n_groups, 8, width)
-    scores = torch.zeros(len(words.index), 8, dtype=torch.float64)
-    squares = torch.zeros(len(words.index), dtype=torch.float64)
+    partners = torch.stack([shared, sums.sum(1, keepdim=True) - shared], dim=2)  # same topic, different topic
+    partners = rearrange(partners, "score group relation (half d) -> group (score relation half) d", half=2)
+    scores = torch.zeros(len(words), 8, dtype=torch.float64)
+    squares = torch.zeros(len(words), dtype=torch.float64)
     start = 0
     for group, size in enumerate(torch.bincount(words.group, minlength=n_groups).tolist()):
         chosen = slice(start, start + size)
-        rows = words.rows[words.index[chosen].to(words.rows.device)].cpu().double()
+        rows = words.rows(chosen)
         scores[chosen], squares[chosen] = rows @ partners[group].T, rows.square().sum(1)
         start += size
     by_score = scores.view(-1, 2, 2, 2)  # word, score, relation, half
     by_score[:, 0] /= words.norms[:, None, None]
-    own = F.one_hot(half, 2).double()
-    by_score[:, 0, 0] -= own
-    by_score[:, 1, 0] -= own * squares[:, None]
+    ends = words.by_form(by_score)
 
-    members = torch.bincount(2 * words.group + half, minlength=2 * n_groups).view(n_groups, 2).double()
-    mates = times_shared(topics.shared, members)
-    n_same, n_different = mates[words.group] - own, (members.sum(0) - mates)[words.group]
-    same, different = (2 * by_score[:, :, relation].permute(2, 0, 1).numpy() for relation in (0, 1))
-    return same, 2 * n_same.T.numpy(), different, 2 * n_different.T.numpy()
+    # A word is no pair with itself, nor with its other forms; all of them are in its own half.
+    in_half = F.one_hot(half, 2).double()
+    near, far = words.form_pair_sums(of_forms)
+    own = words.by_form(torch.stack([torch.ones_like(squares), squares], 1)) + near.T
+    ends[:, :, 0] -= own[:, :, None] * in_half[:, None]
+    ends[:, :, 1] -= far.T[:, :, None] * in_half[:, None]
+    same, different = 2 * rearrange(ends, "form score relation half -> relation half form score")
+    n_same, n_different = words.end_counts(half)
+    return same.numpy(), n_same.T.numpy(), different.numpy(), n_different.T.numpy()
