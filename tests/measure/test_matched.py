@@ -464,11 +464,15 @@ def test_a_word_is_given_the_topics_of_another_with_all_its_forms(with_forms):
     assert all(groups[entry] == own[entry] for entry in (11, 14, 15, 23))
 
 
-def test_where_no_word_may_move_the_permuted_pairs_are_the_true_ones(with_forms):
-    counts = count_cooccurrence(documents(), with_forms)
-    words = MatchedWords.of(
-        tp.open_model(zoo.make("bert")), with_forms, counts, min_documents=1, center=False, exclude=()
+def test_where_no_word_may_move_the_permuted_pairs_are_the_true_ones():
+    # Word 9, in both topics, stands behind some of those that it shares one with.
+    topics = tp.Topics.from_token_ids(
+        {"a": [7, 9, 12, 13], "b": [6, 8, 9, 10]}, vocabulary_size=zoo.VOCABULARY
     )
+    topics = replace(topics, texts=("w6", "war", "sea", "w9", "War", "w12", " war"))
+    counts = count_cooccurrence(documents(n=100), topics)
+    model = tp.open_model(zoo.make("bert"))
+    words = MatchedWords.of(model, topics, counts, min_documents=1, center=False, exclude=())
     bins = Bins.of(words, pmi_bins=1, frequency_bins=1)
     alone = replace(bins, frequency_class=words.form.numpy(), frequency_limits=((0, 99),) * words.n_forms)
     comparison = _Comparison(words, alone, "ratio", Intervals(), Permutations(n_permutations=2))
