@@ -1,6 +1,7 @@
 """Options that several functions share are declared once, and nothing is lost for who calls the functions."""
 
 import inspect
+import typing
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -95,3 +96,9 @@ def test_a_value_of_another_type_is_a_type_error(value, annotation):
 )  # fmt: skip
 def test_a_value_that_fits_is_taken(value, annotation):
     check_value("n", value, annotation)
+
+
+def test_type_hints_are_those_of_the_options():
+    hints = typing.get_type_hints(measure)
+    assert hints["batch_size"] is int
+    assert "reading" not in hints

@@ -50,6 +50,10 @@ def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _
             return function(*args, **given, **built)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {
+            **{parameter.name: parameter.annotation for parameter in signature.parameters.values()},
+            "return": signature.return_annotation,
+        }
         call.__doc__ = _documented(function.__doc__ or "", groups.values())
         return call
 
