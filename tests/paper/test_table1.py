@@ -322,8 +322,15 @@ def test_a_result_on_disk_has_tables_figures_and_reports(result, tmp_path):
     assert (text["shortest"], text["longest"]) == (20, 20)
 
 
-@pytest.mark.parametrize("thresholds", [[2.0], [0.001, 0.0], [float("nan")], []])
-def test_thresholds_that_are_no_shares_are_refused_before_topics_are_fitted(thresholds, monkeypatch):
-    monkeypatch.setattr(table1, "prepare_all", None)
+NO_SHARES = [[2.0], [0.001, 0.0], [float("nan")]]
+
+
+# Table 2 takes an empty list for the paper's thresholds.
+@pytest.mark.parametrize(
+    ("name", "thresholds"),
+    [("table1", []), *((name, given) for name in ("table1", "table2", "table5") for given in NO_SHARES)],
+)
+def test_thresholds_that_are_no_shares_are_refused_before_topics_are_fitted(name, thresholds, monkeypatch):
+    monkeypatch.setattr("topic_probe.paper.pretrained.open_all", None)
     with pytest.raises(ValueError, match="shares of the vocabulary, above 0 and at most 1"):
-        reproduce("table1", quick=True, thresholds=thresholds)
+        reproduce(name, quick=True, thresholds=thresholds)

@@ -82,11 +82,11 @@ def lists_as_topics(
     """
     tokenizer = tokenizer_of(opened)
     every = dict.fromkeys(word for words in lists.values() for word in words)
-    found = look_up(every, tokenizer, case_variants=False, leading_space=True)
+    pieces = look_up(every, tokenizer, case_variants=False, leading_space=True)
     # Of two pieces the last is the one behind a space, as the word stands in running text.
-    ids = {word: what.sequences[-1][0] for word, what in found.items() if what.outcome == ONE_PIECE}
+    ids = {word: what.sequences[-1][0] for word, what in pieces.items() if what.outcome == ONE_PIECE}
     missing = [
-        {"list": name, "word": word, "reason": found[word].outcome}
+        {"list": name, "word": word, "reason": pieces[word].outcome}
         for name, words in lists.items()
         for word in words
         if word not in ids

@@ -86,6 +86,14 @@ def text_settings(given: TextSettings | None, *, quick: bool) -> TextSettings:
     return given or (QUICK if quick else TextSettings())
 
 
+def check_thresholds(thresholds: Sequence[float]) -> None:
+    """Refuse thresholds that are no shares, before topics are fitted."""
+    if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
+        raise ValueError(
+            f"thresholds are shares of the vocabulary, above 0 and at most 1, got {list(thresholds)}"
+        )
+
+
 # --- which models -----------------------------------------------------------------------------------
 
 

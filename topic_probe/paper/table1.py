@@ -36,6 +36,7 @@ from topic_probe.paper.pretrained import (
     THRESHOLDS,
     Prepared,
     TextSettings,
+    check_thresholds,
     interval_of,
     plain,
     prepare_all,
@@ -133,10 +134,7 @@ def measure(
         thresholds: words per topic ÷ vocabulary size.
         twins: whether to measure the untrained twin of every model too.
     """
-    if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
-        raise ValueError(
-            f"thresholds are shares of the vocabulary, above 0 and at most 1, got {list(thresholds)}"
-        )
+    check_thresholds(thresholds)
     settings = text_settings(settings, quick=run.quick)
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, Report]] = []

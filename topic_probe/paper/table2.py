@@ -43,6 +43,7 @@ from topic_probe.paper.pretrained import (
     THRESHOLDS,
     Prepared,
     TextSettings,
+    check_thresholds,
     interval_of,
     plain,
     prepare_all,
@@ -108,6 +109,7 @@ def measure(
     """
     settings = text_settings(settings, quick=run.quick)
     thresholds = thresholds or (THRESHOLDS[1:2] if run.quick else THRESHOLDS)
+    check_thresholds(thresholds)
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, MatchedReport]] = []
     tables: dict[str, list[dict[str, Any]]] = {
