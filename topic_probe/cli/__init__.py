@@ -38,7 +38,7 @@ _EPILOG = """exit codes:
   0    done
   1    an error, a claim of the paper that failed, or a model whose attention cannot be measured
   2    wrong usage
-  130  interrupted (Ctrl-C); what is kept is told
+  130  interrupted (Ctrl-C); what is kept is said
 
 Answers go to stdout, progress and warnings to stderr. Options are arguments of the Python functions of the same
 name: `topic-probe COMMAND --help` lists them."""
@@ -82,7 +82,7 @@ def _rank() -> int:
 
 
 def _message(error: BaseException) -> str:
-    """What a user is told of an error."""
+    """What a user reads of an error."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):

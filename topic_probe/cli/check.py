@@ -18,7 +18,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Check a model; 1 where its attention cannot be measured, or its rows do not sum to one (NaN is in them)."""
     from topic_probe.lens.check import check_model
 
-    found = check_model(open_model(parsed))
-    measurable = found.attention and found.rows_sum_to_one
-    parsed.console.answer(str(found), {**plain(found), "attention_can_be_measured": measurable})
+    result = check_model(open_model(parsed))
+    measurable = result.attention and result.rows_sum_to_one
+    parsed.console.answer(str(result), {**plain(result), "attention_can_be_measured": measurable})
     return 0 if measurable else 1

@@ -28,12 +28,12 @@ class Console:
     silent: bool = False
 
     def answer(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print what was asked for: the text, or the document for machines."""
+        """Print the result: the text, or the document for machines."""
         if not self.silent:
             print(to_json(document) if self.json else text, file=self.answers, flush=True)
 
-    def tell(self, text: str) -> None:
-        """A remark, which is not part of the answer for machines."""
+    def remark(self, text: str) -> None:
+        """Print what is not part of the answer for machines."""
         if not self.silent:
             print(text, file=sys.stderr if self.json else self.answers, flush=True)
 

@@ -48,14 +48,20 @@ def run(parsed: argparse.Namespace) -> int:
         topics.save(draft / "topics")
     rows = fit.to_dataframe()
     rows.insert(1, "n_words", topics.sizes.tolist())
-    told = {
+    about = {
         "documents": fit.provenance["documents"],
         "words": len(fit.token_ids),
         "diversity": fit.diversity(),
     }
     console.answer(
         f"{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}",
-        {"topics": rows, **told, "provenance": fit.provenance, "settings": fit.settings, "saved": parsed.out},
+        {
+            "topics": rows,
+            **about,
+            "provenance": fit.provenance,
+            "settings": fit.settings,
+            "saved": parsed.out,
+        },
     )
     if fit.provenance["stopped"]:
         raise KeyboardInterrupt(f"{fit.provenance['stopped']}; the fit until then is in {parsed.out}")

@@ -73,7 +73,7 @@ def run_attention(parsed: argparse.Namespace) -> int:
             model, topics, documents, **_running(parsed), **ATTENTION.arguments(parsed)
         )
         _finish(parsed, report, _attention_text(report), draft)
-    _tell_of_interruption(parsed, report.provenance["options"]["stopped"])
+    _end_if_interrupted(parsed, report.provenance["options"]["stopped"])
     return 0
 
 
@@ -90,7 +90,7 @@ def run_embeddings(parsed: argparse.Namespace) -> int:
             text += f"\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
         _finish(parsed, report, text, draft)
     if documents is not None:
-        _tell_of_interruption(parsed, report.provenance["documents"]["stopped"])
+        _end_if_interrupted(parsed, report.provenance["documents"]["stopped"])
     return 0
 
 
@@ -98,7 +98,7 @@ def _running(parsed: argparse.Namespace) -> dict[str, Any]:
     return {"progress": parsed.console.progress, "distributed": int(os.environ.get("WORLD_SIZE", "1")) > 1}
 
 
-def _tell_of_interruption(parsed: argparse.Namespace, stopped: str | None) -> None:
+def _end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
     if stopped is None:
         return
     kept = [stopped]
@@ -135,7 +135,7 @@ def _output(parsed: argparse.Namespace) -> Any:
 
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """Model, topics and documents (None where no texts were named); what is missing is found out first."""
+    """Model, topics and documents (None where no texts were named); what is missing is noticed first."""
     topics_path(parsed)
     named = getattr(parsed, "corpus", None) is not None
     corpus = open_corpus(parsed) if named else None

@@ -61,7 +61,7 @@ class Call:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that is told its options when it is used: those of other commands are not looked up.
+    """A parser that gets its options when it is used: those of other commands are not looked up.
 
     Args:
         prepare: gives it its options.

@@ -76,26 +76,33 @@ def run(parsed: argparse.Namespace) -> int:
         options |= call.arguments(parsed)
     _check(parsed, recipes, options)
     out = Path(parsed.out).expanduser()
-    told: dict[str, dict[str, Any]] = {}
+    outcomes: dict[str, dict[str, Any]] = {}
     try:
         for number, (name, recipe) in enumerate(recipes.items(), 1):
             _announce(name, recipe, f"{number} of {len(names)}", quick=options.get("quick", False))
-            told[name] = _one(parsed, name, recipe, options, out / name)
+            outcomes[name] = _one(parsed, name, recipe, options, out / name)
     except KeyboardInterrupt as stop:
-        saved = [name for name, about in told.items() if "saved" in about]
+        saved = _saved(outcomes)
         _write_page(out, saved)
         kept = f"finished and kept in {out}: {', '.join(saved)}" if saved else "nothing was finished"
-        checkpoints = options.get("folder")
-        if checkpoints and not Path(checkpoints).expanduser().exists():
-            more = "there is no checkpoint yet"
-        else:
-            more = (
-                f"checkpoints are in {checkpoints}" if checkpoints else "give --folder DIR to go on next time"
-            )
-        raise KeyboardInterrupt(f"{stop}; {kept}; {more}".removeprefix("; ")) from stop
-    page = _write_page(out, [name for name, about in told.items() if "saved" in about])
-    parsed.console.answer(_summary(told, page), {"recipes": told, "page": page and str(page)})
-    return 0 if all(about.get("passed") for about in told.values()) else 1
+        why = f"{stop}; {kept}; {_checkpoints(options.get('folder'))}"
+        raise KeyboardInterrupt(why.removeprefix("; ")) from stop
+    page = _write_page(out, _saved(outcomes))
+    parsed.console.answer(_summary(outcomes, page), {"recipes": outcomes, "page": page and str(page)})
+    return 0 if all(about.get("passed") for about in outcomes.values()) else 1
+
+
+def _saved(outcomes: dict[str, dict[str, Any]]) -> list[str]:
+    return [name for name, about in outcomes.items() if "saved" in about]
+
+
+def _checkpoints(folder: str | None) -> str:
+    """Where an interrupted run goes on from."""
+    if not folder:
+        return "give --folder DIR to go on next time"
+    return (
+        f"checkpoints are in {folder}" if Path(folder).expanduser().exists() else "there is no checkpoint yet"
+    )
 
 
 def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -168,7 +175,7 @@ def _one(
             raise
         warn(f"{type(error).__name__}: {error}", f"{name} failed")
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - start}
-    parsed.console.tell(f"{result}\n")
+    parsed.console.remark(f"{result}\n")
     return {
         "title": result.title,
         "passed": result.passed,
@@ -178,9 +185,9 @@ def _one(
     }
 
 
-def _summary(told: dict[str, dict[str, Any]], page: Path | None) -> str:
+def _summary(outcomes: dict[str, dict[str, Any]], page: Path | None) -> str:
     lines = []
-    for name, about in told.items():
+    for name, about in outcomes.items():
         verdicts = [claim["verdict"] for claim in about.get("claims", ())]
         counts = ", ".join(
             f"{verdicts.count(verdict)} {verdict}"
@@ -196,10 +203,6 @@ def _write_page(out: Path, saved: list[str]) -> Path | None:
     """The page over everything that is saved; None where nothing is."""
     if not saved:
         return None
-    from topic_probe import storage
     from topic_probe.show.results_page import report_page
 
-    page = report_page(out)
-    with storage.draft(out / PAGE, overwrite=True, file=True) as draft:
-        draft.write_text(page.html, encoding="utf-8")
-    return (out / PAGE).resolve()
+    return report_page(out).save(out / PAGE, overwrite=True).resolve()

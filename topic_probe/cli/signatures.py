@@ -1,4 +1,4 @@
-"""The arguments of a function as its source tells them: nothing is imported, so that help needs no torch.
+"""The arguments of a function as its source says them: nothing is imported, so that help needs no torch.
 
 An argument's type, default and sentence stand once, in the function, in a dataclass or in a group of options that
 several functions share (`topic_probe.options`). They are read with `ast`; names such as ``Level`` or ``WIKIPEDIA[2]``
@@ -61,9 +61,9 @@ def arguments_of(function: str) -> dict[str, Argument]:
         name: _argument(module, name, annotation, default, entries.get(name, ""))
         for name, annotation, default in declared
     }
-    for group, found in _groups(module, node).items():
+    for group, place in _groups(module, node).items():
         del arguments[group]
-        arguments |= arguments_of(found)
+        arguments |= arguments_of(place)
     return arguments
 
 
@@ -161,7 +161,7 @@ def _statement(module: str, name: str) -> str | None:
     text: str | None = _source(module)
     for depth, part in enumerate(name.split(".")):
         statements = _pattern(_STATEMENT, "    " * depth).finditer(text or "")
-        text = next((found[0] for found in statements if part in found.groups()), None)
+        text = next((each[0] for each in statements if part in each.groups()), None)
     return text and textwrap.dedent(text)
 
 
@@ -250,7 +250,7 @@ def _named(module: str, node: ast.expr | None) -> Iterator[Any]:
 
 
 def _constant(module: str, node: ast.expr | None) -> Any:
-    """The value of a default; as it is written where only running the program would tell it."""
+    """The value of a default; as it is written where only running the program would say."""
     if node is None:
         return None
     if isinstance(node, ast.Name | ast.Attribute):

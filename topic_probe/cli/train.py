@@ -74,8 +74,8 @@ def run(parsed: argparse.Namespace) -> int:
         for name, report in reports.items():
             report.save(draft / name)
     about = {"stopped": history.stopped, "last_step": history.last_step, "loss": history.loss[-1:].tolist()}
-    told = "\n\n".join(map(str, (history, *reports.values())))
-    console.answer(f"{told}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
+    text = "\n\n".join(map(str, (history, *reports.values())))
+    console.answer(f"{text}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
     if history.stopped.startswith("interrupted"):
         raise KeyboardInterrupt(
             f"{history.stopped}; the history until then is in {parsed.out}{_resume(parsed)}"
