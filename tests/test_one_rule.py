@@ -1,0 +1,52 @@
+"""Fitting, counting, measuring and showing take the same tokens for words, to the token, whatever the tokenizer."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from tokenizer_kinds import KINDS
+
+import topic_probe as tp
+from topic_probe.measure.text_attention import read_text_attention
+
+# Every word once, so that a count of different words is one of tokens; some stand before punctuation, some are pieces.
+TEXT = "The army's band, (bandleader) and l'armée; don't soldier, I. included0"
+
+
+def small_bert(vocabulary):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+        return hf.BertModel(hf.BertConfig(vocab_size=vocabulary, max_position_embeddings=128, **sizes)).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:topics with the same top words", "ignore:.*topics got no words")
+def test_all_take_the_same_tokens_for_words(kind):
+    tokenizer = KINDS[kind]
+    (document,) = tp.encode_texts([TEXT], tokenizer, add_special_tokens=False)
+    ids = document.ids[document.whole].tolist()
+    assert len(ids) == len(set(ids)) > 0
+    size = max(tokenizer.get_vocab().values()) + 1
+    every = [index for index in range(size) if index not in tokenizer.all_special_ids]
+    topics = tp.Topics.from_token_ids({"even": every[::2], "odd": every[1::2]}, vocabulary_size=size)
+
+    counted = tp.count_cooccurrence([document], every, vocabulary_size=size)
+    assert counted.words[counted.document_frequency > 0].tolist() == sorted(ids)
+
+    model = small_bert(size)
+    overall = tp.measure_attention(model, topics, [document], n_permutations=0, n_resamples=0).overall
+    pairs = overall.n_same_word + overall.n_same_topic + overall.n_different_topic
+    assert pairs == len(ids) ** 2  # one head, and every word sees every word
+
+    shown = read_text_attention(model, topics, document, max_tokens=128, tokenizer=tokenizer)
+    assert [place for place, own in enumerate(shown.keys.topics) if own] == np.flatnonzero(
+        document.whole
+    ).tolist()
+
+    letters = [index for index in ids if tokenizer.decode([index]).strip("▁ ").isalpha()]
+    if not letters:
+        return  # single bytes: no word of letters alone is one token
+    options = {"min_documents": 1, "max_share": 1.0, "stop_words": (), "min_letters": 1, "passes": 1}
+    fit = tp.fit_topics([document] * 2, tokenizer, n_topics=1, **options)
+    assert fit.token_ids.tolist() == sorted(letters)
