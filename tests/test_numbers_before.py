@@ -1,7 +1,7 @@
 """Every number on MiniLM, the bundled articles and toys is what it was before words were read off the text.
 
-`numbers_before.json` was written by `helpers/measured_numbers.py` with the version before. What moved since is listed here
-with its reason, and nothing else may move.
+`numbers_before.json` was written by `helpers/measured_numbers.py` with the version before. What moved since is listed
+here with its reason, and nothing else may move.
 """
 
 import json

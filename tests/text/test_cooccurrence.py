@@ -78,6 +78,19 @@ def test_the_most_frequent_pairs_are_those_of_a_sorted_list_with_ties_by_id():
         assert [(-c, a, b) for a, b, c in zip(first, second, together, strict=True)] == wanted[:n]
 
 
+def test_forms_of_one_word_are_no_pair_of_words():
+    documents = random_documents(seed=1)
+    forms = torch.tensor([word // 3 for word in range(1, 40)])
+    found = count_cooccurrence(documents, range(1, 40))
+    wanted = [
+        (a, b, c)
+        for a, b, c in zip(*(part.tolist() for part in found.most_frequent(10_000)), strict=True)
+        if a // 3 != b // 3
+    ]
+    first, second, together = (part.tolist() for part in found.most_frequent(30, forms=forms))
+    assert list(zip(first, second, together, strict=True)) == wanted[:30]
+
+
 def test_the_most_frequent_pairs_do_not_depend_on_the_blocks_that_are_looked_at(monkeypatch):
     found = count_cooccurrence(random_documents(seed=2), range(1, 40))
     whole = found.most_frequent(25)

@@ -56,6 +56,7 @@ from topic_probe.text.bags import word_ids
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
+from topic_probe.topics.vocabulary import readable
 from topic_probe.uncertainty import (
     divide,
     effective_units,
@@ -64,6 +65,7 @@ from topic_probe.uncertainty import (
     split_halves,
     word_interval,
 )
+from topic_probe.words import form
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,7 +148,9 @@ class _Comparison:
         self.counts = self._count(labelled, len(labelled) + 1)
         frequent = self._count(word_ids(one.tokenizer), MAX_FREQUENT_WORDS)
         self.n_pairs = {threshold: _pairs_of_a_topic(topics) for threshold, topics in self.topics.items()}
-        self.top = frequent.most_frequent(max(self.n_pairs.values()))
+        texts = [readable(one.tokenizer, [index]) for index in frequent.words.tolist()]
+        forms = torch.from_numpy(np.unique([form(text) for text in texts], return_inverse=True)[1])
+        self.top = frequent.most_frequent(max(self.n_pairs.values()), forms=forms)
         self.complete_above = frequent.complete_above
         self.words = torch.unique(torch.cat([labelled, *self.top[:2]]))
 

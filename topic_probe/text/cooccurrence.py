@@ -105,13 +105,17 @@ class Cooccurrence:
         return _npmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
 
     def most_frequent(
-        self, n: int
+        self, n: int, *, forms: Int64[Tensor, " word"] | None = None
     ) -> tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"], Int64[Tensor, " pair"]]:
         """The ``n`` pairs of different words in most documents: their first ids, second ids and counts.
 
         Highest count first, equal ones in the order of their ids; the first id of a pair is the lower one. Pairs that
         never meet are not among them, so there may be fewer. They are the ``n`` of the whole vocabulary that was asked
         for if the last count is above ``complete_above``.
+
+        Args:
+            n: Number of pairs.
+            forms: A number for every word; words with the same one are forms of one word, and no pair.
         """
         if n < 1:
             raise ValueError(f"n must be at least 1 pair, got {n}")
@@ -120,6 +124,8 @@ class Cooccurrence:
         step = max(1, _PAIRS_AT_ONCE // max(1, len(self)))
         for start in range(0, len(self), step):
             block = np.triu(table[start : start + step], start + 1)
+            if forms is not None:
+                block[(forms[start : start + step, None] == forms).numpy()] = 0
             first, second = np.nonzero(block >= lowest)
             found = np.stack([first + start, second, block[first, second].astype(np.int64)])
             kept = np.concatenate([kept, found], axis=1)
