@@ -329,21 +329,18 @@ class SourceSums:
         order = [self._rows[key] for key in keys]
         return np.array(keys, np.uint64), self._sums[order], self._counts[order]
 
-    @classmethod
-    def from_rows(
-        cls,
-        limit: int,
+    def restore(
+        self,
         keys: UInt64[np.ndarray, "source"],
         sums: Float64[np.ndarray, "source *shape 3"],
         counts: Float64[np.ndarray, "source *count_shape 3"],
         *,
         folded: bool,
-    ) -> "SourceSums":
-        """What had these ``rows``; ``folded`` says whether they are blocks of sources."""
-        merged = cls(limit)
-        merged.folded = folded
-        merged.add(keys, sums, counts)
-        return merged
+    ) -> None:
+        """Hold what had these ``rows``, and nothing else; ``folded`` says whether they are blocks of sources."""
+        self.folded, self._rows = folded, {}
+        self._sums = self._counts = np.zeros((0, 3))
+        self.add(keys, sums, counts)
 
     def total(self) -> PairSums:
         """The sums and counts over all sources."""

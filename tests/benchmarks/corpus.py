@@ -24,7 +24,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface
-from topic_probe.measure import meter as meter_module
+from topic_probe.measure import engine
 from topic_probe.text.batches import token_batches
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import fit_topics
@@ -206,7 +206,7 @@ def measure_small(n: int, tokenizer: Any) -> None:
     words = np.arange(1_996, 6_996).reshape(100, -1)
     found_topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=30_522)
     model = BertModel(config, add_pooling_layer=False).eval()
-    meter_module.MAX_DOCUMENT_SUMS = 0  # 256 rows instead of 4,096, so that a short run is beyond them too
+    engine.MAX_SOURCE_CELLS = 0  # 256 rows instead of 4,096, so that a short run is beyond them too
     stream = Corpus.from_texts(lambda: different(n)).documents(tokenizer)
     with tempfile.TemporaryDirectory() as folder:
         report = tp.measure_attention(model, found_topics, stream, checkpoint=folder, checkpoint_every=20.0)

@@ -121,16 +121,16 @@ def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_
 
 
 def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, texts, tmp_path, monkeypatch):
-    from topic_probe.measure import meter as meter_module
+    from topic_probe.measure.engine import Engine
 
-    measured = meter_module.Meter.add
+    measured = Engine.add
 
-    def add_once(meter, batch):
-        if meter.measured:
+    def add_once(engine, batch):
+        if engine.progress.measured:
             raise KeyboardInterrupt
-        measured(meter, batch)
+        measured(engine, batch)
 
-    monkeypatch.setattr(meter_module.Meter, "add", add_once)
+    monkeypatch.setattr(Engine, "add", add_once)
     out = tmp_path / "report"
     code, said, err = run(
         "measure", "attention", model_folder, "--topics", words, "--corpus", texts, "--batch-size", 4,

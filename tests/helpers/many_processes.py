@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
-from time import monotonic
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from real_text import minilm_folder
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
+from topic_probe.measure import processes
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -79,27 +80,38 @@ def endless(*, fails: bool) -> Iterator[list[int]]:
     yield from islice(cycle(documents(40)), 20_000)
 
 
-def wrong_on_one(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:
-    """Calls that fail in one of two processes, or that do not fit together."""
-    good, one = documents(60), list(documents(60))
-    one[41] = [VOCABULARY + 7]  # in the share of process 1
+def failing(rank: int) -> dict[str, Callable[[], Any]]:
+    """Calls of which that of process 1 fails, or that wait for a process which does something else."""
+    ids = list(documents(60))
+    ids[41] = [VOCABULARY + 7]  # in the share of process 1
     return {
-        "bad id": lambda: tp.measure_attention(model(), topics(), one, distributed=True),
-        "topics": lambda: tp.measure_attention(
-            model(), topics() if rank else other_topics(), good, distributed=True
-        ),
-        "missing model": lambda: tp.measure_attention(
-            model() if rank else folder / "no-model", topics(), good, distributed=True
-        ),
+        "bad id": lambda: tp.measure_attention(model(), topics(), ids, distributed=True),
         "endless": lambda: tp.measure_attention(
             model(), topics(), endless(fails=rank == 1), batch_size=1, distributed=True
         ),
-        "share": lambda: tp.measure_attention(
-            model(30_522),
-            text_topics(),
-            tp.Corpus.from_texts(TEXTS).shard(0, 2).documents(AutoTokenizer.from_pretrained(minilm_folder())),
-            distributed=True,
+        "absent": lambda: absent(rank),
+    }
+
+
+def absent(rank: int) -> None:
+    """Process 1 joins, and then does something else for longer than the others wait."""
+    processes._WAITING = timedelta(seconds=2)
+    with processes.joined(True) as joined:
+        if rank == 1:
+            sleep(6)
+            os._exit(1)
+        joined.gather("here")
+
+
+def not_fitting(rank: int) -> dict[str, Callable[[], Any]]:
+    """Calls that are wrong in every process."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    share = tp.Corpus.from_texts(TEXTS).shard(2, 3).documents(tokenizer)
+    return {
+        "topics": lambda: tp.measure_attention(
+            model(), topics() if rank else other_topics(), documents(60), distributed=True
         ),
+        "share": lambda: tp.measure_attention(model(30_522), text_topics(), share, distributed=True),
     }
 
 
@@ -109,13 +121,11 @@ def in_each_process(folder: Path) -> None:
     for name, measure in CASES.items():
         measure(distributed=True).save(folder / f"{name} {rank}")
     told = {}
-    for name, measure in wrong_on_one(rank, folder).items():
-        start = monotonic()
+    for name, measure in not_fitting(rank).items():
         try:
             measure()
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)
-            told[name] = f"{type(error).__name__}: {error}", monotonic() - start
+            told[name] = f"{type(error).__name__}: {error}", 0.0
     checkpoint = folder / "checkpoint"
     first = CASES["attention"](distributed=True, checkpoint=checkpoint)
     again = CASES["attention"](distributed=True, checkpoint=checkpoint)
@@ -139,4 +149,8 @@ def killed(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"in each process": in_each_process, "killed": killed}[sys.argv[1]](Path(sys.argv[2]))
+    name, place = sys.argv[1], Path(sys.argv[2])
+    if name in (programs := {"in each process": in_each_process, "killed": killed}):
+        programs[name](place)
+    else:
+        failing(int(os.environ["RANK"]))[name]()

@@ -17,8 +17,12 @@ from transformers import (
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure import attention, stream
-from topic_probe.measure import meter as meter_module
+from topic_probe.measure import attention, engine
+from topic_probe.measure.accumulators import DISTANCE_BINS, Null
+from topic_probe.measure.engine import Engine
+from topic_probe.measure.options import Patterns
+from topic_probe.measure.patterns import PatternReader
+from topic_probe.text.batches import token_batches
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -280,8 +284,7 @@ def test_words_that_merely_stand_closer_have_a_matched_ratio_of_one(topics):
         position = torch.arange(pattern.shape[-1])
         # Constant within the distance bins, so that bins are what is compared.
         weight = 1.0 / (
-            1
-            + torch.bucketize((position - position[:, None]).abs(), torch.tensor(meter_module.DISTANCE_BINS))
+            1 + torch.bucketize((position - position[:, None]).abs(), torch.tensor(DISTANCE_BINS))
         )
         return (weight / weight.sum(-1).max()).double().expand(pattern.shape)
 
@@ -398,7 +401,7 @@ def test_permutation_p_values_are_uniform_without_structure():
 
 
 def test_the_null_keeps_topic_sizes_and_counts_every_pair_once(topics):
-    null = meter_module.Null(topics, 50, seed=0)
+    null = Null(topics, 50, seed=0, n_cells=1)
     for column in null.groups.T:
         assert sorted(column.tolist()) == sorted(topics.group_of_word.tolist())
     pairs = torch.cartesian_prod(topics.words, topics.words).T.contiguous()
@@ -412,12 +415,10 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     """The null of one pass against a measurement for every permutation."""
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=VOCABULARY)
     documents, model = some_documents(6), gpt2()
-    view = capture.view(tp.open_model(model))
-    null = meter_module.Null(topics, 5, seed=3)
-    meter = meter_module.Meter(
-        view, topics, null, level="token", include_self=True, through="auto", check_rows=True
-    )
-    stream.run(meter, stream.token_batches(documents, batch_size=4))
+    reader = PatternReader(tp.open_model(model), topics, Patterns())
+    null = Null(topics, 5, seed=3, n_cells=reader.n_cells)
+    for batch in token_batches(documents, batch_size=4):
+        Engine(reader, [null]).add(batch)
     for number in range(5):
         permuted = tp.Topics(
             names=topics.names,
@@ -429,9 +430,9 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
             model, permuted, documents, n_resamples=0, n_permutations=0, special_ids=()
         )
         np.testing.assert_allclose(
-            meter.sums.null[:, number], report.heads.same_topic * report.heads.n_same_topic, rtol=1e-5
+            null.sums["null"][:, number], report.heads.same_topic * report.heads.n_same_topic, rtol=1e-5
         )
-        np.testing.assert_array_equal(meter.sums.n_null[:, number], report.heads.n_same_topic)
+        np.testing.assert_array_equal(null.sums["n_null"][:, number], report.heads.n_same_topic)
 
 
 def test_documents_with_nan_are_skipped_and_counted_and_many_are_refused(topics, monkeypatch):
@@ -524,26 +525,20 @@ def test_out_of_memory_halves_the_batch_and_changes_nothing(topics, monkeypatch)
 def test_large_blocks_are_scored_in_parts(topics, monkeypatch):
     documents = some_documents(20)
     whole = tp.measure_attention(bert(), topics, documents, special_ids={2})
-    monkeypatch.setattr(meter_module, "MAX_BLOCK_NUMBERS", 2000)
+    monkeypatch.setattr(engine, "MAX_KEPT_NUMBERS", 2000)
     same_numbers(whole, tp.measure_attention(bert(), topics, documents, special_ids={2}), 1e-9)
 
 
 def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
     """Memory is flat: whatever the number of documents, no more than the limit of rows is kept."""
-    monkeypatch.setattr(meter_module, "MAX_DOCUMENT_SUMS", 4 * 256)
-    view = capture.view(tp.open_model(bert()))
-    meter = meter_module.Meter(
-        view,
-        topics,
-        meter_module.Null(topics, 0, 0),
-        level="token",
-        include_self=True,
-        through="auto",
-        check_rows=True,
-    )
-    stream.run(meter, stream.token_batches(some_documents(700, longest=30)))
-    assert meter.totals.measured == 700
-    assert len(meter.totals.by_document) <= 256
+    monkeypatch.setattr(engine, "MAX_SOURCE_CELLS", 4 * 256)
+    reader = PatternReader(tp.open_model(bert()), topics, Patterns())
+    sums = attention.AttentionSums.of(reader, topics, n_permutations=0, seed=0)
+    pass_ = Engine(reader, list(vars(sums).values()))
+    for batch in token_batches(some_documents(700, longest=30)):
+        pass_.add(batch)
+    assert pass_.progress.measured == 700
+    assert len(sums.relations.by_source) <= 256
 
 
 def test_a_report_lists_its_highest_heads_and_comes_back_from_disk(topics, tmp_path):

@@ -1,5 +1,6 @@
 """Measurements that are interrupted, killed and taken up again; checkpoints that belong to something else."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,12 +15,13 @@ import pytest
 import saved_results
 import torch
 from many_processes import documents, model, other_topics, topics
+from safetensors.numpy import save as to_safetensors
 
 import topic_probe as tp
 from topic_probe import storage
 from topic_probe.contrast import SourceSums
-from topic_probe.measure import checkpoint, states
-from topic_probe.measure import meter as meter_module
+from topic_probe.measure import accumulators, checkpoint
+from topic_probe.measure.engine import Engine
 
 N = 60
 PROGRAM = Path(many_processes.__file__)
@@ -32,13 +34,13 @@ OPTIONS = {**PLAIN, "checkpoint_every": 0.0}
 def measured(monkeypatch):
     """How many documents went through a model."""
     numbers = []
-    for meter in (meter_module.Meter, states.LayerMeter):
+    original = Engine.add
 
-        def add(self, batch, original=meter.add):
-            numbers.append(len(batch))
-            original(self, batch)
+    def add(self, batch):
+        numbers.append(len(batch))
+        original(self, batch)
 
-        monkeypatch.setattr(meter, "add", add)
+    monkeypatch.setattr(Engine, "add", add)
     return numbers
 
 
@@ -93,17 +95,17 @@ def test_a_killed_process_is_taken_up_by_the_next_one(tmp_path, measured):
 
 def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measured, monkeypatch):
     """Documents are sorted by length in groups of 32 batches; the model breaks within the second one."""
-    add = meter_module.Meter.add
+    add = Engine.add
 
     def breaks(self, batch):
         if len(measured) == 40:
             raise RuntimeError("no power")
         add(self, batch)
 
-    monkeypatch.setattr(meter_module.Meter, "add", breaks)
+    monkeypatch.setattr(Engine, "add", breaks)
     with pytest.raises(RuntimeError, match="no power"):
         tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
-    monkeypatch.setattr(meter_module.Meter, "add", add)
+    monkeypatch.setattr(Engine, "add", add)
     measured.clear()
     report = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     assert sum(measured) == report.provenance["documents_measured"] - 40
@@ -112,9 +114,9 @@ def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measure
 
 def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
     """More documents than are kept apart, and so few after the interruption that they would not be too many again."""
-    monkeypatch.setattr(meter_module, "SourceSums", lambda limit: SourceSums(45))
+    monkeypatch.setattr(accumulators, "SourceSums", lambda limit: SourceSums(45))
     expected = everything()
-    add, batches = meter_module.Meter.add, []
+    add, batches = Engine.add, []
 
     def breaks(self, batch):
         batches.append(batch)
@@ -122,7 +124,7 @@ def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         add(self, batch)
 
-    monkeypatch.setattr(meter_module.Meter, "add", breaks)
+    monkeypatch.setattr(Engine, "add", breaks)
     tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     again = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
     assert len(batches) < 62
@@ -236,7 +238,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(damage, tmp_path):
     elif damage == "foreign":
         saved_results.change(folder, kind="something else")
     elif damage == "newer":
-        saved_results.change(folder, schema=2)
+        saved_results.change(folder, schema=3)
     else:
         content = saved_results.manifest(folder)["content"]
         del content["facts"]
@@ -271,24 +273,50 @@ def test_a_disk_that_fills_up_costs_a_warning_and_no_result(tmp_path, monkeypatc
     assert tp.measure_attention(model(), topics(), documents(20), **options) == expected
 
 
-def test_sums_that_the_first_version_saved_under_numbers_are_taken_up(tmp_path, measured):
+def save_as_the_first_version(process, *, without_words):
     """Its last save beside the one before, which was being removed when the process was killed."""
-    expected = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
-    measured.clear()
-    process = tmp_path / "process-0-of-1"
-    content = saved_results.manifest(process / "sums")
-    arrays = saved_results.arrays_file(process / "sums").read_bytes()
+    saved = storage.load(process / "sums", newest=2)
     shutil.rmtree(process / "sums")
+    progress, arrays = saved.content["progress"], dict(saved.arrays)
+    counts = progress["counts"]
+    past = {
+        **dict(zip(("batches", "keys"), saved.content["read"], strict=True)),
+        "corpus": progress["corpus"],
+        "finished": saved.content["finished"],
+        "intake": {name: counts[name] for name in ("documents", "tokens", "left_out")}
+        | {"without_word_index": without_words},
+    }
+    rows = {f"document_{part}": arrays.pop(f"by_source.{part}") for part in ("sums", "counts")}
+    arrays = {"keys": arrays.pop("by_source.keys"), **rows, **{f"sums.{n}": a for n, a in arrays.items()}}
+    packed = to_safetensors(arrays)
+    content = {
+        "kind": saved.kind, "schema": 1, "facts": saved.content["facts"], "past": past, "folded": False,
+        "left_out": progress["left_out"], "measured": progress["measured"],
+        "arrays_sha256": hashlib.sha256(packed).hexdigest(),
+    }  # fmt: skip
     for number in ("000002", "000003"):
         (process / number).mkdir()
     (process / "000002" / "sums.json").write_text("{")
-    head = {"kind": content["kind"], "schema": 1, "arrays_sha256": content["arrays_sha256"]}
-    (process / "000003" / "sums.json").write_text(json.dumps({**head, **content["content"]}))
-    (process / "000003" / "sums.safetensors").write_bytes(arrays)
+    (process / "000003" / "sums.json").write_text(json.dumps(content))
+    (process / "000003" / "sums.safetensors").write_bytes(packed)
+
+
+def test_sums_of_bare_ids_that_the_first_version_saved_are_taken_up(tmp_path, measured):
+    expected = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
+    measured.clear()
+    process = tmp_path / "process-0-of-1"
+    save_as_the_first_version(process, without_words=20)
     again = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
     assert again == expected
     assert not measured
     assert [path.name for path in process.iterdir()] == ["sums"]
+
+
+def test_sums_of_words_that_the_first_version_took_from_a_tokenizer_are_refused(tmp_path):
+    tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
+    save_as_the_first_version(tmp_path / "process-0-of-1", without_words=19)
+    with pytest.raises(ValueError, match="took the words of documents from the tokenizer"):
+        tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
 
 
 def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
@@ -301,13 +329,13 @@ def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
         return save(*arguments, **options)
 
     monkeypatch.setattr(storage, "save", save_and_note)
-    add = meter_module.Meter.add
+    add = Engine.add
 
     def later(self, batch):
         clock[0] += 1
         add(self, batch)
 
-    monkeypatch.setattr(meter_module.Meter, "add", later)
+    monkeypatch.setattr(Engine, "add", later)
     options = {**OPTIONS, "batch_size": 4, "checkpoint_every": 3.0}
     tp.measure_attention(model(), topics(), documents(40), checkpoint=tmp_path, **options)
     assert saved == [0, 3, 6, 9, 10]

@@ -16,8 +16,9 @@ from transformers import (
     GPT2Model,
 )
 
+from topic_probe.measure.accumulators import sums_by_relation
 from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.states import state_sums
+from topic_probe.measure.states import state_scores
 from topic_probe.report import load_report
 from topic_probe.text.documents import Document
 from topic_probe.topics import Topics
@@ -193,12 +194,14 @@ def test_states_that_are_zero_or_not_finite_are_left_out_and_counted():
     vectors[0, 1] = 0
     vectors[1, 0, 2] = torch.nan
     vectors[1, 3] = torch.inf  # has no topic, so nothing is lost
-    sums, counts, lost = state_sums(vectors, codes)
-    assert lost == 2
+    lost = 0
     for document, kept in enumerate(([0, 2, 3], [1, 2])):
+        values, pairs, n_lost = state_scores(vectors[document], codes[document].long())
         expected = double_loop(vectors[document, kept], ids[document, kept].tolist())
-        np.testing.assert_allclose(sums[document], expected[0], atol=1e-12)
-        assert counts[document].tolist() == expected[1].tolist()
+        np.testing.assert_allclose(sums_by_relation(values, pairs).sum(0).T, expected[0], atol=1e-12)
+        assert pairs.flatten().bincount(minlength=4)[1:].tolist() == expected[1].tolist()
+        lost += n_lost
+    assert lost == 2
 
 
 def test_every_topic_has_its_numbers_its_label_and_its_size():

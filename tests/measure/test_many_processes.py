@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -9,15 +10,16 @@ import warnings
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 
 import many_processes
 import numpy as np
 import pytest
 
 import topic_probe as tp
-from topic_probe.contrast import SourceSums
-from topic_probe.measure import processes, stream
-from topic_probe.measure.totals import Totals, add_up
+from topic_probe.measure import processes
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.engine import Engine, share_of
 from topic_probe.text.documents import Counts, Document
 
 PROGRAM = Path(many_processes.__file__)
@@ -83,23 +85,58 @@ def test_every_document_of_a_stream_is_counted_once(two_processes):
     assert told["corpus"]["read"]["texts"] == told["documents"] == told["documents_measured"] == 9
 
 
-def test_an_error_in_one_process_is_an_error_in_all_and_names_the_process(told):
-    seen = [{name: words for name, (words, _) in one.items()} for one in told]
-    id_error = "document 20 holds the token id 57, but the model knows 0..49"
-    assert seen[1]["bad id"].startswith(f"ValueError: {id_error}")
-    other = "OtherProcessError: there is no result, because process"
-    assert seen[0]["bad id"].startswith(f"{other} 1 of 2 failed: ValueError: {id_error}")
-    assert seen[0]["missing model"].startswith("FileNotFoundError: there is no folder")
-    assert seen[1]["missing model"].startswith(f"{other} 0 of 2 failed: FileNotFoundError")
-    assert "differ in topics" in seen[0]["topics"]
-    assert "differ in topics" in seen[1]["topics"]
-    assert "process 1 of 2 was given share 0 of 2 of the corpus" in seen[1]["share"]
+def test_what_does_not_fit_together_is_an_error_in_every_process(told):
+    """Each of them sees it, so none waits for another."""
+    for seen in told:
+        assert "differ in topics" in seen["topics"][0]
+        assert "was given share 2 of 3 of the corpus" in seen["share"][0]
 
 
-def test_a_process_with_hours_of_work_left_hears_of_a_failure_at_once(told):
-    for words, seconds in (one["endless"] for one in told):
-        assert "OSError: the disk is gone" in words
-        assert seconds < 30
+def test_a_process_that_fails_leaves_no_other_one_with_a_result_or_waiting(tmp_path):
+    """Nobody ends the other process here; it is told by the connection that breaks off."""
+    first, second = started_alone("bad id", tmp_path)
+    assert "ValueError: document 20 holds the token id 57, but the model knows 0..49" in second
+    assert (
+        "OtherProcessError: there is no result, because not all of the 2 processes have come so far" in first
+    )
+
+
+def test_torchrun_ends_a_process_with_hours_of_work_left_when_another_one_fails(tmp_path):
+    start = monotonic()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(PROGRAM), "endless", str(tmp_path)],
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "OSError: the disk is gone" in done.stderr
+    assert monotonic() - start < 90
+
+
+def test_a_process_that_never_comes_is_named_within_a_bounded_time(tmp_path):
+    [first, _] = started_alone("absent", tmp_path)
+    assert "have come so far: Ranks 1 failed to come in time" in first
+
+
+def started_alone(case, folder):
+    """What two processes that nobody watches over say on stderr."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), case, str(folder)],
+            env={**os.environ, **place, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [process.communicate(timeout=120)[1] for process in running]
 
 
 def test_a_checkpoint_of_two_processes_is_taken_up_by_two_and_by_no_other_number(told, two_processes):
@@ -131,15 +168,15 @@ class Threads(processes.Processes):
         super().__init__(index, size)
         self.table, self.barrier = table, barrier
 
-    def _meet(self, value, failure):
+    def gather(self, value):
         self.table[self.index] = value
         self.barrier.wait(20)
-        told = list(self.table)
+        values = list(self.table)
         self.barrier.wait(20)
-        return told
+        return values
 
     def add(self, array):
-        return np.sum(self._meet(array.copy(), None), axis=0)
+        return np.sum(self.gather(array.copy()), axis=0)
 
 
 def in_threads(size, work):
@@ -157,48 +194,60 @@ def in_threads(size, work):
     return found
 
 
-def totals_of(keys, limit):
-    """Totals of documents whose sums are made of their numbers."""
-    totals = Totals(SourceSums(limit), {"numbers": np.zeros(2)})
+class Numbers:
+    """Adds up the numbers of documents."""
+
+    def __init__(self):
+        self.sums = {"numbers": np.zeros(2)}
+
+
+def engine_of(keys, limit):
+    """What documents have added up whose sums are made of their numbers."""
+    relations, numbers = Relations(limit), Numbers()
+    engine = Engine(None, [relations, numbers])
     for key in keys:
         row = np.full((1, 2, 3), float(key))
-        totals.by_document.add(np.array([key], np.uint64), row, np.ones((1, 1, 3)))
-        totals.sums["numbers"] += [1, key]
-        totals.left_out["odd"] += key % 2
-        totals.intake.left_out["all"] += 1
-        totals.intake.documents += 1
-    totals.measured = len(keys)
-    return totals
+        relations.by_source.add(np.array([key], np.uint64), row, np.ones((1, 1, 3)))
+        numbers.sums["numbers"] += [1, key]
+        engine.progress.left_out["odd"] += key % 2
+        engine.progress.counts.left_out["all"] += 1
+        engine.progress.counts.documents += 1
+    engine.progress.measured = len(keys)
+    return engine
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("limit", [1000, 40, 7])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_added_totals_do_not_depend_on_the_number_of_processes(size, limit):
+def test_added_sums_do_not_depend_on_the_number_of_processes(size, limit):
     """Whole numbers, so equality is exact; with a limit of 40 a process has fewer documents than it, all have more."""
     keys = [*range(60), 3, 3, 4]
-    expected = totals_of(keys, limit)
+    expected = engine_of(keys, limit)
 
     def work(one):
-        own = totals_of(keys[one.index :: size] if size < 5 or one.index else [], limit)
+        own = engine_of(keys[one.index :: size] if size < 5 or one.index else [], limit)
         if size == 5 and one.index == 1:
-            own = totals_of(sorted(keys[1::5] + keys[0::5]), limit)
-        add_up(own, one)
+            own = engine_of(sorted(keys[1::5] + keys[0::5]), limit)
+        own._add_up(one)
         return own
 
     for found in in_threads(size, work):
-        assert found.by_document.folded == expected.by_document.folded == (limit < 60)
-        for one, other in zip(found.by_document.rows(), expected.by_document.rows(), strict=True):
+        by_source, expected_by_source = found.sums["by_source"], expected.sums["by_source"]
+        assert by_source.folded == expected_by_source.folded == (limit < 60)
+        for one, other in zip(by_source.rows(), expected_by_source.rows(), strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(found.sums["numbers"], expected.sums["numbers"])
-        assert found.left_out == expected.left_out == Counter(odd=32)
-        assert (found.measured, found.intake) == (63, Counts(63, left_out=Counter(all=63)))
+        assert found.progress.left_out == expected.progress.left_out == Counter(odd=32)
+        assert found.progress.measured == 63
+        assert found.progress.counts == Counts(documents=63, left_out=Counter(all=63))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_no_documents_in_any_process_add_up_to_none():
     def work(one):
-        own = Totals(SourceSums(8))
-        add_up(own, one)
-        return len(own.by_document)
+        own = engine_of([], 8)
+        own._add_up(one)
+        return len(own.sums["by_source"])
 
     assert in_threads(3, work) == [0, 0, 0]
 
@@ -207,7 +256,7 @@ def test_no_documents_in_any_process_add_up_to_none():
 def test_shares_of_plain_documents_are_uneven_and_lose_none(n):
     ids = [[number + 1, 2] for number in range(n)]
     shares = [
-        [document.ids.tolist() for document in stream.share_of(ids, processes.Processes(index, 3), None)]
+        [document.ids.tolist() for document in share_of(ids, processes.Processes(index, 3), None)]
         for index in range(3)
     ]
     assert sorted(chain(*shares)) == ids
@@ -219,7 +268,7 @@ def test_a_share_that_the_user_made_is_taken_as_it_is():
     tokenizer = many_processes.stream().tokenizer
     second = processes.Processes(1, 2)
     own = corpus.shard(1, 2).documents(tokenizer)
-    assert stream.share_of(own, second, None) is own
-    shared = stream.share_of(corpus.documents(tokenizer), second, None)
+    assert share_of(own, second, None) is own
+    shared = share_of(corpus.documents(tokenizer), second, None)
     assert [d.ids.tolist() for d in shared] == [d.ids.tolist() for d in own]
     assert all(isinstance(document, Document) for document in shared)

@@ -12,7 +12,7 @@ from small_language import N_TOPICS, corpus, save_model, texts, tokenizer, words
 
 import topic_probe as tp
 from topic_probe.contrast import Contrast
-from topic_probe.measure import meter as meter_module
+from topic_probe.measure.engine import Engine
 from topic_probe.paper import reproduce, table1
 from topic_probe.paper.pretrained import PAPER_MODELS, THRESHOLDS, TextSettings
 from topic_probe.paper.table1 import NO_DIFFERENCE, PRINTED, SCORES
@@ -275,27 +275,27 @@ def test_other_weights_in_the_same_folder_are_measured_anew(bert, tmp_path):
 def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(
     result, bert, tmp_path, monkeypatch
 ):
-    rows, add = [], meter_module.Meter.add
+    rows, add = [], Engine.add
 
-    def interrupted(meter, batch):
+    def interrupted(engine, batch):
         if rows:
             raise KeyboardInterrupt
         rows.append(len(batch))
-        add(meter, batch)
+        add(engine, batch)
 
     small_steps = partial(tp.measure_attention, batch_size=8, checkpoint_every=0.0)
     monkeypatch.setattr(table1, "measure_attention", small_steps)
-    monkeypatch.setattr(meter_module.Meter, "add", interrupted)
+    monkeypatch.setattr(Engine, "add", interrupted)
     with pytest.raises(KeyboardInterrupt, match="bert: interrupted after 8 documents"):
         run_small(bert, folder=tmp_path)
     kept = {path.name.split("-", 1)[0] + path.name[-5:] for path in (tmp_path / "measured").iterdir()}
     assert {name for name in kept if name.startswith("attention")} == {"attention-sums"}
 
-    def counted(meter, batch):
+    def counted(engine, batch):
         rows.append(len(batch))
-        add(meter, batch)
+        add(engine, batch)
 
-    monkeypatch.setattr(meter_module.Meter, "add", counted)
+    monkeypatch.setattr(Engine, "add", counted)
     again = run_small(bert, folder=tmp_path)
     assert rows == [8, 4]
     assert again.tables == result.tables

@@ -27,7 +27,11 @@ from topic_probe.cli.inputs import (
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser
 
 _OF_DOCUMENTS = ("model", "topics", "documents", "distributed", "progress")
-ATTENTION = Call("topic_probe.measure.attention:measure_attention", filled=_OF_DOCUMENTS)
+ATTENTION = Call(
+    "topic_probe.measure.attention:measure_attention",
+    filled=_OF_DOCUMENTS,
+    without={"accumulators": "objects of a program"},
+)
 EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_OF_DOCUMENTS)
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 CALLS = {"attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS}

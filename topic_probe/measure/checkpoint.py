@@ -1,18 +1,16 @@
 """Saved sums, from which an interrupted measurement goes on.
 
-A checkpoint is a folder with a folder for every process, which holds the last save whenever a process is killed. Beside
-the sums it has the facts that they depend on: sums of another measurement are refused, never used or overwritten.
+A checkpoint is a folder with a saved result for every process: the sums, how far the documents were read, and the facts
+that sums depend on. Those of another measurement are refused, never used or overwritten.
 """
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -24,144 +22,208 @@ from torch import Tensor
 
 from topic_probe import storage
 from topic_probe.contrast import SourceSums
+from topic_probe.measure.accumulators import Progress, Sum
+from topic_probe.measure.options import Run
 from topic_probe.measure.processes import Processes
-from topic_probe.measure.totals import Totals
+from topic_probe.text.batches import TokenBatch
+from topic_probe.text.corpus import DocumentStream
+from topic_probe.text.documents import Counts
 
-# A higher schema also where sums change their meaning, because old and new ones must not be added up.
-_KIND, _SCHEMA = "sums of a measurement", 1
-
-
-@dataclass(frozen=True)
-class Past:
-    """How far the documents were measured when the sums were saved.
-
-    Attributes:
-        batches: batches that are in the sums.
-        keys: sum of the content hashes of their documents, modulo 2⁶⁴, to know them again.
-        finished: whether there were no more.
-        corpus: what the documents said of themselves when they were read to their end.
-        intake: what was counted while they were read to their end.
-    """
-
-    batches: int = 0
-    keys: int = 0
-    finished: bool = False
-    corpus: Mapping[str, Any] | None = None
-    intake: Mapping[str, Any] | None = None
+# A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
+# took what a whole word is from the tokenizer.
+_KIND, _SCHEMA = "sums of a measurement", 2
 
 
 class Checkpoint:
     """Where the sums of one process are saved, and how often."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        facts: Mapping[str, Any],
-        *,
-        seconds: float,
-        processes: Processes,
-    ) -> None:
-        if seconds < 0:
-            raise ValueError(f"checkpoint_every is a number of seconds and cannot be negative, got {seconds}")
-        self.path = Path(path).expanduser().resolve()
+    def __init__(self, run: Run, facts: Mapping[str, Any], documents: Any, processes: Processes) -> None:
+        assert run.checkpoint is not None
+        self.path = Path(run.checkpoint).expanduser().resolve()
         self.place = self.path / f"process-{processes.index}-of-{processes.size}" / "sums"
-        self.facts = json.loads(json.dumps(facts, default=str))  # as it comes back from disk
-        self.seconds = seconds
-        self._saved_at = monotonic()
+        described = _described(documents)
+        self.knows_documents = described is not None and described["identity"] is not None
+        self.facts = json.loads(
+            json.dumps({**facts, "documents": described}, default=str)
+        )  # as from the disk
+        self.seconds, self.saved_at = run.checkpoint_every, monotonic()
+        # How many batches were read, and the sum of the hashes of their documents modulo 2⁶⁴ to know them again.
+        self.read = self.saved = (0, 0)
+        self.finished = False
         self._check_number(processes.size)
 
     def _check_number(self, size: int) -> None:
         """Sums of another number of processes have other shares of the documents in them."""
-        if not self.path.is_dir():
-            return
-        for name in sorted(entry.name for entry in self.path.iterdir()):
-            found = re.fullmatch(r"process-\d+-of-(\d+)", name)
-            if found and int(found[1]) != size:
+        names = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
+        for name in names:
+            saved = re.fullmatch(r"process-\d+-of-(\d+)", name)
+            if saved and int(saved[1]) != size:
                 raise ValueError(
-                    f"the checkpoint {self.path} was made by {found[1]} processes and cannot be taken up by {size}: "
+                    f"the checkpoint {self.path} was made by {saved[1]} processes and cannot be taken up by {size}: "
                     "run as many as before, or choose another checkpoint"
                 )
 
-    def resume(self, totals: Totals) -> Past:
-        """How far the saved sums reach, which are put into ``totals``; a checkpoint that is not there is begun.
+    def resume(self, sums: Mapping[str, Sum], progress: Progress) -> bool:
+        """Puts the saved sums in place of empty ones; whether all documents are known to be in them.
+
+        A checkpoint that is not there is begun: better to fail now than when hours of sums are to be saved.
 
         Raises:
             ValueError: for sums of another measurement, and for a save that is damaged.
             OSError: where nothing can be saved.
         """
+        loaded = self._load()
+        if loaded is None:
+            self._begin(sums, progress)
+            return False
+        content, arrays = loaded
+        self._check_facts(content["facts"])
+        for name, values in sums.items():
+            if isinstance(values, SourceSums):
+                rows = [arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts")]
+                values.restore(*rows, folded=name in content["folded"])
+            else:
+                np.copyto(values, arrays[name])
+        saved_progress = content["progress"]
+        progress.left_out, progress.measured = Counter(saved_progress["left_out"]), saved_progress["measured"]
+        self.saved, self.finished = tuple(content["read"]), content["finished"]
+        if not (self.finished and self.knows_documents):
+            return False
+        progress.counts, progress.corpus = Counts.of(saved_progress["counts"]), saved_progress["corpus"]
+        return True
+
+    def _load(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """What is saved, with the names of today; None where nothing is."""
         try:
-            place = next((place for place in (self.place, *self._numbered()) if storage.kind_of(place)), None)
+            places = (self.place, *self._numbered())
+            place = next((place for place in places if storage.kind_of(place) is not None), None)
             if place is None:
-                self._begin(totals)
-                return Past()
+                return None
             saved = storage.load(place, _KIND, newest=_SCHEMA)
-            facts, past = dict(saved.content["facts"]), Past(**saved.content["past"])
+            loaded = _of_schema_1(saved) if saved.schema == 1 else (saved.content, saved.arrays)
+            missing = [
+                name for name in ("facts", "read", "progress", "finished", "folded") if name not in loaded[0]
+            ]
+            if missing:
+                raise ValueError(f"{', '.join(missing)} missing in {saved.path}")
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             raise ValueError(
                 f"the checkpoint {self.path} cannot be taken up: {error}. Delete it to measure from the beginning, or "
                 "choose another one"
             ) from error
-        self._check_facts(facts)
-        _restore(totals, saved.content, saved.arrays)
-        return past
+        return loaded
 
-    def save_if_due(self, totals: Totals, past: Past) -> None:
-        """Saves if the last save is long enough ago."""
-        if monotonic() - self._saved_at >= self.seconds:
-            self.try_to_save(totals, past)
-            self._saved_at = monotonic()
-
-    def try_to_save(self, totals: Totals, past: Past) -> None:
-        """Saves; a disk that is full costs a warning, because the measurement itself needs none."""
+    def _begin(self, sums: Mapping[str, Sum], progress: Progress) -> None:
         try:
-            self.save(totals, past)
-        except OSError as error:
-            warnings.warn(f"going on, though the checkpoint {self.path} was not saved: {error}", stacklevel=2)
-
-    def save(self, totals: Totals, past: Past) -> None:
-        """Saves now."""
-        content = {
-            "facts": self.facts,
-            "past": asdict(past),
-            "folded": totals.by_document.folded,
-            "left_out": totals.left_out,
-            "measured": totals.measured,
-        }
-        storage.save(self.place, _KIND, content, _arrays(totals), schema=_SCHEMA, overwrite=True)
-        for old in self._numbered():
-            shutil.rmtree(old, ignore_errors=True)
-
-    def _begin(self, totals: Totals) -> None:
-        """Saves that there is nothing yet: better to fail now than when hours of sums are to be saved."""
-        try:
-            self.save(totals, Past())
+            self._save(sums, progress)
         except OSError as error:
             raise type(error)(
                 f"the checkpoint {self.path} cannot be written, choose another folder: {error}"
             ) from error
 
-    def _numbered(self) -> list[Path]:
-        """Where the first version of this package saved, the last save first."""
-        folder = self.place.parent
-        entries = folder.iterdir() if folder.is_dir() else ()
-        numbered = (entry for entry in entries if re.fullmatch(r"\d{6,}", entry.name))
-        return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
-
     def _check_facts(self, facts: Mapping[str, Any]) -> None:
         names = sorted({*facts, *self.facts})
-        if other := [name for name in names if facts.get(name) != self.facts.get(name)]:
+        if differing := [name for name in names if facts.get(name) != self.facts.get(name)]:
             raise ValueError(
-                f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(other)}: "
+                f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(differing)}: "
                 "choose another checkpoint, or delete this one"
             )
 
-    def check_documents(self, past: Past, read: Past) -> None:
-        """ValueError if the documents that were read past are not those in the sums."""
-        if (read.batches, read.keys) != (past.batches, past.keys):
+    def lacks(self, batch: TokenBatch) -> bool:
+        """Whether a batch, the next one that was read, is not in the saved sums."""
+        self.read = self.read[0] + 1, (self.read[1] + key_sum(batch.keys)) % 2**64
+        if self.read[0] == self.saved[0]:
+            self._check_documents()
+        return self.read[0] > self.saved[0]
+
+    def _check_documents(self) -> None:
+        """ValueError if the documents that were read are not those in the sums."""
+        if self.read != self.saved:
             raise ValueError(
                 f"the checkpoint {self.path} belongs to a measurement of other documents, or of these in another "
                 "order: choose another checkpoint, or delete this one"
             )
+
+    def save_if_due(self, sums: Mapping[str, Sum], progress: Progress) -> None:
+        """Saves if the last save is long enough ago."""
+        if monotonic() - self.saved_at >= self.seconds:
+            self._try_to_save(sums, progress)
+            self.saved_at = monotonic()
+
+    def finish(self, sums: Mapping[str, Sum], progress: Progress) -> None:
+        """Saves at the end of the documents; ValueError if there were more of them in the sums."""
+        if self.read[0] < self.saved[0]:
+            self._check_documents()
+        self.finished = True
+        self._try_to_save(sums, progress)
+
+    def _try_to_save(self, sums: Mapping[str, Sum], progress: Progress) -> None:
+        """Saves; a disk that is full costs a warning, because the measurement itself needs none."""
+        try:
+            self._save(sums, progress)
+        except OSError as error:
+            warnings.warn(f"going on, though the checkpoint {self.path} was not saved: {error}", stacklevel=2)
+
+    def _save(self, sums: Mapping[str, Sum], progress: Progress) -> None:
+        arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
+        sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
+        for name, values in sources.items():
+            parts = zip(("keys", "sums", "counts"), values.rows(), strict=True)
+            arrays |= {f"{name}.{part}": array for part, array in parts}
+        content = {
+            "facts": self.facts,
+            "read": self.read,
+            "finished": self.finished,
+            "folded": [name for name, values in sources.items() if values.folded],
+            "progress": {**vars(progress), "counts": progress.counts.summary()},
+        }
+        storage.save(self.place, _KIND, content, arrays, schema=_SCHEMA, overwrite=True)
+        for old in self._numbered():
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _numbered(self) -> list[Path]:
+        """Where the first version of this package saved, the last save first."""
+        numbered = [entry for entry in self.place.parent.glob("*") if re.fullmatch(r"\d{6,}", entry.name)]
+        return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
+
+
+def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Sums that were saved before words were read off the text: of bare ids they are the same."""
+    past = saved.content["past"]
+    intake = past["intake"]
+    if intake is None or intake["documents"] != intake["without_word_index"]:
+        raise ValueError("it was saved by a version that took the words of documents from the tokenizer")
+    intake["without_words"] = intake.pop("without_word_index")
+    arrays = {name.removeprefix("sums."): array for name, array in saved.arrays.items()}
+    sums, counts = arrays.pop("document_sums"), arrays.pop("document_counts")
+    n_cells = int(np.prod(sums.shape[1:-1]))
+    arrays |= {
+        "by_source.keys": arrays.pop("keys"),
+        "by_source.sums": sums.reshape(len(sums), n_cells, 3),
+        "by_source.counts": np.broadcast_to(counts, sums.shape).reshape(len(sums), n_cells, 3),
+    }
+    content = {
+        "facts": saved.content["facts"],
+        "read": [past["batches"], past["keys"]],
+        "finished": past["finished"],
+        "folded": ["by_source"] if saved.content["folded"] else [],
+        "progress": {
+            "corpus": past["corpus"],
+            "counts": intake,
+            "left_out": saved.content["left_out"],
+            "measured": saved.content["measured"],
+        },
+    }
+    return content, arrays
+
+
+def _described(documents: Any) -> dict[str, Any] | None:
+    """What documents say of themselves before they are read, and a hash of them where it can be known."""
+    described = getattr(documents, "provenance", None)
+    if not isinstance(described, Mapping):
+        return None
+    identity = documents.identity() if isinstance(documents, DocumentStream) else None
+    return {name: value for name, value in described.items() if name != "read"} | {"identity": identity}
 
 
 def key_sum(keys: Int64[Tensor, " batch"]) -> int:
@@ -177,17 +239,3 @@ def model_facts(model: Any) -> dict[str, Any]:
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
         digest.update(content.numpy())
     return {"model": type(model).__name__, "weights": digest.hexdigest()}
-
-
-def _arrays(totals: Totals) -> dict[str, np.ndarray]:
-    keys, sums, counts = totals.by_document.rows()
-    arrays = {f"sums.{name}": array for name, array in totals.sums.items()}
-    return arrays | {"keys": keys, "document_sums": sums, "document_counts": counts}
-
-
-def _restore(totals: Totals, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    for name, array in totals.sums.items():
-        np.copyto(array, arrays[f"sums.{name}"])
-    rows = (arrays["keys"], arrays["document_sums"], arrays["document_counts"])
-    totals.by_document = SourceSums.from_rows(totals.by_document.limit, *rows, folded=content["folded"])
-    totals.left_out, totals.measured = Counter(content["left_out"]), content["measured"]

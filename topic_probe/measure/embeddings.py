@@ -1,18 +1,17 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
-from topic_probe.measure import stream
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.processes import joined
-from topic_probe.measure.states import LayerMeter
+from topic_probe.measure.states import measure_states
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
@@ -146,19 +145,19 @@ def measure_embeddings(
         layers = None
         if documents is not None:
             reading = reading.of(model)
-            specials = set(reading.special_ids or ())
-            meter = LayerMeter(model, topics, include_self=include_self)
-            record["documents"] = meter.run(
+            specials = reading.special_ids or ()
+            layers, record["documents"] = measure_states(
+                model,
+                topics,
                 documents,
-                stream.Reading(
-                    reading.batch_size, reading.max_length, specials | set(excluded), reading.long
-                ),
-                saving=stream.Saving(run.checkpoint, run.checkpoint_every),
+                include_self=include_self,
+                reading=replace(reading, special_ids=sorted({*specials, *excluded})),
+                run=run,
                 processes=processes,
-                progress=run.progress,
+                statistic=statistic,
+                **vars(intervals),
             )
-            record["options"] |= {"include_self": include_self, "special_ids": sorted(specials)}
-            layers = meter.contrasts(statistic=statistic, **vars(intervals))
+            record["options"] |= {"include_self": include_self, "special_ids": specials}
         cosine, dot = _with_intervals(overall, sums, words, statistic, intervals)
         per_topic = _per_topic(by_topic, words)
         return EmbeddingReport(cosine, dot, per_topic, layers, record, embedding_matrices(words, sums))

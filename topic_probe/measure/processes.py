@@ -3,31 +3,27 @@
 Every process adds up its own share of the documents; then the sums are added up over processes. All that crosses
 between them are arrays on the CPU and a few numbers, so gloo carries them whatever device the models are on.
 
-Nobody waits for a process that failed. It raises a flag, which the others look at while they measure, and all of them
-meet in the next exchange, where the failure is told; so each exchange of sums begins with one of words.
+Whoever fails raises its error and is gone; torchrun then ends the others. Where nothing does that, they learn of it in
+the next exchange: each begins with a barrier that a process which has ended breaks at once, and one that does not come
+within a bounded time.
 """
 
 import atexit
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
-from time import monotonic
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 
-# Shares need not take equally long, so whoever is through first may have to wait for hours.
-_PATIENCE = timedelta(days=30)
-_SECONDS_BETWEEN_LOOKS = 0.5
-_FAREWELL = timedelta(seconds=60)
-
-# The same number in all processes, because each of them takes part in every measurement.
-_calls = count()
+# All begin at about the same time, but shares need not take equally long.
+_JOINING = timedelta(minutes=10)
+_WAITING = timedelta(hours=12)
 
 
 class OtherProcessError(RuntimeError):
@@ -46,12 +42,15 @@ class Processes:
     index: int = 0
     size: int = 1
     _group: Any = None
-    _flags: Any = None
-    _looked: float = 0.0
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes in their order; OtherProcessError if one of them failed."""
-        return [value] if self.size == 1 else self._meet(value, None)
+        """The values of all processes in their order; OtherProcessError if one of them is gone."""
+        if self.size == 1:
+            return [value]
+        self._wait()
+        values: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(values, value, group=self._group)
+        return values
 
     def add(self, array: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
         """The sum over processes, the same to the last bit in each. Call it behind a ``gather`` only."""
@@ -62,54 +61,47 @@ class Processes:
         summed: np.ndarray = total.numpy()
         return summed
 
-    def look(self) -> None:
-        """OtherProcessError if another process has failed; costs nothing to speak of."""
-        if self.size == 1 or monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
-            return
-        self._looked = monotonic()
-        if self._flags.check(["failed"]):
-            self._meet(None, None)
-
-    def _fail(self, error: Exception) -> None:
-        self._flags.set("failed", "yes")
-        with suppress(OtherProcessError):  # where both failed, each raises its own error
-            self._meet(None, f"{type(error).__name__}: {error}")
-
-    def _part(self) -> None:
-        """Hangs up once all are through: who hangs up early may cut off words that are still on their way."""
-        with suppress(RuntimeError):  # of a store that went with its process, or of one that never comes
-            self._flags.set(f"through {self.index}", "yes")
-            self._flags.wait([f"through {index}" for index in range(self.size)], _FAREWELL)
-        torch.distributed.destroy_process_group(self._group)
-
-    def _meet(self, value: Any, failure: str | None) -> list[Any]:
-        told: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(told, (failure, value), group=self._group)
-        for number, (problem, _) in enumerate(told):
-            if problem is not None and number != self.index:
-                raise OtherProcessError(
-                    f"there is no result, because process {number} of {self.size} failed: {problem}"
+    def check_equal(self, facts: Mapping[str, Any]) -> None:
+        """ValueError where processes measure different things, because their sums must not be added up."""
+        for number, others in enumerate(self.gather(facts)):
+            differing = [name for name in facts if others.get(name) != facts[name]]
+            if differing:
+                raise ValueError(
+                    f"process {number} measures something else than process {self.index}; they differ in "
+                    f"{', '.join(differing)}: give all processes the same model, topics and options"
                 )
-        return [value for _, value in told]
+
+    def _wait(self) -> None:
+        """Until all processes are here."""
+        try:
+            torch.distributed.monitored_barrier(self._group, timeout=_WAITING, wait_all_ranks=True)
+        except RuntimeError as error:
+            # Who is missing is known where it did not come in time, not where its connection had broken off before.
+            named = re.search(r"Ranks? [\d, ]+ failed to pass", str(error))
+            who = (
+                "another one has failed or ended"
+                if named is None
+                else named[0].replace("pass", "come in time")
+            )
+            raise OtherProcessError(
+                f"there is no result, because not all of the {self.size} processes have come so far: {who}, and its "
+                "own error says why"
+            ) from error
 
 
 @contextmanager
 def joined(distributed: bool) -> Iterator[Processes]:
-    """The processes that measure together; an error in one of them ends the block in all of them."""
+    """The processes that measure together; an error in one of them leaves none with a result."""
     if not distributed or (not _initialized() and _from_environment() == 1):
         yield Processes()
         return
     processes = _join()
     try:
         yield processes
-    except OtherProcessError:
-        raise
-    except Exception as error:
-        if processes.size > 1:
-            processes._fail(error)
-        raise
+        processes._wait()  # who hangs up early may cut off words that are still on their way
     finally:
-        processes._part()
+        group, processes._group = processes._group, None
+        torch.distributed.destroy_process_group(group)
 
 
 def launched() -> bool:
@@ -141,16 +133,12 @@ def _from_environment() -> int:
 
 def _join() -> Processes:
     """A group for one measurement, on top of the user's or of one that torchrun's environment describes."""
-    from torch.distributed.distributed_c10d import PrefixStore
-
     distributed = torch.distributed
     if not distributed.is_initialized():
         distributed.init_process_group("gloo")
         atexit.register(_leave)
-    group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
-    store = distributed.distributed_c10d._get_default_store()
-    flags = PrefixStore(f"topic_probe/{next(_calls)}", store)
-    return Processes(distributed.get_rank(), distributed.get_world_size(), group, flags)
+    group = distributed.new_group(backend="gloo", timeout=_JOINING)
+    return Processes(distributed.get_rank(), distributed.get_world_size(), group)
 
 
 def _leave() -> None:

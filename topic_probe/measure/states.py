@@ -1,137 +1,111 @@
-"""The states of every layer: positions of the same document compared with each other, summed by relation."""
+"""The states of every layer: positions of the same document compared with each other."""
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int8
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, SourceSums, relations
+from topic_probe.contrast import NO_RELATION, Contrast, relations
 from topic_probe.lens import capture
-from topic_probe.measure.positions import Units, labelled_units, padded_positions
+from topic_probe.measure.accumulators import Relations, Scores
+from topic_probe.measure.engine import NO_WORD, PIECES, DocumentScores, Engine
+from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.processes import Processes
-from topic_probe.measure.stream import Reading, Saving, take_in
-from topic_probe.measure.totals import Totals
+from topic_probe.measure.units import Units, padded_positions, units_of
 from topic_probe.measure.words import SCORES
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
+NO_STATE = "states that are zero or not finite"
 
-class LayerMeter:
-    """Runs documents through a model and adds up what its states say."""
+
+def measure_states(
+    model: Any,
+    topics: Topics,
+    documents: Any,
+    *,
+    include_self: bool,
+    reading: Reading,
+    run: Run,
+    processes: Processes,
+    **resampling: Any,
+) -> tuple[dict[str, Contrast], dict[str, Any]]:
+    """Cosine and dot product of states by layer, and what was read, cut and left out.
+
+    Raises:
+        ValueError: where no document is left to measure.
+    """
+    by_relation = Relations()
+    facts = {"measurement": "states", "include_self": include_self, "limit": by_relation.by_source.limit}
+    engine = Engine(StateReader(model, topics, include_self=include_self), [by_relation])
+    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
+    if not len(by_relation.by_source):
+        raise ValueError("no document is left to measure: there were none, or all were empty")
+    contrast = by_relation.by_source.contrast(**resampling)
+    index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
+    layers = {
+        score: replace(contrast[number :: len(SCORES)], index=index) for number, score in enumerate(SCORES)
+    }
+    return layers, progress.record() | {"processes": processes.size}
+
+
+class StateReader:
+    """Cosines and dot products between the states of words of one document, in this order for every layer."""
 
     def __init__(self, model: Any, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = capture.view(model), topics, include_self
-        self.totals = Totals(SourceSums())
 
-    def run(
-        self, documents: Any, reading: Reading, *, saving: Saving, processes: Processes, progress: bool
-    ) -> dict[str, Any]:
-        """Takes in all documents; what was read, cut and left out."""
-        limit = self.totals.by_document.limit
-        told = take_in(
-            self,
-            self.view.model,
-            self.topics,
-            documents,
-            reading,
-            options={"measurement": "states", "include_self": self.include_self, "limit": limit},
-            saving=saving,
-            processes=processes,
-            progress=progress,
-        )
-        if not len(self.totals.by_document):
-            raise ValueError("no document is left to measure: there were none, or all were empty")
-        read = self.totals.intake.summary()
-        left_out = sorted(self.totals.left_out.items())
-        read["left_out"] |= {reason: count for reason, count in left_out if count}
-        return read | {"corpus": told.corpus, "stopped": told.stopped, "processes": processes.size}
+    def units(self, batch: TokenBatch) -> list[Units]:
+        """The words of every document."""
+        return units_of(batch, self.topics)
 
-    def add(self, batch: TokenBatch) -> None:
-        """Takes in a batch, in parts where memory or the host want it so."""
-        lengths = batch.mask.sum(1)
-        if not self.view.honours_padding and bool((lengths != lengths[0]).any()):
-            self._add_halves(batch)
-            return
-        try:
-            sums, counts, left_out = self._sums(batch)
-        except RuntimeError as error:
-            if len(batch) == 1 or "memory" not in str(error):
-                raise
-            self._add_halves(batch)
-            return
-        self.totals.left_out += left_out
-        self.totals.measured += len(batch)
-        # One more axis, because cosine and dot product have the same pairs.
-        self.totals.by_document.add(batch.keys.numpy(), sums.numpy(), counts[:, :, None].numpy())
+    def n_kept(self, units: list[Units]) -> int:
+        """How many numbers are kept of a batch until its documents are scored."""
+        width = capture.word_embeddings(self.view.model, check=False).shape[1]
+        layers = len(self.view.sites) + 1
+        return len(units) * max(len(document) for document in units) * width * layers
 
-    def _add_halves(self, batch: TokenBatch) -> None:
-        for half in batch.halves():
-            self.add(half)
+    def read(self, batch: TokenBatch, units: list[Units]) -> Iterator[DocumentScores]:
+        """Runs a batch through the model; what comes back scores one document after the other."""
+        positions, _ = padded_positions(units)
+        layers: list[Float[Tensor, "batch word d_model"]] = []
 
-    def _sums(
-        self, batch: TokenBatch
-    ) -> tuple[Float64[Tensor, "batch layer 2 3"], Float64[Tensor, "batch layer 3"], Counter[str]]:
-        units = self._units(batch)
-        positions, real = padded_positions(units)
-        entries = batch.ids.gather(1, positions).masked_fill(~real, -1)
-        codes = relations(entries, entries, self.topics)
-        if not self.include_self:
-            codes[:, range(codes.shape[1]), range(codes.shape[1])] = 0
-        found: list[tuple[Tensor, Tensor, int]] = []
-
-        def read(layer: int, states: Tensor) -> None:
+        def keep(layer: int, states: Tensor) -> None:
             at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
-            found.append(state_sums(states.detach().gather(1, at).cpu(), codes))
+            layers.append(states.detach().gather(1, at).cpu())
 
-        capture.hidden_states(self.view.model, self.view.inputs(batch.ids, batch.mask), read)
-        sums, counts, lost = zip(*found, strict=True)
-        left_out = {
-            "documents without a word of any topic": sum(not len(one) for one in units),
-            "pieces of split words": sum(one.n_pieces_left_out for one in units),
-            "states that are zero or not finite": sum(lost),
-        }
-        return torch.stack(sums, 1), torch.stack(counts, 1), Counter(left_out)
+        capture.hidden_states(self.view.model, self.view.inputs(batch.ids, batch.mask), keep)
+        return self._documents(batch, units, layers)
 
-    def _units(self, batch: TokenBatch) -> list[Units]:
-        words = [None] * len(batch) if batch.word_index is None else batch.word_index
-        return [
-            labelled_units(
-                batch.ids[row, :length],
-                batch.special[row, :length],
-                None if (word := words[row]) is None else word[:length],
-                self.topics,
-                level="token",
-            )
-            for row, length in enumerate(batch.mask.sum(1).tolist())
-        ]
-
-    def contrasts(self, **resampling: Any) -> dict[str, Contrast]:
-        """Cosine and dot product by layer."""
-        both = self.totals.by_document.contrast(**resampling)
-        index = {"layer": tuple(range(len(both)))}
-        return {score: replace(both[:, number], index=index) for number, score in enumerate(SCORES)}
+    def _documents(
+        self, batch: TokenBatch, units: list[Units], layers: list[Float[Tensor, "batch word d_model"]]
+    ) -> Iterator[DocumentScores]:
+        for row, (source, words) in enumerate(zip(batch.keys.tolist(), units, strict=True)):
+            codes = relations(words.entries, words.entries, self.topics).long()
+            if not self.include_self:
+                codes.fill_diagonal_(NO_RELATION)
+            left_out = {NO_WORD: int(not len(words)), PIECES: words.n_pieces, NO_STATE: 0}
+            scores = []
+            for layer, states in enumerate(layers):
+                values, pairs, n_lost = state_scores(states[row, : len(words)], codes)
+                left_out[NO_STATE] += n_lost
+                cells, n_cells = len(SCORES) * layer + np.arange(len(SCORES)), len(SCORES) * len(layers)
+                scores.append(Scores(source, n_cells, cells, values, pairs, words, words))
+            yield DocumentScores(scores, left_out)
 
 
-def state_sums(
-    states: Float[Tensor, "batch word d_model"], codes: Int8[Tensor, "batch word word"]
-) -> tuple[Float64[Tensor, "batch 2 3"], Float64[Tensor, "batch 3"], int]:
-    """Sums of cosines and dot products by relation within every document, numbers of pairs, and states left out."""
+def state_scores(
+    states: Float[Tensor, "word d_model"], codes: Int64[Tensor, "word word"]
+) -> tuple[Float64[Tensor, "2 word word"], Int64[Tensor, "word word"], int]:
+    """Cosines and dot products of states, the relations of pairs that have one, and how many states are left out."""
     vectors = states.double()
     norms = vectors.norm(dim=-1)
     usable = torch.isfinite(norms) & (norms > 0)
-    wanted = (codes != 0).any(-1)
-    lost = int((wanted & ~usable).sum())
-    vectors = vectors.masked_fill(~usable[:, :, None], 0.0)
-    units = vectors / norms.masked_fill(~usable, 1.0)[:, :, None]
-    codes = codes.masked_fill(~(usable[:, :, None] & usable[:, None, :]), 0)
-    cells = (codes + 4 * torch.arange(len(codes))[:, None, None]).flatten()
-    n_cells = 4 * len(codes)
-    sums = [
-        torch.bincount(cells, (part @ part.transpose(1, 2)).flatten(), n_cells).view(-1, 4)[:, 1:]
-        for part in (units, vectors)
-    ]
-    counts = torch.bincount(cells, minlength=n_cells).view(-1, 4)[:, 1:].double()
-    return torch.stack(sums, dim=1), counts, lost
+    vectors = vectors.masked_fill(~usable[:, None], 0.0)
+    units = vectors / norms.masked_fill(~usable, 1.0)[:, None]
+    n_lost = int(((codes != NO_RELATION).any(-1) & ~usable).sum())
+    return torch.stack([units @ units.T, vectors @ vectors.T]), codes * usable * usable[:, None], n_lost

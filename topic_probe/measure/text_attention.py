@@ -15,7 +15,7 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, relations
 from topic_probe.lens import capture
 from topic_probe.measure.attention import measure_attention
-from topic_probe.measure.positions import labelled_units
+from topic_probe.measure.units import one_later, units_of
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts
@@ -360,21 +360,17 @@ def _sides(
 
 def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any) -> _Side:
     """The tokens of a side with the vocabulary entries that count there; -1 for those without a topic."""
-    ids, special = batch.ids[0], batch.special[0]
-    words = None if batch.word_index is None else batch.word_index[0]
+    batch = one_later(batch) if name == "target" else batch
+    [units] = units_of(batch, topics)
+    ids, special, words = batch.ids[0], batch.special[0], batch.word_index[0]
     if name == "target":
-        start = view.decoder_start
-        # A decoder reads one position later, behind its start token, which is nobody's word.
-        ids = torch.cat([torch.tensor([start]), ids[:-1]])
-        special = torch.cat([torch.tensor([True]), special[:-1]])
-        words = None if words is None else torch.cat([torch.tensor([-1]), words[:-1]])
-    units = labelled_units(ids, special, words, topics, level="token")
+        ids = ids.clone()
+        ids[0] = view.decoder_start
     entries = torch.full_like(ids, -1)
     entries[units.positions] = units.entries
     of_group = [tuple(row.nonzero().flatten().tolist()) for row in topics.group_topics]
     continues = torch.zeros(len(ids), dtype=torch.bool)
-    if words is not None:
-        continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
+    continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     tokens = Tokens(
         words=_spelled(ids.tolist(), topics, tokenizer),
         topics=tuple(of_group[group] if group >= 0 else () for group in topics.labels(entries).tolist()),

@@ -1,0 +1,344 @@
+"""What adds up: small objects with named sums, each of which knows one thing about the scores between words.
+
+A measurement hands every document's `Scores` to its accumulators. Their sums are float64 arrays that are added up in
+place, and `SourceSums` for what intervals resample; the engine saves them, takes them up again and adds those of
+several processes together, so an accumulator needs to know nothing of batches, interruptions and shares. What is
+known of documents beside the sums is their `Progress`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import NO_RELATION, SAME_WORD, SourceSums
+from topic_probe.measure.units import Units
+from topic_probe.text.documents import Counts
+from topic_probe.topics import Topics
+
+# Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
+DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+
+Sum = np.ndarray | SourceSums
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of attention patterns that scores were made of, with the columns of words.
+
+    Attributes:
+        patterns: attention after softmax.
+        visible: which of these columns each row may see.
+        n_visible: how many keys of the whole document it may see.
+        n_visible_sinks: how many of these are special tokens.
+        sink_mass: how much of the row goes to special tokens.
+    """
+
+    patterns: Float[Tensor, "cell row column"]
+    visible: Bool[Tensor, "row column"]
+    n_visible: Float64[Tensor, " row"]
+    n_visible_sinks: Float64[Tensor, " row"]
+    sink_mass: Float64[Tensor, "cell row"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores between the words of one document, in cells that have the same pairs of words.
+
+    A cell is what is measured by itself: a head (counted through stacks and layers), or one kind of score of a layer.
+
+    Attributes:
+        source: a hash of the document; what has the same one adds up in `SourceSums`.
+        n_cells: how many cells there are in all.
+        cells: which of them these are.
+        values: the scores. Attention is relative to uniform attention: 1 is what every key gets if none is preferred.
+        relations: the relation of every pair, as `topic_probe.contrast.relations` codes it; no relation for what is no
+            pair, because a mask forbids it.
+        query: the words that attend.
+        key: the words that are attended to; the same object except between two stacks.
+        rows: what the scores were made of, where they are attention.
+    """
+
+    source: int
+    n_cells: int
+    cells: Int64[np.ndarray, " cell"]
+    values: Float[Tensor, "cell query key"]
+    relations: Int64[Tensor, "query key"]
+    query: Units
+    key: Units
+    rows: Rows | None = None
+
+    @classmethod
+    def of_nothing(cls, source: int, n_cells: int) -> "Scores":
+        """What all cells say of a document without a word of any topic."""
+        words = Units.of_tokens(*torch.zeros(2, 0, dtype=torch.int64))
+        no_pairs = torch.zeros(0, 0, dtype=torch.int64)
+        return cls(source, n_cells, np.arange(n_cells), torch.zeros(n_cells, 0, 0), no_pairs, words, words)
+
+    @cached_property
+    def by_query(self) -> Float64[Tensor, "query 3 cell"]:
+        """Every word's sums by relation, over the words that it attends to."""
+        return sums_by_relation(self.values, self.relations)
+
+    @cached_property
+    def pairs(self) -> "Pairs":
+        """The related pairs one by one; a pair of positions and its reverse are one where both are of one document."""
+        values = self.values.permute(1, 2, 0).flatten(0, 1)  # [query · key, cell]
+        codes = self.relations.flatten()
+        n = (codes != NO_RELATION).to(values.dtype)
+        values = values * n[:, None]
+        if self.query is self.key:
+            first, second = torch.triu_indices(len(self.query), len(self.query))
+            there, back = first * len(self.query) + second, second * len(self.query) + first
+            twice = (first != second).to(values.dtype)
+            values = values[there].addcmul_(values[back], twice[:, None])
+            n = n[there] + n[back] * twice
+            codes = torch.maximum(codes[there], codes[back])
+        else:
+            first, second = torch.cartesian_prod(*map(torch.arange, self.relations.shape)).T.contiguous()
+        related = codes != NO_RELATION
+        first, second = first[related], second[related]
+        distance = (self.query.first[first] - self.key.first[second]).abs()
+        return Pairs(values[related], n[related], codes[related], first, second, distance)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Related pairs of words of one document.
+
+    Attributes:
+        values: the scores, those of both directions added.
+        n: how many directions are in them.
+        relation: code of the relation.
+        query, key: numbers of the words among those of the document.
+        distance: between their first positions.
+    """
+
+    values: Float[Tensor, "pair cell"]
+    n: Float[Tensor, " pair"]
+    relation: Int64[Tensor, " pair"]
+    query: Int64[Tensor, " pair"]
+    key: Int64[Tensor, " pair"]
+    distance: Int64[Tensor, " pair"]
+
+
+@runtime_checkable
+class Accumulator(Protocol):
+    """What a measurement adds up: any object with sums and a way to add to them."""
+
+    @property
+    def sums(self) -> Mapping[str, Sum]:
+        """The sums by name. The objects stay the same ones; all that is ever done with them is adding."""
+
+    def add(self, scores: Scores) -> None:
+        """Adds what some cells say of one document; a document without words of topics comes too, without pairs."""
+
+
+class Relations:
+    """Sums by relation of every source: means, ratios and their intervals."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.by_source = SourceSums(limit)
+        self.sums = {"by_source": self.by_source}
+
+    def add(self, scores: Scores) -> None:
+        """Adds a document to its source."""
+        sums, counts = (np.zeros((1, scores.n_cells, 3)) for _ in range(2))
+        sums[0, scores.cells] = scores.by_query.sum(0).T.numpy()
+        counts[0, scores.cells] = torch.bincount(scores.relations.flatten(), minlength=4)[1:].numpy()
+        self.by_source.add(np.array([scores.source]), sums, counts)
+
+
+class Distances:
+    """Sums by relation and distance: whether words of a topic merely stand closer."""
+
+    def __init__(self, n_cells: int) -> None:
+        shape = (n_cells, len(DISTANCE_BINS) + 1, 3)
+        self.sums = {"binned": np.zeros(shape), "n_binned": np.zeros(shape)}
+        self._edges = torch.tensor(DISTANCE_BINS)
+
+    def add(self, scores: Scores) -> None:
+        """Adds the pairs of a document to their bins."""
+        pairs, shape = scores.pairs, self.sums["binned"].shape[1:]
+        places = torch.bucketize(pairs.distance, self._edges, right=True) * 3 + pairs.relation - 1
+        binned = torch.zeros(shape[0] * 3, len(scores.cells), dtype=torch.float64)
+        binned.index_add_(0, places, pairs.values.double())
+        n_binned = torch.bincount(places, pairs.n.double(), minlength=len(binned))
+        self.sums["binned"][scores.cells] += binned.T.reshape(-1, *shape).numpy()
+        self.sums["n_binned"][scores.cells] += n_binned.reshape(shape).numpy()
+
+
+class Sinks:
+    """What special tokens take of the attention, and the sums by relation without them."""
+
+    def __init__(self, n_cells: int) -> None:
+        relations, mass = (n_cells, 3), (n_cells,)
+        self.sums = {
+            "without_sinks": np.zeros(relations), "n_without_sinks": np.zeros(relations),
+            "sink_mass": np.zeros(mass), "n_rows": np.zeros(mass),
+        }  # fmt: skip
+
+    def add(self, scores: Scores) -> None:
+        """Adds a document, every row renormalised over what is no sink; rows with nothing left drop out."""
+        rows = scores.rows
+        if rows is None:  # a document without words
+            return
+        rest = 1 - rows.sink_mass
+        left = rest > 1e-6
+        by_query = scores.by_query
+        if bool((rows.sink_mass > 0).any()):
+            factors = torch.where(left, 1 / rest.clamp(min=1e-6), 0)
+            patterns = (rows.patterns * factors[:, :, None]).to(rows.patterns.dtype)
+            n_visible = rows.n_visible - rows.n_visible_sinks
+            without, _ = relative_to_uniform(patterns, rows.visible, n_visible, scores.query, scores.key)
+            by_query = sums_by_relation(without, scores.relations)
+        first_piece = torch.searchsorted(scores.query.unit_of, torch.arange(len(scores.query)))
+        kept = left[:, first_piece].double()
+        counts = torch.nn.functional.one_hot(scores.relations, 4)[:, :, 1:].sum(1).double()
+        self.sums["without_sinks"][scores.cells] += torch.einsum("qrc,cq->cr", by_query, kept).numpy()
+        self.sums["n_without_sinks"][scores.cells] += (kept @ counts).numpy()
+        self.sums["sink_mass"][scores.cells] += rows.sink_mass.sum(1).numpy()
+        self.sums["n_rows"][scores.cells] += rows.sink_mass.shape[1]
+
+
+class Null:
+    """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
+
+    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Where forms of
+    a word have different topics, its k-th form is given those of the k-th form of the other word, counted round.
+    """
+
+    def __init__(self, topics: Topics, n_permutations: int, seed: int, n_cells: int) -> None:
+        shape = (n_cells, n_permutations)
+        self.sums = {"null": np.zeros(shape), "n_null": np.zeros(shape)}
+        self.groups = _permuted_groups(topics, n_permutations, seed)
+        self.words, self.shared = topics.words, topics.shared
+        self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
+
+    def add(self, scores: Scores) -> None:
+        """Adds, for every permutation, the pairs of different words that would share a topic."""
+        between = scores.pairs.relation > SAME_WORD
+        pairs, n_permutations = scores.pairs, self.groups.shape[1]
+        if not (n_permutations and bool(between.any())):
+            return
+        # The last column counts pairs; float32 is precise enough for a null.
+        table = torch.cat([pairs.values, pairs.n[:, None]], 1)[between].float()
+        query, key = scores.query.entries[pairs.query[between]], scores.key.entries[pairs.key[between]]
+        step = max(1, 2**24 // len(table))
+        for start in range(0, n_permutations, step):
+            part = slice(start, min(start + step, n_permutations))
+            sums = (table.T @ self.same_topic(query, key, part).float()).double().numpy()
+            place = np.ix_(scores.cells, np.arange(part.start, part.stop))
+            self.sums["null"][place] += sums[:-1]
+            self.sums["n_null"][place] += sums[-1]
+
+    def same_topic(
+        self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
+    ) -> Bool[Tensor, "pair permutation"]:
+        """Which pairs of entries share a topic under some of the permutations."""
+        of_query = self.groups[torch.searchsorted(self.words, query), part]
+        of_key = self.groups[torch.searchsorted(self.words, key), part]
+        return of_query == of_key if self.disjoint else self.shared[of_query.long(), of_key.long()]
+
+
+def _permuted_groups(topics: Topics, n_permutations: int, seed: int) -> Tensor:
+    """For every entry and permutation, a group of words with the same topics."""
+    groups, form = topics.group_of_word.numpy().astype(np.int32), topics.form_of_word.numpy()
+    n_entries, by_form = np.bincount(form), np.argsort(form, kind="stable")
+    first = np.cumsum(n_entries) - n_entries
+    number = np.empty_like(form)  # of an entry among the forms of its word
+    number[by_form] = np.arange(len(form)) - first[form[by_form]]
+    generator = np.random.default_rng(seed)
+    words = np.arange(len(n_entries), dtype=np.int32)[:, None]
+    given = generator.permuted(np.tile(words, (1, n_permutations)), axis=0)[form]
+    entries = by_form[first[given] + number[:, None] % n_entries[given]]
+    return torch.from_numpy(groups[entries])
+
+
+def relative_to_uniform(
+    patterns: Float[Tensor, "cell row column"],
+    visible: Bool[Tensor, "row column"],
+    n_visible: Float64[Tensor, " row"],
+    query: Units,
+    key: Units,
+) -> tuple[Float[Tensor, "cell query key"], Bool[Tensor, "query key"]]:
+    """Attention between words relative to uniform attention, and which pairs there are.
+
+    Attention *to* a word is summed over its tokens, *from* a word averaged over them; both the model's and uniform
+    attention (1 over the number of keys that the row may see) are treated so, and the answer is their quotient: 1 under
+    uniform attention whatever the number of pieces.
+    """
+    if query.single and key.single:
+        return patterns * n_visible[:, None].to(patterns.dtype), visible
+    average, total = (units.membership.to(patterns.dtype) for units in (query, key))
+    average = average / average.sum(1, keepdim=True)
+    uniform = visible.to(patterns.dtype) / n_visible.clamp(min=1)[:, None].to(patterns.dtype)
+    expected = average @ uniform @ total.T
+    pairs = expected > 0
+    return (average @ patterns @ total.T) / torch.where(pairs, expected, 1), pairs
+
+
+def sums_by_relation(
+    values: Float[Tensor, "cell query key"], relations: Int64[Tensor, "query key"]
+) -> Float64[Tensor, "query 3 cell"]:
+    """Every query's sums of scores by relation."""
+    chosen = torch.nn.functional.one_hot(relations, 4)[:, :, 1:].transpose(1, 2).to(values.dtype)
+    return torch.bmm(chosen, values.permute(1, 2, 0)).double()
+
+
+@dataclass
+class Progress:
+    """What is known of the documents beside the sums.
+
+    Attributes:
+        counts: what was read, cut and left out before measuring. Whoever reads the documents again counts it again.
+        left_out: how often something was left out of what was measured, by reason.
+        measured: documents whose scores are in the sums.
+        stopped: why it stopped early, if it did.
+        corpus: what the documents say of themselves when they were read to their end.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    left_out: Counter[str] = field(default_factory=Counter)
+    measured: int = 0
+    stopped: str | None = None
+    corpus: Mapping[str, Any] | None = None
+
+    def __add__(self, other: "Progress") -> "Progress":
+        """That of two shares of the documents."""
+        return Progress(
+            self.counts + other.counts,
+            self.left_out + other.left_out,
+            self.measured + other.measured,
+            "; ".join(filter(None, (self.stopped, other.stopped))) or None,
+            None if self.corpus is None or other.corpus is None else _whole_corpus(self.corpus, other.corpus),
+        )
+
+    def record(self) -> dict[str, Any]:
+        """What was read and left out, for the provenance of a report."""
+        summary = self.counts.summary()
+        left_out = {reason: n for reason, n in sorted(self.left_out.items()) if n}
+        return summary | {
+            "left_out": summary["left_out"] | left_out,
+            "documents_measured": self.measured,
+            "stopped": self.stopped,
+            "corpus": self.corpus,
+        }
+
+
+def _whole_corpus(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What two shares of a corpus say of it: the whole corpus, and everything that was read of it."""
+    if not isinstance(one.get("corpus"), Mapping):
+        return dict(one)
+    read = one["read"], other["read"]
+    return {
+        **one,
+        "corpus": one["corpus"] | {"shard_index": 0, "n_shards": 1},
+        "read": None if None in read else (Counts.of(read[0]) + Counts.of(read[1])).summary(),
+    }

@@ -1,0 +1,258 @@
+"""The one way of documents through a model into accumulators, shared out over processes and taken up where it stopped.
+
+Documents are cut and batched; a reader runs a batch through the model, in parts where memory or the host want it so,
+and scores its documents one after the other; every accumulator adds what it wants of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from operator import add, length_hint
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from topic_probe.contrast import SourceSums
+from topic_probe.lens import capture
+from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
+from topic_probe.measure.checkpoint import Checkpoint, model_facts
+from topic_probe.measure.options import Reading, Run
+from topic_probe.measure.processes import Processes
+from topic_probe.text.batches import TokenBatch, token_batches
+from topic_probe.text.corpus import DocumentStream
+from topic_probe.text.documents import Document, read_documents
+from topic_probe.topics import Topics
+
+# What a reader keeps of a batch until its documents are scored; a batch with more is split.
+MAX_KEPT_NUMBERS = 2**26
+
+# Cells × sources whose sums are kept apart for the intervals (48 bytes each); beyond it sources share a row.
+MAX_SOURCE_CELLS = 2**22
+
+# A model is not measured where more of the documents than this have NaN or infinity in their attention.
+MAX_BROKEN_SHARE = 0.01
+
+NO_WORD = "documents without a word of any topic"
+PIECES = "pieces of split words"
+BROKEN = "documents with NaN or infinity in their attention"
+
+
+@dataclass(frozen=True)
+class DocumentScores:
+    """What a reader says of one document: the scores of all its cells, none for a document that cannot be measured."""
+
+    scores: Sequence[Scores]
+    left_out: Mapping[str, int]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Runs batches through a model and scores the pairs of words in their documents."""
+
+    @property
+    def view(self) -> capture.View:
+        """The model."""
+
+    @property
+    def topics(self) -> Topics:
+        """Which words are looked at."""
+
+    def units(self, batch: TokenBatch) -> Any:
+        """The words of every document."""
+
+    def n_kept(self, units: Any) -> int:
+        """How many numbers are kept of a batch with these words until its documents are scored."""
+
+    def read(self, batch: TokenBatch, units: Any) -> Iterable[DocumentScores]:
+        """Runs a batch through the model at once, and scores its documents one by one as they are asked for."""
+
+
+def source_limit(n_cells: int) -> int:
+    """How many sources to keep apart for intervals, with so many cells each."""
+    return int(np.clip(MAX_SOURCE_CELLS // n_cells, 256, 4096))
+
+
+class Engine:
+    """Takes documents through a model into accumulators, whose sums are afterwards those of all processes.
+
+    Attributes:
+        progress: what was read, left out and measured.
+        sums: the sums of all accumulators by name.
+    """
+
+    def __init__(self, reader: Reader, accumulators: Sequence[Accumulator]) -> None:
+        self.reader, self.accumulators, self.progress = reader, accumulators, Progress()
+        self.sums: dict[str, Sum] = {}
+        for number, accumulator in enumerate(accumulators):
+            for name, values in accumulator.sums.items():
+                self.sums[f"{number} {name}" if name in self.sums else name] = values
+
+    def run(
+        self,
+        documents: Any,
+        *,
+        reading: Reading,
+        run: Run,
+        processes: Processes,
+        facts: Mapping[str, Any],
+        only_labelled: bool = False,
+    ) -> Progress:
+        """Adds the documents that are not in the sums yet.
+
+        Args:
+            documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+            reading: how they are read, with nothing left open (`Reading.of`).
+            run: how the run is kept and shown.
+            processes: those that share out the documents.
+            facts: what the sums depend on beside model, topics, documents and how these are read.
+            only_labelled: whether documents without a word of any topic are counted and left out before they are in a
+                batch; otherwise they are sources without pairs.
+
+        Raises:
+            ValueError: for a checkpoint of another measurement, processes that measure different things, ids that the
+                model does not know, and where so many documents have NaN that the model must be at fault.
+        """
+        model, topics = self.reader.view.model, self.reader.topics
+        share = documents
+        if processes.size > 1:
+            share = share_of(documents, processes, capture.pad_id(model))
+        facts = {**facts, **vars(reading), "topics": topics.fingerprint}
+        if run.checkpoint is not None or processes.size > 1:
+            facts |= model_facts(model)
+            processes.check_equal(facts)
+        checkpoint = None if run.checkpoint is None else Checkpoint(run, facts, share, processes)
+        if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
+            batches = token_batches(
+                share,
+                batch_size=reading.batch_size,
+                max_length=reading.max_length,
+                long=reading.long,
+                pad_id=capture.pad_id(model),
+                vocabulary_size=capture.vocabulary_size(model),
+                special_ids=reading.special_ids or (),
+                keep=self._has_word if only_labelled else None,
+                counts=self.progress.counts,
+            )
+            n_documents = length_hint(share, 0) if isinstance(share, DocumentStream) else 0
+            shown = run.progress and processes.index == 0
+            self._add_all(batches, checkpoint, n_documents, shown=shown)
+            self.progress.corpus = getattr(share, "provenance", None)
+            if checkpoint is not None and self.progress.stopped is None:
+                checkpoint.finish(self.sums, self.progress)
+        if processes.size > 1:
+            self._add_up(processes)
+        self._check_broken()
+        return self.progress
+
+    def _has_word(self, document: Document) -> bool:
+        """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
+        topics = self.reader.topics
+        has_word = bool(topics.compounds) or bool((topics.labels(document.ids) >= 0).any())
+        self.progress.counts.left_out[NO_WORD] += not has_word
+        return has_word
+
+    def _add_all(
+        self, batches: Iterator[TokenBatch], checkpoint: Checkpoint | None, n_documents: int, *, shown: bool
+    ) -> None:
+        """Adds the batches until they end or somebody interrupts; ``n_documents`` is about how many there are, or 0."""
+        from tqdm.auto import tqdm
+
+        progress, counts = self.progress, self.progress.counts
+        with tqdm(unit=" documents", disable=not shown) as bar:
+            try:
+                for batch in batches:
+                    if checkpoint is None:
+                        self.add(batch)
+                    elif checkpoint.lacks(batch):
+                        self.add(batch)
+                        checkpoint.save_if_due(self.sums, progress)
+                    if n_documents:
+                        n_kept = counts.documents - counts.left_out[NO_WORD]
+                        bar.total = round(max(n_documents / counts.documents, 1) * n_kept)
+                    bar.update(len(batch))
+            except KeyboardInterrupt:
+                progress.stopped = f"interrupted after {progress.measured} documents"
+
+    def add(self, batch: TokenBatch) -> None:
+        """Adds a batch, in halves where memory or the host want it so."""
+        lengths, units = batch.mask.sum(1), self.reader.units(batch)
+        padded = not self.reader.view.honours_padding and bool((lengths != lengths[0]).any())
+        documents = None
+        if len(batch) == 1 or not (padded or self.reader.n_kept(units) > MAX_KEPT_NUMBERS):
+            try:
+                documents = self.reader.read(batch, units)
+            except RuntimeError as error:
+                if len(batch) == 1 or "memory" not in str(error):
+                    raise
+        if documents is None:
+            for half in batch.halves():
+                self.add(half)
+            return
+        for document in documents:
+            self.progress.left_out.update(document.left_out)
+            self.progress.measured += bool(document.scores)
+            for scores in document.scores:
+                for accumulator in self.accumulators:
+                    accumulator.add(scores)
+
+    def _add_up(self, processes: Processes) -> None:
+        """Makes the sums and the progress of every process those of all; beyond rounding they do not depend on them."""
+        if self.progress.stopped is not None:
+            self.progress.stopped = f"process {processes.index} {self.progress.stopped}"
+        every: list[Progress] = processes.gather(self.progress)
+        self.progress = reduce(add, every)
+        for values in self.sums.values():
+            if isinstance(values, SourceSums):
+                _add_up_sources(values, processes)
+            else:
+                np.copyto(values, processes.add(values))
+
+    def _check_broken(self) -> None:
+        """ValueError where so many documents have NaN that the model must be at fault."""
+        broken = self.progress.left_out[BROKEN]
+        seen = self.progress.measured + broken
+        if broken > MAX_BROKEN_SHARE * seen:
+            raise ValueError(
+                f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
+                "half precision: load the model in float32"
+            )
+
+
+def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
+    """What one process measures of the documents that all of them were given: every n-th one.
+
+    A stream of a corpus is shared out by the corpus, which can hand out whole files. One whose corpus was split before
+    is taken as the share of this process.
+    """
+    if not isinstance(documents, DocumentStream):
+        return islice(read_documents(documents, pad_id=pad_id), processes.index, None, processes.size)
+    corpus = documents.corpus
+    if corpus.n_shards == 1:
+        return documents.shard(processes.index, processes.size)
+    if (corpus.shard_index, corpus.n_shards) != (processes.index, processes.size):
+        raise ValueError(
+            f"process {processes.index} of {processes.size} was given share {corpus.shard_index} of {corpus.n_shards} "
+            "of the corpus: give every process the whole corpus, which is shared out here, or its own share"
+        )
+    return documents
+
+
+def _add_up_sources(own: SourceSums, processes: Processes) -> None:
+    """The sums by source of all processes, without any process ever holding those of each."""
+    keys, sums, counts = own.rows()
+    every = processes.gather((keys, own.folded, sums.shape[1:], counts.shape[1:]))
+    all_keys = np.unique(np.concatenate([part[0] for part in every]))
+    folded = len(all_keys) > own.limit or any(part[1] for part in every)
+    if folded:
+        keys, all_keys = keys % own.limit, np.unique(all_keys % own.limit)
+    shapes = next((part[2:] for part in every if len(part[0])), None)
+    if shapes is None:
+        return
+    places = np.searchsorted(all_keys, keys)
+    parts = []
+    for values, shape in zip((sums, counts), shapes, strict=True):
+        part = np.zeros((len(all_keys), *shape))
+        np.add.at(part, places, values.reshape(len(keys), *shape))
+        parts.append(processes.add(part))
+    own.restore(all_keys, *parts, folded=folded)

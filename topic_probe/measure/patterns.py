@@ -1,0 +1,188 @@
+"""Reads the attention between the words of documents out of a model: batches in, scores of documents out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import NO_RELATION, relations
+from topic_probe.lens import capture
+from topic_probe.lens.sites import Site
+from topic_probe.measure.accumulators import Rows, Scores, relative_to_uniform
+from topic_probe.measure.engine import BROKEN, NO_WORD, PIECES, DocumentScores
+from topic_probe.measure.options import Patterns
+from topic_probe.measure.units import Level, Units, one_later, padded_positions, units_of
+from topic_probe.text.batches import TokenBatch
+from topic_probe.topics import Topics
+
+# How far a row of attention may be from summing to one, by precision.
+_ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+# The units of every document on the "source" side and, where there is a decoder, on the "target" side.
+Sides = Mapping[str, list[Units]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is kept of one site for one batch until its documents are scored: rows and columns of units only."""
+
+    patterns: Float[Tensor, "batch head row column"]
+    visible: Bool[Tensor, "batch row column"]
+    n_visible: Float64[Tensor, "batch row"]
+    n_visible_sinks: Float64[Tensor, "batch row"]
+    sink_mass: Float64[Tensor, "batch head row"]
+    broken: Bool[Tensor, " batch"]
+
+
+class PatternReader:
+    """Scores of every head between the words of documents: attention relative to uniform attention."""
+
+    def __init__(
+        self,
+        model: Any,
+        topics: Topics,
+        options: Patterns,
+        *,
+        level: Level = "token",
+        include_self: bool = True,
+    ) -> None:
+        self.view, self.topics, self.options = capture.view(model), topics, options
+        self.level, self.include_self = level, include_self
+        starts = np.cumsum([0, *self.view.n_heads])
+        self.cells = [np.arange(start, stop) for start, stop in pairwise(starts)]  # of every site
+        self.n_cells = int(starts[-1])
+
+    @cached_property
+    def index(self) -> dict[str, tuple[Any, ...]]:
+        """Stack, layer and head of every cell."""
+        sites = [site for site, n in zip(self.view.sites, self.view.n_heads, strict=True) for _ in range(n)]
+        return {
+            "stack": tuple(site.stack for site in sites),
+            "layer": tuple(site.layer for site in sites),
+            "head": tuple(head for n in self.view.n_heads for head in range(n)),
+        }
+
+    def units(self, batch: TokenBatch) -> Sides:
+        """The words of every document."""
+        sides = {"source": units_of(batch, self.topics, level=self.level)}
+        if self.view.has_decoder:
+            sides["target"] = units_of(one_later(batch), self.topics, level=self.level)
+        return sides
+
+    def n_kept(self, units: Sides) -> int:
+        """How many numbers are kept of a batch until its documents are scored."""
+        return self.n_cells * len(units["source"]) * max(len(d.positions) for d in units["source"]) ** 2
+
+    def read(self, batch: TokenBatch, units: Sides) -> Iterator[DocumentScores]:
+        """Runs a batch through the model; what comes back scores one document after the other.
+
+        Raises:
+            ValueError: for rows that do not sum to one.
+        """
+        anything = any(len(document) for document in units["source"])
+        return self._documents(batch, units, self._blocks(batch, units) if anything else [])
+
+    def _blocks(self, batch: TokenBatch, units: Sides) -> list[Block]:
+        """The rows and columns of units of every site's pattern."""
+        padded = {side: padded_positions(documents) for side, documents in units.items()}
+        special = {"source": batch.special.to(self.view.device)}
+        if "target" in units:
+            special["target"] = one_later(batch).special.to(self.view.device)
+        blocks: dict[int, Block] = {}
+
+        def keep(number: int, rows: Tensor, visible: Tensor) -> None:
+            site = self.view.sites[number]
+            key = capture.key_side(site)
+            real = padded[capture.query_side(site)][1].to(rows.device)
+            columns = padded[key][0].to(rows.device)
+            blocks[number] = self._block(rows, visible, real, columns, special[key], site)
+
+        positions = {side: index for side, (index, _) in padded.items()}
+        inputs = self.view.inputs(batch.ids, batch.mask)
+        self.view.attention_rows(inputs, positions, keep, through=self.options.through)
+        return [blocks[number] for number in range(len(self.view.sites))]
+
+    def _block(
+        self,
+        rows: Float[Tensor, "batch head row key"],
+        visible: Bool[Tensor, "batch row key"],
+        real: Bool[Tensor, "batch row"],
+        columns: Int64[Tensor, "batch column"],
+        special: Bool[Tensor, "batch key"],
+        site: Site,
+    ) -> Block:
+        tolerance = _ROW_TOLERANCE.get(rows.dtype, 5e-2)
+        rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        total = rows.sum(-1)
+        finite = torch.isfinite(total) | ~real[:, None, :]
+        off = ((total - 1).abs() > tolerance) & real[:, None, :] & torch.isfinite(total)
+        if self.options.check_rows and bool(off.any()):
+            raise ValueError(
+                f"a row of attention at {site.hook_name} sums to {float(total[off][0]):.4g} instead of 1. If hooks on "
+                "the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
+            )
+        at = columns[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
+        mass = rows.flatten(1, 2) @ special[:, :, None].to(rows.dtype)
+        return Block(
+            patterns=rows.gather(3, at).cpu(),
+            visible=visible.gather(2, at[:, 0]).cpu(),
+            n_visible=visible.sum(-1).to("cpu", torch.float64),
+            n_visible_sinks=(visible & special[:, None, :]).sum(-1).to("cpu", torch.float64),
+            sink_mass=mass.view(total.shape).to("cpu", torch.float64),
+            broken=(~finite).any(-1).any(-1).cpu(),
+        )
+
+    def _documents(self, batch: TokenBatch, units: Sides, blocks: list[Block]) -> Iterator[DocumentScores]:
+        alike = self._alike(blocks)
+        broken = {row for block in blocks for row in block.broken.nonzero().flatten().tolist()}
+        for row, source in enumerate(batch.keys.tolist()):
+            words = units["source"][row]
+            left_out = {PIECES: words.n_pieces, NO_WORD: int(not len(words)), BROKEN: int(row in broken)}
+            if row in broken:
+                yield DocumentScores((), left_out)
+                continue
+            scored = [self._scores(source, row, units, blocks, sites) for sites in alike if len(words)]
+            scored = [scores for scores in scored if len(scores.query)]
+            yield DocumentScores(scored or [Scores.of_nothing(source, self.n_cells)], left_out)
+
+    def _scores(
+        self, source: int, row: int, units: Sides, blocks: Sequence[Block], sites: Sequence[int]
+    ) -> Scores:
+        """The scores of one document at sites that are alike."""
+        site, parts = self.view.sites[sites[0]], [blocks[number] for number in sites]
+        query, key = units[capture.query_side(site)][row], units[capture.key_side(site)][row]
+        n, m = len(query.positions), len(key.positions)
+        rows = Rows(
+            torch.cat([block.patterns[row, :, :n, :m] for block in parts]),
+            parts[0].visible[row, :n, :m],
+            parts[0].n_visible[row, :n],
+            parts[0].n_visible_sinks[row, :n],
+            torch.cat([block.sink_mass[row, :, :n] for block in parts]),
+        )
+        values, pairs = relative_to_uniform(rows.patterns, rows.visible, rows.n_visible, query, key)
+        codes = relations(query.entries, key.entries, self.topics).long() * pairs
+        if not self.include_self and site.stack != "cross":
+            codes.fill_diagonal_(NO_RELATION)
+        cells = np.concatenate([self.cells[number] for number in sites])
+        return Scores(source, self.n_cells, cells, values, codes, query, key, rows)
+
+    def _alike(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """Sites with the same pairs (one stack, the same mask), which are scored together."""
+        groups: list[list[int]] = []
+        for number, block in enumerate(blocks):
+            for group in groups:
+                first = group[0]
+                same_stack = self.view.sites[first].stack == self.view.sites[number].stack
+                same_keys = torch.equal(blocks[first].visible, block.visible)
+                if same_stack and same_keys and torch.equal(blocks[first].n_visible, block.n_visible):
+                    group.append(number)
+                    break
+            else:
+                groups.append([number])
+        return groups
