@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
@@ -291,25 +290,23 @@ def head_ends(
     Float64[np.ndarray, "half form"],
 ]:
     """For every word, its summed scores and numbers of pairs at either end, as `word_interval` wants them."""
-    words, in_half = moments.words, F.one_hot(half, 2)
-    forms, half_of_word = words.form_pairs, half[words.form]
+    words, forms = moments.words, moments.words.form_pairs
     ends = torch.zeros(2, words.n_forms, 2, len(P), dtype=torch.float64)  # relation, form, half, head
+    own = torch.zeros(len(words), len(P), dtype=torch.float64)
+    of_forms = torch.zeros(len(P), len(forms), dtype=torch.float64)
     for head, (p, q) in enumerate(zip(P, Q, strict=True)):
         a, b = moments.left @ p, moments.right @ q
+        own[:, head], of_forms[head] = (a * b).sum(1), (a[forms.first] * b[forms.second]).sum(1)
         for near, far in ((a, b), (b, a)):
-            by_half = words.by_group(far, half_of_word).flatten(1)
+            by_half = words.by_group(far, half[words.form]).flatten(1)
             shared = times_shared(words.topics.shared, by_half)
             for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
-                ends[relation, :, :, head] += words.by_form(torch.einsum("wd,whd->wh", near, partners))
-        # A word is no pair with itself, nor with its other forms; either end of these pairs is in its own half.
-        own = words.by_form((a * b).sum(1))
-        of_forms = words.form_pair_sums((a[forms.first] * b[forms.second]).sum(1))
-        ends[0, :, :, head] -= 2 * (own + of_forms[0])[:, None] * in_half
-        ends[1, :, :, head] -= 2 * of_forms[1][:, None] * in_half
-    same, different = rearrange(ends, "relation form half head -> relation half form head")
-    n_same, n_different = words.end_counts(half)
-    return same.numpy(), n_same.T.numpy(), different.numpy(), n_different.T.numpy()
+                # Half of it, because a pair is met from both of its ends.
+                ends[relation, ..., head] += words.by_form(torch.einsum("wd,whd->wh", near, partners)) / 2
+    same, different = words.both_ends(ends, own, of_forms, half).numpy()
+    n_same, n_different = words.end_counts(half).numpy()
+    return same, n_same, different, n_different
 
 
 def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:

@@ -134,21 +134,36 @@ class LabelledWords:
         number = number.reshape(-1, *(1 for _ in given.shape[1:]))
         return np.asarray(self.group.numpy()[by_form[first[given] + number % n_forms[given]]])
 
-    def end_counts(
-        self, half: Int64[Tensor, " form"]
-    ) -> tuple[Float64[Tensor, "form half"], Float64[Tensor, "form half"]]:
-        """How many ordered pairs of the same topic, and of different ones, a word has as either end.
+    def both_ends(
+        self,
+        sums: Float64[Tensor, "2 form half item"],
+        own: Float64[Tensor, "word item"],
+        of_forms: Float64[Tensor, "item pair"],
+        half: Int64[Tensor, " form"],
+    ) -> Float64[Tensor, "2 half form item"]:
+        """For every word what it adds to all ordered pairs as either end: of the same topic, of different ones.
 
-        Apart by the half that the other word is in.
+        Args:
+            sums: scores of its forms with all entries that share a topic with them, and with all that do not, apart by
+                the random half of the words that those are in.
+            own: scores of every entry with itself, which is no pair of different words,
+            of_forms: and of `form_pairs`, which are none either; all of them are in the word's own half.
+            half: the half of every word.
         """
-        members = self.by_group(torch.ones(len(self), dtype=torch.float64), half[self.form])
+        near, far = self.form_pair_sums(of_forms)
+        one_word = torch.stack([self.by_form(own) + near.T, far.T])
+        sums = sums - torch.einsum("rfi,fh->rfhi", one_word, F.one_hot(half, 2).double())
+        return 2 * sums.permute(0, 2, 1, 3)
+
+    def end_counts(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "2 half form"]:
+        """How many ordered pairs of the same topic, and of different ones, every word is either end of."""
+        ones = torch.ones(len(self), 1, dtype=torch.float64)
+        members = self.by_group(ones.squeeze(1), half[self.form])
         mates = times_shared(self.topics.shared, members)
-        own = torch.bincount(self.form, minlength=self.n_forms).double()
-        near, far = self.form_pair_sums(torch.ones(len(self.form_pairs), dtype=torch.float64))
-        in_half = F.one_hot(half, 2).double()
-        same = self.by_form(mates[self.group]) - (own + near)[:, None] * in_half
-        different = self.by_form((members.sum(0) - mates)[self.group]) - far[:, None] * in_half
-        return 2 * same, 2 * different
+        of_relations = (mates[self.group], (members.sum(0) - mates)[self.group])
+        sums = torch.stack([self.by_form(part) for part in of_relations]).unsqueeze(-1)
+        of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
+        return self.both_ends(sums, ones, of_forms, half).squeeze(-1)
 
     def form_pair_sums(self, scores: Float64[Tensor, "*shape pair"]) -> Float64[Tensor, "2 *shape form"]:
         """Sums of scores of `form_pairs` by word: of pairs that share a topic, and of those that do not."""
@@ -423,16 +438,11 @@ def word_ends(
         rows = words.rows(chosen)
         scores[chosen], squares[chosen] = rows @ partners[group].T, rows.square().sum(1)
         start += size
-    by_score = scores.view(-1, 2, 2, 2)  # word, score, relation, half
-    by_score[:, 0] /= words.norms[:, None, None]
-    ends = words.by_form(by_score)
-
-    # A word is no pair with itself, nor with its other forms; all of them are in its own half.
-    in_half = F.one_hot(half, 2).double()
-    near, far = words.form_pair_sums(of_forms)
-    own = words.by_form(torch.stack([torch.ones_like(squares), squares], 1)) + near.T
-    ends[:, :, 0] -= own[:, :, None] * in_half[:, None]
-    ends[:, :, 1] -= far.T[:, :, None] * in_half[:, None]
-    same, different = 2 * rearrange(ends, "form score relation half -> relation half form score")
-    n_same, n_different = words.end_counts(half)
-    return same.numpy(), n_same.T.numpy(), different.numpy(), n_different.T.numpy()
+    scores[:, :4] /= words.norms[:, None]
+    ends = rearrange(
+        words.by_form(scores), "form (score relation half) -> relation form half score", score=2, relation=2
+    )
+    own = torch.stack([torch.ones_like(squares), squares], 1)
+    same, different = words.both_ends(ends, own, of_forms, half).numpy()
+    n_same, n_different = words.end_counts(half).numpy()
+    return same, n_same, different, n_different
