@@ -25,8 +25,6 @@ from topic_probe.uncertainty import (
     percentile_interval,
     resample,
 )
-from topic_probe.uncertainty import benjamini_hochberg as benjamini_hochberg
-from topic_probe.uncertainty import permutation_p_value as permutation_p_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +56,8 @@ def relations(
     query_labels = topics.labels(query_entries).to(codes.device) % (n_groups + 1)
     key_labels = topics.labels(key_entries).to(codes.device) % (n_groups + 1)
     related = codes[query_labels.unsqueeze(-1), key_labels.unsqueeze(-2)]
-    same_form = topics.forms(query_entries).unsqueeze(-1) == topics.forms(key_entries).to(
-        codes.device
-    ).unsqueeze(-2)
+    key_forms = topics.forms(key_entries).to(codes.device)
+    same_form = topics.forms(query_entries).unsqueeze(-1) == key_forms.unsqueeze(-2)
     return torch.where(same_form & (related != NO_RELATION), SAME_WORD, related)
 
 
@@ -273,8 +270,8 @@ class SourceSums:
 
     def _check(self, shape: tuple[int, ...], count_shape: tuple[int, ...]) -> None:
         if not self._rows:
-            fits = len(count_shape) <= len(shape) and all(
-                count in (1, length) for count, length in zip(count_shape[::-1], shape[::-1], strict=False)
+            fits = len(count_shape) <= len(shape) and np.all(
+                [n in (1, length) for n, length in zip(count_shape[::-1], shape[::-1], strict=False)]
             )
             if not fits:
                 raise ValueError(f"counts of shape {count_shape} do not broadcast to sums of shape {shape}")
@@ -413,10 +410,10 @@ def _terms(
     return np.ascontiguousarray(same), np.ascontiguousarray(by_relation[..., 2])
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other, equal_nan=True)
-    return bool(type(one) is type(other) and one == other)
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second, equal_nan=True)
+    return bool(type(first) is type(second) and first == second)
 
 
 def _whole(counts: np.ndarray) -> np.ndarray:
