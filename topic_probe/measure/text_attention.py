@@ -1,7 +1,6 @@
 """Attention within one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,10 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, relations
 from topic_probe.lens import capture
-from topic_probe.measure.attention import measure_attention
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.engine import Engine
+from topic_probe.measure.options import Patterns
+from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.units import one_later, units_of
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
@@ -30,6 +32,10 @@ _CHARACTERS_PER_TOKEN = 50
 
 _FEW = 20
 
+_NOT_FINITE = (
+    "has NaN or infinity in its attention to this text; this is usually overflow in half precision: load the model in "
+    "float32"
+)
 _LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
 
 
@@ -131,19 +137,24 @@ def read_text_attention(
             raise ValueError(f"{name} must be a whole number from 1 on, not {number!r}")
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
-    view = capture.view(model)
+    capture.check_topics(model, topics)
+    reader = PatternReader(model, topics, Patterns(check_rows=check_rows), include_self=include_self)
+    view = reader.view
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
     shown: str = stacks[0] if stack is None else stack
     if shown not in stacks:
         raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
     document, cut = _one_document(text_or_ids, tokenizer, max_tokens, capture.context_length(model))
-    measured = _measured_heads(
-        model, topics, document, shown, include_self=include_self, check_rows=check_rows
-    )
-    chosen, why = _choose_heads(measured, layer, heads, max_heads)
     batch = next(
-        token_batches([document], special_ids=capture.special_ids(model), pad_id=capture.pad_id(model))
+        token_batches(
+            [document],
+            pad_id=capture.pad_id(model),
+            vocabulary_size=capture.vocabulary_size(model),
+            special_ids=capture.special_ids(model),
+        )
     )
+    measured = _measured_heads(reader, batch, shown)
+    chosen, why = _choose_heads(measured, layer, heads, max_heads)
     (queries, query_entries), (keys, key_entries) = _sides(view, shown, batch, topics, tokenizer)
     relation = relations(query_entries, key_entries, topics)
     if not include_self and shown != "cross":
@@ -162,18 +173,15 @@ def read_text_attention(
     )
 
 
-def _measured_heads(
-    model: Any, topics: Topics, document: Document, stack: str, *, include_self: bool, check_rows: bool
-) -> Contrast:
-    """What `measure_attention` says of the heads of a stack on one document."""
-    with warnings.catch_warnings():
-        # A text without topics is shown, with a note that says so.
-        warnings.filterwarnings("ignore", "none of the 1 documents holds a word of any topic", UserWarning)
-        heads = measure_attention(
-            model, topics, [document], batch_size=1, include_self=include_self, n_resamples=0, n_permutations=0,
-            check_rows=check_rows,
-        ).heads  # fmt: skip
-    return heads[[at for at, name in enumerate((heads.index or {})["stack"]) if name == stack]]
+def _measured_heads(reader: PatternReader, batch: TokenBatch, stack: str) -> Contrast:
+    """What `measure_attention` says of the heads of a stack on the one document of a batch."""
+    relations = Relations()
+    engine = Engine(reader, [relations])
+    engine.add(batch)
+    if not engine.progress.measured:
+        raise ValueError(f"the model {_NOT_FINITE}")
+    heads = relations.by_source.total().contrast(index=reader.index)
+    return heads[[at for at, name in enumerate(reader.index["stack"]) if name == stack]]
 
 
 def _places(heads: Contrast) -> list[tuple[int, int]]:
@@ -413,10 +421,7 @@ def _read_heads(
     view.attention_rows(inputs, everything, keep)
     for (layer, head), (pattern, _) in patterns.items():
         if not bool(torch.isfinite(pattern).all()):
-            raise ValueError(
-                f"L{layer}H{head} has NaN or infinity in its attention to this text; this is usually overflow in half "
-                "precision: load the model in float32"
-            )
+            raise ValueError(f"L{layer}H{head} {_NOT_FINITE}")
     return tuple(
         HeadAttention(*place, *patterns[place], contrast)
         for place, contrast in zip(places, contrasts, strict=True)
