@@ -120,9 +120,10 @@ def signature(value: Any, *, bound: bool = False) -> str:
 
 
 def docstring(value: Any) -> str:
-    """The docstring with the sections of Google's style as lists."""
+    """The docstring with the sections of Google's style as lists, and its example, which stands last, as a program."""
+    text, _, example = (inspect.getdoc(value) or "").partition("\nExample:\n")
     lines, section = [], False
-    for line in (inspect.getdoc(value) or "").splitlines():
+    for line in text.splitlines():
         if re.fullmatch(r"(Args|Attributes|Raises|Returns|Yields):", line):
             lines += [f"**{line.removesuffix(':')}**", ""]
             section = True
@@ -133,7 +134,8 @@ def docstring(value: Any) -> str:
         else:
             section = section and not line.strip()
             lines.append(line)
-    return re.sub(r"``([^`]+)``", r"`\1`", "\n".join(lines))
+    prose = re.sub(r"``([^`]+)``", r"`\1`", "\n".join(lines))
+    return f"{prose}\n\n**Example**\n\n```python\n{inspect.cleandoc(example)}\n```" if example else prose
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -122,6 +123,12 @@ def test_measuring_embeddings_of_topics_needs_no_transformer_library_to_be_impor
 def test_every_public_name_exists_and_says_what_it_is(name):
     assert name in dir(tp)
     assert getattr(tp, name).__doc__
+
+
+def test_a_public_name_is_a_class_or_a_function_but_for_two_modules():
+    modules = {name for name in tp.__all__ if isinstance(getattr(tp, name), ModuleType)}
+    assert modules == {"figures", "theory"}
+    assert all(callable(getattr(tp, name)) for name in set(tp.__all__) - modules - {"__version__"})
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

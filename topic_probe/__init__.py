@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
-    from topic_probe.text import word_tokenizer as word_tokenizer
     from topic_probe.text.cooccurrence import Cooccurrence as Cooccurrence
     from topic_probe.text.cooccurrence import count_cooccurrence as count_cooccurrence
     from topic_probe.text.corpus import Corpus as Corpus
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from topic_probe.text.lda import fit_topics as fit_topics
     from topic_probe.text.stability import TopicStability as TopicStability
     from topic_probe.text.stability import topic_stability as topic_stability
+    from topic_probe.text.word_tokenizer import word_tokenizer as word_tokenizer
     from topic_probe.topics import Topics as Topics
     from topic_probe.toy import theory as theory
     from topic_probe.toy.agreement import AgreementReport as AgreementReport
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# public name -> module that defines it; a name that is missing here is not public.
+# Public name -> module that defines it; a name that is missing here is not public.
 _PUBLIC = {
     "AgreementReport": "topic_probe.toy.agreement",
     "AttentionReport": "topic_probe.measure.attention",
@@ -114,6 +114,9 @@ _PUBLIC = {
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 
+# Public names that are modules.
+_MODULES = {"figures", "theory"}
+
 # Names of the version before, for one more: each warns and gives what it is called now.
 _RENAMED = {"TopicModel": "World"}
 
@@ -132,7 +135,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'topic_probe' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])
-    value = module if _PUBLIC[name].endswith(f".{name}") else getattr(module, name)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -97,6 +97,16 @@ class Contrast:
     says so and ``difference`` is the number to read.
 
     ``index`` names the cells along the first axis (``{"layer": (0, 0, 1), "head": (0, 1, 0)}``); tables show it.
+
+    Example:
+        >>> import numpy as np
+        >>> means, pairs = (3.0, 2.0, 1.0), (10.0, 30.0, 60.0)
+        >>> contrast = tp.Contrast(*(np.array(number) for number in (*means, *pairs)))
+        >>> float(contrast.ratio), float(contrast.topic_ratio)  # (3 · 10 + 2 · 30) / 40 ÷ 1
+        (2.0, 2.25)
+        >>> nothing_to_compare = tp.Contrast(*(np.array(number) for number in (3.0, np.nan, 1.0, 10.0, 0.0, 60.0)))
+        >>> float(nothing_to_compare.ratio), nothing_to_compare.reason
+        (nan, 'no pair of different words shares a topic')
     """
 
     same_word: Float64[np.ndarray, "*shape"]
@@ -176,7 +186,15 @@ class Contrast:
         return {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
 
     def top(self, n: int = 5) -> "Contrast":
-        """The n cells with the highest ``statistic``, highest first; cells without one are never among them."""
+        """The n cells with the highest ``statistic``, highest first; cells without one are never among them.
+
+        Example:
+            >>> import numpy as np
+            >>> same_topic, ones = np.array([1.0, 3.0, 2.0]), np.ones(3)
+            >>> heads = tp.Contrast(ones, same_topic, ones, ones, ones, ones, index={"head": (0, 1, 2)})
+            >>> heads.top(2).index, heads.top(2).ratio.tolist()
+            ({'head': (1, 2)}, [3.0, 2.0])
+        """
         if len(self.shape) != 1:
             raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
         values = getattr(self, self.statistic)

@@ -142,6 +142,15 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
 
     Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
     corrupt, of a newer version, or no report.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> report = tp.measure_landscape(world, tp.Masking(), alphas=np.array([1.0]), betas=np.array([1.0, 2.0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tp.load_report(report.save(f"{folder}/landscape")) == report
+        True
     """
     kind = storage.kind_of(directory)
     if kind is None:

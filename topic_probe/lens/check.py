@@ -163,6 +163,12 @@ def check_model(model: Any) -> ModelCheck:
 
     Args:
         model: what `open_model` gives. It comes back as it was.
+
+    Example:
+        >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
+        >>> check = tp.check_model(toy)
+        >>> check.attention, check.stacks
+        (True, (Stack(name='self', layers=1, heads=(1,), causal=False),))
     """
     try:
         view, reason = capture.view(model), ""

@@ -55,6 +55,11 @@ def open_model(
         OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
         ValueError: where a model has no word embeddings, a checkpoint lacks weights, or ``host="bridge"`` is asked for
             and TransformerLens has no adapter that shows the model's true patterns.
+
+    Example:
+        >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
+        >>> tp.open_model(toy) is toy  # a hooked model already
+        True
     """
     if host not in ("auto", "bridge", "huggingface"):
         raise ValueError(f"host must be 'auto', 'bridge' or 'huggingface', not {host!r}")
@@ -241,6 +246,12 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
     Args:
         model: anything that `open_model` takes; names and folders are opened for their configuration.
         seed: seed of the fresh weights.
+
+    Example:
+        >>> config = tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2))
+        >>> twin = tp.random_init(tp.build_toy(config, seed=0), seed=1)
+        >>> bool((tp.toy_tensors(twin)["W_E"] == tp.toy_tensors(tp.build_toy(config, seed=1))["W_E"]).all())
+        True
     """
     model = open_model(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -126,6 +126,15 @@ def measure_attention(
             checkpoint of another measurement.
         OSError: where the checkpoint cannot be written.
         RuntimeError: where another process failed, or ``distributed`` finds no processes.
+
+    Example:
+        >>> import torch
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world))  # its attention is uniform
+        >>> documents = world.documents(3, generator=torch.Generator().manual_seed(0))
+        >>> overall = tp.measure_attention(toy, world.topics, documents.ids, n_permutations=0).overall
+        >>> [round(float(mean), 5) for mean in (overall.same_word, overall.same_topic, overall.different_topic)]
+        [1.0, 1.0, 1.0]
     """
     from topic_probe.lens.opening import open_model
 

@@ -117,6 +117,15 @@ def measure_embeddings(
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
             measurement.
         RuntimeError: where another process failed, or ``distributed`` finds no processes.
+
+    Example:
+        >>> import torch
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> W_E = torch.tensor([[0.0, 1.0, 1.0, 0.6, 0.6], [0.0, 0.0, 0.0, 0.8, 0.8]])  # a column for each token
+        >>> toy = tp.build_toy(tp.ToyConfig(world=world, d_model=2), tensors={"W_E": W_E})
+        >>> cosine = tp.measure_embeddings(toy, world.topics).cosine
+        >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
+        [1.0, 0.6]
     """
     from topic_probe.lens.opening import open_model
 

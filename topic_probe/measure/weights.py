@@ -98,6 +98,15 @@ def measure_weights(
 
     Raises:
         ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> masking = tp.Masking(p_mask=0.2, p_keep=0.0, p_random=0.0)  # Theorem 2: −1/16, and 5/8 more in a topic
+        >>> W = tp.theory.optimal_value(world, masking)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": W})
+        >>> ov = tp.measure_weights(toy, world.topics, circuits=["ov"]).heads
+        >>> [mean.round(5).tolist() for mean in (ov.same_topic, ov.different_topic)]  # of the one head
+        [[0.5625], [-0.0625]]
     """
     from topic_probe.lens.opening import open_model
 

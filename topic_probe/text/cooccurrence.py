@@ -100,6 +100,11 @@ class Cooccurrence:
         """Normalised pointwise mutual information: −1 never together, 0 by chance, 1 only together.
 
         NaN where one of the words is in no document. Two words that are both in every document are only together: 1.
+
+        Example:
+            >>> counts = tp.count_cooccurrence([[1, 2], [1, 2], [3]], [1, 2, 3])
+            >>> [round(score, 6) for score in counts.npmi()[0].tolist()]  # of word 1 with words 1, 2, 3
+            [1.0, 1.0, -1.0]
         """
         single = self.counts.diagonal().double()
         return _npmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
@@ -246,6 +251,11 @@ def count_cooccurrence(
 
     Raises:
         ValueError: for no words, ids out of range, or no documents.
+
+    Example:
+        >>> counts = tp.count_cooccurrence([[1, 2], [2, 1, 1], [3]], [1, 2, 3])
+        >>> counts.counts.tolist()  # on the diagonal, documents with the word
+        [[2, 2, 0], [2, 2, 0], [0, 0, 1]]
     """
     ids, size = _words(words, vocabulary_size)
     if max_words < 2:

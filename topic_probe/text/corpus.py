@@ -62,6 +62,11 @@ class Corpus:
         Args:
             texts: Strings; None is counted and left out. A function without arguments that returns a fresh iterator
                 is called for every pass: this is the way for what does not fit into memory.
+
+        Example:
+            >>> corpus = tp.Corpus.from_texts(["The army lost.", None, "The band played."])
+            >>> list(corpus)  # None is no text
+            ['The army lost.', 'The band played.']
         """
         return cls(Texts(texts))
 
@@ -81,6 +86,14 @@ class Corpus:
             split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
 
         Files are read as UTF-8 (UTF-16 if they begin so); bytes that are neither become the replacement character.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     for name, text in {"a.txt": "The army lost.", "b.txt": "The band played."}.items():
+            ...         _ = pathlib.Path(folder, name).write_text(text)
+            ...     list(tp.Corpus.from_files(folder))
+            ['The army lost.', 'The band played.']
         """
         return cls(Files.of(paths, field=field, split=split))
 
@@ -190,6 +203,16 @@ class Corpus:
             cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
                 tokenizer and options. To know the texts they are read once more (not for a pinned hub data set).
             progress: Whether to show a progress bar.
+
+        Example:
+            >>> texts = ["the army lost the battle", "the band"]
+            >>> tokenizer = tp.word_tokenizer(texts)
+            >>> documents = tp.Corpus.from_texts(texts).documents(tokenizer, max_length=5, long="chunk")
+            >>> for document in documents:
+            ...     print(tokenizer.decode(document.ids))
+            [CLS] the army lost [SEP]
+            [CLS] the battle [SEP]
+            [CLS] the band [SEP]
         """
         return DocumentStream(
             self, tokenizer, max_length, long, min_length, add_special_tokens, cache, progress
@@ -199,6 +222,11 @@ class Corpus:
         """One of ``n_shards`` shares, for as many processes; together they are the corpus, and none overlap.
 
         Where there are at least four files for each, whole files are shared out; otherwise every n-th text.
+
+        Example:
+            >>> corpus = tp.Corpus.from_texts(["first", "second", "third"])
+            >>> list(corpus.shard(0, 2)), list(corpus.shard(1, 2))
+            (['first', 'third'], ['second'])
         """
         if self.n_shards != 1:
             raise ValueError("this is a share of a corpus already: split the whole corpus")

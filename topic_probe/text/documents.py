@@ -31,6 +31,12 @@ class Document:
         special: True on special tokens; None where unknown.
         source: a hash of the text or article that it was cut from, the same for all its pieces; None takes that of
             the ids.
+
+    Example:
+        >>> import torch
+        >>> document = tp.Document(torch.tensor([7, 8, 9]), word_index=torch.tensor([0, 1, 1]))
+        >>> document.whole.tolist()  # the second word is of two tokens
+        [True, False, False]
     """
 
     ids: Int64[Tensor, " position"]

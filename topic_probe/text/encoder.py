@@ -41,6 +41,13 @@ def encode_texts(
         tokenizer: a Hugging Face tokenizer.
         max_length: longer texts are cut between two words at so many tokens, special ones included; None: kept whole.
         add_special_tokens: whether the tokenizer adds its special tokens, as in pretraining.
+
+    Example:
+        >>> tokenizer = tp.word_tokenizer(["the army's band"])
+        >>> (document,) = tp.encode_texts(["The (army's) band"], tokenizer)
+        >>> tokens = tokenizer.convert_ids_to_tokens(document.ids.tolist())
+        >>> [token for token, whole in zip(tokens, document.whole.tolist()) if whole]
+        ['the', 'army', 'band']
     """
     if isinstance(texts, str | bytes):
         raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")

@@ -17,6 +17,11 @@ def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
     Args:
         texts: A `Corpus`, or any strings; read once.
         n_words: Words and marks at most; the five special tokens are added to these.
+
+    Example:
+        >>> tokenizer = tp.word_tokenizer(["the army and the band"], n_words=3)
+        >>> tokenizer.tokenize("The army, the band")  # "band" is the fourth word, "," is in no text
+        ['the', 'army', '[UNK]', 'the', '[UNK]']
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -114,6 +114,10 @@ class Topics:
         Args:
             n_topics: T, at least 1.
             words_per_topic: v, at least 1. The vocabulary has T v + 1 ids.
+
+        Example:
+            >>> tp.Topics.blocks(n_topics=2, words_per_topic=3).top_words()
+            [[1, 2, 3], [4, 5, 6]]
         """
         n_topics = check_whole("n_topics", n_topics)
         width = check_whole("words_per_topic", words_per_topic)
@@ -139,6 +143,13 @@ class Topics:
             vocabulary_size: Number of token ids; every id must be below it.
             tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
                 hash that ``check_tokenizer`` compares.
+
+        Example:
+            >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7, 9]}, vocabulary_size=10)
+            >>> topics.names, topics.words.tolist()
+            (('war', 'music'), [5, 7, 9])
+            >>> topics.membership.int().tolist()
+            [[1, 0], [0, 1], [1, 1]]
         """
         size = check_whole("vocabulary_size", vocabulary_size)
         given, outliers = by_topic(ids, "token ids")
@@ -182,6 +193,15 @@ class Topics:
                 for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
             split_words: What to do with a word that is several pieces in every variant: "drop" leaves it out,
                 "keep" stores the pieces of each variant as a compound, for measurements on whole words.
+
+        Example:
+            >>> tokenizer = tp.word_tokenizer(["the army lost the battle", "the band played a song"])
+            >>> words = {"war": ["army", "battle", "siege"], "music": ["band", "song"]}
+            >>> topics = tp.Topics.from_word_lists(words, tokenizer)
+            >>> topics.label(0), topics.label(1)
+            ('0: army·battle', '1: band·song')
+            >>> topics.left_out
+            {'unknown words': ('siege',)}
         """
         if split_words not in ("drop", "keep"):
             raise ValueError(f"split_words must be 'drop' or 'keep', got {split_words!r}")
@@ -261,6 +281,13 @@ class Topics:
             token_ids: The token id of every column; by default, column i is the token id i.
             vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise V by default.
             tokenizer: As in ``from_token_ids``.
+
+        Example:
+            >>> phi = [[0.5, 0.3, 0.2, 0.0], [0.1, 0.4, 0.2, 0.3]]  # two topics over four tokens
+            >>> tp.Topics.from_matrix(phi, fraction=0.5).top_words()  # token 1 is likelier in topic 1
+            [[0], [1, 3]]
+            >>> tp.Topics.from_matrix(phi, fraction=0.5, one_topic_per_word=False).top_words()
+            [[0, 1], [1, 3]]
         """
         table = matrix(phi)
         n_topics, n_columns = table.shape
@@ -448,7 +475,19 @@ class Topics:
         return _looked_up(entries, self._group_of_entry)
 
     def forms(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range."""
+        """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range.
+
+        Example:
+            >>> import torch
+            >>> tokenizer = tp.word_tokenizer(["army and band"])
+            >>> tokenizer.add_tokens(["Army"])
+            1
+            >>> army, capitalised, band, none = tokenizer.convert_tokens_to_ids(["army", "Army", "band", "and"])
+            >>> ids = {"war": [army, capitalised], "music": [band]}
+            >>> topics = tp.Topics.from_token_ids(ids, vocabulary_size=len(tokenizer), tokenizer=tokenizer)
+            >>> topics.forms(torch.tensor([army, capitalised, band, none])).tolist()
+            [0, 0, 1, -1]
+        """
         return _looked_up(entries, self._form_of_entry)
 
     @cached_property
@@ -483,6 +522,12 @@ class Topics:
 
         Args:
             documents: Sequences of token ids: lists, 1-d tensors or arrays, or the rows of a 2-d one.
+
+        Example:
+            >>> topics = tp.Topics.blocks(n_topics=2, words_per_topic=2)
+            >>> coverage = topics.coverage([[0, 1, 2, 2], [0, 3, 0, 0]])  # id 0 has no topic
+            >>> coverage.share, coverage.topic_counts.tolist()
+            (0.5, [3, 1])
         """
         if isinstance(documents, str | bytes):
             raise TypeError("coverage needs documents of token ids, got text: tokenize it first")
@@ -524,6 +569,12 @@ class Topics:
         """A null control: the same words and topic sizes, the topic sets dealt to the words at random.
 
         Words that were of the same topic are so afterwards only by chance. ``weights`` are dropped.
+
+        Example:
+            >>> topics = tp.Topics.blocks(n_topics=3, words_per_topic=4)
+            >>> shuffled = topics.shuffled(seed=0)
+            >>> shuffled.sizes.tolist(), shuffled == topics
+            ([4, 4, 4], False)
         """
         order = torch.randperm(len(self.words), generator=torch.Generator().manual_seed(seed))
         return replace(
@@ -538,7 +589,12 @@ class Topics:
         return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
 
     def without(self, ids: Iterable[Any]) -> "Topics":
-        """The same topics without the given entries. Entries that have no topic anyway change nothing."""
+        """The same topics without the given entries. Entries that have no topic anyway change nothing.
+
+        Example:
+            >>> tp.Topics.blocks(n_topics=2, words_per_topic=3).without([2, 6]).top_words()
+            [[1, 3], [4, 5]]
+        """
         return self._subset(~np.isin(self.words.numpy(), token_id_array(ids, "without")), "dropped on demand")
 
     def _subset(self, keep: Bool[np.ndarray, "word"], reason: str) -> "Topics":
@@ -659,7 +715,16 @@ class Topics:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Topics":
-        """Topics that ``save`` has written; what is damaged, changed, foreign or too new is refused by name."""
+        """Topics that ``save`` has written; what is damaged, changed, foreign or too new is refused by name.
+
+        Example:
+            >>> import tempfile
+            >>> topics = tp.Topics.blocks(n_topics=2, words_per_topic=3)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     topics.save(f"{folder}/topics")
+            ...     tp.Topics.load(f"{folder}/topics") == topics
+            True
+        """
         saved = storage.load(path, _KIND, newest=_SCHEMA)
         try:
             topics = _from_parts(saved.content, saved.arrays)

@@ -186,6 +186,14 @@ def measure_agreement(
     Raises:
         TypeError: for a model that is no toy.
         ValueError: for a world of another vocabulary, or an unknown loss.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
+        >>> W = tp.theory.optimal_value(world, tp.Masking())
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": W})
+        >>> report = tp.measure_agreement(toy, loss="squared", n_documents=10)
+        >>> round(report.value_distance, 6), report.floor  # the closed form itself; one of two equally likely words
+        (0.0, 0.5)
     """
     config = toy_config(model)
     world, masking = world or config.world, masking or config.masking

@@ -95,6 +95,12 @@ def measure_landscape(
 
     Raises:
         ValueError: for topics that are not uniform, or a toy of several layers or heads.
+
+    Example:
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> report = tp.measure_landscape(world, tp.Masking())
+        >>> report.loss.shape, round(report.optimum["beta"], 6), report.within_bounds
+        ((121, 121), 1.0, True)
     """
     alphas, betas = (
         np.geomspace(0.1, end, 121) if axis is None else axis.astype(float)

@@ -64,6 +64,11 @@ class Masking:
         p_mask: Probability of a position to be chosen.
         p_keep: Probability of a chosen position to keep its word.
         p_random: Probability of a chosen position to show a uniformly random word of 1..n (possibly the same again).
+
+    Example:
+        >>> masking = tp.Masking(p_mask=0.5, p_keep=0.25, p_random=0.25)
+        >>> masking.mask_share, masking.genuine_share  # ½ (1 − ¼ − ¼) and 1 − (1 − ¼) ½
+        (0.25, 0.625)
     """
 
     p_mask: float = 0.15
@@ -102,6 +107,14 @@ class Masking:
             documents: What to corrupt, on the device of the generator.
             n_words: Random words are drawn from 1..n_words.
             generator: The only source of randomness.
+
+        Example:
+            >>> import torch
+            >>> world, generator = tp.World(n_topics=2, words_per_topic=2), torch.Generator().manual_seed(0)
+            >>> documents = world.documents(3, generator=generator)
+            >>> every = tp.Masking(p_mask=1.0, p_keep=0.0, p_random=0.0)
+            >>> int(every.corrupt(documents, n_words=4, generator=generator).shown.max())  # [MASK] everywhere
+            0
         """
         if n_words < 1:
             raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")

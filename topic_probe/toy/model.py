@@ -87,6 +87,11 @@ class ToyConfig:
         frozen: Rules for frozen tensors, on top of the regime's: ``zero``, ``identity``, ``theorem1`` (b_pred of
             Theorem 1), ``theorem2`` (the optimal W_V of Theorem 2), ``random`` (stays at its initialisation).
         dtype: Type of the tensors.
+
+    Example:
+        >>> config = tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2))
+        >>> config.d_model, config.trained_tensors  # one-hot embeddings of [MASK] and four words
+        (5, ('W_V',))
     """
 
     regime: RegimeName = "full"
@@ -285,6 +290,11 @@ def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
     W_E is [d, vocabulary]: column i embeds token i. W_K and W_Q are [d_a, d], W_V is [d, d], each applied from the
     left (W_V Z), so in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K and
     b_Q are [d_a], b_V is [d], b_pred [vocabulary]. With several heads an axis ``head`` comes first.
+
+    Example:
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2)))
+        >>> tp.toy_tensors(toy)["W_E"][:, 3].tolist()  # the one-hot embedding of word 3
+        [0.0, 0.0, 0.0, 1.0, 0.0]
     """
     return {name: in_paper_layout(model, name, leaf) for name, leaf in toy_parameters(model).items()}
 

@@ -65,6 +65,16 @@ class World:
         word_probabilities: P(word | topic) as T rows over the words 1..n (any nested sequence or 2-d tensor,
             rows are normalised). None means equal probabilities on the v words of the topic, as in the paper.
             See :func:`zipf_words` and :func:`overlapping_words`.
+
+    Example:
+        >>> import torch
+        >>> world = tp.World(n_topics=2, words_per_topic=3, topics_per_document=1, min_length=5, max_length=5)
+        >>> documents = world.documents(4, generator=torch.Generator().manual_seed(0))
+        >>> documents.ids.shape
+        torch.Size([4, 5])
+        >>> blocks = (documents.ids - 1) // 3  # words 1, 2, 3 are of topic 0, words 4, 5, 6 of topic 1
+        >>> [len(topics) for topics in map(set, blocks.tolist())]
+        [1, 1, 1, 1]
     """
 
     n_topics: int = 10
@@ -150,7 +160,14 @@ class World:
 
     @property
     def topic_moments(self) -> Float64[Tensor, "topic topic"]:
-        """E[θ θᵀ] of the topic proportions θ, exact for both distributions."""
+        """E[θ θᵀ] of the topic proportions θ, exact for both distributions.
+
+        Example:
+            >>> tp.World(n_topics=2, topics_per_document=1).topic_moments.tolist()  # never both in one document
+            [[0.5, 0.0], [0.0, 0.5]]
+            >>> tp.World(n_topics=2, alpha=1.0).topic_moments.mul(12).round().tolist()  # uniform on the simplex
+            [[4.0, 2.0], [2.0, 4.0]]
+        """
         T, tau = self.n_topics, self.topics_per_document
         if tau is not None:
             same = 1 / (T * tau)

@@ -48,6 +48,11 @@ class TrainConfig:
         measure_steps: Further steps to measure at.
         forward: ``auto`` computes the loss in the lean form where that can express the model, else through the
             hooked forward; ``lean`` and ``hooked`` insist.
+
+    Example:
+        >>> config = tp.TrainConfig(steps=5, record_every=2)
+        >>> [step for step in range(6) if config.records(step)]
+        [0, 2, 4, 5]
     """
 
     loss: Loss = "cross_entropy"

@@ -59,6 +59,15 @@ def train_toy(
             ends in exactly the state of one that was not; only ``steps`` may differ.
         checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
         progress: Show a progress bar.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world, init="near-zero", noise=0.0))
+        >>> history = tp.train_toy(toy, tp.TrainConfig(loss="squared", learning_rate=0.1, steps=20))
+        >>> float(history.loss[0])  # of a W_V of zeros: the squared length of a one-hot word
+        1.0
+        >>> bool(history.loss[-1] < 0.8), history.stopped
+        (True, 'finished')
     """
     return _train(
         ToyTask(model, config),

@@ -140,6 +140,12 @@ def measure_dynamics(
 
     Raises:
         ValueError: for fewer than ten rows, or thresholds that are not positive.
+
+    Example:
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2)))
+        >>> stages = tp.measure_dynamics(tp.train_toy(toy, tp.TrainConfig(steps=20)))
+        >>> stages.key_start.tolist(), stages.pattern  # keys and queries are frozen
+        ([nan], 'no two-stage pattern')
     """
     rows = np.ones(len(history), dtype=bool) if until is None else history.steps.numpy() <= until
     steps, norms = history.steps.numpy()[rows], {n: v.numpy()[rows] for n, v in history.norms.items()}

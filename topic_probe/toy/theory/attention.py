@@ -51,6 +51,13 @@ def attention_loss(
         beta: Attention to the same token relative to other topics, at least 0. Shapes broadcast.
         value: W_V by name, or any matrix over the token ids.
         scale: Factor on W_V; None takes the best factor for each (α, β).
+
+    Example:
+        >>> world, masking = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2), tp.Masking()
+        >>> uniform = tp.theory.attention_loss(world, masking, alpha=1.0, beta=1.0)
+        >>> least = tp.theory.value_loss(tp.theory.optimal_value(world, masking), world, masking)
+        >>> abs(float(uniform - least)) < 1e-12  # W_V of Theorem 2 under uniform attention
+        True
     """
     square, overlap = _prediction_moments(world, masking, _weights(alpha), _weights(beta), value)
     if scale is None:
@@ -67,7 +74,14 @@ def best_scale(
     beta: float | Float[Tensor, "*#grid"],
     value: ValueMatrix | Float[Tensor, "token token"] = "identity",
 ) -> Float64[Tensor, "*grid"]:
-    """The factor on W_V that makes :func:`attention_loss` smallest at each (α, β)."""
+    """The factor on W_V that makes :func:`attention_loss` smallest at each (α, β).
+
+    Example:
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> scale = tp.theory.best_scale(world, tp.Masking(), alpha=1.0, beta=1.0, value="blocks")
+        >>> round(float(scale), 6)  # an optimum is not improved by a factor
+        1.0
+    """
     square, overlap = _prediction_moments(world, masking, _weights(alpha), _weights(beta), value)
     return overlap / square
 
@@ -89,7 +103,12 @@ def attention_landscape(
 def weighted_mean(
     world: World, *, alpha: float | Float[Tensor, "*#grid"], beta: float | Float[Tensor, "*#grid"]
 ) -> Float64[Tensor, "*grid"]:
-    """(v − 1)/v · α + β/v, the mean attention to the words of the query's topic relative to other topics."""
+    """(v − 1)/v · α + β/v, the mean attention to the words of the query's topic relative to other topics.
+
+    Example:
+        >>> float(tp.theory.weighted_mean(tp.World(words_per_topic=10), alpha=2.0, beta=7.0))  # (9 · 2 + 7) / 10
+        2.5
+    """
     v = world.words_per_topic
     return ((v - 1) * _weights(alpha) + _weights(beta)) / v
 
@@ -115,7 +134,16 @@ class AttentionBounds:
 
 
 def attention_bounds(world: World, masking: Masking) -> AttentionBounds:
-    """The interval (λ1 (τ − 1), λ2 T) of Theorem 3, with the assumptions that do not hold."""
+    """The interval (λ1 (τ − 1), λ2 T) of Theorem 3, with the assumptions that do not hold.
+
+    Example:
+        >>> world = tp.World(n_topics=10, words_per_topic=10, topics_per_document=3)
+        >>> bounds = tp.theory.attention_bounds(world, tp.Masking(p_mask=0.25, p_keep=0.2, p_random=0.2))  # a = 0.8
+        >>> round(bounds.lower, 6), round(bounds.upper, 6)  # λ1 = 0.6375, λ2 = 1700
+        (1.275, 17000.0)
+        >>> bounds.unmet
+        ()
+    """
     tau = _required_uniform_topics(world, "the interval of Theorem 3")
     p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
     a, replaced = masking.genuine_share, p_mask * masking.p_random
@@ -164,6 +192,12 @@ def optimal_attention(
     log β; a weight whose best value is 0 comes out as a very small number. With Theorem 2's matrix the optimum has
     β = 1: only a query that shows ``[MASK]`` sees β by itself, and for it uniform attention already
     predicts p.
+
+    Example:
+        >>> world = tp.World(n_topics=10, words_per_topic=10, topics_per_document=4)
+        >>> best = tp.theory.optimal_attention(world, tp.Masking())
+        >>> round(best.beta, 6), best.weighted_mean in tp.theory.attention_bounds(world, tp.Masking())
+        (1.0, True)
     """
 
     def loss(logs: Tensor) -> Tensor:

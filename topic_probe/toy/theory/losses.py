@@ -64,6 +64,14 @@ def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss
         masking: The masking scheme.
         regime: One of embedding, value, full, attention, keys, two-stage.
         loss: Squared distance to the one-hot vector, or cross-entropy in nats.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
+        >>> tp.theory.loss_floor(world, tp.Masking(), regime="value").value  # two equally likely words: 1 − ½
+        0.5
+        >>> floor = tp.theory.loss_floor(world, tp.Masking(), regime="value", loss="cross_entropy")
+        >>> round(floor.value, 6), floor.kind  # ln 2
+        (0.693147, 'infimum')
     """
     check_value("regime", regime, RegimeName)
     _require_disjoint(world)
@@ -215,6 +223,14 @@ def bayes_loss(
     topics only the loss *in excess* of a predictor that knows θ is estimated, because that
     predictor's own loss is known (:func:`loss_floor`). Both make the error small.
     NaN where no document has a masked position; the errors are NaN with a single document.
+
+    Example:
+        >>> import torch
+        >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
+        >>> masking, generator = tp.Masking(p_keep=0.0, p_random=0.0), torch.Generator().manual_seed(0)
+        >>> best = tp.theory.bayes_loss(world, masking, n_documents=20, generator=generator)
+        >>> round(best.squared, 6), round(best.cross_entropy, 6)  # the topic is seen, which of its two words is not
+        (0.5, 0.693147)
     """
     if n_documents < 1 or batch_size < 1:
         raise ValueError(f"n_documents and batch_size must be at least 1, got {n_documents} and {batch_size}")

@@ -73,6 +73,17 @@ def bayes_predictor(world: World, masking: Masking, batch: MaskedBatch) -> Bayes
         world: The distribution the documents come from.
         masking: The scheme they were corrupted with.
         batch: The corrupted documents, each of at most 1,000 shown words.
+
+    Example:
+        >>> import torch
+        >>> from topic_probe.toy.masking import MaskedBatch
+        >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
+        >>> words, mask = torch.tensor([[2, 1, 1]]), torch.ones(1, 3, dtype=torch.bool)
+        >>> chosen = torch.tensor([[True, False, False]])
+        >>> batch = MaskedBatch(shown=words.masked_fill(chosen, 0), target=words, mask=mask, chosen=chosen)
+        >>> prediction = tp.theory.bayes_predictor(world, tp.Masking(p_random=0.0), batch)
+        >>> prediction.probabilities.tolist()  # another word of topic 0
+        [[0.0, 0.5, 0.5, 0.0, 0.0]]
     """
     n = world.n_words
     chosen = batch.chosen.cpu()

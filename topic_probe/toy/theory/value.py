@@ -60,6 +60,15 @@ def optimal_value_constants(world: World, masking: Masking) -> ValueConstants:
 
     Undefined (ValueError) where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for
     worlds with ``word_probabilities``, whose optimum has no three-valued form.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> masking = tp.Masking(p_mask=0.2, p_keep=0.0, p_random=0.0)  # a = 0.8
+        >>> constants = tp.theory.optimal_value_constants(world, masking)
+        >>> [round(number, 6) for number in (constants.c1, constants.c2, constants.c3)]
+        [0.0, 4.0, 1.25]
+        >>> round(constants.different_topic, 6), round(constants.same_topic, 6)  # −c3 / (c2² + n), and c3 / v more
+        (-0.0625, 0.5625)
     """
     if world.word_probabilities is not None:
         raise ValueError(
@@ -92,6 +101,12 @@ def optimal_value(world: World, masking: Masking) -> Float64[Tensor, "token toke
     This is the minimiser of :func:`value_loss` with the smallest Frobenius norm. For the paper's worlds it is
     Theorem 2's closed form, which holds for LDA as well; where words are unequally likely, topics overlap, or
     all documents are alike (one topic, or τ = T), it is computed from the pseudo-inverse.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> W = tp.theory.optimal_value(world, tp.Masking(p_mask=0.2, p_keep=0.0, p_random=0.0))
+        >>> [round(number, 6) for number in W[1].tolist()]  # what word 1 gets from [MASK] and from words 1 to 4
+        [0.25, 0.5625, 0.5625, -0.0625, -0.0625]
     """
     if world.word_probabilities is None and world.documents_vary and masking.mask_share > 0:
         constants, size = optimal_value_constants(world, masking), world.words_per_topic
@@ -126,6 +141,14 @@ def value_loss(
         world: The distribution of documents.
         masking: The masking scheme.
         bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
+        >>> W = tp.theory.optimal_value(world, tp.Masking())
+        >>> round(float(tp.theory.value_loss(W, world, tp.Masking())), 6)  # one of two equally likely words: 1 − ½
+        0.5
+        >>> round(float(tp.theory.value_loss(0 * W, world, tp.Masking())), 6)  # predicting nothing
+        1.0
     """
     check_over_tokens(W, world)
     wanted, moments = original_frequencies(world), world.topic_moments
@@ -137,7 +160,14 @@ def value_loss(
 
 
 def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
-    """b_pred of Theorem 1, which takes away what random words add: −p_m p_r / (a n) for words, 0 for ``[MASK]``."""
+    """b_pred of Theorem 1, which takes away what random words add: −p_m p_r / (a n) for words, 0 for ``[MASK]``.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> masking = tp.Masking(p_mask=0.5, p_keep=0.0, p_random=0.5)  # −¼ / (½ · 4) for each word
+        >>> tp.theory.embedding_bias(world, masking).tolist()
+        [0.0, -0.125, -0.125, -0.125, -0.125]
+    """
     share = masking.random_share(world) / _required_genuine_share(masking)
     bias = torch.full((world.n_words + 1,), -share, dtype=torch.float64)
     bias[0] = 0
@@ -150,6 +180,12 @@ def realisable_embedding(world: World, masking: Masking) -> Float64[Tensor, "d_m
     The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
     for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
     the square of m/a by that.
+
+    Example:
+        >>> world, masking = tp.World(n_topics=2, words_per_topic=2), tp.Masking()
+        >>> W_E = tp.theory.realisable_embedding(world, masking)
+        >>> tp.theory.check_theorem1(W_E.T @ W_E, world, masking).worst < 1e-12
+        True
     """
     scale = torch.full((world.n_words + 1,), 1 / sqrt(_required_genuine_share(masking)), dtype=torch.float64)
     scale[0] = 0
@@ -205,6 +241,14 @@ def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: Masking
 
     The conditions describe *all* minimisers where documents vary, under uniform topics with τ < T and under
     LDA alike. Where all documents are alike they are sufficient only.
+
+    Example:
+        >>> world, masking = tp.World(n_topics=2, words_per_topic=2), tp.Masking()
+        >>> optimum = tp.theory.optimal_value(world, masking)
+        >>> round(tp.theory.check_lemma1(optimum, world, masking).relative, 6)
+        0.0
+        >>> round(tp.theory.check_lemma1(0 * optimum, world, masking).relative, 6)
+        1.0
     """
     constants = optimal_value_constants(world, masking)
     return _check(W, world, constants, mask_target=-constants.c1)

@@ -1,0 +1,50 @@
+"""The examples in docstrings are run as they stand there."""
+
+import ast
+import doctest
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import topic_probe as tp
+
+ROOT = Path(tp.__file__).parent
+
+
+def documented(node, name):
+    """Every docstring in a syntax tree with the dotted name of what it is of."""
+    yield name, ast.get_docstring(node) or ""
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            yield from documented(inner, f"{name}.{inner.name}".lstrip("."))
+
+
+def examples():
+    """Module and dotted name in it of everything in the package whose docstring has an example."""
+    for path in sorted(ROOT.rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        for name, text in documented(ast.parse(path.read_text(encoding="utf-8")), ""):
+            if ">>>" in text:
+                yield module, name
+
+
+EXAMPLES = list(examples())
+
+
+@pytest.mark.parametrize(("module", "name"), EXAMPLES, ids=[name or module for module, name in EXAMPLES])
+def test_an_example_gives_what_its_docstring_says(module, name):
+    documented = reduce(getattr, name.split(".") if name else [], import_module(module))
+    finder = doctest.DocTestFinder(recurse=False)
+    (example,) = finder.find(documented, name or module, globs={"tp": tp})
+    printed = []
+    result = doctest.DocTestRunner(verbose=False).run(example, out=printed.append)
+    assert result.attempted
+    assert not result.failed, "".join(printed)
+
+
+def test_what_most_people_begin_with_has_an_example():
+    shown = {name.split(".")[0] for _, name in EXAMPLES}
+    begun_with = "Topics Corpus World Masking Contrast encode_texts measure_attention train_toy load_report"
+    assert set(begun_with.split()) <= shown
