@@ -19,6 +19,7 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, SAME_WORD, SourceSums
 from topic_probe.measure.units import Units
+from topic_probe.measure.words import LabelledWords
 from topic_probe.text.documents import Counts
 from topic_probe.topics import Topics
 
@@ -210,14 +211,17 @@ class Sinks:
 class Null:
     """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
 
-    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Where forms of
-    a word have different topics, its k-th form is given those of the k-th form of the other word, counted round.
+    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes.
     """
 
     def __init__(self, topics: Topics, n_permutations: int, seed: int, n_cells: int) -> None:
         shape = (n_cells, n_permutations)
         self.sums = {"null": np.zeros(shape), "n_null": np.zeros(shape)}
-        self.groups = _permuted_groups(topics, n_permutations, seed)
+        words = LabelledWords(topics, torch.arange(len(topics.words)))
+        # Every permutation: which word's topics each word is given.
+        order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
+        order = np.random.default_rng(seed).permuted(order, axis=0)
+        self.groups = torch.from_numpy(words.groups_given(order))
         self.words, self.shared = topics.words, topics.shared
         self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
 
@@ -245,20 +249,6 @@ class Null:
         of_query = self.groups[torch.searchsorted(self.words, query), part]
         of_key = self.groups[torch.searchsorted(self.words, key), part]
         return of_query == of_key if self.disjoint else self.shared[of_query.long(), of_key.long()]
-
-
-def _permuted_groups(topics: Topics, n_permutations: int, seed: int) -> Tensor:
-    """For every entry and permutation, a group of words with the same topics."""
-    groups, form = topics.group_of_word.numpy().astype(np.int32), topics.form_of_word.numpy()
-    n_entries, by_form = np.bincount(form), np.argsort(form, kind="stable")
-    first = np.cumsum(n_entries) - n_entries
-    number = np.empty_like(form)  # of an entry among the forms of its word
-    number[by_form] = np.arange(len(form)) - first[form[by_form]]
-    generator = np.random.default_rng(seed)
-    words = np.arange(len(n_entries), dtype=np.int32)[:, None]
-    given = generator.permuted(np.tile(words, (1, n_permutations)), axis=0)[form]
-    entries = by_form[first[given] + number[:, None] % n_entries[given]]
-    return torch.from_numpy(groups[entries])
 
 
 def relative_to_uniform(

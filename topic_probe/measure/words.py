@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
@@ -119,8 +119,8 @@ class LabelledWords:
         return sums.view(*shape, *values.shape[1:])
 
     def groups_given(
-        self, other: Int64[np.ndarray, "form *permutation"]
-    ) -> Int64[np.ndarray, "word *permutation"]:
+        self, other: Int[np.ndarray, "form *permutation"]
+    ) -> Int32[np.ndarray, "word *permutation"]:
         """The groups of entries if every word were given the topics of another word.
 
         Where forms have different topics, the k-th form of a word is given those of the other's k-th, counted round.
@@ -132,7 +132,8 @@ class LabelledWords:
         number[by_form] = np.arange(len(form)) - first[form[by_form]]
         given = other[form]
         number = number.reshape(-1, *(1 for _ in given.shape[1:]))
-        return np.asarray(self.group.numpy()[by_form[first[given] + number % n_forms[given]]])
+        groups = self.group.numpy().astype(np.int32)
+        return np.asarray(groups[by_form[first[given] + number % n_forms[given]]])
 
     def both_ends(
         self,
@@ -185,7 +186,7 @@ class LabelledWords:
 
 
 def pairs_of_labels(
-    labels: Int64[np.ndarray, " word"],
+    labels: Int[np.ndarray, " word"],
     first: Int64[np.ndarray, " block"],
     second: Int64[np.ndarray, " block"],
 ) -> tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]:
