@@ -457,6 +457,34 @@ def test_rows_that_do_not_sum_to_one_are_an_error_that_names_the_place(topics):
     assert np.isfinite(report.heads.ratio).all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "off", "refused"),
+    [
+        (torch.float64, 5e-7, False),
+        (torch.float64, 2e-6, True),
+        (torch.float32, 5e-4, False),
+        (torch.float32, 2e-3, True),
+        (torch.bfloat16, 0.15, True),
+    ],
+)
+def test_rows_may_miss_one_by_the_rounding_of_their_precision_and_no_more(dtype, off, refused, topics):
+    model = with_pattern(lambda pattern: pattern * (1 + off), lambda: bert().to(dtype))
+    if not refused:
+        assert np.isfinite(tp.measure_attention(model, topics, some_documents()).heads.ratio).all()
+        return
+    with pytest.raises(ValueError, match=r"hook_pattern sums to 1\.\d+ instead of 1"):
+        tp.measure_attention(model, topics, some_documents())
+
+
+def test_a_report_says_of_how_many_documents_every_token_was_taken_as_a_word(topics):
+    ids = [torch.tensor(document) for document in some_documents(9)]
+    seen = [tp.Document(document, torch.arange(len(document))) for document in ids[:3]]
+    report = tp.measure_attention(bert(), topics, [*seen, *ids[3:]])
+    assert report.provenance["without_words"] == 6
+    assert "every token of 6 documents was taken as a word" in repr(report)
+    assert "taken as a word" not in repr(tp.measure_attention(bert(), topics, seen))
+
+
 def test_documents_without_topic_words_give_nan_with_a_warning_and_are_counted(topics):
     with pytest.warns(UserWarning, match="none of the 3 documents holds a word of any topic"):
         report = tp.measure_attention(bert(), topics, [[40, 41], [42], [43, 44, 45]])

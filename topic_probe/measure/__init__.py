@@ -1,1 +1,12 @@
-"""Analyzers: each report stands beside the function that returns it."""
+"""What any model can be asked: each measurement is a function and the frozen report that it returns.
+
+Documents go one way: `engine` takes them in batches through a reader (`patterns` scores attention, `states` the states
+of layers) between their words (`units`) into `accumulators`, small objects with named sums; `checkpoint` saves these,
+`processes` adds up those of several processes, and `options` has what measurements share. On it stand `attention`,
+`pairs` (sums by class of the pair) with `matched`, and the states in `embeddings`; `text_attention` reads one text.
+Words by themselves (`words`, `matrix`) need no documents: `embeddings`, `weights`.
+
+What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to
+`measure_attention`. A new measurement is a module with its function, its accumulators and its report; CONTRIBUTING.md
+shows one of each.
+"""

@@ -1,0 +1,254 @@
+"""What adds up: every accumulator with scores that were written down by hand."""
+
+import re
+from pathlib import Path
+
+import many_processes
+import numpy as np
+import pytest
+import torch
+
+import topic_probe as tp
+from topic_probe.contrast import relations
+from topic_probe.measure.accumulators import (
+    DISTANCE_BINS,
+    Distances,
+    Null,
+    Relations,
+    Rows,
+    Scores,
+    Sinks,
+)
+from topic_probe.measure.pairs import Classes, PairTable, pair_codes
+from topic_probe.measure.units import Units
+
+TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
+# Two heads, three words: two fruits and a tool, at positions 1, 3 and 7 of eight.
+TABLES = torch.tensor(
+    [[[1.0, 2, 3], [4, 5, 6], [7, 8, 9]], [[0.5, 1, 1], [2, 0, 0], [1, 1, 4]]], dtype=torch.float64
+)
+
+
+def words(entries, positions):
+    return Units.of_tokens(torch.tensor(entries), torch.tensor(positions))
+
+
+def scores(values=TABLES, entries=(5, 6, 10), positions=(1, 3, 7), *, topics=TOPICS, cells=(0, 1), rows=None):
+    units = words(entries, positions)
+    codes = relations(units.entries, units.entries, topics).long()
+    return Scores(77, 4, np.array(cells), values, codes, units, units, rows)
+
+
+def test_relations_keep_the_sums_of_every_source_by_relation():
+    by_relation = Relations()
+    by_relation.add(scores(cells=(1, 3)))
+    by_relation.add(scores(cells=(1, 3)))  # another document of the same source
+    keys, sums, counts = by_relation.by_source.rows()
+    assert keys.tolist() == [77]
+    # The diagonal; 5–6 and 6–5; all that involves 10.
+    expected = [[0, 0, 0], [1 + 5 + 9, 2 + 4, 3 + 6 + 7 + 8], [0, 0, 0], [4.5, 3, 3]]
+    np.testing.assert_allclose(sums[0], 2 * np.array(expected))
+    np.testing.assert_array_equal(counts[0], [[0, 0, 0], [6, 4, 8], [0, 0, 0], [6, 4, 8]])
+
+
+def test_a_document_without_words_is_a_source_without_pairs():
+    by_relation = Relations()
+    for accumulator in (by_relation, Distances(4), Sinks(4), Null(TOPICS, 3, 0, 4)):
+        accumulator.add(Scores.of_nothing(5, 4))
+        for name, values in accumulator.sums.items():
+            assert name == "by_source" or not values.any()
+    assert by_relation.by_source.rows()[0].tolist() == [5]
+    assert by_relation.by_source.rows()[1].shape == (1, 4, 3)
+
+
+@pytest.mark.parametrize("distance", [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 511, 512, 1023, 1024, 5000])
+def test_a_pair_is_in_the_bin_that_begins_at_or_before_its_distance(distance):
+    distances = Distances(1)
+    distances.add(scores(torch.ones(1, 2, 2), (5, 10), (3, 3 + distance), cells=(0,)))
+    [bin_] = np.flatnonzero(distances.sums["n_binned"][0, :, 2])
+    assert distances.sums["n_binned"][0, bin_, 2] == 2  # both directions
+    assert bin_ == 0 or DISTANCE_BINS[bin_ - 1] <= distance
+    assert bin_ == len(DISTANCE_BINS) or distance < DISTANCE_BINS[bin_]
+
+
+def test_distances_hold_the_sums_of_both_directions():
+    distances = Distances(4)
+    distances.add(scores())
+    binned, n_binned = distances.sums["binned"], distances.sums["n_binned"]
+    # Distances 2 (5–6), 4 (6–10) and 6 (5–10) are in the bins that begin at 2, 4 and 6.
+    np.testing.assert_allclose(binned[0, [0, 2, 4, 5]], [[15, 0, 0], [0, 6, 0], [0, 0, 14], [0, 0, 10]])
+    np.testing.assert_array_equal(n_binned[1, [0, 2, 4, 5]], [[3, 0, 0], [0, 2, 0], [0, 0, 2], [0, 0, 2]])
+    assert binned[2:].sum() == n_binned[2:].sum() == 0
+
+
+def test_sinks_are_taken_out_of_every_row_and_a_row_of_nothing_else_drops_out():
+    """Four keys, one of them special; a head gives it half of the first row, nothing, and all of the third."""
+    patterns = torch.tensor([[[0.1, 0.2, 0.2], [0.5, 0.25, 0.25], [0.0, 0.0, 0.0]]], dtype=torch.float64)
+    mass = torch.tensor([[0.5, 0.0, 1.0]], dtype=torch.float64)
+    visible, n_visible = torch.ones(3, 3, dtype=torch.bool), torch.full((3,), 4.0, dtype=torch.float64)
+    rows = Rows(patterns, visible, n_visible, torch.ones(3, dtype=torch.float64), mass)
+    sinks = Sinks(4)
+    sinks.add(scores(4 * patterns, cells=(2,), rows=rows))
+    assert sinks.sums["sink_mass"][2] == pytest.approx(1.5)
+    assert sinks.sums["n_rows"][2] == 3
+    # Rows become 0.2 0.4 0.4 and 0.5 0.25 0.25, relative to a third each.
+    expected = 3 * np.array([0.2 + 0.25, 0.4 + 0.5, 0.4 + 0.25])
+    np.testing.assert_allclose(sinks.sums["without_sinks"][2], expected)
+    np.testing.assert_array_equal(sinks.sums["n_without_sinks"][2], [2, 2, 2])
+
+
+def test_the_null_has_the_sums_of_pairs_that_share_a_permuted_topic():
+    null = Null(TOPICS, 60, seed=1, n_cells=4)
+    null.add(scores())
+    groups = dict(zip(TOPICS.words.tolist(), null.groups.tolist(), strict=True))
+    for permutation in range(60):
+        of = {word: groups[word][permutation] for word in (5, 6, 10)}
+        pairs = {(0, 1): of[5] == of[6], (0, 2): of[5] == of[10], (1, 2): of[6] == of[10]}
+        total = sum(TABLES[0, i, j] + TABLES[0, j, i] for (i, j), shared in pairs.items() if shared)
+        assert null.sums["null"][0, permutation] == pytest.approx(float(total))
+        assert null.sums["n_null"][1, permutation] == 2 * sum(pairs.values())
+
+
+def topics_with_forms(texts, topic):
+    names = tuple(dict.fromkeys(topic))
+    membership = torch.tensor([[name == one for name in names] for one in topic])
+    words = torch.arange(len(texts))
+    return tp.Topics(names=names, vocabulary_size=20, words=words, membership=membership, texts=tuple(texts))
+
+
+def test_the_null_moves_the_forms_of_a_word_together_and_keeps_the_number_of_words_of_every_topic():
+    texts = ["war", "War", " war", "army", "Army", "song", "band", "guitar"]
+    topics = topics_with_forms(texts, ["war"] * 5 + ["music"] * 3)
+    null = Null(topics, 300, seed=0, n_cells=1)
+    groups = null.groups.numpy()
+    assert (groups[0] == groups[1]).all()
+    assert (groups[0] == groups[2]).all()
+    assert (groups[3] == groups[4]).all()
+    by_word = groups[[0, 3, 5, 6, 7]]
+    assert (np.sort(by_word, axis=0) == np.array([[0], [0], [1], [1], [1]])).all()
+    # Every pair of words is as likely to share a topic: 1 + 3 of 10 pairs.
+    assert (by_word[0] == by_word[1]).mean() == pytest.approx(0.4, abs=0.1)
+
+
+def test_where_forms_have_different_topics_each_is_given_those_of_the_form_with_its_number():
+    topics = topics_with_forms(
+        ["may", "May", "MAY", "june", "June"], ["verb", "month", "month", "month", "name"]
+    )
+    groups = Null(topics, 50, seed=3, n_cells=1).groups.numpy()
+    verb, month, name = topics.group_of_word[[0, 1, 4]].tolist()
+    moved = groups[3] == verb  # whether june was given the topics of may
+    assert 0 < moved.sum() < 50
+    assert (groups[:, moved] == np.array([[month], [name], [month], [verb], [month]])).all()
+    assert (groups[:, ~moved] == topics.group_of_word.numpy()[:, None]).all()
+
+
+def test_pairs_of_forms_of_one_word_are_never_in_the_null():
+    topics = topics_with_forms(["war", "War", "song"], ["war", "war", "music"])
+    null = Null(topics, 40, seed=0, n_cells=4)
+    null.add(scores(entries=(0, 1, 2), topics=topics))
+    assert set(null.sums["n_null"][0].tolist()) <= {0.0}  # two words in two topics never share one
+
+
+def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
+    """Pairs of fruits are class 0, all others class 1; pairs further apart than three positions have a bin."""
+    is_fruit = TOPICS.words < 10
+    fruits = is_fruit & is_fruit[:, None]
+    codes = pair_codes((~fruits).long(), fruits, ~fruits)
+    classes, table = Classes(TOPICS, codes, (4,), 4), PairTable(TOPICS, codes)
+    for accumulator in (classes, table):
+        accumulator.add(scores())
+    by_head = classes.by_head.reshape(4, 2, 2, 3)  # head, class, distance, place
+    assert by_head[0, 0, 0].tolist() == [0, 2 + 4, 0]
+    assert by_head[0, 1, 1].tolist() == [0, 0, 3 + 6 + 7 + 8]
+    assert by_head[0].sum() == 6 + 24
+    assert classes.n_by_head.reshape(4, 2, 2, 3)[1, 1, 1, 2] == 4
+    _, sums, counts = classes.by_source.rows()
+    np.testing.assert_allclose(sums[0].reshape(2, 2, 3)[0, 0, 1], 6 + 3)  # both heads
+    np.testing.assert_array_equal(counts[0].reshape(2, 2, 3)[1, 1, 2], 8)
+    place = {word: number for number, word in enumerate(TOPICS.words.tolist())}
+    assert table.sums["table"][place[5], place[6]] == 2 + 1
+    assert table.both("table")[place[5], place[6]] == table.both("table")[place[6], place[5]] == 2 + 1 + 4 + 2
+    assert table.both("n_table")[place[10], place[5]] == 4
+
+
+def test_units_of_several_pieces_are_members_of_one_word():
+    units = Units(
+        torch.tensor([20, 5]), torch.tensor([0, 2]), torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1])
+    )
+    assert units.membership.tolist() == [[1, 1, 0], [0, 0, 1]]
+
+
+# --- what a user writes -----------------------------------------------------------------------------
+
+
+def example():
+    """The names that the lines in CONTRIBUTING.md make, and how many they are."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names = {"model": many_processes.model(), "topics": many_processes.topics(), "documents": DOCUMENTS}
+    exec(code, names)
+    return names, len(code.strip().splitlines())
+
+
+DOCUMENTS = many_processes.documents(30)
+
+
+def attention_to_the_one_before(documents):
+    """Sums and counts of every head from Hugging Face's own attention, pair by pair."""
+    model, lists = many_processes.model(), many_processes.TOPICS.values()
+    model.set_attn_implementation("eager")
+    sums, n = np.zeros(4), 0
+    for document in documents:
+        with torch.no_grad():
+            layers = model(input_ids=torch.tensor([document]), output_attentions=True).attentions
+        pattern = torch.cat([layer[0] for layer in layers]).numpy()
+        for place in range(1, len(document)):
+            one, other = document[place - 1], document[place]
+            if one != other and any(one in words and other in words for words in lists):
+                sums += pattern[:, place, place - 1] * len(document)
+                n += 1
+    return sums, n
+
+
+def test_the_accumulator_in_the_guide_has_twenty_lines_and_gives_what_a_double_loop_gives(capsys):
+    names, n_lines = example()
+    assert n_lines <= 20
+    sums, n = attention_to_the_one_before(DOCUMENTS)
+    assert n > 20
+    np.testing.assert_allclose(names["neighbours"].sums["attention"], sums, rtol=1e-9)
+    np.testing.assert_array_equal(names["neighbours"].sums["pairs"], n)
+    assert f"{sums[0] / n:.4f}" in capsys.readouterr().out
+
+
+def test_sums_of_a_users_accumulator_are_taken_up_after_an_interruption_and_belong_to_it(tmp_path):
+    neighbours = example()[0]["Neighbours"]
+    options = {"batch_size": 1, "checkpoint": tmp_path, "checkpoint_every": 0.0}
+
+    def until_interrupted():
+        yield from many_processes.documents(90)[:45]
+        raise KeyboardInterrupt
+
+    def measured(documents, accumulators):
+        tp.measure_attention(
+            many_processes.model(), many_processes.topics(), documents, accumulators=accumulators, **options
+        )
+
+    first, second = neighbours(4), neighbours(4)
+    measured(until_interrupted(), [first])
+    measured(many_processes.documents(90), [second])
+    sums, n = attention_to_the_one_before(many_processes.documents(90))
+    assert 0 < first.sums["pairs"][0] < n
+    np.testing.assert_allclose(second.sums["attention"], sums, rtol=1e-9)
+    with pytest.raises(ValueError, match="belongs to another measurement, which differs in accumulators"):
+        measured(many_processes.documents(90), [])
+
+
+def test_two_accumulators_of_one_class_keep_their_sums_apart(tmp_path):
+    neighbours = example()[0]["Neighbours"]
+    both = [neighbours(4), neighbours(4)]
+    for _ in range(2):  # the second time from the checkpoint
+        tp.measure_attention(
+            many_processes.model(), many_processes.topics(), DOCUMENTS, accumulators=both, checkpoint=tmp_path
+        )
+    np.testing.assert_array_equal(both[0].sums["pairs"], both[1].sums["pairs"])
+    assert both[0].sums["pairs"][0] == attention_to_the_one_before(DOCUMENTS)[1]
