@@ -1,7 +1,7 @@
 """How sure a number is: resampling, intervals, permutation p-values, false discovery rates. Plain numpy and scipy."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -61,6 +61,22 @@ def split_halves(strata: Int64[np.ndarray, "word"], *, seed: int) -> Int64[np.nd
     halves = np.empty(len(strata), dtype=np.int64)
     halves[order] = np.arange(len(strata)) % 2
     return halves
+
+
+class Ends(NamedTuple):
+    """What words add to sums over all ordered pairs of words, as either end, apart by the half of the other word.
+
+    Attributes:
+        same: summed scores with the other words of the same topic.
+        n_same: numbers of these pairs.
+        different: summed scores with words of other topics.
+        n_different: numbers of these pairs.
+    """
+
+    same: Float64[np.ndarray, "half word item"]
+    n_same: Float64[np.ndarray, "half word"]
+    different: Float64[np.ndarray, "half word item"]
+    n_different: Float64[np.ndarray, "half word"]
 
 
 def word_interval(

@@ -32,7 +32,7 @@ from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_wo
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide, no_interval_reason, word_interval
+from topic_probe.uncertainty import Ends, divide, no_interval_reason, word_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,13 +292,8 @@ def head_ends(
     P: Float64[Tensor, "head d_model d_head"],
     Q: Float64[Tensor, "head d_model d_head"],
     half: Int64[Tensor, " form"],
-) -> tuple[
-    Float64[np.ndarray, "half form head"],
-    Float64[np.ndarray, "half form"],
-    Float64[np.ndarray, "half form head"],
-    Float64[np.ndarray, "half form"],
-]:
-    """For every word, its summed scores and numbers of pairs at either end, as `word_interval` wants them."""
+) -> Ends:
+    """What every word adds to all pairs: what `word_interval` wants, of each head."""
     words, forms = moments.words, moments.words.form_pairs
     ends = torch.zeros(2, words.n_forms, 2, len(P), dtype=torch.float64)  # relation, form, half, head
     own = torch.zeros(len(words), len(P), dtype=torch.float64)
@@ -313,9 +308,7 @@ def head_ends(
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
                 # Half of it, because a pair is met from both of its ends.
                 ends[relation, ..., head] += words.by_form(torch.einsum("wd,whd->wh", near, partners)) / 2
-    same, different = words.both_ends(ends, own, of_forms, half).numpy()
-    n_same, n_different = words.end_counts(half).numpy()
-    return same, n_same, different, n_different
+    return words.ends(ends, own, of_forms, half)
 
 
 def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from topic_probe.contrast import PairSums
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import split_halves
+from topic_probe.uncertainty import Ends, split_halves
 
 SCORES = ("cosine", "dot")
 
@@ -135,36 +135,44 @@ class LabelledWords:
         groups = self.group.numpy().astype(np.int32)
         return np.asarray(groups[by_form[first[given] + number % n_forms[given]]])
 
-    def both_ends(
+    def ends(
+        self,
+        sums: Float64[Tensor, "2 form half item"],
+        own: Float64[Tensor, "word item"],
+        of_forms: Float64[Tensor, "item pair"],
+        half: Int64[Tensor, " form"],
+    ) -> Ends:
+        """What every word adds to all ordered pairs of different words.
+
+        Args:
+            sums: scores of its forms with all entries that share a topic with them, and with all that do not, apart by
+                the random half of the words that those are in.
+            own: scores of every entry with itself, which is no pair of different words,
+            of_forms: and of `form_pairs`, which are none either.
+            half: the half of every word.
+        """
+        ones = torch.ones(len(self), 1, dtype=torch.float64)
+        members = self.by_group(ones.squeeze(1), half[self.form])
+        mates = times_shared(self.topics.shared, members)
+        numbers = (mates[self.group], (members.sum(0) - mates)[self.group])
+        n_sums = torch.stack([self.by_form(part) for part in numbers]).unsqueeze(-1)
+        n_of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
+        same, different = self._less_one_word(sums, own, of_forms, half)
+        n_same, n_different = self._less_one_word(n_sums, ones, n_of_forms, half).squeeze(-1)
+        return Ends(*((2 * part).numpy() for part in (same, n_same, different, n_different)))
+
+    def _less_one_word(
         self,
         sums: Float64[Tensor, "2 form half item"],
         own: Float64[Tensor, "word item"],
         of_forms: Float64[Tensor, "item pair"],
         half: Int64[Tensor, " form"],
     ) -> Float64[Tensor, "2 half form item"]:
-        """For every word what it adds to all ordered pairs as either end: of the same topic, of different ones.
-
-        Args:
-            sums: scores of its forms with all entries that share a topic with them, and with all that do not, apart by
-                the random half of the words that those are in.
-            own: scores of every entry with itself, which is no pair of different words,
-            of_forms: and of `form_pairs`, which are none either; all of them are in the word's own half.
-            half: the half of every word.
-        """
+        """The sums without the pairs that are of one word, all of which are in the word's own half."""
         near, far = self.form_pair_sums(of_forms)
         one_word = torch.stack([self.by_form(own) + near.T, far.T])
         sums = sums - torch.einsum("rfi,fh->rfhi", one_word, F.one_hot(half, 2).double())
-        return 2 * sums.permute(0, 2, 1, 3)
-
-    def end_counts(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "2 half form"]:
-        """How many ordered pairs of the same topic, and of different ones, every word is either end of."""
-        ones = torch.ones(len(self), 1, dtype=torch.float64)
-        members = self.by_group(ones.squeeze(1), half[self.form])
-        mates = times_shared(self.topics.shared, members)
-        of_relations = (mates[self.group], (members.sum(0) - mates)[self.group])
-        sums = torch.stack([self.by_form(part) for part in of_relations]).unsqueeze(-1)
-        of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
-        return self.both_ends(sums, ones, of_forms, half).squeeze(-1)
+        return sums.permute(0, 2, 1, 3)
 
     def form_pair_sums(self, scores: Float64[Tensor, "*shape pair"]) -> Float64[Tensor, "2 *shape form"]:
         """Sums of scores of `form_pairs` by word: of pairs that share a topic, and of those that do not."""
@@ -412,19 +420,8 @@ def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, Pai
     return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
-def word_ends(
-    words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *, seed: int
-) -> tuple[
-    Float64[np.ndarray, "half form score"],
-    Float64[np.ndarray, "half form"],
-    Float64[np.ndarray, "half form score"],
-    Float64[np.ndarray, "half form"],
-]:
-    """For every word, what it contributes to all pairs: same-topic sums, counts, different-topic sums, counts.
-
-    Over both ends of ordered pairs, all forms of the word together, apart by the random half of the words that the
-    other word is in, as `word_interval` wants them.
-    """
+def word_ends(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *, seed: int) -> Ends:
+    """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
     half, topics = words.halves(seed), words.topics
     n_groups, width = len(topics.group_topics), words.table.shape[1]
     sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2 * width)
@@ -444,6 +441,4 @@ def word_ends(
         words.by_form(scores), "form (score relation half) -> relation form half score", score=2, relation=2
     )
     own = torch.stack([torch.ones_like(squares), squares], 1)
-    same, different = words.both_ends(ends, own, of_forms, half).numpy()
-    n_same, n_different = words.end_counts(half).numpy()
-    return same, n_same, different, n_different
+    return words.ends(ends, own, of_forms, half)
