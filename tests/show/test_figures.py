@@ -12,6 +12,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from topic_probe import report as reports
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.embeddings import EmbeddingReport
@@ -586,6 +587,13 @@ def test_a_figure_loads_the_module_that_draws_it_and_no_other_room():
 def test_every_figure_is_found_by_its_name(name):
     assert name in dir(figures)
     assert getattr(figures, name).__doc__
+
+
+@pytest.mark.parametrize("kind", sorted(reports._MODULES))
+def test_the_main_figure_of_every_kind_of_report_is_one_of_the_figures(kind):
+    found = reports._class_of(kind, "the table of kinds has")
+    module, name = found.figure.split(":")
+    assert getattr(figures, name).__module__ == f"topic_probe.show.{module}"
 
 
 def test_a_figure_that_does_not_exist_is_an_attribute_error():

@@ -24,7 +24,7 @@ from topic_probe.topics.lists import by_topic
 from topic_probe.topics.models import kept_per_topic
 from topic_probe.topics.vocabulary import look_up, readable
 
-SAVED = Path(__file__).parent / "text" / "topics_schema1"
+SAVED = Path(__file__).with_name("topics_schema1")
 
 
 def sets_of(topics: Topics) -> dict[str, set[int]]:
