@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from real_text import minilm_folder
 from tokenizer_kinds import KINDS
 
 import topic_probe as tp
 from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.text.batches import token_batches
 
 # Every word once, so that a count of different words is one of tokens; some stand before punctuation, some are pieces.
 TEXT = "The army's band, (bandleader) and l'armée; don't soldier, I. included0"
@@ -50,3 +52,63 @@ def test_all_take_the_same_tokens_for_words(kind):
     options = {"min_documents": 1, "max_share": 1.0, "stop_words": (), "min_letters": 1, "passes": 1}
     fit = tp.fit_topics([document] * 2, tokenizer, n_topics=1, **options)
     assert fit.token_ids.tolist() == sorted(letters)
+
+
+LONG = " ".join(
+    ["the army of the bandleader lost; the band's song, the bandleaders' guitars and the president's troops"]
+    * 6
+)
+
+
+@pytest.mark.parametrize("max_length", [7, 16, 33])
+def test_a_long_text_is_cut_in_one_way_by_whoever_cuts_it(max_length):
+    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
+    stream = tp.Corpus.from_texts([LONG]).documents(tokenizer, max_length=max_length, long="chunk")
+    whole = tp.encode_texts([LONG], tokenizer)
+    options = {"max_length": max_length, "long": "chunk", "special_ids": tokenizer.all_special_ids}
+    cut_later = []
+    for batch in token_batches(whole, **options):
+        rows = zip(batch.ids, batch.word_index, batch.mask, batch.sources.tolist(), strict=True)
+        cut_later += [(ids[kept].tolist(), words[kept].tolist(), source) for ids, words, kept, source in rows]
+    cut_at_once = [(one.ids.tolist(), one.word_index.tolist(), one.source) for one in stream]
+    assert sorted(cut_later) == sorted(cut_at_once)
+    (beginning,) = tp.encode_texts([LONG], tokenizer, max_length=max_length)
+    assert (beginning.ids.tolist(), beginning.word_index.tolist(), beginning.source) == cut_at_once[0]
+    assert all(
+        ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id for ids, _, _ in cut_at_once
+    )
+
+
+def test_the_word_that_a_cut_leaves_of_a_longer_one_is_none():
+    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
+    assert tokenizer.tokenize("bandleaders") == ["band", "##leader", "##s"]
+    band = tokenizer.convert_tokens_to_ids("band")
+    for max_length in range(3, 40):
+        for document in tp.Corpus.from_texts([LONG]).documents(
+            tokenizer, max_length=max_length, long="chunk"
+        ):
+            whole = [
+                index == band and bool(flag) for index, flag in zip(document.ids, document.whole, strict=True)
+            ]
+            # A band that is a word is followed by its possessive, or by the end of the piece.
+            for place in np.flatnonzero(whole):
+                behind = tokenizer.convert_ids_to_tokens(int(document.ids[place + 1]))
+                assert behind in ("'", "[SEP]")
+                assert tokenizer.convert_ids_to_tokens(int(document.ids[place - 1])) in ("the", "[CLS]")
+
+
+def test_a_tokenizer_without_pre_tokenizer_has_the_same_pairs_from_texts_and_from_a_corpus():
+    tokenizer = KINDS["metaspace, never parted"]
+    texts = ["the army and the band", "army band soldier and the army"] * 3
+    size = max(tokenizer.get_vocab().values()) + 1
+    words = {"war": ["army", "and"], "music": ["band"]}
+    topics = tp.Topics.from_word_lists(words, tokenizer)
+    options = {"n_permutations": 0, "n_resamples": 0}
+    of_texts = tp.measure_attention(
+        small_bert(size), topics, tp.encode_texts(texts, tokenizer), **options
+    ).overall
+    stream = tp.Corpus.from_texts(texts).documents(tokenizer)
+    of_corpus = tp.measure_attention(small_bert(size), topics, stream, **options).overall
+    assert of_texts == of_corpus
+    assert of_corpus.n_same_topic > 0
+    assert of_corpus.n_different_topic > 0
