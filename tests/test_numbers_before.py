@@ -13,27 +13,35 @@ import pytest
 
 BEFORE = json.loads(Path(__file__).with_name("numbers_before.json").read_text())
 
-# Beginning of a name, or what it contains → why it moved.
-MOVED: dict[str, str] = {
-    ".interval": "the t quantile at which an interval ends is exact and no longer an expansion",
+# What a name begins with → why numbers of that name moved.
+MOVED = {
+    "text.attention": "a document that is too long is cut between two words, no longer within one",
+    "text.embeddings.layers": "a document that is too long is cut between two words, no longer within one",
+    "stream.attention": 'pieces end between words of the text ("U.S." is one), no longer between those of the tokenizer',
+    "chunk.attention": "every piece of a document has the model's special tokens around it, and ends between two words",
 }
+# The quantile of Student's t at which an interval ends is exact, and was an expansion: so much of an end at most.
+INTERVALS = 0.01
 
 
 def reason(name):
-    return next((why for part, why in MOVED.items() if part in name), None)
+    return next((begins for begins in MOVED if name.startswith(begins)), None)
 
 
 @pytest.mark.slow
 def test_no_number_moved_without_a_reason():
-    moved = {}
+    unexplained, explained = {}, set()
     for name, value in measured_numbers.numbers().items():
         now, before = (
-            np.array([float(x) for x in values]) for values in (measured_numbers.plain(value), BEFORE[name])
+            np.array([float(x) for x in part]) for part in (measured_numbers.plain(value), BEFORE[name])
         )
-        same = now.shape == before.shape and np.allclose(now, before, rtol=1e-9, atol=1e-12, equal_nan=True)
-        if not same:
-            moved[name] = "another shape" if now.shape != before.shape else np.nanmax(np.abs(now - before))
-    unexplained = {name: change for name, change in moved.items() if reason(name) is None}
+        allowed = INTERVALS if name.endswith(".interval") else 1e-9
+        if now.shape == before.shape and np.allclose(now, before, rtol=allowed, atol=1e-12, equal_nan=True):
+            continue
+        if (why := reason(name)) is None:
+            unexplained[name] = (
+                "another shape" if now.shape != before.shape else np.nanmax(np.abs(now - before))
+            )
+        explained.add(why)
     assert unexplained == {}
-    unused = [part for part in MOVED if not any(part in name for name in moved)]
-    assert unused == [], "these did not move: a reason too many"
+    assert explained == {*MOVED}, "something did not move, though there is a reason"
