@@ -37,6 +37,18 @@ def test_links_between_the_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_the_rooms_and_files_that_contributors_are_sent_to_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    package = Path(topic_probe.__file__).parent
+    named = set(re.findall(r"`([\w/]+(?:\.py|\.md|/))`", text))
+    assert [name for name in named if not any((base / name).exists() for base in (ROOT, package))] == []
+    rooms = {path.name + "/" for path in package.iterdir() if (path / "__init__.py").exists()}
+    tops = {path.stem for path in package.glob("*.py") if not path.stem.startswith("_")}
+    table = text.split("| room |")[1].split("\n\n")[0]
+    first_column = "".join(row.split("|")[1] for row in table.splitlines()[1:])
+    assert set(re.findall(r"`([\w/]+)`", first_column)) == rooms | tops
+
+
 def test_the_reference_is_that_of_the_docstrings():
     script = "import build_reference as b, sys; sys.stdout.buffer.write(b.reference().encode())"
     done = subprocess.run(
