@@ -17,7 +17,7 @@ BEFORE = json.loads(Path(__file__).with_name("numbers_before.json").read_text())
 MOVED = {
     "text.attention": "a document that is too long is cut between two words, no longer within one",
     "text.embeddings.layers": "a document that is too long is cut between two words, no longer within one",
-    "stream.attention": 'pieces end between words of the text ("U.S." is one), no longer between those of the tokenizer',
+    "stream.attention": 'pieces end between words of the text ("U.S." is one), not between those of the tokenizer',
     "chunk.attention": "every piece of a document has the model's special tokens around it, and ends between two words",
 }
 # The quantile of Student's t at which an interval ends is exact, and was an expansion: so much of an end at most.
