@@ -415,7 +415,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     """The null of one pass against a measurement for every permutation."""
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=VOCABULARY)
     documents, model = some_documents(6), gpt2()
-    reader = PatternReader(tp.open_model(model), topics, Patterns())
+    reader = PatternReader(capture.view(tp.open_model(model)), topics, Patterns())
     null = Null(topics, 5, seed=3, n_cells=reader.n_cells)
     for batch in token_batches(documents, batch_size=4):
         Engine(reader, [null]).add(batch)
@@ -560,7 +560,7 @@ def test_large_blocks_are_scored_in_parts(topics, monkeypatch):
 def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
     """Memory is flat: whatever the number of documents, no more than the limit of rows is kept."""
     monkeypatch.setattr(engine, "MAX_SOURCE_CELLS", 4 * 256)
-    reader = PatternReader(tp.open_model(bert()), topics, Patterns())
+    reader = PatternReader(capture.view(tp.open_model(bert())), topics, Patterns())
     sums = attention.AttentionSums.of(reader, topics, n_permutations=0, seed=0)
     pass_ = Engine(reader, list(vars(sums).values()))
     for batch in token_batches(some_documents(700, longest=30)):

@@ -141,8 +141,9 @@ def measure_attention(
     with joined(run.distributed) as processes:
         model = open_model(model)
         capture.check_topics(model, topics)
+        view = capture.view(model)
         reading = reading.of(model)
-        reader = PatternReader(model, topics, patterns, level=level, include_self=include_self)
+        reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
         sums = AttentionSums.of(reader, topics, permutations.n_permutations, intervals.seed)
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,

@@ -114,22 +114,22 @@ class Engine:
                 model does not know, and where so many documents have NaN that the model must be at fault.
         """
         model, topics = self.reader.view.model, self.reader.topics
-        share = documents
-        if processes.size > 1:
-            share = share_of(documents, processes, capture.pad_id(model))
-        facts = {**facts, **vars(reading), "topics": topics.fingerprint}
+        pad_id, vocabulary_size = capture.pad_id(model), capture.vocabulary_size(model)
+        share = documents if processes.size == 1 else share_of(documents, processes, pad_id)
+        checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
-            facts |= model_facts(model)
+            facts = {**facts, **vars(reading), "topics": topics.fingerprint, **model_facts(model)}
             processes.check_equal(facts)
-        checkpoint = None if run.checkpoint is None else Checkpoint(run, facts, share, processes)
+            if run.checkpoint is not None:
+                checkpoint = Checkpoint(run, facts, share, processes)
         if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
             batches = token_batches(
                 share,
                 batch_size=reading.batch_size,
                 max_length=reading.max_length,
                 long=reading.long,
-                pad_id=capture.pad_id(model),
-                vocabulary_size=capture.vocabulary_size(model),
+                pad_id=pad_id,
+                vocabulary_size=vocabulary_size,
                 special_ids=reading.special_ids or (),
                 keep=self._has_word if only_labelled else None,
                 counts=self.progress.counts,

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, SourceSums
+from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Scores, Sum
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
@@ -73,7 +74,7 @@ def attention_by_class(
     """
     with joined(run.distributed) as processes:
         reading = reading.of(model)
-        reader = PatternReader(model, words, patterns, include_self=False)
+        reader = PatternReader(capture.view(model), words, patterns, include_self=False)
         by_class = Classes(words, codes, distances, reader.n_cells)
         by_pair = PairTable(words, codes) if table else None
         accumulators: list[Accumulator] = [by_class] if by_pair is None else [by_class, by_pair]

@@ -45,14 +45,14 @@ class PatternReader:
 
     def __init__(
         self,
-        model: Any,
+        view: capture.View,
         topics: Topics,
         options: Patterns,
         *,
         level: Level = "token",
         include_self: bool = True,
     ) -> None:
-        self.view, self.topics, self.options = capture.view(model), topics, options
+        self.view, self.topics, self.options = view, topics, options
         self.level, self.include_self = level, include_self
         starts = np.cumsum([0, *self.view.n_heads])
         self.cells = [np.arange(start, stop) for start, stop in pairwise(starts)]  # of every site

@@ -41,7 +41,7 @@ def measure_states(
     """
     by_relation = Relations()
     facts = {"measurement": "states", "include_self": include_self, "limit": by_relation.by_source.limit}
-    engine = Engine(StateReader(model, topics, include_self=include_self), [by_relation])
+    engine = Engine(StateReader(capture.view(model), topics, include_self=include_self), [by_relation])
     progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
     if not len(by_relation.by_source):
         raise ValueError("no document is left to measure: there were none, or all were empty")
@@ -56,8 +56,8 @@ def measure_states(
 class StateReader:
     """Cosines and dot products between the states of words of one document, in this order for every layer."""
 
-    def __init__(self, model: Any, topics: Topics, *, include_self: bool) -> None:
-        self.view, self.topics, self.include_self = capture.view(model), topics, include_self
+    def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
+        self.view, self.topics, self.include_self = view, topics, include_self
 
     def units(self, batch: TokenBatch) -> list[Units]:
         """The words of every document."""

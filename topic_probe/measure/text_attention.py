@@ -138,8 +138,8 @@ def read_text_attention(
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
     capture.check_topics(model, topics)
-    reader = PatternReader(model, topics, Patterns(check_rows=check_rows), include_self=include_self)
-    view = reader.view
+    view = capture.view(model)
+    reader = PatternReader(view, topics, Patterns(check_rows=check_rows), include_self=include_self)
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
     shown: str = stacks[0] if stack is None else stack
     if shown not in stacks:
