@@ -149,9 +149,13 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, Any, Any]:
     topics = open_topics(parsed, model)
     if corpus is None:
         return model, topics, None
-    from topic_probe.lens.capture import context_length
+    from topic_probe.lens.capture import text_facts
 
-    return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=context_length(model))
+    return (
+        model,
+        topics,
+        documents_of(corpus, parsed, tokenizer_of(model), limit=text_facts(model).context_length),
+    )
 
 
 _SHOWN = (

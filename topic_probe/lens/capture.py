@@ -27,9 +27,7 @@ from topic_probe.lens.huggingface import (
     every_module,
     same_pattern,
 )
-from topic_probe.lens.sites import Inputs, Site, check_pattern
-from topic_probe.lens.sites import key_side as key_side
-from topic_probe.lens.sites import query_side as query_side
+from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 
@@ -145,7 +143,7 @@ class View:
     def _through_hooks(self, inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader) -> None:
         def read_rows(number: int, pattern: Tensor) -> None:
             site = self.sites[number]
-            index = rows[query_side(site)].to(pattern.device)
+            index = rows[SIDES[site.stack][0]].to(pattern.device)
             offsets = self._offsets(number, pattern, inputs)
             visible = visible_by_offset(index, inputs.masks(site)[1], offsets)
             # Document by document, whole rows are copied; one gather of them all would look up every single number.
@@ -326,7 +324,7 @@ def _shows_the_same(tap: Probe, host: Adapter, shown: Mapping[Site, Tensor], inp
     beside: dict[Site, Tensor] = {}
     every = {
         side: torch.arange(inputs.side(side)[0].shape[1], device=inputs.ids.device).expand(2, -1)
-        for side in {query_side(site) for site in shown}
+        for side in {SIDES[site.stack][0] for site in shown}
     }
     tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
     return all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items())
@@ -420,11 +418,6 @@ def huggingface_model(model: Any) -> Any:
     return adapter(model).inside
 
 
-def vocabulary_size(model: Any) -> int:
-    """Rows of the word embedding table."""
-    return adapter(model).word_embeddings().shape[0]
-
-
 def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabulary d_embed"]:
     """The raw word embedding table of a hooked model, detached; its width need not be the hidden size.
 
@@ -488,27 +481,40 @@ def hidden_states(model: Any, inputs: Inputs, read: StateReader) -> None:
         adapter(model).hidden_states(inputs, read)
 
 
-def special_ids(model: Any) -> set[int]:
-    """Ids of special tokens as far as the model's tokenizer or configuration tells; they have no topic."""
-    if (tokenizer := getattr(model, "tokenizer", None)) is not None:
-        return {index for index in tokenizer.all_special_ids if index is not None}
-    config = adapter(model).config
-    ids: set[int] = set()
-    for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
-        value = getattr(config, f"{name}_token_id", None)
-        ids.update(value if isinstance(value, list) else [] if value is None else [value])
-    return ids
+@dataclass(frozen=True)
+class TextFacts:
+    """What a hooked model takes as text, without being run.
+
+    Attributes:
+        vocabulary_size: rows of the word embedding table.
+        context_length: how many tokens the model can take; None where nothing limits it.
+        pad_id: what padding holds by the model's tokenizer or configuration; None where neither says.
+        special_ids: ids of special tokens as far as tokenizer or configuration tells; they have no topic.
+    """
+
+    vocabulary_size: int
+    context_length: int | None
+    pad_id: int | None
+    special_ids: frozenset[int]
 
 
-def pad_id(model: Any) -> int | None:
-    """What padding holds by the model's tokenizer or configuration; None where neither says."""
-    value = getattr(getattr(model, "tokenizer", None), "pad_token_id", None)
-    return value if value is not None else getattr(adapter(model).config, "pad_token_id", None)
-
-
-def context_length(model: Any) -> int | None:
-    """How many tokens a model can take; None where nothing limits it."""
-    return adapter(model).context_length()
+def text_facts(model: Any) -> TextFacts:
+    """What a hooked model takes as text."""
+    host, tokenizer = adapter(model), getattr(model, "tokenizer", None)
+    named: list[Any] = []
+    if tokenizer is not None:
+        named = tokenizer.all_special_ids
+    else:
+        for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
+            value = getattr(host.config, f"{name}_token_id", None)
+            named += value if isinstance(value, list) else [value]
+    pad_id = getattr(tokenizer, "pad_token_id", None)
+    return TextFacts(
+        vocabulary_size=host.word_embeddings().shape[0],
+        context_length=host.context_length(),
+        pad_id=getattr(host.config, "pad_token_id", None) if pad_id is None else pad_id,
+        special_ids=frozenset(index for index in named if index is not None),
+    )
 
 
 def check_topics(model: Any, topics: Topics) -> None:
@@ -518,7 +524,7 @@ def check_topics(model: Any, topics: Topics) -> None:
         ValueError: where sizes or tokenizers differ. Tables padded beyond the tokenizer's vocabulary are accepted where
             the topics were made with the tokenizer of this model, or with an unknown one of nearly that size.
     """
-    rows = vocabulary_size(model)
+    rows = adapter(model).word_embeddings().shape[0]
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is not None and topics.tokenizer_hash is not None:
         if tokenizer_hash(tokenizer) != topics.tokenizer_hash:

@@ -194,7 +194,7 @@ def check_model(model: Any) -> ModelCheck:
         vocabulary_size=table.shape[0],
         tokenizer_size=None if tokenizer is None else len(tokenizer),
         embedding_width=table.shape[1],
-        context_length=capture.context_length(model),
+        context_length=capture.text_facts(model).context_length,
         dtype=described["dtype"],
         device=described["device"],
         versions=(versions := {package: _version(package) for package in TESTED}),

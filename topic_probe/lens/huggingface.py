@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from topic_probe.lens.sites import TRIAL_TARGET, Inputs, Site, check_pattern, query_side, some_tokens
+from topic_probe.lens.sites import SIDES, TRIAL_TARGET, Inputs, Site, check_pattern, some_tokens
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
@@ -359,7 +359,7 @@ class _RowListener(Listener):
         shape: tuple[int, int],
     ) -> None:
         site = self.sites[self.calls.next(module)]
-        index = self.wanted_rows[query_side(site)].to(self.mask.device)
+        index = self.wanted_rows[SIDES[site.stack][0]].to(self.mask.device)
         visible = visible_keys(mask, len(index), *shape).to(index.device)
         self.read(site, rows_at(index), visible.gather(1, index[:, :, None].expand(-1, -1, shape[1])))
 

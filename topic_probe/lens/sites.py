@@ -43,7 +43,7 @@ class Inputs:
 
     def masks(self, site: Site) -> tuple[Bool[Tensor, "batch query"], Bool[Tensor, "batch key"]]:
         """Which queries and which keys of a site are real tokens."""
-        queries, keys = _SIDES[site.stack]
+        queries, keys = SIDES[site.stack]
         return self.side(queries)[1], self.side(keys)[1]
 
     def to(self, device: torch.device) -> "Inputs":
@@ -53,23 +53,13 @@ class Inputs:
         return Inputs(self.ids.to(device), self.mask.to(device), target_ids, target_mask)
 
 
-# Whose positions are queries and whose are keys, by stack.
-_SIDES = {
+SIDES = {
     "self": ("source", "source"),
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-
-
-def query_side(site: Site) -> str:
-    """Whose positions attend at a site: "source" or, in a decoder, "target"."""
-    return _SIDES[site.stack][0]
-
-
-def key_side(site: Site) -> str:
-    """Whose positions are attended to at a site: "source" or, within a decoder, "target"."""
-    return _SIDES[site.stack][1]
+"""Whose positions are queries and whose are keys, by stack."""
 
 
 def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> bool:

@@ -114,8 +114,8 @@ class Engine:
                 model does not know, and where so many documents have NaN that the model must be at fault.
         """
         model, topics = self.reader.view.model, self.reader.topics
-        pad_id, vocabulary_size = capture.pad_id(model), capture.vocabulary_size(model)
-        share = documents if processes.size == 1 else share_of(documents, processes, pad_id)
+        model_takes = capture.text_facts(model)
+        share = documents if processes.size == 1 else share_of(documents, processes, model_takes.pad_id)
         checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
             facts = {**facts, **vars(reading), "topics": topics.fingerprint, **model_facts(model)}
@@ -128,8 +128,8 @@ class Engine:
                 batch_size=reading.batch_size,
                 max_length=reading.max_length,
                 long=reading.long,
-                pad_id=pad_id,
-                vocabulary_size=vocabulary_size,
+                pad_id=model_takes.pad_id,
+                vocabulary_size=model_takes.vocabulary_size,
                 special_ids=reading.special_ids or (),
                 keep=self._has_word if only_labelled else None,
                 counts=self.progress.counts,

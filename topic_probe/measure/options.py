@@ -37,9 +37,10 @@ class Reading:
 
     def of(self, model: Any) -> "Reading":
         """The same with what the model says in place of what was left open, and no document longer than it can take."""
-        limit = capture.context_length(model)
+        model_takes = capture.text_facts(model)
+        limit = model_takes.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
-        specials = capture.special_ids(model) if self.special_ids is None else self.special_ids
+        specials = model_takes.special_ids if self.special_ids is None else self.special_ids
         return replace(self, max_length=longest, special_ids=sorted(set(specials)))
 
 

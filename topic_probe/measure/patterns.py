@@ -13,7 +13,7 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, relations
 from topic_probe.lens import capture
-from topic_probe.lens.sites import Site
+from topic_probe.lens.sites import SIDES, Site
 from topic_probe.measure.accumulators import Rows, Scores, relative_to_uniform
 from topic_probe.measure.engine import BROKEN, NO_WORD, PIECES, DocumentScores
 from topic_probe.measure.options import Patterns
@@ -98,8 +98,8 @@ class PatternReader:
 
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
             site = self.view.sites[number]
-            key = capture.key_side(site)
-            real = padded[capture.query_side(site)][1].to(rows.device)
+            query, key = SIDES[site.stack]
+            real = padded[query][1].to(rows.device)
             columns = padded[key][0].to(rows.device)
             blocks[number] = self._block(rows, visible, real, columns, special[key], site)
 
@@ -156,7 +156,7 @@ class PatternReader:
     ) -> Scores:
         """The scores of one document at sites that are alike."""
         site, parts = self.view.sites[sites[0]], [blocks[number] for number in sites]
-        query, key = units[capture.query_side(site)][row], units[capture.key_side(site)][row]
+        query, key = (units[side][row] for side in SIDES[site.stack])
         n, m = len(query.positions), len(key.positions)
         rows = Rows(
             torch.cat([block.patterns[row, :, :n, :m] for block in parts]),

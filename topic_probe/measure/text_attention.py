@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, relations
 from topic_probe.lens import capture
+from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import Patterns
@@ -144,13 +145,14 @@ def read_text_attention(
     shown: str = stacks[0] if stack is None else stack
     if shown not in stacks:
         raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
-    document, cut = _one_document(text_or_ids, tokenizer, max_tokens, capture.context_length(model))
+    model_takes = capture.text_facts(model)
+    document, cut = _one_document(text_or_ids, tokenizer, max_tokens, model_takes.context_length)
     batch = next(
         token_batches(
             [document],
-            pad_id=capture.pad_id(model),
-            vocabulary_size=capture.vocabulary_size(model),
-            special_ids=capture.special_ids(model),
+            pad_id=model_takes.pad_id,
+            vocabulary_size=model_takes.vocabulary_size,
+            special_ids=model_takes.special_ids,
         )
     )
     measured = _measured_heads(reader, batch, shown)
@@ -361,7 +363,7 @@ def _sides(
 ) -> tuple[_Side, _Side]:
     """The queries and the keys of a stack, each with the vocabulary entries that count there."""
     site = next(site for site in view.sites if site.stack == stack)
-    names = capture.query_side(site), capture.key_side(site)
+    names = SIDES[site.stack]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
     return side[names[0]], side[names[1]]
 
@@ -407,7 +409,7 @@ def _read_heads(
     inputs = view.inputs(batch.ids, batch.mask)
     everything = {
         side: torch.arange(inputs.side(side)[0].shape[1])[None]
-        for side in {capture.query_side(site) for site in view.sites}
+        for side in {SIDES[site.stack][0] for site in view.sites}
     }
     patterns: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 

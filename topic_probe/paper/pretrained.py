@@ -405,7 +405,9 @@ class _Texts:
     def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
         tokenizer = tokenizer_of(opened)
-        length = min(self._settings.length, capture.context_length(opened.model) or self._settings.length)
+        length = min(
+            self._settings.length, capture.text_facts(opened.model).context_length or self._settings.length
+        )
         key = digest([tokenizer_identity(tokenizer), length])
         if key not in self._done:
             if self._needs_hub and self._run.folder is None and not self._reachable():
