@@ -1,10 +1,10 @@
 """The command line: every command opens its inputs, calls one function of the package, and writes what comes back.
 
-A command line passes through `main` here to the file of its command (``fit-topics``: ``fit_topics.py``), which says
-what the command takes (``add_to``) and does it (``run``). `inputs` opens models, topics and texts by name, `options`
-makes options of the arguments of functions, which `signatures` reads off their source; `console` writes the answer.
+A command line passes through `main` here to the file of its command, which says what the command takes (``add_to``) and
+does it (``run``); small commands share one, `show`. `inputs` opens models, topics and texts by name, `options` makes
+options of the arguments of functions, which `signatures` reads off their source; `console` writes the answer.
 
-A new command is a file with these two functions and an entry in ``COMMANDS`` below. Its options are not declared: it
+A new command is two such functions and an entry in ``COMMANDS`` below. Its options are not declared: it
 names the functions that it calls, the arguments that it fills itself, and why others are left out (`options.Call`). An
 argument that a function gets is an option at once, with its default, its choices and its sentence.
 """
@@ -20,15 +20,18 @@ from typing import Any, NoReturn
 from topic_probe.cli.console import NAME, Console, only_answers_on_stdout, warn
 from topic_probe.cli.options import Parser, add_parser
 
-# Command → what it does, in the list of commands and on its own page.
+# Command → what gives it its options (file:function), and what it does, in the list of commands and on its own page.
 COMMANDS = {
-    "measure": "same-topic against different-topic attention, embeddings or weights of a model",
-    "show": "show the attention of a model in a text, coloured by topic, as a page",
-    "fit-topics": "fit topics (LDA) to texts, in the tokens of a model",
-    "train": "train the toy transformer of the paper",
-    "reproduce": "reproduce the paper: claim, measured, paper, verdict",
-    "report": "turn saved results into one self-contained page",
-    "check": "say what can be measured of a model, and whether to trust it",
+    "measure": (
+        "measure:add_to",
+        "same-topic against different-topic attention, embeddings or weights of a model",
+    ),
+    "show": ("show:add_show", "show the attention of a model in a text, coloured by topic, as a page"),
+    "fit-topics": ("fit_topics:add_to", "fit topics (LDA) to texts, in the tokens of a model"),
+    "train": ("train:add_to", "train the toy transformer of the paper"),
+    "reproduce": ("reproduce:add_to", "reproduce the paper: claim, measured, paper, verdict"),
+    "report": ("show:add_report", "turn saved results into one self-contained page"),
+    "check": ("show:add_check", "say what can be measured of a model, and whether to trust it"),
 }
 
 _DESCRIPTION = (
@@ -52,12 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsed = build_parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why, or printed the help
         return stop.code if isinstance(stop.code, int) else USAGE
+    # Of several processes that torchrun has started only the first one answers.
+    rank = int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
     with only_answers_on_stdout(debug=parsed.debug) as answers:
         parsed.console = Console(
             answers,
             json=parsed.json,
             progress=sys.stderr.isatty() if parsed.progress is None else parsed.progress,
-            silent=_rank() > 0,
+            silent=rank > 0,
         )
         try:
             return int(parsed.run(parsed))
@@ -71,14 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             if parsed.debug:
                 sys.excepthook(type(error), error, error.__traceback__)
-            if type(error).__name__ != "OtherProcessError" or _rank() == 0:
-                warn(_message(error), f"process {_rank()}: error" if _rank() else "error")
+            if type(error).__name__ != "OtherProcessError" or rank == 0:
+                warn(_message(error), f"process {rank}: error" if rank else "error")
             return FAILED
-
-
-def _rank() -> int:
-    """Which of several processes this is that torchrun has started; only the first one answers."""
-    return int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
 
 
 def _message(error: BaseException) -> str:
@@ -95,13 +95,14 @@ def build_parser() -> Parser:
     parser = Parser(NAME, description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, what in COMMANDS.items():
-        add_parser(commands, name, what, partial(_prepare, name))
+    for name, (place, what) in COMMANDS.items():
+        add_parser(commands, name, what, partial(_prepare, place))
     return parser
 
 
-def _prepare(name: str, parser: Parser) -> None:
-    import_module(f"topic_probe.cli.{name.replace('-', '_')}").add_to(parser)
+def _prepare(place: str, parser: Parser) -> None:
+    file, _, function = place.partition(":")
+    getattr(import_module(f"topic_probe.cli.{file}"), function)(parser)
 
 
 class _Version(argparse.Action):

@@ -1,5 +1,6 @@
 """What a command says, and where: answers on stdout, everything else on stderr."""
 
+import json
 import math
 import sys
 import warnings
@@ -29,8 +30,10 @@ class Console:
 
     def answer(self, text: str, document: Mapping[str, Any]) -> None:
         """Print the result: the text, or the document for machines."""
+        if self.json:  # strict: what has no number (NaN, infinity) is null
+            text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
         if not self.silent:
-            print(to_json(document) if self.json else text, file=self.answers, flush=True)
+            print(text, file=self.answers, flush=True)
 
     def remark(self, text: str) -> None:
         """Print what is not part of the answer for machines."""
@@ -40,12 +43,7 @@ class Console:
 
 def warn(text: str, kind: str = "warning") -> None:
     """One line on stderr."""
-    print(f"{NAME}: {kind}: {one_line(text)}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks."""
-    return " ".join(text.split())
+    print(f"{NAME}: {kind}: {' '.join(text.split())}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
@@ -69,13 +67,6 @@ def table(frame: Any) -> str:
     """A table as text."""
     text: str = frame.to_string(index=False, float_format=lambda number: f"{number:.4g}")
     return text
-
-
-def to_json(document: Any) -> str:
-    """Strict JSON: what has no number (NaN, infinity) is null."""
-    import json
-
-    return json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
 
 
 def plain(value: Any) -> Any:

@@ -34,35 +34,29 @@ def add_to(parser: Parser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Fit topics, choose their words, save both."""
     from topic_probe import storage
-    from topic_probe.text.lda import fit_topics
-    from topic_probe.topics import Topics
 
     console = parsed.console
     with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
         corpus = open_corpus(parsed)
         tokenizer = open_tokenizer(parsed.tokenizer, revision=parsed.revision)
         documents = documents_of(corpus, parsed, tokenizer, progress=console.progress)
-        fit = fit_topics(documents, tokenizer, progress=console.progress, **FIT.arguments(parsed))
-        topics = Topics.from_lda(fit, **FROM_FIT.arguments(parsed))
+        fit = FIT.call(parsed, documents, tokenizer, progress=console.progress)
+        topics = FROM_FIT.call(parsed, fit)
         fit.save(draft / "fit")
         topics.save(draft / "topics")
     rows = fit.to_dataframe()
     rows.insert(1, "n_words", topics.sizes.tolist())
-    about = {
+    document = {
+        "topics": rows,
         "documents": fit.provenance["documents"],
         "words": len(fit.token_ids),
         "diversity": fit.diversity(),
+        "provenance": fit.provenance,
+        "settings": fit.settings,
+        "saved": parsed.out,
     }
-    console.answer(
-        f"{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}",
-        {
-            "topics": rows,
-            **about,
-            "provenance": fit.provenance,
-            "settings": fit.settings,
-            "saved": parsed.out,
-        },
-    )
+    text = f"{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}"
+    console.answer(text, document)
     if fit.provenance["stopped"]:
         raise KeyboardInterrupt(f"{fit.provenance['stopped']}; the fit until then is in {parsed.out}")
     return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import warn
-from topic_probe.cli.options import Call
+from topic_probe.cli.options import Call, Parser
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 TOPICS_HELP = "a folder of topics or of a fit, what fit-topics has written, or a JSON file {topic: [word, …]}"
@@ -16,6 +16,7 @@ CORPUS_HELP = (
     "data set on the Hugging Face hub"
 )
 BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
+PAGE = "index.html"
 
 OPEN_MODEL = Call(
     "topic_probe.lens.opening:open_model",
@@ -69,24 +70,49 @@ DOCUMENTS = Call(
 )
 
 
+def add_model(parser: Parser) -> None:
+    """Let a command name a model."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+
+
+def add_model_and_topics(parser: Parser) -> None:
+    """Let a command name a model and topics."""
+    add_model(parser)
+    parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
+
+
+# --- models -------------------------------------------------------------------------------------------
+
+
 def open_model(parsed: argparse.Namespace) -> Any:
     """The model that a command names, hooked."""
     from topic_probe import storage
-    from topic_probe.lens import opening
 
     folder = Path(parsed.model).expanduser()
     trained = folder / "history" if (folder / "history").is_dir() else folder
     if not (folder / "config.json").is_file() and storage.kind_of(trained) == "history":
         return _trained(trained, parsed)
     options = OPEN_MODEL.arguments(parsed)
-    if "dtype" in options:
-        options["dtype"] = _dtype(options["dtype"])
-    if "device" in options:
-        _check_device(options["device"])
+    import torch
+
+    from topic_probe.lens.opening import open_model as open_hooked
+
+    if name := options.get("dtype"):
+        options["dtype"] = dtype = getattr(torch, name, None)
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(
+                f"--dtype must be a type of weights such as float32, float16 or bfloat16, got {name!r}"
+            )
+    if name := options.get("device"):
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            why = str(error).splitlines()[0]
+            raise ValueError(f"--device {name!r} cannot be used here: {why}") from error
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
     with quiet_transformers(progress=parsed.console.progress):
-        return opening.open_model(parsed.model, **options)
+        return open_hooked(parsed.model, **options)
 
 
 def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
@@ -103,27 +129,6 @@ def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
         return history.model()
     tokenizer = open_tokenizer(parsed.tokenizer) if "tokenizer" in parsed else None
     return open_hooked(history.model(), tokenizer=tokenizer)
-
-
-def _dtype(name: str) -> Any:
-    import torch
-
-    dtype = getattr(torch, name, None)
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(
-            f"--dtype must be a type of weights such as float32, float16 or bfloat16, got {name!r}"
-        )
-    return dtype
-
-
-def _check_device(name: str) -> None:
-    """Refuse a device that is not here, in words of the command."""
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"--device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
 
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:
@@ -152,6 +157,9 @@ def tokenizer_of(model: Any) -> Any:
     if tokenizer is None:
         raise ValueError("this model has no tokenizer to read words with: name one with --tokenizer")
     return tokenizer
+
+
+# --- topics and texts ---------------------------------------------------------------------------------
 
 
 def topics_path(parsed: argparse.Namespace) -> Path:
@@ -206,27 +214,25 @@ def open_corpus(parsed: argparse.Namespace) -> Any:
     name = parsed.corpus
     path = Path(name).expanduser()
     if name == BUNDLED:
-        _refuse_all_but((), parsed, "the bundled articles take no such option")
+        way, refused = None, "the bundled articles take no such option"
+    elif name == WIKIPEDIA:
+        way, refused = WIKIPEDIA_CORPUS, "Wikipedia takes no such option"
+    elif path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
+        way, refused = FILES, "files take no such option"
+    else:
+        warn(
+            f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub",
+            "note",
+        )
+        return Corpus.from_dataset(name, **DATASET.arguments(parsed))
+    allowed = [] if way is None else way.given(parsed)
+    _refuse([flag for call in CORPORA for flag in call.given(parsed) if flag not in allowed], refused)
+    if way is None:
         return Corpus.bundled()
-    if name == WIKIPEDIA:
-        _refuse_all_but((WIKIPEDIA_CORPUS,), parsed, "Wikipedia takes no such option")
-        return Corpus.wikipedia(**WIKIPEDIA_CORPUS.arguments(parsed))
-    if path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
-        _refuse_all_but((FILES,), parsed, "files take no such option")
-        return Corpus.from_files(path, **FILES.arguments(parsed))
-    warn(
-        f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub", "note"
-    )
-    return Corpus.from_dataset(name, **DATASET.arguments(parsed))
+    return way.call(parsed, *((path,) if way is FILES else ()))
 
 
 _KINDS = (".txt", ".jsonl", ".gz")
-
-
-def _refuse_all_but(calls: tuple[Call, ...], parsed: argparse.Namespace, why: str) -> None:
-    allowed = {option for call in calls for option in call.given(parsed)}
-    given = dict.fromkeys(option for call in CORPORA for option in call.given(parsed))
-    _refuse([option for option in given if option not in allowed], why)
 
 
 def _refuse(options: list[str], why: str) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,10 +12,9 @@ from topic_probe.cli.inputs import (
     CORPUS_HELP,
     DOCUMENTS,
     FROM_FIT,
-    MODEL_HELP,
     OPEN_MODEL,
-    TOPICS_HELP,
     WORD_LISTS,
+    add_model_and_topics,
     documents_of,
     open_corpus,
     open_model,
@@ -36,6 +34,11 @@ EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_O
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 CALLS = {"attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS}
 
+_KINDS = {
+    "attention": "attention between words of a topic, head by head",
+    "embeddings": "embeddings of words of a topic, and states with --corpus",
+    "weights": "what the weights of every head do between words of a topic",
+}
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 
@@ -44,62 +47,67 @@ def add_to(parser: Parser) -> None:
     """The kinds of the command, and what each takes."""
     parser.description = "Same topic against different topic, in a model: choose what to measure."
     kinds = parser.add_subparsers(metavar="attention|embeddings|weights", required=True)
-    for kind, (run, what) in _KINDS.items():
-        add_parser(kinds, kind, what, partial(_add_kind, kind, run))
+    for kind, what in _KINDS.items():
+        add_parser(kinds, kind, what, partial(_add_kind, kind))
 
 
-def _add_kind(kind: str, run: Callable[[argparse.Namespace], int], parser: Parser) -> None:
-    corpus = " --corpus bundled --max-length 256" if kind == "attention" else ""
+def _add_kind(kind: str, parser: Parser) -> None:
+    needed = kind == "attention"
     add_command(
         parser,
-        run,
-        usage=f"measure {kind} MODEL --topics TOPICS{' --corpus CORPUS' if corpus else ''}",
-        epilog=_EPILOG.format(kind=kind, corpus=corpus),
+        partial(run, kind),
+        usage=f"measure {kind} MODEL --topics TOPICS{' --corpus CORPUS' if needed else ''}",
+        epilog=_EPILOG.format(kind=kind, corpus=" --corpus bundled --max-length 256" if needed else ""),
     )
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
+    add_model_and_topics(parser)
     add_out(parser, "a new folder for the report")
     headings: dict[str, tuple[Call, ...]] = {"measurement": (CALLS[kind],)}
     if kind != "weights":
-        needed = kind == "attention"
         parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
         headings |= {"documents": (*CORPORA, DOCUMENTS)}
     add_options(parser, {**headings, "topics": (WORD_LISTS, FROM_FIT), "model": (OPEN_MODEL,)})
 
 
-def run_attention(parsed: argparse.Namespace) -> int:
-    """Measure attention."""
-    from topic_probe.measure.attention import measure_attention
+def run(kind: str, parsed: argparse.Namespace) -> int:
+    """Measure, save the report if that is wanted, and answer with it."""
+    from topic_probe import storage
 
-    with _output(parsed) as draft:
-        model, topics, documents = _inputs(parsed)
-        report = measure_attention(
-            model, topics, documents, **_running(parsed), **ATTENTION.arguments(parsed)
-        )
-        _finish(parsed, report, _attention_text(report), draft)
-    _end_if_interrupted(parsed, report.provenance["options"]["stopped"])
+    console = parsed.console
+    writes = parsed.out is not None and not console.silent
+    with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
+        inputs = _inputs(parsed)
+        running: dict[str, Any] = {}
+        if len(inputs) == 3:
+            several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+            running = {"progress": console.progress, "distributed": several}
+        report = CALLS[kind].call(parsed, *inputs, **running)
+        text, document = _text(kind, report), plain(report)
+        if draft is not None:
+            report.save(draft)
+            text += f"\nsaved in {parsed.out}"
+            document["saved"] = parsed.out
+        console.answer(text, document)
+    if running:
+        stopped = report.provenance["options" if kind == "attention" else "documents"]["stopped"]
+        _end_if_interrupted(parsed, stopped)
     return 0
 
 
-def run_embeddings(parsed: argparse.Namespace) -> int:
-    """Measure embeddings."""
-    from topic_probe.measure.embeddings import measure_embeddings
+def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
+    """Model, topics, and documents where texts were named; what is missing is noticed first."""
+    topics_path(parsed)
+    named = getattr(parsed, "corpus", None) is not None
+    corpus = open_corpus(parsed) if named else None
+    if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
+        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
+    model = open_model(parsed)
+    topics = open_topics(parsed, model)
+    if corpus is None:
+        return model, topics
+    from topic_probe.lens.capture import text_facts
 
-    with _output(parsed) as draft:
-        model, topics, documents = _inputs(parsed)
-        running = {} if documents is None else _running(parsed)
-        report = measure_embeddings(model, topics, documents, **running, **EMBEDDINGS.arguments(parsed))
-        text = str(report)
-        if report.layers is not None:
-            text += f"\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
-        _finish(parsed, report, text, draft)
-    if documents is not None:
-        _end_if_interrupted(parsed, report.provenance["documents"]["stopped"])
-    return 0
-
-
-def _running(parsed: argparse.Namespace) -> dict[str, Any]:
-    return {"progress": parsed.console.progress, "distributed": int(os.environ.get("WORLD_SIZE", "1")) > 1}
+    limit = text_facts(model).context_length
+    return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
 
 
 def _end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
@@ -113,49 +121,7 @@ def _end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None
     raise KeyboardInterrupt("; ".join(kept))
 
 
-def run_weights(parsed: argparse.Namespace) -> int:
-    """Measure weights."""
-    from topic_probe.measure.weights import measure_weights
-
-    with _output(parsed) as draft:
-        model, topics, _ = _inputs(parsed)
-        report = measure_weights(model, topics, **WEIGHTS.arguments(parsed))
-        _finish(parsed, report, str(report), draft)
-    return 0
-
-
-_KINDS = {
-    "attention": (run_attention, "attention between words of a topic, head by head"),
-    "embeddings": (run_embeddings, "embeddings of words of a topic, and states with --corpus"),
-    "weights": (run_weights, "what the weights of every head do between words of a topic"),
-}
-
-
-def _output(parsed: argparse.Namespace) -> Any:
-    from topic_probe import storage
-
-    writes = parsed.out is not None and not parsed.console.silent
-    return storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext()
-
-
-def _inputs(parsed: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """Model, topics and documents (None where no texts were named); what is missing is noticed first."""
-    topics_path(parsed)
-    named = getattr(parsed, "corpus", None) is not None
-    corpus = open_corpus(parsed) if named else None
-    if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
-        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
-    model = open_model(parsed)
-    topics = open_topics(parsed, model)
-    if corpus is None:
-        return model, topics, None
-    from topic_probe.lens.capture import text_facts
-
-    return (
-        model,
-        topics,
-        documents_of(corpus, parsed, tokenizer_of(model), limit=text_facts(model).context_length),
-    )
+# --- answers ------------------------------------------------------------------------------------------
 
 
 _SHOWN = (
@@ -171,30 +137,23 @@ _SHOWN = (
 )
 
 
-def _attention_text(report: Any) -> str:
+def _text(kind: str, report: Any) -> str:
+    """What a report shows; of attention the heads with the highest ratios, and what was read and left out."""
+    if kind == "embeddings" and report.layers is not None:
+        return (
+            f"{report}\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
+        )
+    if kind != "attention":
+        return str(report)
     heads = report.heads.top(10).to_dataframe()
     shown = heads[[column for column in _SHOWN if column in heads]]
     best = table(shown) if len(shown) else "none: no head has a ratio"
-    return (
-        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{best}\n"
-        f"{_notes(report)}"
-    )
-
-
-def _notes(report: Any) -> str:
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
     left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
     reasons = [report.overall.reason] if report.overall.reason else []
-    return "\n".join(f"({note})" for note in (read, *left_out, *reasons))
-
-
-def _finish(parsed: argparse.Namespace, report: Any, text: str, draft: Any) -> None:
-    """Save the report if that is wanted, and answer with it."""
-    document: Mapping[str, Any] = plain(report)
-    if draft is not None:
-        report.save(draft)
-        text += f"\nsaved in {parsed.out}"
-        document = {**document, "saved": os.fspath(parsed.out)}
-    parsed.console.answer(text, document)
+    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons))
+    return (
+        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{best}\n{notes}"
+    )

@@ -8,7 +8,9 @@ given is not passed on, so the default is always the function's own.
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +51,21 @@ class Call:
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """The arguments of the options that were given."""
-        values = {flag: getattr(parsed, _key(flag)) for flag in self.given(parsed)}
+        given = {flag: getattr(parsed, _key(flag)) for flag in self.given(parsed)}
         return {
             self.options[flag].name: mapping(value, flag) if self.options[flag].pairs else value
-            for flag, value in values.items()
+            for flag, value in given.items()
         }
 
     def given(self, parsed: argparse.Namespace) -> list[str]:
         """The options that were given, as they are typed."""
         return [flag for flag in self.options if _key(flag) in parsed]
+
+    def call(self, parsed: argparse.Namespace, *filled: Any, **named: Any) -> Any:
+        """What the function returns for the options that were given and what the command fills."""
+        module, _, name = self.of.partition(":")
+        function = attrgetter(name)(import_module(module))
+        return function(*filled, **named, **self.arguments(parsed))
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,11 +78,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, *args: Any, prepare: Callable[["Parser"], None] | None = None, **settings: Any
     ) -> None:
-        settings = {
-            "formatter_class": argparse.RawDescriptionHelpFormatter,
-            "allow_abbrev": False,
-            **settings,
-        }
+        settings |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(*args, **settings)
         self._prepare = prepare
 
@@ -132,12 +136,33 @@ def add_option(group: Any, flag: str, argument: Argument) -> None:
     if argument.types == (bool,):
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
         return
-    settings |= {"type": _reader(argument.types), "nargs": "*" if argument.many else None}
-    if argument.choices and argument.types == (str,):
+    numbers = {kind: letter for kind, letter in ((int, "N"), (float, "X")) if kind in argument.types}
+    only_numbers = len(numbers) == len(argument.types)
+    settings["type"] = [*numbers][-1] if only_numbers else partial(_number_or_text, [*numbers])
+    settings["nargs"] = "*" if argument.many else None
+    if argument.pairs:
+        settings["metavar"] = "NAME=VALUE"
+    elif Path in argument.types:
+        settings["metavar"] = "PATH"
+    elif argument.choices and argument.types == (str,):
         settings["choices"] = argument.choices
+    elif argument.choices:
+        settings["metavar"] = f"{{{','.join([*argument.choices, *numbers.values()])}}}"
     else:
-        settings["metavar"] = _metavar(argument)
+        settings["metavar"] = (
+            "".join(numbers.values()) if len(numbers) == len(argument.types) == 1 else "VALUE"
+        )
     group.add_argument(flag, **settings)
+
+
+def _number_or_text(numbers: Sequence[Callable[[str], Any]], text: str) -> Any:
+    """The number that a text is, the text itself where it is none."""
+    for kind in numbers:
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, **settings: Any) -> None:
@@ -158,31 +183,3 @@ def mapping(entries: Iterable[str], what: str) -> dict[str, str]:
 def _key(flag: str) -> str:
     """The name of an option among the parsed ones."""
     return flag.removeprefix("--").replace("-", "_")
-
-
-def _reader(types: tuple[type, ...]) -> Callable[[str], Any]:
-    """Makes a value from a text: a number if that is what the text is and an argument may be, else the text."""
-    numbers = [kind for kind in (int, float) if kind in types]
-    if len(numbers) == len(types):
-        return numbers[-1]
-
-    def read(text: str) -> Any:
-        for kind in numbers:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        return text
-
-    return read
-
-
-def _metavar(argument: Argument) -> str:
-    numbers = [letter for kind, letter in ((int, "N"), (float, "X")) if kind in argument.types]
-    if argument.pairs:
-        return "NAME=VALUE"
-    if Path in argument.types:
-        return "PATH"
-    if argument.choices:
-        return f"{{{','.join([*argument.choices, *numbers])}}}"
-    return numbers[0] if len(argument.types) == len(numbers) == 1 else "VALUE"

@@ -55,49 +55,35 @@ def arguments_of(function: str) -> dict[str, Argument]:
     node = None if source is None else ast.parse(source).body[0]
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         raise LookupError(f"{module} has no {dotted!r}")
-    declared = _fields(node) if isinstance(node, ast.ClassDef) else _parameters(node)
     entries = _entries(ast.get_docstring(node) or "")
     arguments = {
         name: _argument(module, name, annotation, default, entries.get(name, ""))
-        for name, annotation, default in declared
+        for name, annotation, default in _declared(node)
     }
-    for group, place in _groups(module, node).items():
-        del arguments[group]
-        arguments |= arguments_of(place)
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and _last(decorator.func) == "shares":
+            for group in decorator.keywords:
+                del arguments[group.arg or ""]
+                arguments |= arguments_of(f"{module}:{_last(group.value)}")
     return arguments
 
 
-_Declared = Iterator[tuple[str, ast.expr | None, ast.expr | None]]
-
-
-def _parameters(node: ast.FunctionDef) -> _Declared:
-    """Name, annotation and default of the parameters of a function; a method's first one is not given."""
+def _declared(
+    node: ast.ClassDef | ast.FunctionDef,
+) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
+    """Name, annotation and default of fields, or of parameters; a method's first one is not given."""
+    if isinstance(node, ast.ClassDef):
+        for part in node.body:
+            if isinstance(part, ast.AnnAssign) and _last(part.annotation) != "ClassVar":
+                yield ast.unparse(part.target), part.annotation, part.value
+        return
     given = node.args
     no_defaults = [None] * (len(given.args) - len(given.defaults))
     defaults = [*no_defaults, *given.defaults, *given.kw_defaults, None, None]
-    for parameter, default in zip(
-        [*given.args, *given.kwonlyargs, given.vararg, given.kwarg], defaults, strict=True
-    ):
+    parameters = [*given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    for parameter, default in zip(parameters, defaults, strict=True):
         if parameter is not None and parameter.arg not in ("self", "cls"):
             yield parameter.arg, parameter.annotation, default
-
-
-def _fields(node: ast.ClassDef) -> _Declared:
-    for part in node.body:
-        if isinstance(part, ast.AnnAssign) and _last(part.annotation) != "ClassVar":
-            yield _dotted(part.target), part.annotation, part.value
-
-
-def _groups(module: str, node: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
-    """The groups of options that a function shares with others: name of the parameter → class."""
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and _last(decorator.func) == "shares":
-            return {
-                keyword.arg: f"{module}:{_last(keyword.value)}"
-                for keyword in decorator.keywords
-                if keyword.arg
-            }
-    return {}
 
 
 def _argument(
@@ -140,27 +126,24 @@ def _find(module: str, name: str) -> tuple[str, str | None]:
     if origin.partition(".")[0] != module.partition(".")[0]:
         return module, None
     part = f"{origin}.{original}"
-    if _file(part).is_file():
+    if _source(part):
         return _find(part, inside) if inside else (part, None)
     return _find(origin, f"{original}.{inside}".rstrip("."))
 
 
 # The lines of a statement after its first one: empty, deeper inside, or closing a bracket.
 _MORE = r"(?:(?:{margin}[ )\]}}].*)?\n)*"
-_STATEMENT = r"^(?:{margin}@.*\n{more})*{margin}(?:(?:def|class) (\w+)|(\w+)(?:: .*?)? = ).*\n{more}"
-_IMPORT = r"^(?:from .*|if TYPE_CHECKING:)\n{more}"
-
-
-@cache
-def _pattern(pattern: str, margin: str = "") -> re.Pattern[str]:
-    return re.compile(pattern.format(margin=margin, more=_MORE.format(margin=margin)), re.MULTILINE)
+_STATEMENT = (
+    rf"(?m)^(?:{{margin}}@.*\n{_MORE})*{{margin}}(?:(?:def|class) (\w+)|(\w+)(?:: .*?)? = ).*\n{_MORE}"
+)
+_IMPORT = rf"(?m)^(?:from .*|if TYPE_CHECKING:)\n{_MORE}".format(margin="")
 
 
 def _statement(module: str, name: str) -> str | None:
     """The source of a function, class or constant, or of what stands in a class: to parse whole files takes long."""
     text: str | None = _source(module)
     for depth, part in enumerate(name.split(".")):
-        statements = _pattern(_STATEMENT, "    " * depth).finditer(text or "")
+        statements = re.finditer(_STATEMENT.format(margin="    " * depth), text or "")
         text = next((each[0] for each in statements if part in each.groups()), None)
     return text and textwrap.dedent(text)
 
@@ -168,10 +151,9 @@ def _statement(module: str, name: str) -> str | None:
 @cache
 def _imports(module: str) -> dict[str, tuple[str, str]]:
     """What a module takes from others: its name here → module, name there."""
-    source = "".join(_pattern(_IMPORT).findall(_source(module)))
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(ast.parse("".join(re.findall(_IMPORT, _source(module)))))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -179,26 +161,23 @@ def _imports(module: str) -> dict[str, tuple[str, str]]:
 
 @cache
 def _source(module: str) -> str:
-    return _file(module).read_text(encoding="utf-8")
-
-
-@cache
-def _file(module: str) -> Path:
-    """The source of a module; only the package that it stands in is imported, which loads nothing by itself."""
+    """The source of a module, empty if it is none; only its package is imported, which loads nothing by itself."""
     package, *inside = module.split(".")
     path = Path(import_module(package).__path__[0], *inside)
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
-def _dotted(node: ast.AST | None) -> str:
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
+def _assigned(module: str, node: ast.expr) -> tuple[str, ast.expr | None]:
+    """What a name stands for, and the module whose names that uses; None for functions, classes and what is unknown."""
+    place, source = _find(module, ast.unparse(node))
+    statement = None if source is None else ast.parse(source).body[0]
+    return place, statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
 
 
-def _last(node: ast.AST | None) -> str:
+def _last(node: ast.expr) -> str:
     """The last part of a dotted name, of a type that has others in brackets too."""
-    return _dotted(node.value if isinstance(node, ast.Subscript) else node).rpartition(".")[2]
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node).rpartition(".")[2]
 
 
 def _items(node: ast.Subscript) -> list[ast.expr]:
@@ -214,54 +193,43 @@ def _values(module: str, node: ast.expr | None) -> Iterator[Any]:
 
     None is left out: it is what an argument is that is not given.
     """
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, str):  # an annotation in quotes
-            yield from _values(module, ast.parse(node.value, mode="eval").body)
-    elif isinstance(node, ast.BinOp):
-        yield from _values(module, node.left)
-        yield from _values(module, node.right)
-    elif isinstance(node, ast.Subscript):
-        yield from _generic(module, node)
-    else:
-        yield from _named(module, node)
-
-
-def _generic(module: str, node: ast.Subscript) -> Iterator[Any]:
-    name, items = _last(node), _items(node)
-    if name == "Literal":
-        yield from (ast.literal_eval(item) for item in items)
-    elif name in ("Annotated", "Optional"):
-        yield from _values(module, items[0])
-    elif name in _SEVERAL:
-        # What stands deeper than a list of values, no shell can pass.
-        yield [value for value in _values(module, items[0]) if not isinstance(value, list)]
-    else:
-        yield dict if name in _PAIRS else _PLAIN.get(name, str)
-
-
-def _named(module: str, node: ast.expr | None) -> Iterator[Any]:
-    name = _dotted(node)
-    last = name.rpartition(".")[2]
-    place, value = _assigned(module, name) if name and last not in _PLAIN else (module, None)
-    if value is None:
-        yield _PLAIN.get(last, str)
-    else:
-        yield from _values(place, value)
+    match node:
+        case ast.Constant(value=str(text)):  # an annotation in quotes
+            yield from _values(module, ast.parse(text, mode="eval").body)
+        case ast.Constant():
+            pass
+        case ast.BinOp(left, _, right):
+            yield from _values(module, left)
+            yield from _values(module, right)
+        case ast.Subscript() if _last(node) == "Literal":
+            yield from map(ast.literal_eval, _items(node))
+        case ast.Subscript() if _last(node) in ("Annotated", "Optional"):
+            yield from _values(module, _items(node)[0])
+        case ast.Subscript() if _last(node) in _SEVERAL:
+            # What stands deeper than a list of values, no shell can pass.
+            yield [value for value in _values(module, _items(node)[0]) if not isinstance(value, list)]
+        case ast.Subscript() if _last(node) in _PAIRS:
+            yield dict
+        case ast.Name() | ast.Attribute() if _last(node) not in _PLAIN:
+            place, value = _assigned(module, node)
+            yield from (str,) if value is None else _values(place, value)
+        case _:
+            yield str if node is None else _PLAIN.get(_last(node), str)
 
 
 def _constant(module: str, node: ast.expr | None) -> Any:
     """The value of a default; as it is written where only running the program would say."""
-    if node is None:
-        return None
-    if isinstance(node, ast.Name | ast.Attribute):
-        place, value = _assigned(module, _dotted(node))
-        if value is not None:
-            return _constant(place, value)
-    if isinstance(node, ast.Subscript):
-        return _constant(module, node.value)[ast.literal_eval(node.slice)]
-    if isinstance(node, ast.Call) and _last(node.func) == "field":
-        values = {keyword.arg: keyword.value for keyword in node.keywords}
-        return _constant(module, values["default"]) if "default" in values else None
+    match node:
+        case None:
+            return None
+        case ast.Name() | ast.Attribute():
+            place, value = _assigned(module, node)
+            return ast.unparse(node) if value is None else _constant(place, value)
+        case ast.Subscript(value, index):
+            return _constant(module, value)[ast.literal_eval(index)]
+        case ast.Call() if _last(node.func) == "field":
+            values = {keyword.arg: keyword.value for keyword in node.keywords}
+            return _constant(module, values.get("default"))
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -274,16 +242,6 @@ def _readable(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(_readable, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _assigned(module: str, name: str) -> tuple[str, ast.expr | None]:
-    """What a name stands for, and the module whose names that uses; None for functions, classes and what is unknown."""
-    place, source = _find(module, name)
-    if source is None or re.match(r"@|class |def ", source):
-        return place, None
-    statement = ast.parse(source).body[0]
-    assert isinstance(statement, ast.Assign | ast.AnnAssign)
-    return place, statement.value
 
 
 # --- docstrings ----------------------------------------------------------------------------------------

@@ -41,32 +41,21 @@ def add_to(parser: Parser) -> None:
     """What the command takes."""
     add_command(parser, run, usage="train --out DIR", epilog=_EPILOG)
     add_out(parser, "a new folder for the history, the trained tensors and what they show", required=True)
-    add_options(
-        parser,
-        {
-            "model": (TOY, BUILD),
-            "documents": (WORLD, MASKING),
-            "training": (TRAINING, TRAIN),
-        },
-    )
+    headings = {"model": (TOY, BUILD), "documents": (WORLD, MASKING), "training": (TRAINING, TRAIN)}
+    add_options(parser, headings)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Train a toy, look at its stages and weights, save everything."""
     from topic_probe import storage
-    from topic_probe.toy.masking import Masking
-    from topic_probe.toy.model import ToyConfig, build_toy
-    from topic_probe.toy.world import World
-    from topic_probe.train.history import TrainConfig
-    from topic_probe.train.loop import train_toy
 
     console = parsed.console
-    world = World(**WORLD.arguments(parsed))
-    toy = ToyConfig(world=world, masking=Masking(**MASKING.arguments(parsed)), **TOY.arguments(parsed))
-    training = TrainConfig(**TRAINING.arguments(parsed))
+    world = WORLD.call(parsed)
+    toy = TOY.call(parsed, world=world, masking=MASKING.call(parsed))
+    training = TRAINING.call(parsed)
     with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
-        model = build_toy(toy, **BUILD.arguments(parsed))
-        history = train_toy(model, training, progress=console.progress, **TRAIN.arguments(parsed))
+        model = BUILD.call(parsed, toy)
+        history = TRAIN.call(parsed, model, training, progress=console.progress)
         topics = world.topics
         history.save(draft / "history")
         topics.save(draft / "topics")
@@ -77,9 +66,10 @@ def run(parsed: argparse.Namespace) -> int:
     text = "\n\n".join(map(str, (history, *reports.values())))
     console.answer(f"{text}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
     if history.stopped.startswith("interrupted"):
-        raise KeyboardInterrupt(
-            f"{history.stopped}; the history until then is in {parsed.out}{_resume(parsed)}"
-        )
+        resume = "; give --checkpoint FILE to go on next time"
+        if "checkpoint" in parsed:
+            resume = f", and {parsed.checkpoint} goes on from there"
+        raise KeyboardInterrupt(f"{history.stopped}; the history until then is in {parsed.out}{resume}")
     if history.stopped != "finished":
         raise ValueError(f"{history.stopped}; what was trained until then is in {parsed.out}")
     return 0
@@ -98,12 +88,3 @@ def _reports(history: Any, model: Any, topics: Any) -> dict[str, Any]:
     if "W_E" in history.toy.trained_tensors:
         reports["embeddings"] = measure_embeddings(model, topics, statistic="difference")
     return reports
-
-
-def _resume(parsed: argparse.Namespace) -> str:
-    given = TRAIN.arguments(parsed).get("checkpoint")
-    return (
-        "; give --checkpoint FILE to go on next time"
-        if given is None
-        else f", and {given} goes on from there"
-    )
