@@ -133,7 +133,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _parameters(group: type) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(group, include_extras=True)
+    hints = typing.get_type_hints(group)  # without the sentences, which the docstring has
     assert len(hints) <= 6, f"{group.__name__} has {len(hints)} options: a group has at most six"
     return [
         inspect.Parameter(

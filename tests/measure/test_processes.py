@@ -92,6 +92,7 @@ def test_what_does_not_fit_together_is_an_error_in_every_process(told):
         assert "was given share 2 of 3 of the corpus" in seen["share"][0]
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_leaves_no_other_one_with_a_result_or_waiting(tmp_path):
     """Nobody ends the other process here; it is told by the connection that breaks off."""
     first, second = started_alone("bad id", tmp_path)
@@ -101,6 +102,7 @@ def test_a_process_that_fails_leaves_no_other_one_with_a_result_or_waiting(tmp_p
     )
 
 
+@pytest.mark.slow
 def test_torchrun_ends_a_process_with_hours_of_work_left_when_another_one_fails(tmp_path):
     start = monotonic()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -116,6 +118,7 @@ def test_torchrun_ends_a_process_with_hours_of_work_left_when_another_one_fails(
     assert monotonic() - start < 90
 
 
+@pytest.mark.slow
 def test_a_process_that_never_comes_is_named_within_a_bounded_time(tmp_path):
     [first, _] = started_alone("absent", tmp_path)
     assert "have come so far: Ranks 1 failed to come in time" in first

@@ -4,7 +4,11 @@ Documents go one way: `engine` takes them in batches through a reader (`patterns
 of layers) between their words (`units`) into `accumulators`, small objects with named sums; `checkpoint` saves these,
 `processes` adds up those of several processes, and `options` has what measurements share. On it stand `attention`,
 `pairs` (sums by class of the pair) with `matched`, and the states in `embeddings`; `text_attention` reads one text.
-Words by themselves (`words`, `matrix`) need no documents: `embeddings`, `weights`.
+Words by themselves (`words`, `matrix`) need no documents: `embeddings`, `weights`. A module imports only from those
+before it:
+
+    options, processes, words, units, accumulators, checkpoint, engine, patterns, states, matrix, matching, pairs,
+    attention, embeddings, weights, matched, text_attention
 
 What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to
 `measure_attention`. A new measurement is a module with its function, its accumulators and its report; CONTRIBUTING.md

@@ -103,7 +103,7 @@ class Run:
         bool,
         "whether this is one of several processes (of ``torchrun``, or of an initialised ``torch.distributed``) that "
         "share out the documents between them. All are given the same arguments, all return the same report, and an "
-        "error in one is an error in all",
+        "error in one leaves none with a report",
     ] = False
     progress: Annotated[bool, "whether to show a progress bar over documents"] = False
 
