@@ -27,7 +27,6 @@ from topic_probe.lens.huggingface import (
     Probe,
     arguments,
     attention_implementation,
-    listening,
     probe,
     returned_patterns,
     run,
@@ -51,23 +50,17 @@ class Adapter(ABC):
         kind: what the host is, in a word.
         processes_weights: whether the host may have changed the weights that it was given.
         has_decoder: whether a decoder wants tokens of its own.
+        name: the class of the model, with that of the Hugging Face model inside where there is one.
     """
 
     kind = "hooked"
     processes_weights = True
 
-    def __init__(self, model: Any) -> None:
-        self.model: Any = model
-        self.inside: Any = None
-        self.config: Any = None
-        self.has_decoder = False
-
-    @property
-    def name(self) -> str:
-        """The class of the model, with that of the Hugging Face model inside where there is one."""
-        return type(self.model).__name__ + (
-            f"({type(self.inside).__name__})" if self.inside is not None else ""
-        )
+    def __init__(self, model: Any, inside: Any) -> None:
+        self.model, self.inside = model, inside
+        self.config = getattr(inside, "config", None)
+        self.has_decoder = inside is not None and takes_decoder_ids(trunk(inside))
+        self.name = type(model).__name__ + ("" if inside is None else f"({type(inside).__name__})")
 
     def sites(self) -> tuple[Site, ...]:
         """Where the model attends, in any order: by default the pattern hooks that TransformerLens names."""
@@ -129,20 +122,14 @@ def adapter(model: Any) -> Adapter:
     """The adapter for a hooked model."""
     inside = getattr(model, "original_model", None)
     if isinstance(getattr(model, "probe", None), Probe):
-        return HuggingFaceAdapter(model)
+        return HuggingFaceAdapter(model, inside)
     if isinstance(inside, nn.Module) and hasattr(inside, "get_input_embeddings"):
-        return BridgeAdapter(model)
-    return OwnLayersAdapter(model)
+        return BridgeAdapter(model, inside)
+    return OwnLayersAdapter(model, None)
 
 
 class _AroundHuggingFace(Adapter):
     """What hosts around a Hugging Face model have in common: it is asked itself."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.inside = model.original_model
-        self.config = getattr(self.inside, "config", None)
-        self.has_decoder = takes_decoder_ids(trunk(self.inside))
 
     def trial_inputs(self) -> Inputs:
         """With tokens for the decoder where there is one."""
@@ -188,17 +175,13 @@ class HuggingFaceAdapter(_AroundHuggingFace):
     kind = "adapter-free"
     processes_weights = False
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.probe: Probe = model.probe
-
     def sites(self) -> tuple[Site, ...]:
         """The calls of attention that the probe has seen."""
-        return self.probe.sites
+        return tuple(self.model.probe.sites)
 
     def no_sites(self) -> str:
         """Why the probe could read nothing."""
-        return self.probe.reason
+        return str(self.model.probe.reason)
 
     def run(self, inputs: Inputs) -> Any:
         """The host switches attention by itself."""
@@ -206,7 +189,7 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def beside_sdpa(self) -> Probe | None:
         """The probe that the host was built with."""
-        return self.probe if self.probe.beside_sdpa else None
+        return self.model.probe if self.model.probe.beside_sdpa else None
 
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """As the model returns them."""
@@ -217,12 +200,12 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def head_weights(self, site: Site) -> HeadWeights:
         """The projections of the module behind the call."""
-        if not self.probe.modules:
+        if not self.model.probe.modules:
             raise ValueError(
                 f"{type(self.inside).__name__} hides its attention layers, so the weights of its heads cannot be read"
             )
-        call = self.probe.sites.index(site)
-        return heads.of_attention(self.inside, self.probe.modules[call], self.probe.n_heads[call])
+        call = self.model.probe.sites.index(site)
+        return heads.of_attention(self.inside, self.model.probe.modules[call], self.model.probe.n_heads[call])
 
 
 class BridgeAdapter(_AroundHuggingFace):
@@ -255,8 +238,8 @@ class BridgeAdapter(_AroundHuggingFace):
 class OwnLayersAdapter(Adapter):
     """Models of TransformerLens's own layers, which it names itself."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, inside: Any) -> None:
+        super().__init__(model, inside)
         if is_a(model, "TransformerBridge"):  # around layers of TransformerLens's own
             self.kind = "bridge"
 
@@ -400,7 +383,9 @@ def _host_class() -> type[nn.Module]:
             model = self.original_model if head else trunk(self.original_model)
             options |= {"input_ids": input_ids, "attention_mask": attention_mask}
             if self.probe.through == "calls":
-                with attention_implementation(self.original_model, EAGER), listening(_ToHooks(self)):
+                calls = CallCounter(self.probe.modules)
+                to_hooks = Listener(pattern=lambda module, pattern: self.points[calls.next(module)](pattern))
+                with attention_implementation(self.original_model, EAGER, to_hooks):
                     return model(**options)
             options |= {"output_attentions": True, "return_dict": True}
             with attention_implementation(self.original_model, "eager"), without_traces(model):
@@ -428,13 +413,3 @@ def _plant(root: nn.Module, name: str, module: nn.Module) -> None:
             root.add_module(part, nn.Module())
         root = root.get_submodule(part)
     root.add_module(last, module)
-
-
-class _ToHooks(Listener):
-    """Passes the patterns of one forward pass to a host's hook points."""
-
-    def __init__(self, host: Any) -> None:
-        self.host, self.calls = host, CallCounter(host.probe.modules)
-
-    def pattern(self, module: nn.Module, pattern: Tensor) -> Tensor:
-        return self.host.points[self.calls.next(module)](pattern)  # type: ignore[no-any-return]

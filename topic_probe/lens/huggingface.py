@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,35 +33,24 @@ EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
 
 
+ShowRows = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor | None, tuple[int, int]], None]
+
+
+@dataclass(frozen=True)
 class Listener:
-    """Whoever follows the attention calls of one forward pass; it answers one of the two questions or both."""
+    """Whoever follows the attention calls of one forward pass.
 
-    def pattern(self, module: nn.Module, pattern: Tensor) -> Tensor:
-        """Sees a whole pattern [batch, head, query, key]; what it returns is used instead."""
-        raise AssertionError("whole patterns are read through hook points")
+    Attributes:
+        pattern: sees the module and the whole pattern [batch, head, query, key]; what it returns is used instead.
+        rows: sees the module, a function that gives the pattern's rows at some queries, the mask of the call, and how
+            many (queries, keys) it has.
+    """
 
-    def rows(
-        self,
-        module: nn.Module,
-        rows_at: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
-    ) -> None:
-        """Sees a call with (queries, keys) positions; ``rows_at(index)`` gives the pattern's rows at those queries."""
-        raise AssertionError("rows are read without hook points")
+    pattern: Callable[[nn.Module, Tensor], Tensor] | None = None
+    rows: ShowRows | None = None
 
 
 _listener: ContextVar[Listener | None] = ContextVar("topic_probe_listener", default=None)
-
-
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Directs the attention calls inside the block to a listener."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
 
 
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -83,7 +72,7 @@ def _eager(
 ) -> tuple[Tensor, Tensor]:
     output, pattern = _own_eager(module)(module, query, key, value, attention_mask, **options)
     listener = _listener.get()
-    if listener is None:
+    if listener is None or listener.pattern is None:
         return output, pattern
     version = None if pattern.is_inference() else pattern._version
     used = listener.pattern(module, pattern)
@@ -104,7 +93,7 @@ def _beside_sdpa(
     from transformers import AttentionInterface
 
     listener = _listener.get()
-    if listener is not None:
+    if listener is not None and listener.rows is not None:
 
         def rows_at(index: Tensor) -> Tensor:
             at = index[:, None, :, None]
@@ -112,9 +101,12 @@ def _beside_sdpa(
             inside = dict(options)
             if isinstance(bias := options.get("position_bias"), Tensor):
                 inside["position_bias"] = _take_rows(bias, index)
-            mask = (
-                None if attention_mask is None else _additive(_take_rows(attention_mask, index), query.dtype)
-            )
+            mask = None if attention_mask is None else _take_rows(attention_mask, index)
+            if mask is not None and mask.dtype == torch.bool:
+                least = torch.finfo(query.dtype).min
+                mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(
+                    ~mask, least
+                )
             # One value column is enough: only the pattern is wanted, not its product with the values.
             return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
 
@@ -127,12 +119,6 @@ def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, key]."""
     wide = table.expand(len(index), *table.shape[1:])
     return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
 def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bool[Tensor, "batch query key"]:
@@ -176,19 +162,23 @@ def every_module(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
+def attention_implementation(model: nn.Module, name: str, listener: Listener | None = None) -> Iterator[None]:
     """Switches every part of a Hugging Face model to an attention implementation, and back afterwards.
+
+    Attention calls inside the block are shown to the listener.
 
     The configuration is what attention layers and mask functions look at in every forward pass, and encoder and decoder
     may have one each.
     """
     switched = configs(model)
     before = [config._attn_implementation_internal for config in switched]
+    token = _listener.set(listener)
     try:
         for config in switched:
             config._attn_implementation_internal = name
         yield
     finally:
+        _listener.reset(token)
         for config, implementation in zip(switched, before, strict=True):
             config._attn_implementation_internal = implementation
 
@@ -336,32 +326,22 @@ class Probe:
         self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
     ) -> None:
         """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys."""
-        listener = _RowListener(self, rows, read, inputs.mask)
-        with attention_implementation(model, BESIDE_SDPA), listening(listener):
+        calls = CallCounter(self.modules)
+
+        def show(
+            module: nn.Module,
+            rows_at: Callable[[Tensor], Tensor],
+            mask: Tensor | None,
+            shape: tuple[int, int],
+        ) -> None:
+            site = self.sites[calls.next(module)]
+            index = rows[SIDES[site.stack][0]].to(inputs.mask.device)
+            visible = visible_keys(mask, len(index), *shape).to(index.device)
+            read(site, rows_at(index), visible.gather(1, index[:, :, None].expand(-1, -1, shape[1])))
+
+        with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)
-        listener.calls.finish()
-
-
-class _RowListener(Listener):
-    """Reads the wanted rows of every attention call beside the fused kernel."""
-
-    def __init__(
-        self, probe: Probe, rows: Mapping[str, Tensor], read: Callable[..., None], mask: Tensor
-    ) -> None:
-        self.calls, self.sites = CallCounter(probe.modules), probe.sites
-        self.wanted_rows, self.read, self.mask = rows, read, mask
-
-    def rows(
-        self,
-        module: nn.Module,
-        rows_at: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
-    ) -> None:
-        site = self.sites[self.calls.next(module)]
-        index = self.wanted_rows[SIDES[site.stack][0]].to(self.mask.device)
-        visible = visible_keys(mask, len(index), *shape).to(index.device)
-        self.read(site, rows_at(index), visible.gather(1, index[:, :, None].expand(-1, -1, shape[1])))
+        calls.finish()
 
 
 # Finding out, on a few tokens, what can be read of a model.
@@ -377,25 +357,7 @@ def trial_inputs(model: nn.Module) -> Inputs:
     return Inputs(inputs.ids, inputs.mask, inputs.ids[:, target].clone(), inputs.mask[:, target].clone())
 
 
-class _Recorder(Listener):
-    """Keeps what a trial run shows."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, Tensor]] = []
-
-    def pattern(self, module: nn.Module, pattern: Tensor) -> Tensor:
-        self.calls.append((module, pattern.detach()))
-        return pattern
-
-    def rows(
-        self,
-        module: nn.Module,
-        rows_at: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
-    ) -> None:
-        every = torch.arange(shape[0]).expand(2, -1)
-        self.calls.append((module, rows_at(every.to(next(module.parameters()).device)).detach()))
+Calls = list[tuple[nn.Module, Tensor]]
 
 
 def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
@@ -418,16 +380,25 @@ def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
 
 
 def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bool) -> Probe:
-    recorder = _Recorder()
-    with attention_implementation(model, EAGER), listening(recorder):
+    calls: Calls = []
+
+    def keep(module: nn.Module, pattern: Tensor) -> Tensor:
+        calls.append((module, pattern.detach()))
+        return pattern
+
+    with attention_implementation(model, EAGER, Listener(pattern=keep)):
         run(base, inputs)
-    with attention_implementation(model, "eager"):
-        returned = _returned(base, inputs)
-    if not recorder.calls:
+    returned: list[Any] = []
+    with suppress(Exception), attention_implementation(model, "eager"):
+        # Models without patterns refuse to return them in many ways.
+        returned = _attentions(base, run(base, inputs, output_attentions=True, return_dict=True))
+    if not calls:
         return _probe_of_returned(base, returned, inputs)
-    patterns = [pattern for _, pattern in recorder.calls]
-    modules = tuple(module for module, _ in recorder.calls)
-    sites = _name_sites(patterns, inputs, _layer_numbers(model, modules))
+    patterns = [pattern for _, pattern in calls]
+    modules = tuple(module for module, _ in calls)
+    names = {id(module): name for name, module in model.named_modules()}
+    matches = [_NUMBER.search(f".{names.get(id(module), '')}.") for module in modules]
+    sites = _name_sites(patterns, inputs, [int(match[1]) if match else None for match in matches])
     if check_returned and not _agree(sites, patterns, returned, inputs):
         try:
             return _probe_of_returned(base, returned, inputs)
@@ -437,13 +408,14 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bo
                 "recurrence); only its other attention is read",
                 stacklevel=2,
             )
-    fused = _rows_agree(model, inputs, recorder)
+    fused = _rows_agree(model, inputs, calls)
     return _judged(Probe(sites, modules=modules, beside_sdpa=fused), patterns, inputs, base)
 
 
 def _probe_of_returned(base: nn.Module, returned: list[Any], inputs: Inputs) -> Probe:
     patterns = _checked(base, returned)
-    return _judged(Probe(_name_sites(patterns, inputs, None), through="returned"), patterns, inputs, base)
+    sites = _name_sites(patterns, inputs, [None] * len(patterns))
+    return _judged(Probe(sites, through="returned"), patterns, inputs, base)
 
 
 def _judged(known: Probe, patterns: list[Tensor], inputs: Inputs, base: nn.Module) -> Probe:
@@ -451,14 +423,6 @@ def _judged(known: Probe, patterns: list[Tensor], inputs: Inputs, base: nn.Modul
     name = type(base).__name__
     dark = [check_pattern(*shown, inputs, whose=name) for shown in zip(known.sites, patterns, strict=True)]
     return replace(known, n_heads=tuple(pattern.shape[1] for pattern in patterns), honours_padding=all(dark))
-
-
-def _returned(base: nn.Module, inputs: Inputs) -> list[Any]:
-    """What a model returns as its patterns, whatever it is; nothing where it cannot be asked."""
-    try:
-        return _attentions(base, run(base, inputs, output_attentions=True, return_dict=True))
-    except Exception:  # models without patterns refuse to return them in many ways
-        return []
 
 
 def _agree(sites: tuple[Site, ...], called: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:
@@ -487,21 +451,29 @@ def same_pattern(pattern: Tensor, reference: Tensor, inputs: Inputs) -> bool:
     return torch.allclose(pattern[rows], reference[rows], rtol=0, atol=tolerance, equal_nan=True)
 
 
-def _rows_agree(model: nn.Module, inputs: Inputs, eager: _Recorder) -> bool:
+def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
     if not getattr(model, "_supports_sdpa", False):
         return False
-    beside = _Recorder()
+    beside: Calls = []
+
+    def keep(
+        module: nn.Module,
+        rows_at: Callable[[Tensor], Tensor],
+        mask: Tensor | None,
+        shape: tuple[int, int],
+    ) -> None:
+        every = torch.arange(shape[0], device=next(module.parameters()).device).expand(2, -1)
+        beside.append((module, rows_at(every).detach()))
+
     try:
-        with attention_implementation(model, BESIDE_SDPA), listening(beside):
+        with attention_implementation(model, BESIDE_SDPA, Listener(rows=keep)):
             run(trunk(model), inputs)
     except (ValueError, TypeError, KeyError, RuntimeError):
         # Some layers need what the fused kernel cannot do (a cap on the scores, say) and refuse: eager then.
         return False
-    if [module for module, _ in beside.calls] != [module for module, _ in eager.calls]:
-        return False
-    return all(
-        same_pattern(rows, pattern, inputs)
-        for (_, pattern), (_, rows) in zip(eager.calls, beside.calls, strict=True)
+    return len(beside) == len(eager) and all(
+        module is called and same_pattern(rows, pattern, inputs)
+        for (called, pattern), (module, rows) in zip(eager, beside, strict=True)
     )
 
 
@@ -533,29 +505,21 @@ def _checked(base: nn.Module, returned: list[Any]) -> list[Tensor]:
 _NUMBER = re.compile(r"\.(\d+)\.")
 
 
-def _layer_numbers(model: nn.Module, modules: tuple[nn.Module, ...]) -> list[int | None]:
-    """The numbers of the layers that attention modules sit in, as far as their names tell."""
-    names = {id(module): name for name, module in model.named_modules()}
-    matches = [_NUMBER.search(f".{names.get(id(module), '')}.") for module in modules]
-    return [int(match[1]) if match else None for match in matches]
-
-
-def _name_sites(patterns: list[Tensor], inputs: Inputs, numbers: list[int | None] | None) -> tuple[Site, ...]:
+def _name_sites(patterns: list[Tensor], inputs: Inputs, numbers: list[int | None]) -> tuple[Site, ...]:
     """Sites in the order of their calls, told apart by the numbers of queries and keys.
 
     Layers take their numbers from the names of their modules, because not every layer need attend. Where these do
     not count upwards (layers that share weights are one module), the calls themselves are counted.
     """
     stacks = [_stack(pattern.shape[-2], pattern.shape[-1], inputs) for pattern in patterns]
-    by_stack: dict[str, list[int | None]] = {stack: [] for stack in stacks}
-    for stack, number in zip(stacks, numbers or [None] * len(stacks), strict=True):
-        by_stack[stack].append(number)
-    remaining = {stack: _layers(given) for stack, given in by_stack.items()}
-    sites = []
-    for stack in stacks:
-        layer = next(remaining[stack])
-        sites.append(Site(stack, layer, _HOOK_NAMES[stack].format(layer)))
-    return tuple(sites)
+    sites: dict[int, Site] = {}
+    for stack in set(stacks):
+        places = [place for place, other in enumerate(stacks) if other == stack]
+        known = [number for place in places if (number := numbers[place]) is not None]
+        ascending = len(known) == len(places) and all(lower < higher for lower, higher in pairwise(known))
+        for place, layer in zip(places, known if ascending else range(len(places)), strict=True):
+            sites[place] = Site(stack, layer, _HOOK_NAMES[stack].format(layer))
+    return tuple(sites[place] for place in range(len(stacks)))
 
 
 _HOOK_NAMES = {
@@ -564,12 +528,6 @@ _HOOK_NAMES = {
     "decoder": "decoder_blocks.{}.self_attn.hook_pattern",
     "cross": "decoder_blocks.{}.cross_attn.hook_pattern",
 }
-
-
-def _layers(numbers: list[int | None]) -> Iterator[int]:
-    known = [number for number in numbers if number is not None]
-    ascending = len(known) == len(numbers) and all(lower < higher for lower, higher in pairwise(known))
-    return iter(known if ascending else range(len(numbers)))
 
 
 def _stack(queries: int, keys: int, inputs: Inputs) -> str:
