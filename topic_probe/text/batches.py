@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -111,21 +112,11 @@ def token_batches(
 def _batches(
     documents: Iterable[Document], batch_size: int, pad_id: int, specials: Tensor
 ) -> Iterator[TokenBatch]:
-    for group in _groups(documents, batch_size * BATCHES_PER_SORT):
+    stream = iter(documents)
+    while group := list(islice(stream, batch_size * BATCHES_PER_SORT)):
         group.sort(key=len, reverse=True)
         for start in range(0, len(group), batch_size):
             yield _pad(group[start : start + batch_size], pad_id, specials)
-
-
-def _groups(items: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    group: list[Document] = []
-    for item in items:
-        group.append(item)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _pad(documents: Sequence[Document], pad_id: int, specials: Tensor) -> TokenBatch:

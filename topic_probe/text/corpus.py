@@ -357,27 +357,20 @@ class DocumentStream:
         """The documents. ValueError if the whole corpus gives none."""
         from tqdm.auto import tqdm
 
+        store, progress = self._store(), Progress()
         with tqdm(total=self.corpus._n_entries(), unit=" texts", disable=not self._progress) as bar:
-            progress = Progress()
-            for documents, progress in self._steps():
+            for documents, progress in () if store is None else store.shards():
+                bar.update(progress.counts.texts - bar.n)
+                yield from documents
+            cached = progress
+            for documents, progress in () if cached.finished else self._tokenized(cached):
+                if store is not None:
+                    store.add(documents, progress)
                 bar.update(progress.counts.texts - bar.n)
                 yield from documents
         self._last = progress
         if progress.counts.documents == 0:
             self.corpus._check_not_empty(progress.counts)
-
-    def _steps(self) -> Iterator[tuple[list[Document], Progress]]:
-        """Documents in groups, each with the progress after it; cached groups first, then what they lack."""
-        store, reached = self._store(), Progress()
-        if store is not None:
-            for documents, reached in store.shards():
-                yield documents, reached
-            if reached.finished:
-                return
-        for documents, now in self._tokenized(reached):
-            if store is not None:
-                store.add(documents, now)
-            yield documents, now
 
     def _tokenized(self, reached: Progress) -> Iterator[tuple[list[Document], Progress]]:
         texts: list[str] = []

@@ -76,8 +76,7 @@ class Document:
     @cached_property
     def key(self) -> int:
         """A signed 64-bit hash of the ids: the same document has the same key everywhere and always."""
-        digest = hashlib.blake2b(self.ids.numpy().tobytes(), digest_size=8).digest()
-        return int.from_bytes(digest, "little", signed=True)
+        return content_hash(self.ids.numpy().tobytes())
 
     def part(self, places: Int64[Tensor, " kept"]) -> "Document":
         """The document at some of its places; its source stays."""
@@ -106,34 +105,33 @@ class Document:
         before, after = torch.arange(first), torch.arange(stop, len(self))
         for start, end, parted in _between_words(self.word_index, first, stop, room):
             piece = self.part(torch.cat([before, torch.arange(start, end), after]))
-            yield piece if parted is None else piece._without_words(parted)
+            if piece.word_index is not None:
+                words = piece.word_index.masked_fill(torch.isin(piece.word_index, parted), -1)
+                piece = replace(piece, word_index=words)
+            yield piece
 
-    def _without_words(self, numbers: Int64[Tensor, " word"]) -> "Document":
-        """The document with some of its words being none."""
-        assert self.word_index is not None
-        return replace(self, word_index=self.word_index.masked_fill(torch.isin(self.word_index, numbers), -1))
+
+def content_hash(content: bytes) -> int:
+    """A signed 64-bit hash."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def _between_words(
     word_index: Int64[Tensor, " position"] | None, start: int, stop: int, room: int
-) -> Iterator[tuple[int, int, Int64[Tensor, " word"] | None]]:
+) -> Iterator[tuple[int, int, Int64[Tensor, " word"]]]:
     """Where the pieces of a long document begin and end, and the words that these ends part."""
     if word_index is None:
-        yield from ((place, min(place + room, stop), None) for place in range(start, stop, room))
-        return
+        word_index = torch.arange(stop)
     # Words are runs of tokens, so a cut parts the word that stands on both its sides.
     joined = torch.zeros(stop + 1, dtype=torch.bool)
     joined[1:stop] = (word_index[1:stop] == word_index[: stop - 1]) & (word_index[1:stop] >= 0)
     while start < stop:
         end = min(start + room, stop)
-        inside = (
-            joined[start + 1 : end + 1].flip(0).logical_not().nonzero()
-        )  # places between two words, last first
+        # Places between two words, last first.
+        inside = (~joined[start + 1 : end + 1].flip(0)).nonzero()
         end -= int(inside[0]) if len(inside) else 0
-        ends = torch.tensor(
-            [place for place, parted in ((start, joined[start]), (end - 1, joined[end])) if parted]
-        )
-        yield start, end, word_index[ends.long()]
+        ends = torch.tensor([start, end - 1])
+        yield start, end, word_index[ends[joined[[start, end]]]]
         start = end
 
 
@@ -194,7 +192,16 @@ def cut_documents(
         if len(document) == 0:
             counts.left_out["empty documents"] += 1
             continue
-        _check_range(document.ids, vocabulary_size, number)
+        lowest, highest = int(document.ids.min()), int(document.ids.max())
+        if lowest < 0:
+            raise ValueError(
+                f"document {number} holds the negative id {lowest}; padding must be masked, not marked"
+            )
+        if vocabulary_size is not None and highest >= vocabulary_size:
+            raise ValueError(
+                f"document {number} holds the token id {highest}, but the model knows 0..{vocabulary_size - 1}; "
+                "was it encoded with another tokenizer?"
+            )
         for piece in cut(document, max_length, long, counts, specials):
             counts.add(piece)
             yield piece
@@ -224,35 +231,19 @@ def cut(
     yield beginning
 
 
-def _check_range(ids: Tensor, vocabulary_size: int | None, number: int) -> None:
-    lowest, highest = int(ids.min()), int(ids.max())
-    if lowest < 0:
-        raise ValueError(
-            f"document {number} holds the negative id {lowest}; padding must be masked, not marked"
-        )
-    if vocabulary_size is not None and highest >= vocabulary_size:
-        raise ValueError(
-            f"document {number} holds the token id {highest}, but the model knows 0..{vocabulary_size - 1}; "
-            "was it encoded with another tokenizer?"
-        )
-
-
 def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
     """The single documents in whatever `token_batches` takes, without padding."""
     if isinstance(documents, str | bytes):
         raise TypeError(_NEEDS_TOKENIZER.format("a string"))
-    if _is_batch(documents):
-        yield from _from_batch(documents, pad_id)
-        return
-    if isinstance(documents, Document):
+    if isinstance(documents, Document) or _parts(documents) is not None:
         documents = [documents]
     if not isinstance(documents, Iterable):
         raise TypeError(f"documents must be an iterable of token-id lists, not {type(documents).__name__}")
     for number, item in enumerate(documents):
         if isinstance(item, Document):
             yield item
-        elif _is_batch(item):
-            yield from _from_batch(item, pad_id)
+        elif (parts := _parts(item)) is not None:
+            yield from _from_batch(parts, pad_id)
         else:
             yield Document(_one_document(item, number, pad_id))
 
@@ -263,24 +254,33 @@ _NEEDS_TOKENIZER = (
 )
 
 
-def _is_batch(item: Any) -> bool:
-    if isinstance(item, Mapping) or (hasattr(item, "ids") and hasattr(item, "mask")):
-        return True
-    return _is_pair(item) or getattr(item, "ndim", 0) == 2
+# Ids, mask, word numbers and special flags of a batch, or None for what it does not have.
+Parts = tuple[Any, Any, Any, Any]
 
 
-def _is_pair(item: Any) -> bool:
-    """Whether something is ids with their mask; a list of two tables may also be two batches without masks."""
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        return False
-    ids, mask = item
-    if getattr(ids, "ndim", 0) != 2 or getattr(mask, "ndim", 0) != 2:
-        return False
-    return isinstance(item, tuple) or (ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all()))
+def _parts(item: Any) -> Parts | None:
+    """The parts of a batch; None for what is no batch."""
+    if isinstance(item, Mapping):
+        if "input_ids" not in item:
+            raise TypeError(
+                f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
+            )
+        names = ("attention_mask", "word_index", "special_tokens_mask")
+        return item["input_ids"], *(item.get(name) for name in names)
+    if hasattr(item, "ids") and hasattr(item, "mask"):
+        return item.ids, item.mask, getattr(item, "word_index", None), getattr(item, "special", None)
+    if isinstance(item, tuple | list) and len(item) == 2:
+        ids, mask = item
+        pair = getattr(ids, "ndim", 0) == getattr(mask, "ndim", 0) == 2
+        # A list of two tables may also be two batches without masks.
+        zeros_and_ones = pair and ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all())
+        if pair and (isinstance(item, tuple) or zeros_and_ones):
+            return ids, mask, None, None
+    return (item, None, None, None) if getattr(item, "ndim", 0) == 2 else None
 
 
-def _from_batch(item: Any, pad_id: int | None) -> Iterator[Document]:
-    ids, mask, word_index, special = (_rows(part) for part in _parts(item))
+def _from_batch(parts: Parts, pad_id: int | None) -> Iterator[Document]:
+    ids, mask, word_index, special = map(_rows, parts)
     _check_table(ids, mask, pad_id)
     for number, row in enumerate(ids):
         tokens = _one_document(row, number, pad_id if mask is None else None)
@@ -290,22 +290,6 @@ def _from_batch(item: Any, pad_id: int | None) -> Iterator[Document]:
             for part, dtype in ((word_index, torch.int64), (special, torch.bool))
         ]
         yield Document(tokens[kept], *extras)  # type: ignore[arg-type]
-
-
-def _parts(item: Any) -> tuple[Any, Any, Any, Any]:
-    """Ids, mask, word numbers and special flags of a batch, or None for what it does not have."""
-    if isinstance(item, Mapping):
-        if "input_ids" not in item:
-            raise TypeError(
-                f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
-            )
-        special = item.get("special_tokens_mask")
-        return item["input_ids"], item.get("attention_mask"), item.get("word_index"), special
-    if _is_pair(item):
-        return item[0], item[1], None, None
-    if hasattr(item, "mask"):
-        return item.ids, item.mask, getattr(item, "word_index", None), getattr(item, "special", None)
-    return item, None, None, None
 
 
 def _rows(part: Any) -> Any:
@@ -378,7 +362,15 @@ def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
         raise TypeError(
             "documents must be a list of documents; this looks like one document: wrap it in a list"
         )
-    ids = _integer_tensor(item, f"document {number}")
+    try:
+        tensor = torch.as_tensor(item)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"document {number} must hold token ids (integers), not {type(item).__name__}: {error}"
+        ) from None
+    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise TypeError(f"document {number} must hold token ids (integers), not {tensor.dtype}")
+    ids = tensor.detach().to("cpu", torch.int64)
     if ids.ndim != 1:
         raise TypeError(f"document {number} must be one row of token ids, not of shape {tuple(ids.shape)}")
     if (
@@ -391,15 +383,3 @@ def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
             "(ids, mask), or the documents without padding"
         )
     return ids
-
-
-def _integer_tensor(values: Any, name: str) -> Tensor:
-    try:
-        tensor = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"{name} must hold token ids (integers), not {type(values).__name__}: {error}"
-        ) from None
-    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
-        raise TypeError(f"{name} must hold token ids (integers), not {tensor.dtype}")
-    return tensor.detach().to("cpu", torch.int64)

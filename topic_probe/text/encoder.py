@@ -1,6 +1,5 @@
 """Texts → documents of token ids, the one way: many at once, with what of them are words and where they came from."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +10,9 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
-from topic_probe.text.documents import Counts, Document, Long, cut
+from topic_probe.text.documents import Counts, Document, Long, content_hash, cut
 from topic_probe.topics.vocabulary import settings_restored
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
@@ -56,7 +56,15 @@ def encode_texts(
 
 def _encoded(texts: Iterable[Any], encoder: "Encoder") -> Iterator[Document]:
     for number, text in enumerate(texts):
-        _check_text(text, number)
+        if not isinstance(text, str):
+            raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"text {number} is no valid Unicode (it holds half a character); repair it with "
+                "text.encode('utf-8', 'replace').decode(), or leave it out"
+            ) from None
         (documents,) = encoder.encode([text], Counts())
         if documents is None:
             raise ValueError(
@@ -65,18 +73,6 @@ def _encoded(texts: Iterable[Any], encoder: "Encoder") -> Iterator[Document]:
                 "tokenizer"
             )
         yield from documents
-
-
-def _check_text(text: Any, number: int) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(
-            f"text {number} is no valid Unicode (it holds half a character); repair it with "
-            "text.encode('utf-8', 'replace').decode(), or leave it out"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -124,27 +120,19 @@ class Encoder:
         self, text: str, ids: Int64[np.ndarray, " token"], spans: Int64[np.ndarray, "token 2"]
     ) -> Document:
         before, after = self._around
-        words, _ = words_of_tokens(text, spans)
-        special = self._special[torch.from_numpy(ids)]
-        around = [torch.full((len(tokens),), True) for tokens in (before, after)]
-        none = [torch.full((len(tokens),), -1) for tokens in (before, after)]
+        around = (len(before), len(after))
+        words = torch.from_numpy(words_of_tokens(text, spans)[0])
+        special = torch.isin(torch.from_numpy(ids), self._special_ids)
         return Document(
             torch.tensor([*before, *ids.tolist(), *after], dtype=torch.int64),
-            torch.cat([none[0], torch.from_numpy(words).masked_fill(special, -1), none[1]]),
-            torch.cat([around[0], special, around[1]]),
-            source_of(text),
+            pad(words.masked_fill(special, -1), around, value=-1),
+            pad(special, around, value=True),
+            content_hash(text.encode()),
         )
 
     @cached_property
     def _special_ids(self) -> Int64[Tensor, " special"]:
         return torch.tensor(sorted(set(self.tokenizer.all_special_ids) - {None}), dtype=torch.int64)
-
-    @cached_property
-    def _special(self) -> Tensor:
-        """Which ids are special tokens, wherever they stand."""
-        special = torch.zeros(len(self._blank), dtype=torch.bool)
-        special[self._special_ids] = True
-        return special
 
     @cached_property
     def _blank(self) -> np.ndarray:
@@ -214,12 +202,6 @@ class Encoder:
                 return None
             pieces += [longer[len(shorter) :] for shorter, longer in pairwise(grown)]
         return spans_by_decoding(text, pieces, (ids == self.tokenizer.unk_token_id).tolist())
-
-
-def source_of(text: str) -> int:
-    """The hash by which all documents of a text are known to have come from it."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
 
 
 def _pieces(text: str) -> list[str]:
