@@ -20,7 +20,7 @@ from real_text import minilm_folder
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.measure import processes
+from topic_probe.measure import runs
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -95,8 +95,8 @@ def failing(rank: int) -> dict[str, Callable[[], Any]]:
 
 def absent(rank: int) -> None:
     """Process 1 joins, and then does something else for longer than the others wait."""
-    processes._WAITING = timedelta(seconds=2)
-    with processes.joined(True) as joined:
+    runs._WAITING = timedelta(seconds=2)
+    with runs.joined(True) as joined:
         if rank == 1:
             sleep(6)
             os._exit(1)

@@ -18,9 +18,9 @@ from topic_probe.measure.accumulators import (
     Rows,
     Scores,
     Sinks,
+    Units,
 )
-from topic_probe.measure.pairs import Classes, PairTable, pair_codes
-from topic_probe.measure.units import Units
+from topic_probe.measure.matching import Classes, PairTable, pair_codes
 
 TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
 # Two heads, three words: two fruits and a tool, at positions 1, 3 and 7 of eight.

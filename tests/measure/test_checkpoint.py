@@ -20,7 +20,7 @@ from safetensors.numpy import save as to_safetensors
 import topic_probe as tp
 from topic_probe import storage
 from topic_probe.contrast import SourceSums
-from topic_probe.measure import accumulators, checkpoint
+from topic_probe.measure import accumulators, runs
 from topic_probe.measure.engine import Engine
 
 N = 60
@@ -322,7 +322,7 @@ def test_sums_of_words_that_the_first_version_took_from_a_tokenizer_are_refused(
 def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
     """Once at the beginning, once at the end, and between them as often as the clock allows."""
     clock, save, saved = [0.0], storage.save, []
-    monkeypatch.setattr(checkpoint, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(runs, "monotonic", lambda: clock[0])
 
     def save_and_note(*arguments, **options):
         saved.append(clock[0])
@@ -346,12 +346,10 @@ def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):
 
 
 def test_the_hash_of_a_model_sees_one_changed_weight_and_no_other_device_or_name():
-    facts = checkpoint.model_facts(tp.open_model(model()))
-    assert facts == checkpoint.model_facts(tp.open_model(model()))
-    assert facts != checkpoint.model_facts(tp.open_model(changed_model()))
-    half = [
-        checkpoint.model_facts(tp.open_model(model().to(dtype))) for dtype in (torch.bfloat16, torch.float16)
-    ]
+    facts = runs.model_facts(tp.open_model(model()))
+    assert facts == runs.model_facts(tp.open_model(model()))
+    assert facts != runs.model_facts(tp.open_model(changed_model()))
+    half = [runs.model_facts(tp.open_model(model().to(dtype))) for dtype in (torch.bfloat16, torch.float16)]
     assert half[0] != half[1]
 
 
@@ -367,6 +365,6 @@ def test_reports_say_which_corpus_was_read():
 
 def test_key_sums_wrap_around_without_a_warning():
     keys = torch.tensor([-1, -1, 3])
-    assert checkpoint.key_sum(keys) == (2 * (2**64 - 1) + 3) % 2**64
-    assert checkpoint.key_sum(keys[:0]) == 0
-    assert np.uint64(checkpoint.key_sum(keys[:1])) == 2**64 - 1
+    assert runs.key_sum(keys) == (2 * (2**64 - 1) + 3) % 2**64
+    assert runs.key_sum(keys[:0]) == 0
+    assert np.uint64(runs.key_sum(keys[:1])) == 2**64 - 1

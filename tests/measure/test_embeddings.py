@@ -17,8 +17,7 @@ from transformers import (
 )
 
 from topic_probe.measure.accumulators import sums_by_relation
-from topic_probe.measure.embeddings import measure_embeddings
-from topic_probe.measure.states import state_scores
+from topic_probe.measure.embeddings import measure_embeddings, state_scores
 from topic_probe.report import load_report
 from topic_probe.text.documents import Document
 from topic_probe.topics import Topics

@@ -14,9 +14,8 @@ from transformers import BertConfig, BertModel
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure.matched import DISTANCE_BINS, _Comparison, measure_matched
-from topic_probe.measure.matching import Bins, MatchedWords, matched_contrast
+from topic_probe.measure.matching import Bins, MatchedWords, attention_by_class, matched_contrast, pair_codes
 from topic_probe.measure.options import Intervals, Permutations
-from topic_probe.measure.pairs import attention_by_class, pair_codes
 from topic_probe.measure.words import LabelledWords
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import topic_probe as tp
-from topic_probe.measure import processes
+from topic_probe.measure import runs
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine, share_of
 from topic_probe.text.documents import Counts, Document
@@ -153,7 +153,6 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_two_and_by_no_other_number
 def test_without_processes_the_error_says_how_to_start_them(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert not processes.launched()
     with pytest.raises(RuntimeError, match=r"WORLD_SIZE, .* missing.*torchrun --nproc-per-node 4"):
         many_processes.CASES["attention"](distributed=True)
 
@@ -164,7 +163,7 @@ def test_one_process_of_torchrun_measures_alone(monkeypatch):
     assert many_processes.CASES["attention"](distributed=True) == many_processes.CASES["attention"]()
 
 
-class Threads(processes.Processes):
+class Threads(runs.Processes):
     """Processes played by threads, which meet at a barrier."""
 
     def __init__(self, index, size, table, barrier):
@@ -259,7 +258,7 @@ def test_no_documents_in_any_process_add_up_to_none():
 def test_shares_of_plain_documents_are_uneven_and_lose_none(n):
     ids = [[number + 1, 2] for number in range(n)]
     shares = [
-        [document.ids.tolist() for document in share_of(ids, processes.Processes(index, 3), None)]
+        [document.ids.tolist() for document in share_of(ids, runs.Processes(index, 3), None)]
         for index in range(3)
     ]
     assert sorted(chain(*shares)) == ids
@@ -269,7 +268,7 @@ def test_shares_of_plain_documents_are_uneven_and_lose_none(n):
 def test_a_share_that_the_user_made_is_taken_as_it_is():
     corpus = tp.Corpus.from_texts(many_processes.TEXTS)
     tokenizer = many_processes.stream().tokenizer
-    second = processes.Processes(1, 2)
+    second = runs.Processes(1, 2)
     own = corpus.shard(1, 2).documents(tokenizer)
     assert share_of(own, second, None) is own
     shared = share_of(corpus.documents(tokenizer), second, None)

@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, SAME_WORD, SourceSums
-from topic_probe.measure.units import Units
 from topic_probe.measure.words import LabelledWords
 from topic_probe.text.documents import Counts
 from topic_probe.topics import Topics
@@ -27,6 +26,43 @@ from topic_probe.topics import Topics
 DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 
 Sum = np.ndarray | SourceSums
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The words (or tokens) of one document that have a topic, and the positions that make them up.
+
+    Attributes:
+        entries: vocabulary entry of every unit.
+        first: position of its first token; distances between units are counted from here.
+        positions: the positions of all units, ascending within a unit.
+        unit_of: the unit that every one of ``positions`` belongs to.
+        n_pieces: labelled tokens that are only pieces of words, and so no units.
+    """
+
+    entries: Int64[Tensor, " unit"]
+    first: Int64[Tensor, " unit"]
+    positions: Int64[Tensor, " piece"]
+    unit_of: Int64[Tensor, " piece"]
+    n_pieces: int = 0
+
+    @classmethod
+    def of_tokens(cls, entries: Int64[Tensor, " unit"], positions: Int64[Tensor, " unit"]) -> "Units":
+        """Units of one token each."""
+        return cls(entries, positions, positions, torch.arange(len(positions)))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def single(self) -> bool:
+        """Whether every unit is one token."""
+        return len(self.positions) == len(self.entries)
+
+    @property
+    def membership(self) -> Float[Tensor, "unit piece"]:
+        """1 where a position belongs to a unit."""
+        return (self.unit_of == torch.arange(len(self))[:, None]).double()
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,8 @@ from topic_probe.measure.accumulators import (
 )
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
-from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.processes import joined
-from topic_probe.measure.units import Level
+from topic_probe.measure.patterns import Level, PatternReader
+from topic_probe.measure.runs import joined
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics

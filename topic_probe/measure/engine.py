@@ -16,9 +16,8 @@ import numpy as np
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
-from topic_probe.measure.checkpoint import Checkpoint, model_facts
 from topic_probe.measure.options import Reading, Run
-from topic_probe.measure.processes import Processes
+from topic_probe.measure.runs import Checkpoint, Processes, model_facts
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Document, read_documents

@@ -15,16 +15,18 @@ from topic_probe.lens import capture
 from topic_probe.measure.matching import (
     MATCHED_ON,
     Bins,
+    ClassSums,
     MatchedWords,
+    attention_by_class,
     collapse,
     coverage_of,
     matched_contrast,
     matched_means,
+    pair_codes,
     ways_of,
     without_same_word,
 )
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
-from topic_probe.measure.pairs import ClassSums, attention_by_class, pair_codes
 from topic_probe.measure.words import SCORES, pairs_of_labels
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance

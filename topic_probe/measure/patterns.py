@@ -1,10 +1,10 @@
 """Reads the attention between the words of documents out of a model: batches in, scores of documents out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,18 +14,101 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES, Site
-from topic_probe.measure.accumulators import Rows, Scores, relative_to_uniform
+from topic_probe.measure.accumulators import Rows, Scores, Units, relative_to_uniform
 from topic_probe.measure.engine import BROKEN, NO_WORD, PIECES, DocumentScores
 from topic_probe.measure.options import Patterns
-from topic_probe.measure.units import Level, Units, one_later, padded_positions, units_of
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
+
+Level = Literal["token", "word"]
 
 # How far a row of attention may be from summing to one, by precision.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 # The units of every document on the "source" side and, where there is a decoder, on the "target" side.
 Sides = Mapping[str, list[Units]]
+
+
+def units_of(batch: TokenBatch, topics: Topics, *, level: Level = "token") -> list[Units]:
+    """The units of every document of a batch. Special tokens are none, and neither are pieces of words.
+
+    Raises:
+        ValueError: for word level and a document whose text nobody saw.
+    """
+    if level == "word" and bool(batch.without_words.any()):
+        raise ValueError(
+            "level='word' needs documents that say which tokens form a word: make them with "
+            "topic_probe.encode_texts(texts, tokenizer) and a fast tokenizer"
+        )
+    # Entries beyond the vocabulary are words of several tokens; a padded table may use such ids for something else.
+    has_topic = (topics.labels(batch.ids) >= 0) & (batch.ids < topics.vocabulary_size)
+    has_topic &= batch.mask & ~batch.special
+    units = []
+    for ids, of_topic, is_word in zip(batch.ids, has_topic, batch.whole, strict=True):
+        positions = (of_topic & is_word).nonzero().flatten()
+        tokens = Units.of_tokens(ids[positions], positions)
+        units.append(replace(tokens, n_pieces=int((of_topic & ~is_word).sum())))
+    if level == "word" and topics.compounds:
+        known = {pieces: topics.vocabulary_size + number for number, pieces in enumerate(topics.compounds)}
+        rows = zip(units, batch.ids, batch.word_index, strict=True)
+        return [_with_compounds(*row, known) for row in rows]
+    return units
+
+
+def _with_compounds(
+    tokens: Units,
+    ids: Int64[Tensor, " position"],
+    word_index: Int64[Tensor, " position"],
+    known: dict[tuple[int, ...], int],
+) -> Units:
+    """The units and the words of several tokens that the topics know, in the order of the document."""
+    words = [
+        (position, entry, [position])
+        for position, entry in zip(tokens.positions.tolist(), tokens.entries.tolist(), strict=True)
+    ]
+    numbers, runs = torch.unique_consecutive(word_index, return_inverse=True)
+    for run in ((runs.bincount() > 1) & (numbers >= 0)).nonzero().flatten().tolist():
+        positions = (runs == run).nonzero().flatten()
+        entry = known.get(tuple(ids[positions].tolist()))
+        if entry is not None:
+            words.append((int(positions[0]), entry, positions.tolist()))
+    words.sort()
+    pieces = [(position, unit) for unit, (_, _, positions) in enumerate(words) for position in positions]
+    return Units(
+        torch.tensor([entry for _, entry, _ in words], dtype=torch.int64),
+        torch.tensor([first for first, _, _ in words], dtype=torch.int64),
+        torch.tensor([position for position, _ in pieces], dtype=torch.int64),
+        torch.tensor([unit for _, unit in pieces], dtype=torch.int64),
+        tokens.n_pieces,
+    )
+
+
+def one_later(batch: TokenBatch) -> TokenBatch:
+    """A batch as a decoder reads it: one position later, behind a start token, which is nobody's word."""
+
+    def later(part: Tensor, first: int) -> Tensor:
+        return torch.nn.functional.pad(part[:, :-1], (1, 0), value=first)
+
+    return replace(
+        batch,
+        ids=later(batch.ids, -1),
+        special=later(batch.special, True),
+        word_index=later(batch.word_index, -1),
+        whole=later(batch.whole, False),
+    )
+
+
+def padded_positions(
+    units: Sequence[Units],
+) -> tuple[Int64[Tensor, "batch piece"], Bool[Tensor, "batch piece"]]:
+    """The positions of every document side by side, with what of it is real; never without a column."""
+    width = max(1, *(len(document.positions) for document in units))
+    index = torch.zeros(len(units), width, dtype=torch.int64)
+    real = torch.zeros(len(units), width, dtype=torch.bool)
+    for row, document in enumerate(units):
+        index[row, : len(document.positions)] = document.positions
+        real[row, : len(document.positions)] = True
+    return index, real
 
 
 @dataclass(frozen=True)

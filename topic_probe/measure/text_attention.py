@@ -17,8 +17,7 @@ from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import Patterns
-from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.units import one_later, units_of
+from topic_probe.measure.patterns import PatternReader, one_later, units_of
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts

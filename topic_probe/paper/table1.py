@@ -29,8 +29,8 @@ import numpy as np
 from topic_probe.contrast import Contrast
 from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
-from topic_probe.measure.checkpoint import model_facts
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.measure.runs import model_facts
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import (
     THRESHOLDS,

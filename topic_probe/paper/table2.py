@@ -36,8 +36,7 @@ from torch import Tensor
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Contrast, bootstrap_interval, relations
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
-from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE
-from topic_probe.measure.pairs import ClassSums, attention_by_class
+from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import (
     THRESHOLDS,
