@@ -176,14 +176,11 @@ class Contrast:
         for field in fields(self):
             value = getattr(self, field.name)
             picked[field.name] = np.asarray(value[index]) if isinstance(value, np.ndarray) else value
-        picked["index"] = self._picked_index(index)
-        return Contrast(**picked)
-
-    def _picked_index(self, index: Any) -> dict[str, tuple[Any, ...]] | None:
         first = index[0] if isinstance(index, tuple) else index
         if self.index is None or np.ndim(np.arange(len(self))[first]) != 1:
-            return None
-        return {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
+            return Contrast(**picked | {"index": None})
+        names = {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
+        return Contrast(**picked | {"index": names})
 
     def top(self, n: int = 5) -> "Contrast":
         """The n cells with the highest ``statistic``, highest first; cells without one are never among them.
@@ -277,21 +274,10 @@ class SourceSums:
         """
         if not len(keys):
             return
-        self._check(sums.shape[1:], counts.shape[1:])
-        unsigned = keys.astype(np.int64).view(np.uint64) if keys.dtype == np.int64 else keys
-        rows = self._take_rows([key % self.limit if self.folded else key for key in unsigned.tolist()])
-        if len(self._rows) > self.limit:
-            self._fold()
-            rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
-        np.add.at(self._sums, rows, sums)
-        np.add.at(self._counts, rows, counts)
-
-    def _check(self, shape: tuple[int, ...], count_shape: tuple[int, ...]) -> None:
+        shape, count_shape = sums.shape[1:], counts.shape[1:]
         if not self._rows:
-            fits = len(count_shape) <= len(shape) and np.all(
-                [n in (1, length) for n, length in zip(count_shape[::-1], shape[::-1], strict=False)]
-            )
-            if not fits:
+            axes = zip(count_shape[::-1], shape[::-1], strict=False)
+            if len(count_shape) > len(shape) or any(n not in (1, length) for n, length in axes):
                 raise ValueError(f"counts of shape {count_shape} do not broadcast to sums of shape {shape}")
             self._sums, self._counts = np.zeros((0, *shape)), np.zeros((0, *count_shape))
         held = self._sums.shape[1:], self._counts.shape[1:]
@@ -299,6 +285,13 @@ class SourceSums:
             raise ValueError(
                 f"sums and counts of one document must keep their shapes {held}, got {(shape, count_shape)}"
             )
+        unsigned = keys.astype(np.int64).view(np.uint64) if keys.dtype == np.int64 else keys
+        rows = self._take_rows([key % self.limit if self.folded else key for key in unsigned.tolist()])
+        if len(self._rows) > self.limit:
+            self._fold()
+            rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
+        np.add.at(self._sums, rows, sums)
+        np.add.at(self._counts, rows, counts)
 
     def _take_rows(self, keys: list[int]) -> list[int]:
         """The row of every key, with new rows of zeros for new keys."""
@@ -371,13 +364,29 @@ class SourceSums:
         seed: int = 0,
     ) -> Contrast:
         """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
-        if n_resamples == 0:
-            return self.total().contrast(statistic=statistic)
-        interval = bootstrap_interval(
-            self, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
+        return contrast_of_sources(
+            *self.rows()[1:], statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
         )
-        note = no_interval_reason(interval, len(self), "documents")
-        return self.total().contrast(interval=interval, note=note, statistic=statistic)
+
+
+def contrast_of_sources(
+    sums: Float64[np.ndarray, "source *shape 3"],
+    counts: Float64[np.ndarray, "source *count_shape 3"],
+    *,
+    statistic: Statistic = "ratio",
+    n_resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Contrast:
+    """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
+    total = PairSums(sums.sum(0), counts.sum(0))
+    if n_resamples == 0:
+        return total.contrast(statistic=statistic)
+    interval = bootstrap_interval(
+        (sums, counts), statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
+    )
+    note = no_interval_reason(interval, len(sums), "documents")
+    return total.contrast(interval=interval, note=note, statistic=statistic)
 
 
 def bootstrap_interval(
@@ -414,6 +423,26 @@ def bootstrap_interval(
 
     values = resample(resampled, np.array([len(sums)]), n_resamples=n_resamples, seed=seed)
     return percentile_interval(values, effective, confidence=confidence).reshape(*shape, 2)
+
+
+def matched_means(
+    sums: Float64[np.ndarray, "*shape cell 3"],
+    counts: Float64[np.ndarray, "*shape cell 3"],
+    weights: Float64[np.ndarray, "*#shape cell"] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Same-topic mean, different-topic mean, numbers of pairs.
+
+    Bins that hold both kinds weigh their number of same-topic pairs, or as given.
+    """
+    both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
+    weights = np.where(both, counts[..., 1] if weights is None else weights, 0.0)
+    means = np.nan_to_num(divide(sums, counts))
+    total = weights.sum(-1)
+    same, different = (divide((weights * means[..., relation]).sum(-1), total) for relation in (1, 2))
+    n_same, n_different = (
+        np.asarray(np.where(both, counts[..., relation], 0.0).sum(-1)) for relation in (1, 2)
+    )
+    return same, different, n_same, n_different
 
 
 def _terms(

@@ -135,18 +135,16 @@ def _fits(value: Any, kind: Any) -> bool:
 def _parameters(group: type) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(group)  # without the sentences, which the docstring has
     assert len(hints) <= 6, f"{group.__name__} has {len(hints)} options: a group has at most six"
+    empty = inspect.Parameter.empty
     return [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=empty if field.default is dataclasses.MISSING else field.default,
+            annotation=hints[field.name],
         )
         for field in dataclasses.fields(group)
     ]
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return inspect.Parameter.empty
 
 
 def _documented(doc: str, groups: Iterable[type]) -> str:

@@ -18,7 +18,7 @@ from transformers import (
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure import attention, engine
-from topic_probe.measure.accumulators import DISTANCE_BINS, Null
+from topic_probe.measure.accumulators import DISTANCE_BINS, Null, Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
@@ -561,12 +561,12 @@ def test_many_documents_are_kept_as_blocks(topics, monkeypatch):
     """Memory is flat: whatever the number of documents, no more than the limit of rows is kept."""
     monkeypatch.setattr(engine, "MAX_SOURCE_CELLS", 4 * 256)
     reader = PatternReader(capture.view(tp.open_model(bert())), topics, Patterns())
-    sums = attention.AttentionSums.of(reader, topics, n_permutations=0, seed=0)
-    pass_ = Engine(reader, list(vars(sums).values()))
+    relations = Relations(engine.source_limit(reader.n_cells))
+    pass_ = Engine(reader, [relations])
     for batch in token_batches(some_documents(700, longest=30)):
         pass_.add(batch)
     assert pass_.progress.measured == 700
-    assert len(sums.relations.by_source) <= 256
+    assert len(relations.by_source) <= 256
 
 
 def test_a_report_lists_its_highest_heads_and_comes_back_from_disk(topics, tmp_path):

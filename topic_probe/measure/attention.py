@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, bootstrap_interval
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_means
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
@@ -29,7 +29,6 @@ from topic_probe.uncertainty import (
     Alternative,
     benjamini_hochberg,
     divide,
-    no_interval_reason,
     permutation_p_value,
 )
 
@@ -143,15 +142,16 @@ def measure_attention(
         view = capture.view(model)
         reading = reading.of(model)
         reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
-        sums = AttentionSums.of(reader, topics, permutations.n_permutations, intervals.seed)
+        limit = source_limit(reader.n_cells)
+        n = reader.n_cells
+        sinks, null = Sinks(n), Null(topics, permutations.n_permutations, intervals.seed, n)
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
-            "n_permutations": permutations.n_permutations, "seed": intervals.seed,
-            "limit": sums.relations.by_source.limit,
+            "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": limit,
         }  # fmt: skip
         if accumulators:
             facts["accumulators"] = [type(accumulator).__qualname__ for accumulator in accumulators]
-        engine = Engine(reader, [*vars(sums).values(), *accumulators])
+        engine = Engine(reader, [Relations(limit), Distances(n), sinks, null, *accumulators])
         progress = engine.run(
             documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=True
         )
@@ -172,101 +172,60 @@ def measure_attention(
         "corpus": progress.corpus,
         "processes": processes.size,
     }
-    if sums.sinks.sums["n_rows"].sum() == 0:
+    if not sinks.sums["n_rows"].any():
         warnings.warn(
             f"none of the {progress.counts.documents} documents holds a word of any topic, so there is nothing to "
             "compare; were topics and documents made with the same tokenizer?",
             stacklevel=3,
         )
-    return _report(reader, sums, record, intervals, permutations.alternative)
-
-
-@dataclass(frozen=True)
-class AttentionSums:
-    """What is added up of attention; the order is that of the report."""
-
-    relations: Relations
-    distances: Distances
-    sinks: Sinks
-    null: Null
-
-    @classmethod
-    def of(cls, reader: PatternReader, topics: Topics, n_permutations: int, seed: int) -> "AttentionSums":
-        """No documents yet."""
-        n = reader.n_cells
-        null = Null(topics, n_permutations, seed, n)
-        return cls(Relations(source_limit(n)), Distances(n), Sinks(n), null)
+    return _report(reader, engine.sums, record, intervals, permutations.alternative)
 
 
 def _report(
     reader: PatternReader,
-    sums: AttentionSums,
+    sums: Mapping[str, Any],
     record: Mapping[str, Any],
     intervals: Intervals,
     alternative: Alternative,
 ) -> AttentionReport:
-    """What the sums say."""
+    """What the sums of the accumulators say, by their names."""
     sites, index = reader.view.sites, reader.index
     site_of = np.repeat(np.arange(len(sites)), reader.view.n_heads)
     stacks = list(dict.fromkeys(site.stack for site in sites))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
-    by_source = sums.relations.by_source
+    by_source = sums["by_source"]
     rows = by_source.rows()[1:] if len(by_source) else (np.zeros((0, reader.n_cells, 3)),) * 2
 
-    def pooled(groups: Int64[np.ndarray, " head"]) -> Contrast:
+    def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        null = tuple(np.add.reduceat(part, starts) for part in sums.null.sums.values())
-        same, n = (np.add.reduceat(part, starts, axis=1) for part in rows)
-        return _contrast(same, n, null if null[0].size else None, intervals, alternative)
+        of_groups, counts = (np.add.reduceat(part, starts, axis=1) for part in rows)
+        contrast = replace(contrast_of_sources(of_groups, counts, **vars(intervals)), index=names or None)
+        same, n_same = (np.add.reduceat(sums[name], starts) for name in ("null", "n_null"))
+        if not same.size:
+            return contrast
+        # What a permutation does not put into one topic is of different ones.
+        every, n_every = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
+        ratios = divide(divide(same, n_same), divide(every - same, n_every - n_same))
+        p_value = permutation_p_value(contrast.ratio, ratios, alternative=alternative)
+        return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
-    by_site = {"stack": tuple(site.stack for site in sites), "layer": tuple(site.layer for site in sites)}
-    binned, n_binned = sums.distances.sums.values()
-    without_sinks, n_without_sinks, sink_mass, n_rows = sums.sinks.sums.values()
+    without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
+    by_distance = sums["binned"], sums["n_binned"]
     return AttentionReport(
         overall=pooled(np.zeros_like(site_of))[0],
-        stacks=replace(pooled(stack_of), index={"stack": tuple(stacks)}),
-        layers=replace(pooled(site_of), index=by_site),
-        heads=replace(pooled(np.arange(reader.n_cells)), index=index),
-        matched=replace(_matched(binned, n_binned), index=index),
-        overall_matched=_matched(binned.sum(0, keepdims=True), n_binned.sum(0, keepdims=True))[0],
-        without_sinks=PairSums(without_sinks, n_without_sinks).contrast(index=index),
-        sink_mass=divide(sink_mass, n_rows),
+        stacks=pooled(stack_of, stack=tuple(stacks)),
+        layers=pooled(site_of, stack=tuple(s.stack for s in sites), layer=tuple(s.layer for s in sites)),
+        heads=pooled(np.arange(reader.n_cells), **index),
+        matched=replace(_matched(*by_distance), index=index),
+        overall_matched=_matched(*(part.sum(0, keepdims=True) for part in by_distance))[0],
+        without_sinks=without_sinks.contrast(index=index),
+        sink_mass=divide(sums["sink_mass"], sums["n_rows"]),
         provenance=record,
     )
 
 
-def _contrast(
-    sums: Float64[np.ndarray, "source group 3"],
-    counts: Float64[np.ndarray, "source group 3"],
-    null: tuple[np.ndarray, ...] | None,
-    intervals: Intervals,
-    alternative: Alternative,
-) -> Contrast:
-    total = PairSums(sums.sum(0), counts.sum(0))
-    contrast = total.contrast()
-    if intervals.n_resamples:
-        interval = bootstrap_interval((sums, counts), **vars(intervals))
-        contrast = replace(
-            contrast, interval=interval, note=no_interval_reason(interval, len(sums), "documents")
-        )
-    if null is not None:
-        same, n_same = null
-        different = total.sums[:, 1:].sum(1, keepdims=True) - same
-        n_different = total.counts[:, 1:].sum(1, keepdims=True) - n_same
-        ratios = divide(divide(same, n_same), divide(different, n_different))
-        p_value = permutation_p_value(contrast.ratio, ratios, alternative=alternative)
-        contrast = replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
-    return contrast
-
-
 def _matched(sums: Float64[np.ndarray, "head bin 3"], counts: Float64[np.ndarray, "head bin 3"]) -> Contrast:
-    """Means of bin means, the bins weighed by their number of same-topic pairs, where both kinds of pairs exist."""
-    both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
-    weights = np.where(both, counts[..., 1], 0.0)
-    means = np.nan_to_num(divide(sums, counts))
-    same, different = ((weights * means[..., relation]).sum(1) for relation in (1, 2))
-    n_same, n_different = weights.sum(1), np.where(both, counts[..., 2], 0.0).sum(1)
-    return Contrast(
-        divide(sums[..., 0].sum(1), counts[..., 0].sum(1)), divide(same, n_same), divide(different, n_same),
-        counts[..., 0].sum(1), n_same, n_different,
-    )  # fmt: skip
+    """Same-topic and different-topic pairs compared within distance bins; same-word pairs as they are."""
+    same, different, n_same, n_different = matched_means(sums, counts)
+    same_word, n_same_word = sums[..., 0].sum(1), counts[..., 0].sum(1)
+    return Contrast(divide(same_word, n_same_word), same, different, n_same_word, n_same, n_different)

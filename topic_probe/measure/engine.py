@@ -141,7 +141,13 @@ class Engine:
                 checkpoint.finish(self.sums, self.progress)
         if processes.size > 1:
             self._add_up(processes)
-        self._check_broken()
+        broken = self.progress.left_out[BROKEN]
+        seen = self.progress.measured + broken
+        if broken > MAX_BROKEN_SHARE * seen:
+            raise ValueError(
+                f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
+                "half precision: load the model in float32"
+            )
         return self.progress
 
     def _has_word(self, document: Document) -> bool:
@@ -206,16 +212,6 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
-
-    def _check_broken(self) -> None:
-        """ValueError where so many documents have NaN that the model must be at fault."""
-        broken = self.progress.left_out[BROKEN]
-        seen = self.progress.measured + broken
-        if broken > MAX_BROKEN_SHARE * seen:
-            raise ValueError(
-                f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
-                "half precision: load the model in float32"
-            )
 
 
 def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:

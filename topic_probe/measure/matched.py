@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, matched_means
 from topic_probe.lens import capture
 from topic_probe.measure.matching import (
     MATCHED_ON,
@@ -21,7 +21,6 @@ from topic_probe.measure.matching import (
     collapse,
     coverage_of,
     matched_contrast,
-    matched_means,
     pair_codes,
     ways_of,
     without_same_word,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, SourceSums
+from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Scores, Sum
 from topic_probe.measure.engine import Engine, source_limit
@@ -197,26 +197,6 @@ def collapse(
     others = tuple(axis - 4 for axis in range(3) if axis not in axes)
     kept = values.sum(others)
     return np.asarray(kept.reshape(*values.shape[:-4], -1, 3))
-
-
-def matched_means(
-    sums: Float64[np.ndarray, "*shape cell 3"],
-    counts: Float64[np.ndarray, "*shape cell 3"],
-    weights: Float64[np.ndarray, "*#shape cell"] | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Same-topic mean, different-topic mean, numbers of pairs.
-
-    Bins that hold both kinds weigh their number of same-topic pairs, or as given.
-    """
-    both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
-    weights = np.where(both, counts[..., 1] if weights is None else weights, 0.0)
-    means = np.nan_to_num(divide(sums, counts))
-    total = weights.sum(-1)
-    same, different = (divide((weights * means[..., relation]).sum(-1), total) for relation in (1, 2))
-    n_same, n_different = (
-        np.asarray(np.where(both, counts[..., relation], 0.0).sum(-1)) for relation in (1, 2)
-    )
-    return same, different, n_same, n_different
 
 
 def matched_contrast(

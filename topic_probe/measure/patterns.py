@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from topic_probe.contrast import NO_RELATION, relations
 from topic_probe.lens import capture
@@ -102,13 +102,11 @@ def padded_positions(
     units: Sequence[Units],
 ) -> tuple[Int64[Tensor, "batch piece"], Bool[Tensor, "batch piece"]]:
     """The positions of every document side by side, with what of it is real; never without a column."""
-    width = max(1, *(len(document.positions) for document in units))
-    index = torch.zeros(len(units), width, dtype=torch.int64)
-    real = torch.zeros(len(units), width, dtype=torch.bool)
-    for row, document in enumerate(units):
-        index[row, : len(document.positions)] = document.positions
-        real[row, : len(document.positions)] = True
-    return index, real
+    positions = [document.positions for document in units]
+    # One more document, of one position, so that there is a column.
+    index = pad_sequence([*positions, torch.zeros(1, dtype=torch.int64)], batch_first=True)[:-1]
+    lengths = torch.tensor([len(document) for document in positions])
+    return index, torch.arange(index.shape[1]) < lengths[:, None]
 
 
 @dataclass(frozen=True)
@@ -140,16 +138,11 @@ class PatternReader:
         starts = np.cumsum([0, *self.view.n_heads])
         self.cells = [np.arange(start, stop) for start, stop in pairwise(starts)]  # of every site
         self.n_cells = int(starts[-1])
-
-    @cached_property
-    def index(self) -> dict[str, tuple[Any, ...]]:
-        """Stack, layer and head of every cell."""
-        sites = [site for site, n in zip(self.view.sites, self.view.n_heads, strict=True) for _ in range(n)]
-        return {
-            "stack": tuple(site.stack for site in sites),
-            "layer": tuple(site.layer for site in sites),
-            "head": tuple(head for n in self.view.n_heads for head in range(n)),
-        }
+        heads = [
+            (s.stack, s.layer, h) for s, n in zip(view.sites, view.n_heads, strict=True) for h in range(n)
+        ]
+        # Stack, layer and head of every cell.
+        self.index = dict(zip(("stack", "layer", "head"), zip(*heads, strict=True), strict=True))
 
     def units(self, batch: TokenBatch) -> Sides:
         """The words of every document."""
@@ -168,11 +161,6 @@ class PatternReader:
         Raises:
             ValueError: for rows that do not sum to one.
         """
-        anything = any(len(document) for document in units["source"])
-        return self._documents(batch, units, self._blocks(batch, units) if anything else [])
-
-    def _blocks(self, batch: TokenBatch, units: Sides) -> list[Block]:
-        """The rows and columns of units of every site's pattern."""
         padded = {side: padded_positions(documents) for side, documents in units.items()}
         special = {"source": batch.special.to(self.view.device)}
         if "target" in units:
@@ -182,14 +170,14 @@ class PatternReader:
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
             site = self.view.sites[number]
             query, key = SIDES[site.stack]
-            real = padded[query][1].to(rows.device)
-            columns = padded[key][0].to(rows.device)
+            real, columns = padded[query][1].to(rows.device), padded[key][0].to(rows.device)
             blocks[number] = self._block(rows, visible, real, columns, special[key], site)
 
-        positions = {side: index for side, (index, _) in padded.items()}
-        inputs = self.view.inputs(batch.ids, batch.mask)
-        self.view.attention_rows(inputs, positions, keep, through=self.options.through)
-        return [blocks[number] for number in range(len(self.view.sites))]
+        if any(len(document) for document in units["source"]):
+            positions = {side: index for side, (index, _) in padded.items()}
+            inputs = self.view.inputs(batch.ids, batch.mask)
+            self.view.attention_rows(inputs, positions, keep, through=self.options.through)
+        return self._documents(batch, units, [blocks[number] for number in sorted(blocks)])
 
     def _block(
         self,

@@ -145,7 +145,7 @@ def read_text_attention(
     if shown not in stacks:
         raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
     model_takes = capture.text_facts(model)
-    document, cut = _one_document(text_or_ids, tokenizer, max_tokens, model_takes.context_length)
+    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, model_takes.context_length)
     batch = next(
         token_batches(
             [document],
@@ -154,44 +154,34 @@ def read_text_attention(
             special_ids=model_takes.special_ids,
         )
     )
-    measured = _measured_heads(reader, batch, shown)
+    by_relation = Relations()
+    engine = Engine(reader, [by_relation])
+    engine.add(batch)
+    if not engine.progress.measured:
+        raise ValueError(f"the model {_NOT_FINITE}")
+    measured = by_relation.by_source.total().contrast(index=reader.index)
+    measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
     chosen, why = _choose_heads(measured, layer, heads, max_heads)
-    (queries, query_entries), (keys, key_entries) = _sides(view, shown, batch, topics, tokenizer)
+    names = SIDES[shown]
+    side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
+    (queries, query_entries), (keys, key_entries) = (side[name] for name in names)
     relation = relations(query_entries, key_entries, topics)
     if not include_self and shown != "cross":
         relation.fill_diagonal_(NO_RELATION)
-    notes = [*cut, *why, *_few_pairs(measured[chosen], relation), *_other_stacks(shown, stacks)]
+    notes += [*why, *_few_pairs(measured[chosen], relation)]
+    if others := ", ".join(name for name in stacks if name != shown):
+        notes.append(f"Shown is the stack “{shown}”; stack= chooses another one ({others}).")
     return TextAttention(
         model=capture.describe_class(model),
         stack=shown,
         queries=queries,
         keys=keys,
         relation=relation,
-        heads=_read_heads(view, batch, shown, [measured[at] for at in chosen], _places(measured[chosen])),
+        heads=_read_heads(view, batch, shown, measured[chosen]),
         labels=tuple(topics.label(topic) for topic in range(topics.n_topics)),
         names=topics.names,
         notes=tuple(notes),
     )
-
-
-def _measured_heads(reader: PatternReader, batch: TokenBatch, stack: str) -> Contrast:
-    """What `measure_attention` says of the heads of a stack on the one document of a batch."""
-    relations = Relations()
-    engine = Engine(reader, [relations])
-    engine.add(batch)
-    if not engine.progress.measured:
-        raise ValueError(f"the model {_NOT_FINITE}")
-    heads = relations.by_source.total().contrast(index=reader.index)
-    return heads[[at for at, name in enumerate(reader.index["stack"]) if name == stack]]
-
-
-def _places(heads: Contrast) -> list[tuple[int, int]]:
-    """Layer and head of every head."""
-    index = heads.index or {}
-    return list(zip(index["layer"], index["head"], strict=True))
-
-
-# ---------------------------------------------------------------------------- what a reader has to know
 
 
 def _few_pairs(heads: Contrast, relation: Int8[Tensor, "query key"]) -> list[str]:
@@ -207,11 +197,6 @@ def _few_pairs(heads: Contrast, relation: Int8[Tensor, "query key"]) -> list[str
     ]
 
 
-def _other_stacks(stack: str, stacks: Sequence[str]) -> list[str]:
-    others = ", ".join(name for name in stacks if name != stack)
-    return [f"Shown is the stack “{stack}”; stack= chooses another one ({others})."] if others else []
-
-
 # ---------------------------------------------------------------------------- which tokens
 
 
@@ -219,29 +204,38 @@ def _one_document(
     given: Any, tokenizer: Any, max_tokens: int, context: int | None
 ) -> tuple[Document, list[str]]:
     """The tokens to show, and what has to be said about those that are not."""
+    text = None
     limit = min(max_tokens, context or max_tokens)
+    if isinstance(given, str):
+        if tokenizer is None:
+            raise ValueError(
+                "a text needs the model's tokenizer and this model has none: give token ids, or tokenizer="
+            )
+        text = given[: _CHARACTERS_PER_TOKEN * (limit + 10)]
+        documents = list(encode_texts([text], tokenizer))
+    else:
+        documents = list(read_documents(given if _is_whole_input(given) else [given]))
+    if len(documents) != 1:
+        raise ValueError(f"one text is shown at a time, but {len(documents)} came: pick one of them")
+    whole = shown = documents[0]
+    if not len(whole):
+        raise ValueError("the text has no tokens: there is nothing to show")
+    if len(whole) > limit:
+        special = torch.zeros(len(whole), dtype=torch.bool) if whole.special is None else whole.special
+        shown = next(whole.pieces(limit, special))
+    if text is not None and len(text) < len(given):
+        part = f"the first {len(shown):,} tokens of a text of {len(given):,} characters"
+    elif shown is whole:
+        return whole, []
+    else:
+        # What stands around a text is there again around its beginning.
+        part = f"{'' if text else 'the first '}{len(shown):,} of {len(whole):,} tokens"
     why = (
         f"max_tokens={max_tokens}"
         if limit == max_tokens
         else f"the model takes no more than {context} tokens"
     )
-    if isinstance(given, str):
-        return _encode(given, tokenizer, limit, why)
-    documents = list(read_documents(given if _is_whole_input(given) else [given]))
-    if len(documents) != 1:
-        raise ValueError(f"one text is shown at a time, but {len(documents)} came: pick one of them")
-    document = documents[0]
-    if not len(document):
-        raise ValueError("the text has no tokens: there is nothing to show")
-    notes = []
-    if len(document) > limit:
-        notes.append(f"Only the first {limit:,} of {len(document):,} tokens are shown and measured ({why}).")
-    if len(document) > limit:
-        special = (
-            torch.zeros(len(document), dtype=torch.bool) if document.special is None else document.special
-        )
-        document = next(document.pieces(limit, special))
-    return document, notes
+    return shown, [f"Only {part} are shown and measured ({why})."]
 
 
 def _is_whole_input(given: Any) -> bool:
@@ -253,30 +247,6 @@ def _is_whole_input(given: Any) -> bool:
     return isinstance(given, list | tuple) and len(given) > 0 and not isinstance(given[0], int | np.integer)
 
 
-def _encode(text: str, tokenizer: Any, limit: int, why: str) -> tuple[Document, list[str]]:
-    if tokenizer is None:
-        raise ValueError(
-            "a text needs the model's tokenizer and this model has none: give token ids, or tokenizer="
-        )
-    beginning = text[: _CHARACTERS_PER_TOKEN * (limit + 10)]
-    (whole,) = encode_texts([beginning], tokenizer)
-    if not len(whole):
-        raise ValueError("the text has no tokens: there is nothing to show")
-    if len(whole) <= limit:
-        document = whole
-    else:
-        (document,) = encode_texts([beginning], tokenizer, max_length=limit)
-    notes = []
-    if len(beginning) < len(text):
-        notes.append(
-            f"Only the first {len(document):,} tokens of a text of {len(text):,} characters are shown and measured "
-            f"({why})."
-        )
-    elif len(document) < len(whole):
-        notes.append(f"Only {len(document):,} of {len(whole):,} tokens are shown and measured ({why}).")
-    return document, notes
-
-
 # ---------------------------------------------------------------------------- which heads
 
 
@@ -284,37 +254,31 @@ def _choose_heads(
     measured: Contrast, layer: int | None, heads: Iterable[HeadName] | HeadName | None, max_heads: int
 ) -> tuple[list[int], list[str]]:
     """Where the wanted heads are among those measured, and why these where nobody named them."""
-    place = {name: at for at, name in enumerate(_places(measured))}
-    layers = sorted({number for number, _ in place})
+    index = measured.index or {}
+    place = {name: at for at, name in enumerate(zip(index["layer"], index["head"], strict=True))}
+    layers = sorted(set(index["layer"]))
     if layer is not None and layer not in layers:
         raise ValueError(f"there is no layer {layer!r} in this stack; its layers are {_numbers(layers)}")
-    if heads is None:
-        within = [at for (number, _), at in place.items() if layer in (None, number)]
-        return _strongest(measured, within, max_heads, "all layers" if layer is None else f"layer {layer}")
-    single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
-    listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
-    if not listed:
-        raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
-    return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
-
-
-def _strongest(
-    measured: Contrast, within: list[int], max_heads: int, where: str
-) -> tuple[list[int], list[str]]:
-    """The heads with the highest ratios on this text, those without one last."""
+    if heads is not None:
+        single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
+        listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
+        if not listed:
+            raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
+        return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
+    within = [at for (number, _), at in place.items() if layer in (None, number)]
+    where = "all layers" if layer is None else f"layer {layer}"
     ratios = measured.ratio[within]
+    # Heads without a ratio come last.
     order = np.argsort(-np.nan_to_num(ratios, nan=-np.inf), kind="stable")[:max_heads]
-    chosen = [within[at] for at in order]
+    chosen, why = [within[at] for at in order], []
     if not np.isfinite(ratios).any():
-        return chosen, [
-            f"Shown are the first {len(chosen)} heads of {where}: no ratio is defined on this text."
+        why = [f"Shown are the first {len(chosen)} heads of {where}: no ratio is defined on this text."]
+    elif len(chosen) < len(within):
+        why = [
+            f"Shown are the {len(chosen)} heads with the highest ratio on this text, of {len(within)} in {where}; "
+            "heads= chooses others."
         ]
-    if len(chosen) == len(within):
-        return chosen, []
-    return chosen, [
-        f"Shown are the {len(chosen)} heads with the highest ratio on this text, of {len(within)} in {where}; heads= "
-        "chooses others."
-    ]
+    return chosen, why
 
 
 def _is_pair(heads: Any) -> bool:
@@ -354,20 +318,10 @@ def _numbers(values: Sequence[int]) -> str:
 
 # ---------------------------------------------------------------------------- tokens and patterns
 
-_Side = tuple[Tokens, Int64[Tensor, " position"]]
 
-
-def _sides(
-    view: capture.View, stack: str, batch: TokenBatch, topics: Topics, tokenizer: Any
-) -> tuple[_Side, _Side]:
-    """The queries and the keys of a stack, each with the vocabulary entries that count there."""
-    site = next(site for site in view.sites if site.stack == stack)
-    names = SIDES[site.stack]
-    side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
-    return side[names[0]], side[names[1]]
-
-
-def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any) -> _Side:
+def _tokens(
+    view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any
+) -> tuple[Tokens, Int64[Tensor, " position"]]:
     """The tokens of a side with the vocabulary entries that count there; -1 for those without a topic."""
     batch = one_later(batch) if name == "target" else batch
     [units] = units_of(batch, topics)
@@ -380,8 +334,12 @@ def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, to
     of_group = [tuple(row.nonzero().flatten().tolist()) for row in topics.group_topics]
     continues = torch.zeros(len(ids), dtype=torch.bool)
     continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
+    if tokenizer is not None:
+        spelled = {token: readable(tokenizer, [token]) for token in set(ids.tolist())}
+    else:
+        spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
     tokens = Tokens(
-        words=_spelled(ids.tolist(), topics, tokenizer),
+        words=tuple(spelled.get(token, str(token)) for token in ids.tolist()),
         topics=tuple(of_group[group] if group >= 0 else () for group in topics.labels(entries).tolist()),
         special=tuple(special.tolist()),
         continues=tuple(continues.tolist()),
@@ -389,22 +347,12 @@ def _tokens(view: capture.View, batch: TokenBatch, name: str, topics: Topics, to
     return tokens, entries
 
 
-def _spelled(ids: Sequence[int], topics: Topics, tokenizer: Any) -> tuple[str, ...]:
-    if tokenizer is not None:
-        spelled = {token: readable(tokenizer, [token]) for token in set(ids)}
-    else:
-        spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
-    return tuple(spelled.get(token, str(token)) for token in ids)
-
-
 def _read_heads(
-    view: capture.View,
-    batch: TokenBatch,
-    stack: str,
-    contrasts: Sequence[Contrast],
-    places: Sequence[tuple[int, int]],
+    view: capture.View, batch: TokenBatch, stack: str, heads: Contrast
 ) -> tuple[HeadAttention, ...]:
     """The patterns of some heads of a stack; of the others nothing is kept."""
+    assert heads.index is not None
+    places = list(zip(heads.index["layer"], heads.index["head"], strict=True))
     inputs = view.inputs(batch.ids, batch.mask)
     everything = {
         side: torch.arange(inputs.side(side)[0].shape[1])[None]
@@ -417,13 +365,9 @@ def _read_heads(
         for layer, head in places:
             if (site.stack, site.layer) == (stack, layer):
                 pattern = rows[0, head].detach().to("cpu", torch.float32, copy=True)
+                if not bool(torch.isfinite(pattern).all()):
+                    raise ValueError(f"L{layer}H{head} {_NOT_FINITE}")
                 patterns[layer, head] = pattern, visible[0].cpu()
 
     view.attention_rows(inputs, everything, keep)
-    for (layer, head), (pattern, _) in patterns.items():
-        if not bool(torch.isfinite(pattern).all()):
-            raise ValueError(f"L{layer}H{head} {_NOT_FINITE}")
-    return tuple(
-        HeadAttention(*place, *patterns[place], contrast)
-        for place, contrast in zip(places, contrasts, strict=True)
-    )
+    return tuple(HeadAttention(*place, *patterns[place], heads[at]) for at, place in enumerate(places))
