@@ -314,7 +314,7 @@ def test_an_interrupted_fit_returns_what_there_is(monkeypatch):
         ({"n_topics": 0}, "n_topics must be at least 1, got 0"),
         ({"passes": 0}, "passes must be at least 1, got 0"),
         ({"chunk_size": 0}, "chunk_size must be at least 1, got 0"),
-        ({"start": "here"}, "start must be 'documents' or 'random', got 'here'"),
+        ({"start": "here"}, "start must be one of 'documents', 'random', got 'here'"),
         ({"min_documents": 0}, "min_documents must be at least 1 .* got 0 and 0.5"),
         ({"max_share": 1.5}, r"max_share in \(0, 1\], got 5 and 1.5"),
         ({"distributed": True, "workers": 2}, "distributed and workers exclude each other"),

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from topic_probe.options import check_whole, shares
 from topic_probe.report import Report
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -184,25 +185,72 @@ _TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi", "umass")
 # --- fitting ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Updates:
+    """How topics are fitted."""
+
+    passes: Annotated[
+        int, "passes over the documents: ten suit thousands of documents, one or two millions"
+    ] = 10
+    iterations: Annotated[int, "steps at most for the topics of one document"] = 50
+    chunk_size: Annotated[
+        int | None,
+        "documents per update, roughly (all chunks get the same size, and are mixed), by default a quarter of the "
+        "documents, within 100 and 2000",
+    ] = None
+    alpha: Annotated[
+        Literal["symmetric", "asymmetric", "auto"] | float | Sequence[float],
+        'prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or "auto" '
+        "(learnt, by one worker only)",
+    ] = "symmetric"
+    eta: Annotated[
+        Literal["symmetric", "auto"] | float | None,
+        'prior over words of a topic: "symmetric" (1 / n_topics), "auto" or a number, by default symmetric',
+    ] = None
+    start: Annotated[
+        Literal["documents", "random"],
+        'what topics start from: "documents" gives each the words of a random document, which makes far better topics '
+        'of small corpora; "random" is gensim\'s own start',
+    ] = "documents"
+
+    def __post_init__(self) -> None:
+        check_whole("passes", self.passes, 1)
+        if self.chunk_size is not None:
+            check_whole("chunk_size", self.chunk_size, 1)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which words are fitted."""
+
+    min_documents: Annotated[int, "words in fewer documents are left out"] = 5
+    max_share: Annotated[float, "words in a larger share of the documents are left out"] = 0.5
+    stop_words: Annotated[
+        Iterable[str] | None,
+        "words left out, in any case; an empty list leaves all in, by default gensim's English list",
+    ] = None
+    min_letters: Annotated[int, "words of fewer letters are left out"] = 2
+
+    def __post_init__(self) -> None:
+        if self.min_documents < 1 or not 0 < self.max_share <= 1:
+            raise ValueError(
+                f"min_documents must be at least 1 and max_share in (0, 1], got {self.min_documents} and "
+                f"{self.max_share}"
+            )
+
+
+@shares(updates=Updates, kept=Kept)
 def fit_topics(
     documents: Any,
     tokenizer: Any,
     *,
     n_topics: int = 100,
-    passes: int = 10,
-    iterations: int = 50,
-    chunk_size: int | None = None,
-    alpha: Literal["symmetric", "asymmetric", "auto"] | float | Sequence[float] = "symmetric",
-    eta: Literal["symmetric", "auto"] | float | None = None,
-    start: Literal["documents", "random"] = "documents",
-    min_documents: int = 5,
-    max_share: float = 0.5,
-    stop_words: Iterable[str] | None = None,
-    min_letters: int = 2,
     seed: int = 0,
     workers: int = 1,
     distributed: bool = False,
     progress: bool = False,
+    updates: Updates,
+    kept: Kept,
 ) -> TopicFit:
     """LDA of the words of the documents, by gensim.
 
@@ -214,19 +262,6 @@ def fit_topics(
             bare ids, whose text nobody saw, every token is a word.
         tokenizer: The tokenizer that made them.
         n_topics: Number of topics.
-        passes: Passes over the documents. Ten suit thousands of documents, one or two millions.
-        iterations: Steps at most for the topics of one document.
-        chunk_size: Documents per update, roughly (all chunks get the same size, and are mixed); None: a quarter of the
-            documents, within 100 and 2000.
-        alpha: Prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or
-            "auto" (learnt, by one worker only).
-        eta: Prior over words of a topic: "symmetric" (1 / n_topics), "auto" or a number, by default symmetric.
-        start: What topics start from: "documents" gives each the words of a random document, which makes far better
-            topics of small corpora; "random" is gensim's own start.
-        min_documents: Words in fewer documents are left out.
-        max_share: Words in a larger share of the documents are left out.
-        stop_words: Words left out, in any case; an empty list leaves all in; None: gensim's English list.
-        min_letters: Words of fewer letters are left out.
         seed: Seed of the fit; global generators are not touched.
         workers: Processes; with more than one (gensim's LdaMulticore) the topics change from run to run.
         distributed: Use gensim's own cluster (a running dispatcher and workers, package Pyro4).
@@ -235,28 +270,27 @@ def fit_topics(
     Raises:
         ValueError: if no word is left, or for options that do not fit together.
     """
-    if start not in ("documents", "random"):
-        raise ValueError(f"start must be 'documents' or 'random', got {start!r}")
-    _check_options(n_topics, passes, chunk_size, min_documents, max_share, workers, distributed, alpha)
+    check_whole("n_topics", n_topics, 1)
+    check_whole("workers", workers, 1)
+    if distributed and workers > 1:
+        raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
+    if updates.alpha == "auto" and (workers > 1 or distributed):
+        raise ValueError("alpha='auto' is learnt by one worker only: use 'symmetric' or 'asymmetric'")
+    stop_words = kept.stop_words
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)
-    words = judge(tokenizer, stop_words, min_letters)
+    words = judge(tokenizer, stop_words, kept.min_letters)
     with Bags() as bags:
         reading = Reading(bags, words)
         reading.read(documents)
-        columns = _columns(reading, min_documents, max_share)
+        columns = _columns(reading, kept.min_documents, kept.max_share)
         settings = {
             "n_topics": n_topics,
-            "passes": passes,
-            "iterations": iterations,
-            "chunk_size": _even_chunks(reading.counts.documents, chunk_size),
-            "alpha": _plain(alpha),
-            "eta": eta,
-            "start": start,
-            "min_documents": min_documents,
-            "max_share": max_share,
+            **vars(updates),
+            "chunk_size": _even_chunks(reading.counts.documents, updates.chunk_size),
+            "alpha": _plain(updates.alpha),
+            **vars(kept),
             "stop_words": "gensim" if stop_words is None else stop_words,
-            "min_letters": min_letters,
             "seed": seed,
             "workers": workers,
             "distributed": distributed,
@@ -280,30 +314,6 @@ def fit_topics(
     )
     _warn_of_bad_topics(fit)
     return fit
-
-
-def _check_options(
-    n_topics: int,
-    passes: int,
-    chunk_size: int | None,
-    min_documents: int,
-    max_share: float,
-    workers: int,
-    distributed: bool,
-    alpha: Any,
-) -> None:
-    given = {"n_topics": n_topics, "passes": passes, "chunk_size": chunk_size, "workers": workers}
-    for name, value in given.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if min_documents < 1 or not 0 < max_share <= 1:
-        raise ValueError(
-            f"min_documents must be at least 1 and max_share in (0, 1], got {min_documents} and {max_share}"
-        )
-    if distributed and workers > 1:
-        raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
-    if isinstance(alpha, str) and alpha == "auto" and (workers > 1 or distributed):
-        raise ValueError("alpha='auto' is learnt by one worker only: use 'symmetric' or 'asymmetric'")
 
 
 def _even_chunks(n_documents: int, wanted: int | None) -> int:
