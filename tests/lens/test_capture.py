@@ -17,7 +17,7 @@ import zoo
 from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens import adapters, capture, huggingface, opening, sites
 
 CASES = [(name, "huggingface") for name in zoo.ARCHITECTURES] + [
     (name, "bridge") for name in zoo.ARCHITECTURES if name in zoo.BRIDGED
@@ -777,7 +777,7 @@ def test_a_remembered_trial_keeps_no_model_alive_and_writes_nothing_on_one(name)
     del capture._trials[model]
     capture.view(model)
     assert (set(model.state_dict()), set(vars(model))) == before
-    inside = capture.huggingface_model(model)
+    inside = adapters.adapter(model).inside
     for module in (model if inside is None else inside).modules():
         module.whole = (model,)  # a part that leads back to the whole
     capture.view(model)

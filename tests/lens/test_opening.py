@@ -20,7 +20,7 @@ from real_text import minilm_folder
 from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, opening, sites
+from topic_probe.lens import adapters, capture, huggingface, opening, sites
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 
@@ -649,7 +649,7 @@ def test_layers_that_are_taken_out_after_opening_are_noticed():
 
 
 def parameters_of(hooked):
-    inside = capture.huggingface_model(hooked)
+    inside = adapters.adapter(hooked).inside
     return dict((hooked if inside is None else inside).named_parameters())
 
 

@@ -50,35 +50,39 @@ def _in_order(places: tuple[Site, ...]) -> tuple[Site, ...]:
     return tuple(sorted(places, key=lambda site: (order[site.stack], site.layer)))
 
 
-def describe_class(model: Any) -> str:
-    """A model's class, with that of the Hugging Face model inside where there is one."""
-    return adapter(model).name
-
-
 # Attention.
 
 
 @dataclass(frozen=True)
-class View:
-    """A hooked model as analyzers see it.
+class Trial:
+    """What a run on a few tokens has shown of a hooked model.
 
     Attributes:
-        model: the hooked model, unchanged.
-        host: its adapter.
         sites: where it attends.
         n_heads: number of heads at every site.
         honours_padding: False where the host attends to padding whatever the mask says; documents of different length
             then never share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
+    """
+
+    sites: tuple[Site, ...]
+    n_heads: tuple[int, ...]
+    honours_padding: bool
+    tap: Probe | None
+
+
+@dataclass(frozen=True)
+class View(Trial):
+    """A hooked model as analyzers see it.
+
+    Attributes:
+        model: the hooked model, unchanged.
+        host: its adapter.
         has_decoder: whether a decoder wants tokens of its own.
     """
 
     model: Any
     host: Adapter
-    sites: tuple[Site, ...]
-    n_heads: tuple[int, ...]
-    honours_padding: bool
-    tap: Probe | None
     has_decoder: bool
     _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
 
@@ -186,11 +190,14 @@ def view(model: Any) -> View:
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
     host = adapter(model)
-    trial = _remembered(model)
-    if trial is None:
+    state, trial, modules = _trials.get(model, (None, None, ()))
+    if trial is None or state != _state(model):
         trial = _try_out(host)
         _remember(model, trial)
-    return View(model, host, trial.sites, trial.n_heads, trial.honours_padding, trial.tap, host.has_decoder)
+    elif trial.tap is not None:
+        alive = tuple(module for weak in modules if (module := weak()) is not None)
+        trial = replace(trial, tap=replace(trial.tap, modules=alive))
+    return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder)
 
 
 def visible_by_offset(
@@ -270,16 +277,6 @@ def without_hooks(model: Any) -> Iterator[None]:
 # The trial of a model, and what it depends on.
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a run on a few tokens has shown of a hooked model; see `View` for the fields."""
-
-    sites: tuple[Site, ...]
-    n_heads: tuple[int, ...]
-    honours_padding: bool
-    tap: Probe | None
-
-
 def _try_out(host: Adapter) -> Trial:
     places = _in_order(host.sites())
     if not places:
@@ -291,8 +288,16 @@ def _try_out(host: Adapter) -> Trial:
     with without_hooks(host.model), evaluating(host.model):
         shown, dark = _checked_patterns(host, places, inputs)
         tap = host.beside_sdpa() if dark else None
-        if tap is not None and not _shows_the_same(tap, host, shown, inputs):
-            tap = None
+        if tap is not None:
+            # It is only used where its rows are those of the patterns that the host shows.
+            beside: dict[Site, Tensor] = {}
+            every = {
+                side: torch.arange(inputs.side(side)[0].shape[1], device=inputs.ids.device).expand(2, -1)
+                for side in {SIDES[site.stack][0] for site in shown}
+            }
+            tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
+            if not all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items()):
+                tap = None
     return Trial(places, tuple(shown[site].shape[1] for site in places), dark, tap)
 
 
@@ -319,17 +324,6 @@ def _checked_patterns(
     return shown, all(dark)
 
 
-def _shows_the_same(tap: Probe, host: Adapter, shown: Mapping[Site, Tensor], inputs: Inputs) -> bool:
-    """Whether the rows beside the fused kernel are those of the patterns that a host shows."""
-    beside: dict[Site, Tensor] = {}
-    every = {
-        side: torch.arange(inputs.side(side)[0].shape[1], device=inputs.ids.device).expand(2, -1)
-        for side in {SIDES[site.stack][0] for site in shown}
-    }
-    tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
-    return all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items())
-
-
 State = tuple[object, ...]
 _MODULES = tuple[ReferenceType[nn.Module], ...]
 # By model: what its trial depends on, as it was then; the trial without its modules; and these. Nothing in here keeps
@@ -351,15 +345,6 @@ def _remember(model: Any, trial: Trial) -> None:
     modules = () if trial.tap is None else trial.tap.modules
     weak = replace(trial, tap=None if trial.tap is None else replace(trial.tap, modules=()))
     _trials[model] = _state(model), weak, tuple(map(ref, modules))
-
-
-def _remembered(model: Any) -> Trial | None:
-    """What a trial has shown of a model; None where there was none, or the model is no longer as it was."""
-    state, trial, modules = _trials.get(model, (None, None, ()))
-    if trial is None or state != _state(model):
-        return None
-    alive = tuple(module for weak in modules if (module := weak()) is not None)
-    return trial if trial.tap is None else replace(trial, tap=replace(trial.tap, modules=alive))
 
 
 def _state(model: Any) -> State:
@@ -411,11 +396,6 @@ def _is_plain(value: object) -> bool:
 
 
 # Weights, states and what a model says of itself.
-
-
-def huggingface_model(model: Any) -> Any:
-    """The Hugging Face model inside a host, or None where the host brings its own layers."""
-    return adapter(model).inside
 
 
 def word_embeddings(model: Any, *, check: bool = True) -> Float[Tensor, "vocabulary d_embed"]:

@@ -1,17 +1,16 @@
 """What can be measured of a model, and whether the numbers can be trusted, found out by trying."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import isnan, nan
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from topic_probe.lens import capture
 from topic_probe.lens.adapters import adapter
-from topic_probe.lens.sites import Inputs, Site
+from topic_probe.lens.sites import Inputs
 
 # The versions that the tests run with.
 TESTED: Mapping[str, tuple[str, ...]] = {
@@ -211,49 +210,33 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
     inputs = view.host.trial_inputs()
     with capture.without_hooks(view.model):
         together = capture.patterns(view.model, inputs)
-        alone = [capture.patterns(view.model, _single(inputs, number)) for number in range(len(inputs.ids))]
+        alone = []
+        for number in range(len(inputs.ids)):
+            # One of the documents by itself, without padding.
+            one, target = slice(number, number + 1), inputs.target_mask
+            parts = [inputs.ids[one, inputs.mask[number]], inputs.mask[one, inputs.mask[number]]]
+            if inputs.target_ids is not None and target is not None:
+                parts += [inputs.target_ids[one, target[number]], target[one, target[number]]]
+            alone.append(capture.patterns(view.model, Inputs(*parts)))
     heads = dict(zip(view.sites, view.n_heads, strict=True))
     stacks = []
     for name in dict.fromkeys(site.stack for site in view.sites):
         sites = [site for site in view.sites if site.stack == name]
-        causal = name != "cross" and all(_is_causal(together[site]) for site in sites)
+        causal = name != "cross" and all(capture.seen_offsets(together[site][0])[1] <= 0 for site in sites)
         stacks.append(Stack(name, len(sites), tuple(heads[site] for site in sites), causal))
-    sums = [pattern.double().sum(-1) for patterns in alone for pattern in patterns.values()]
+    row_errors, batch_errors = [], []
+    for number, patterns in enumerate(alone):
+        for site, pattern in patterns.items():
+            queries, keys = (mask[number] for mask in inputs.masks(site))
+            single, batched = pattern.double(), together[site][number][:, queries][:, :, keys].double()
+            row_errors.append((single.sum(-1) - 1).abs().max())
+            batch_errors.append((batched - single[0]).abs().max())
+    # The maximum of tensors is NaN if one of them is.
     return {
         "stacks": tuple(stacks),
-        "row_error": _largest((total - 1).abs().max() for total in sums),
-        "batch_error": _largest(
-            _difference(site, together[site][number], patterns[site][0], inputs, number)
-            for number, patterns in enumerate(alone)
-            for site in view.sites
-        ),
+        "row_error": float(torch.stack(row_errors).max()),
+        "batch_error": float(torch.stack(batch_errors).max()),
     }
-
-
-def _largest(errors: Iterable[float | Tensor]) -> float:
-    """The largest error, NaN if one is NaN, which is larger than any."""
-    values = [float(error) for error in errors]
-    return nan if any(map(isnan, values)) else max(values)
-
-
-def _single(inputs: Inputs, number: int) -> Inputs:
-    """One of the documents by itself, without padding."""
-    real = inputs.mask[number]
-    source = inputs.ids[number : number + 1, real], inputs.mask[number : number + 1, real]
-    if inputs.target_ids is None or inputs.target_mask is None:
-        return Inputs(*source)
-    target = inputs.target_mask[number]
-    rows = slice(number, number + 1)
-    return Inputs(*source, inputs.target_ids[rows, target], inputs.target_mask[rows, target])
-
-
-def _difference(site: Site, batched: Tensor, single: Tensor, inputs: Inputs, number: int) -> float:
-    queries, keys = (mask[number] for mask in inputs.masks(site))
-    return float((batched[:, queries][:, :, keys].double() - single.double()).abs().max())
-
-
-def _is_causal(pattern: Tensor) -> bool:
-    return capture.seen_offsets(pattern[0])[1] <= 0
 
 
 def _has_word_numbers(tokenizer: Any) -> bool:

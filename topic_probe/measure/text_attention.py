@@ -172,7 +172,7 @@ def read_text_attention(
     if others := ", ".join(name for name in stacks if name != shown):
         notes.append(f"Shown is the stack “{shown}”; stack= chooses another one ({others}).")
     return TextAttention(
-        model=capture.describe_class(model),
+        model=view.host.name,
         stack=shown,
         queries=queries,
         keys=keys,
