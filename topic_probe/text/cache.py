@@ -90,7 +90,10 @@ class TokenStore:
         try:
             # A shard that another process wrote meanwhile is the same.
             if folder == self._damaged or not folder.exists():
-                content = {"key": self.key, "progress": _plain(progress)}
+                content = {
+                    "key": self.key,
+                    "progress": {**vars(progress), "counts": progress.counts.summary()},
+                }
                 save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
         except OSError as error:
             warnings.warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
@@ -101,10 +104,6 @@ class TokenStore:
 
     def _shard(self, number: int) -> Path:
         return self.folder / f"{number:06d}"
-
-
-def _plain(progress: Progress) -> dict[str, Any]:
-    return {**vars(progress), "counts": progress.counts.summary()}
 
 
 def _arrays(documents: Sequence[Document]) -> dict[str, np.ndarray]:

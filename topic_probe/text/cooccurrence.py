@@ -6,19 +6,19 @@ with the documents. Ten thousand words are 400 MB.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int32, Int64
+from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe import storage
 from topic_probe.text.bags import Bags
-from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
+from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -76,14 +76,7 @@ class Cooccurrence:
         """The same for some of the words; ids that were not counted are left out."""
         rows = self.rows_of(torch.unique(ids))
         rows = rows[rows >= 0]
-        return Cooccurrence(
-            words=self.words[rows],
-            counts=self.counts[rows][:, rows],
-            n_documents=self.n_documents,
-            vocabulary_size=self.vocabulary_size,
-            complete_above=self.complete_above,
-            provenance=self.provenance,
-        )
+        return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows])
 
     def pmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
         """Pointwise mutual information ln(P(both) / P(one) P(other)) of words with all words.
@@ -164,11 +157,10 @@ class Cooccurrence:
                 "of a corpus with the same list of words, no longer than max_words"
             )
         _check_documents(self.n_documents + other.n_documents)
-        return Cooccurrence(
-            words=self.words,
+        return replace(
+            self,
             counts=self.counts + other.counts,
             n_documents=self.n_documents + other.n_documents,
-            vocabulary_size=self.vocabulary_size,
             complete_above=self.complete_above + other.complete_above,
             provenance=_added(self.provenance, other.provenance),
         )
@@ -347,16 +339,12 @@ def _bags(
     pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)
     for document in tqdm(pieces, unit=" documents", disable=not progress):
         # Ids above all words share the last entry, which is no word.
-        known = place[np.minimum(document.ids.numpy()[_whole(document)], len(place) - 1)]
+        known = place[np.minimum(document.ids.numpy(), len(place) - 1)]
+        if document.whole is not None:
+            known = np.where(document.whole.numpy(), known, -1)
+        if document.special is not None:
+            known = np.where(document.special.numpy(), -1, known)
         yield np.unique(known[known >= 0])
-
-
-def _whole(document: Document) -> Bool[np.ndarray, " position"]:
-    """Which tokens are words and not special."""
-    whole = np.ones(len(document), dtype=bool) if document.whole is None else document.whole.numpy().copy()
-    if document.special is not None:
-        whole &= ~document.special.numpy()
-    return whole
 
 
 def _count(bags: Iterable[Int64[np.ndarray, "_"]], n_words: int) -> Int32[np.ndarray, "word word"]:
@@ -382,13 +370,9 @@ def _count_most_frequent(
         chosen = np.sort(order[:n])
         place = np.full(len(ids), -1)
         place[chosen] = np.arange(n)
-        counts = _count((_known(place[found]) for found, _ in kept), n)
+        known = (place[found] for found, _ in kept)
+        counts = _count((places[places >= 0] for places in known), n)
     return ids[chosen], counts, int(frequency[order[n]])
-
-
-def _known(places: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
-    known: np.ndarray = places[places >= 0]
-    return known
 
 
 def _check_documents(n: int) -> None:

@@ -104,13 +104,11 @@ class HubData(Source):
 
     def _stream(self, part: int, start: int) -> Iterator[Any]:
         if self.n_parts == 1 and self.seed is None:
-            return islice(self._opened.skip(start), self._left(start))
+            left = None if self.n_documents is None else max(0, self.n_documents - start)
+            return islice(self._opened.skip(start), left)
         if self.seed is None:
             return iter(self._file(part).skip(start))
         return self._sampled(part, start)
-
-    def _left(self, start: int) -> int | None:
-        return None if self.n_documents is None else max(0, self.n_documents - start)
 
     def _file(self, part: int) -> Any:
         return self._opened.shard(num_shards=self.n_parts, index=part)

@@ -15,10 +15,20 @@ Ids = Int64[np.ndarray, "_"]
 
 def token_id_array(values: Any, what: str, *, below: int | None = None) -> Ids:
     """Token ids as an array in the order given; whatever only resembles token ids is refused."""
+    remedy = "words go to Topics.from_word_lists"
     if isinstance(values, Tensor | np.ndarray):
         ids = _ids_of_array(values.detach().cpu() if isinstance(values, Tensor) else values, what)
+    elif isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} needs a list of token ids, got {values!r}; {remedy}")
     else:
-        ids = _ids_of_items(values, what)
+        items = list(values)
+        for item in items:
+            if isinstance(item, bool | np.bool_) or not hasattr(item, "__index__"):
+                raise TypeError(f"{what} needs token ids, which are whole numbers, got {item!r}; {remedy}")
+        try:
+            ids = np.array([operator.index(item) for item in items], dtype=np.int64)
+        except OverflowError as error:
+            raise ValueError(f"{what} holds an id of more than 64 bits: are these token ids?") from error
     if below is not None and len(wrong := ids[(ids < 0) | (ids >= below)]):
         raise ValueError(
             f"{what} holds {len(wrong)} ids that the vocabulary does not have, such as {wrong[0]}: its ids are "
@@ -36,20 +46,6 @@ def _ids_of_array(values: Tensor | np.ndarray, what: str) -> Ids:
     if values.ndim != 1 or not (whole or 0 in values.shape):
         raise TypeError(f"{what} needs a row of whole ids, got {values.dtype} of shape {list(values.shape)}")
     return np.asarray(values).astype(np.int64)
-
-
-def _ids_of_items(values: Any, what: str) -> Ids:
-    remedy = "words go to Topics.from_word_lists"
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise TypeError(f"{what} needs a list of token ids, got {values!r}; {remedy}")
-    items = list(values)
-    for item in items:
-        if isinstance(item, bool | np.bool_) or not hasattr(item, "__index__"):
-            raise TypeError(f"{what} needs token ids, which are whole numbers, got {item!r}; {remedy}")
-    try:
-        return np.array([operator.index(item) for item in items], dtype=np.int64)
-    except OverflowError as error:
-        raise ValueError(f"{what} holds an id of more than 64 bits: are these token ids?") from error
 
 
 def word_list(values: Any, what: str) -> list[str]:

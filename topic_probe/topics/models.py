@@ -29,10 +29,6 @@ class TopicModelTable:
     texts: Mapping[int, str] = field(default_factory=dict)
     hash: str | None = None
 
-    def chance(self) -> float:
-        """P(token | topic) if all tokens were equally likely, and a rounding error more; below 1."""
-        return min((1 + 1e-9) / int(self.phi.shape[1]), 0.5)
-
 
 def topic_model(lda: Any, token_ids: Any, size: int | None, tokenizer: Any) -> TopicModelTable:
     """What there is to know of a ``TopicFit`` or of a gensim model with ``get_topics``."""

@@ -373,13 +373,15 @@ class Topics:
         if stop_words is None and source.filtered:
             stop_words = ()
         excluded = [*token_id_array(exclude, "exclude"), *never_kept(stop_words, tokenizer)]
+        # P(token | topic) if all tokens were equally likely, and a rounding error more; below 1.
+        chance = min((1 + 1e-9) / int(source.phi.shape[1]), 0.5)
         topics = cls.from_matrix(
             source.phi,
             fraction=fraction,
             one_topic_per_word=one_topic_per_word,
             exclude=excluded,
             rounding=rounding,
-            min_probability=source.chance() if min_probability is None else min_probability,
+            min_probability=chance if min_probability is None else min_probability,
             names=names,
             token_ids=source.token_ids,
             vocabulary_size=source.vocabulary_size,
@@ -442,12 +444,6 @@ class Topics:
         return torch.cat(rows)
 
     @cached_property
-    def _group_of_entry(self) -> Int64[Tensor, "entry"]:
-        table = torch.full((self.vocabulary_size + len(self.compounds),), -1)
-        table[self.words] = self.group_of_word
-        return table
-
-    @cached_property
     def form_of_word(self) -> Int64[Tensor, "word"]:
         """Number of the form of every word: entries that are forms of one word ("President", " president") share it.
 
@@ -460,19 +456,13 @@ class Topics:
         forms = [form(text) or row for row, text in enumerate(self.texts)]
         return torch.tensor([numbers.setdefault(name, len(numbers)) for name in forms])
 
-    @cached_property
-    def _form_of_entry(self) -> Int64[Tensor, "entry"]:
-        table = torch.full((self.vocabulary_size + len(self.compounds),), -1)
-        table[self.words] = self.form_of_word
-        return table
-
     def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Group of every entry; -1 where it has no topic or is out of range.
 
         Args:
             entries: Token ids, or entries of compounds, of any shape and on any device.
         """
-        return _looked_up(entries, self._group_of_entry)
+        return self._of_entries(entries, self.group_of_word)
 
     def forms(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range.
@@ -488,7 +478,17 @@ class Topics:
             >>> topics.forms(torch.tensor([army, capitalised, band, none])).tolist()
             [0, 0, 1, -1]
         """
-        return _looked_up(entries, self._form_of_entry)
+        return self._of_entries(entries, self.form_of_word)
+
+    def _of_entries(
+        self, entries: Shaped[Tensor, "*shape"], of_word: Int64[Tensor, "word"]
+    ) -> Int64[Tensor, "*shape"]:
+        """What is known of every word, for entries of any shape, on their device; -1 for those that are no words."""
+        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
+            raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
+        ids = entries.detach().cpu().long()
+        row = torch.searchsorted(self.words, ids).clamp(max=len(self.words) - 1)
+        return torch.where(self.words[row] == ids, of_word[row], -1).to(entries.device)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -650,14 +650,12 @@ class Topics:
         for row in self._ranking[topic].tolist():
             if len(shown) >= n:
                 break
-            shown[self._word(row, tokenizer)] = None
+            entry = int(self.words[row])
+            if tokenizer is not None:
+                shown[readable(tokenizer, self._pieces(entry))] = None
+            else:
+                shown[self.texts[row] if self.texts else entry] = None
         return list(shown)
-
-    def _word(self, row: int, tokenizer: Any) -> str | int:
-        entry = int(self.words[row])
-        if tokenizer is None:
-            return self.texts[row] if self.texts else entry
-        return readable(tokenizer, self._pieces(entry))
 
     def _pieces(self, entry: int) -> tuple[int, ...]:
         return (entry,) if entry < self.vocabulary_size else self.compounds[entry - self.vocabulary_size]
@@ -726,9 +724,23 @@ class Topics:
             True
         """
         saved = storage.load(path, _KIND, newest=_SCHEMA)
+        content, arrays = saved.content, saved.arrays
         try:
-            topics = _from_parts(saved.content, saved.arrays)
-            changed = topics.fingerprint != saved.content["fingerprint"]
+            membership = torch.zeros(len(arrays["words"]), len(content["names"]), dtype=torch.bool)
+            membership[tuple(torch.tensor(arrays["assignments"]).T)] = True
+            topics = cls(
+                names=tuple(content["names"]),
+                vocabulary_size=content["vocabulary_size"],
+                words=torch.tensor(arrays["words"]),
+                membership=membership,
+                compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
+                weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
+                texts=tuple(content["texts"]),
+                tokenizer_hash=content["tokenizer_hash"],
+                left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
+                policy=content["policy"],
+            )
+            changed = topics.fingerprint != content["fingerprint"]
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
             raise ValueError(
                 f"{saved.path} does not hold whole topics ({error!r}): save them again"
@@ -779,15 +791,6 @@ class Coverage:
 
 
 # --- putting topics together ------------------------------------------------------------------------
-
-
-def _looked_up(entries: Shaped[Tensor, "*shape"], table: Int64[Tensor, "entry"]) -> Int64[Tensor, "*shape"]:
-    """What a table says of entries of any shape, on their device; -1 for those out of its range."""
-    if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
-        raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
-    ids = entries.detach().cpu().long()
-    known = (ids >= 0) & (ids < len(table))
-    return torch.where(known, table[ids.clamp(0, len(table) - 1)], -1).to(entries.device)
 
 
 def _repeats(items: Sequence[Any]) -> list[Any]:
@@ -867,25 +870,6 @@ def _identical_topics(
         if earlier != topic and len(words):
             twins.append(f"{names[topic]} = {names[earlier]}")
     return tuple(twins)
-
-
-def _from_parts(content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Topics:
-    """Topics from what is in their files."""
-    membership = torch.zeros(len(arrays["words"]), len(content["names"]), dtype=torch.bool)
-    membership[tuple(torch.tensor(arrays["assignments"]).T)] = True
-    weights = arrays.get("weights")
-    return Topics(
-        names=tuple(content["names"]),
-        vocabulary_size=content["vocabulary_size"],
-        words=torch.tensor(arrays["words"]),
-        membership=membership,
-        compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
-        weights=None if weights is None else torch.tensor(weights),
-        texts=tuple(content["texts"]),
-        tokenizer_hash=content["tokenizer_hash"],
-        left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
-        policy=content["policy"],
-    )
 
 
 # --- tables -----------------------------------------------------------------------------------------

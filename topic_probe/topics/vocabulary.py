@@ -117,15 +117,13 @@ class _Judge:
         for text, pieces in variants.items():
             kind = self.kind(pieces)
             # A vocabulary without some letters and without an unknown token drops them: "▁and" comes of "Band".
-            if kind in (ONE_PIECE, SPLIT, CONTINUES) and not self._reads_as(pieces, text):
+            # Case, accents and punctuation do not count, because tokenizers change them.
+            read = readable(self.tokenizer, pieces)
+            if kind in (ONE_PIECE, SPLIT, CONTINUES) and _letters(read) != _letters(text):
                 kind = OTHER
             kinds.setdefault(kind, {})[pieces] = None
         outcome = min(kinds, key=OUTCOMES.index)
         return Lookup(outcome, tuple(kinds[outcome]))
-
-    def _reads_as(self, pieces: tuple[int, ...], text: str) -> bool:
-        """Whether pieces spell a text, apart from case, accents and punctuation, which tokenizers change."""
-        return _letters(readable(self.tokenizer, pieces)) == _letters(text)
 
     def kind(self, pieces: tuple[int, ...]) -> str:
         if self.unknown.intersection(pieces):
