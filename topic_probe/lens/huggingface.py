@@ -96,17 +96,14 @@ def _beside_sdpa(
     if listener is not None and listener.rows is not None:
 
         def rows_at(index: Tensor) -> Tensor:
-            at = index[:, None, :, None]
-            chosen = query.gather(2, at.expand(-1, query.shape[1], -1, query.shape[3]))
+            chosen = _take_rows(query, index)
             inside = dict(options)
             if isinstance(bias := options.get("position_bias"), Tensor):
                 inside["position_bias"] = _take_rows(bias, index)
             mask = None if attention_mask is None else _take_rows(attention_mask, index)
             if mask is not None and mask.dtype == torch.bool:
-                least = torch.finfo(query.dtype).min
-                mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(
-                    ~mask, least
-                )
+                additive = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
+                mask = additive.masked_fill(~mask, torch.finfo(query.dtype).min)
             # One value column is enough: only the pattern is wanted, not its product with the values.
             return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
 
@@ -116,7 +113,7 @@ def _beside_sdpa(
 
 
 def _take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, key]."""
+    """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, column]."""
     wide = table.expand(len(index), *table.shape[1:])
     return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
 
