@@ -449,10 +449,10 @@ class _Comparison:
         p_values: Float64[np.ndarray, " way"],
     ) -> Contrast:
         ways = ways_of(sums)
-        parts = [
-            np.stack([_padded(collapse(part, axes), part.size // 3) for axes in ways.values()])
-            for part in (sums, counts)
-        ]
+        parts = []
+        for part in (sums, counts):
+            cells = [collapse(part, axes) for axes in ways.values()]
+            parts.append(np.stack([np.pad(c, ((0, part.size // 3 - len(c)), (0, 0))) for c in cells]))
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.intervals.n_resamples:
             n_units = self.words.n_forms if what == "words" else MIN_UNITS
@@ -470,7 +470,3 @@ class _Comparison:
         return without_same_word(
             same, different, n_flat[held, 0, 1], n_flat[held, 0, 2], index=self.bins.index(held)
         )
-
-
-def _padded(cells: Float64[np.ndarray, "cell 3"], n: int) -> Float64[np.ndarray, "n 3"]:
-    return np.asarray(np.pad(cells, ((0, n - len(cells)), (0, 0))))

@@ -113,12 +113,17 @@ def joined(distributed: bool) -> Iterator[Processes]:
     if not distributed or (not _initialized() and _from_environment() == 1):
         yield Processes()
         return
-    processes = _join()
+    # On top of the user's group, or of one that torchrun's environment describes.
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+        atexit.register(_leave)
+    group = torch.distributed.new_group(backend="gloo", timeout=_JOINING)
+    processes = Processes(torch.distributed.get_rank(), torch.distributed.get_world_size(), group)
     try:
         yield processes
         processes._wait()  # who hangs up early may cut off words that are still on their way
     finally:
-        group, processes._group = processes._group, None
+        processes._group = None
         torch.distributed.destroy_process_group(group)
 
 
@@ -142,16 +147,6 @@ def _from_environment() -> int:
             "torchrun --nproc-per-node 4 program.py, or call torch.distributed.init_process_group first"
         )
     return int(os.environ["WORLD_SIZE"])
-
-
-def _join() -> Processes:
-    """A group for one measurement, on top of the user's or of one that torchrun's environment describes."""
-    distributed = torch.distributed
-    if not distributed.is_initialized():
-        distributed.init_process_group("gloo")
-        atexit.register(_leave)
-    group = distributed.new_group(backend="gloo", timeout=_JOINING)
-    return Processes(distributed.get_rank(), distributed.get_world_size(), group)
 
 
 def _leave() -> None:
@@ -182,17 +177,13 @@ class Checkpoint:
         # How many batches were read, and the sum of the hashes of their documents modulo 2⁶⁴ to know them again.
         self.read = self.saved = (0, 0)
         self.finished = False
-        self._check_number(processes.size)
-
-    def _check_number(self, size: int) -> None:
-        """Sums of another number of processes have other shares of the documents in them."""
-        names = sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []
-        for name in names:
+        # Sums of another number of processes have other shares of the documents in them.
+        for name in sorted(entry.name for entry in self.path.iterdir()) if self.path.is_dir() else []:
             saved = re.fullmatch(r"process-\d+-of-(\d+)", name)
-            if saved and int(saved[1]) != size:
+            if saved and int(saved[1]) != processes.size:
                 raise ValueError(
-                    f"the checkpoint {self.path} was made by {saved[1]} processes and cannot be taken up by {size}: "
-                    "run as many as before, or choose another checkpoint"
+                    f"the checkpoint {self.path} was made by {saved[1]} processes and cannot be taken up by "
+                    f"{processes.size}: run as many as before, or choose another checkpoint"
                 )
 
     def resume(self, sums: Mapping[str, Sum], progress: Progress) -> bool:
@@ -206,10 +197,20 @@ class Checkpoint:
         """
         loaded = self._load()
         if loaded is None:
-            self._begin(sums, progress)
+            try:
+                self._save(sums, progress)
+            except OSError as error:
+                raise type(error)(
+                    f"the checkpoint {self.path} cannot be written, choose another folder: {error}"
+                ) from error
             return False
         content, arrays = loaded
-        self._check_facts(content["facts"])
+        names = sorted({*content["facts"], *self.facts})
+        if differing := [name for name in names if content["facts"].get(name) != self.facts.get(name)]:
+            raise ValueError(
+                f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(differing)}: "
+                "choose another checkpoint, or delete this one"
+            )
         for name, values in sums.items():
             if isinstance(values, SourceSums):
                 rows = [arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts")]
@@ -244,22 +245,6 @@ class Checkpoint:
                 "choose another one"
             ) from error
         return loaded
-
-    def _begin(self, sums: Mapping[str, Sum], progress: Progress) -> None:
-        try:
-            self._save(sums, progress)
-        except OSError as error:
-            raise type(error)(
-                f"the checkpoint {self.path} cannot be written, choose another folder: {error}"
-            ) from error
-
-    def _check_facts(self, facts: Mapping[str, Any]) -> None:
-        names = sorted({*facts, *self.facts})
-        if differing := [name for name in names if facts.get(name) != self.facts.get(name)]:
-            raise ValueError(
-                f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(differing)}: "
-                "choose another checkpoint, or delete this one"
-            )
 
     def lacks(self, batch: TokenBatch) -> bool:
         """Whether a batch, the next one that was read, is not in the saved sums."""

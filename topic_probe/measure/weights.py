@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import Contrast, PairSums
@@ -164,25 +164,18 @@ def _word_factors(
                 raise
             missing["ov"] = str(error)
             continue
-        factors.append((circuit, inputs, _columns(outputs, words.ids)))
+        if int(words.ids.max()) >= outputs.shape[1]:
+            raise ValueError(
+                f"the model scores {outputs.shape[1]} words, the topics hold id {int(words.ids.max())}: leave it out"
+            )
+        columns = outputs[:, words.ids.to(outputs.device)].T.cpu().double()
+        if not columns.isfinite().all():
+            bad = words.ids[~columns.isfinite().all(1)]
+            raise ValueError(
+                f"the unembedding of token {int(bad[0])} is not finite: pass it, and others, in exclude"
+            )
+        factors.append((circuit, inputs, columns))
     return factors, missing
-
-
-def _columns(
-    outputs: Float[Tensor, "d_model vocabulary"], ids: Int64[Tensor, " word"]
-) -> Float64[Tensor, "word d_model"]:
-    """The unembedding of every word, checked."""
-    if int(ids.max()) >= outputs.shape[1]:
-        raise ValueError(
-            f"the model scores {outputs.shape[1]} words, the topics hold id {int(ids.max())}: leave it out"
-        )
-    columns = outputs[:, ids.to(outputs.device)].T.cpu().double()
-    if not columns.isfinite().all():
-        bad = ids[~columns.isfinite().all(1)]
-        raise ValueError(
-            f"the unembedding of token {int(bad[0])} is not finite: pass it, and others, in exclude"
-        )
-    return columns
 
 
 # -------------------------------------------------------------------- all pairs of words, through factors

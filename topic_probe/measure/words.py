@@ -157,29 +157,17 @@ class LabelledWords:
         numbers = (mates[self.group], (members.sum(0) - mates)[self.group])
         n_sums = torch.stack([self.by_form(part) for part in numbers]).unsqueeze(-1)
         n_of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
-        same, different = self._less_one_word(sums, own, of_forms, half)
-        n_same, n_different = self._less_one_word(n_sums, ones, n_of_forms, half).squeeze(-1)
-        return Ends(*((2 * part).numpy() for part in (same, n_same, different, n_different)))
-
-    def _less_one_word(
-        self,
-        sums: Float64[Tensor, "2 form half item"],
-        own: Float64[Tensor, "word item"],
-        of_forms: Float64[Tensor, "item pair"],
-        half: Int64[Tensor, " form"],
-    ) -> Float64[Tensor, "2 half form item"]:
-        """The sums without the pairs that are of one word, all of which are in the word's own half."""
-        near, far = self.form_pair_sums(of_forms)
-        one_word = torch.stack([self.by_form(own) + near.T, far.T])
-        sums = sums - torch.einsum("rfi,fh->rfhi", one_word, F.one_hot(half, 2).double())
-        return sums.permute(0, 2, 1, 3)
-
-    def form_pair_sums(self, scores: Float64[Tensor, "*shape pair"]) -> Float64[Tensor, "2 *shape form"]:
-        """Sums of scores of `form_pairs` by word: of pairs that share a topic, and of those that do not."""
-        pairs = self.form_pairs
-        by_topic = torch.stack([scores * pairs.shared, scores * ~pairs.shared])
-        empty = by_topic.new_zeros(*by_topic.shape[:-1], self.n_forms)
-        return empty.index_add_(-1, self.form[pairs.first], by_topic)
+        parts = []
+        for values, of_entry, of_pairs in ((sums, own, of_forms), (n_sums, ones, n_of_forms)):
+            by_topic = torch.stack([of_pairs * self.form_pairs.shared, of_pairs * ~self.form_pairs.shared])
+            empty = by_topic.new_zeros(*by_topic.shape[:-1], self.n_forms)
+            near, far = empty.index_add_(-1, self.form[self.form_pairs.first], by_topic)
+            # Pairs of one word are all in the word's own half.
+            one_word = torch.stack([self.by_form(of_entry) + near.T, far.T])
+            others = values - torch.einsum("rfi,fh->rfhi", one_word, F.one_hot(half, 2).double())
+            parts.append((2 * others.permute(0, 2, 1, 3)).numpy())
+        (same, different), (n_same, n_different) = parts
+        return Ends(same, n_same[..., 0], different, n_different[..., 0])
 
     def form_pairs_by_groups(
         self, scores: Float64[Tensor, "score pair"]
@@ -371,15 +359,11 @@ def group_sums(words: EmbeddingWords) -> GroupSums:
     n_groups = len(words.topics.group_topics)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
     squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
-    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes, _scores_of_forms(words))
-
-
-def _scores_of_forms(words: EmbeddingWords) -> Float64[Tensor, "score pair"]:
-    """Cosine and dot product of every pair of different forms of one word."""
     pairs = words.form_pairs
     blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
     dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
-    return torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
+    of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
+    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes, of_forms)
 
 
 def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, PairSums]:
