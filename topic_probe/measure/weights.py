@@ -115,18 +115,8 @@ def measure_weights(
     excluded = sorted({int(id_) for id_ in exclude})
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
-    parts = [
-        _measure_site(model, site, circuit, moments, statistic, intervals)
-        for circuit, left, right in factors
-        for moments in [word_moments(left, right, words)]
-        for site in capture.sites(model)
-        # An encoder beside a decoder does not write into the stream that words are scored from.
-        if (circuit, site.stack) != ("ov", "encoder")
-    ]
-    if not parts:
-        raise ValueError("this model has no attention layers, so there are no heads to measure")
-    heads = _all_heads(parts, words.n_forms, statistic)
-    standardised = divide(heads.difference, np.concatenate([part.spread for part in parts]))
+    heads, spread = _all_heads(model, words, factors, statistic, intervals)
+    standardised = divide(heads.difference, spread)
     options = {
         "circuits": [circuit for circuit, _, _ in factors],
         "exclude": excluded,
@@ -244,31 +234,39 @@ def circuit_sums(
     return PairSums(sums.numpy(), np.tile(moments.counts, (len(sums), 1))), spread.numpy()
 
 
-@dataclass(frozen=True)
-class _SitePart:
-    circuit: Circuit
-    site: Site
-    sums: PairSums
-    spread: Float64[np.ndarray, " head"]
-    interval: Float64[np.ndarray, "head 2"] | None
-
-
-def _measure_site(
+def _all_heads(
     model: Any,
-    site: Site,
-    circuit: Circuit,
-    moments: WordMoments,
+    words: LabelledWords,
+    factors: Sequence[tuple[Circuit, Tensor, Tensor]],
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
-) -> _SitePart:
-    """One circuit of all heads at one site."""
-    P, Q = _projections(model, site, circuit)
-    sums, spread = circuit_sums(moments, P, Q)
-    interval = None
+) -> tuple[Contrast, Float64[np.ndarray, " head"]]:
+    """One contrast with a cell for every circuit and head, and the standard deviation of each one's scores."""
+    names, measured = [], []
+    half = words.halves(intervals.seed)
+    for circuit, left, right in factors:
+        moments = word_moments(left, right, words)
+        for site in capture.sites(model):
+            # An encoder beside a decoder does not write into the stream that words are scored from.
+            if (circuit, site.stack) == ("ov", "encoder"):
+                continue
+            P, Q = _projections(model, site, circuit)
+            sums, spread = circuit_sums(moments, P, Q)
+            interval = np.full((len(spread), 2), np.nan)
+            if intervals.n_resamples:
+                ends = head_ends(moments, P, Q, half)
+                interval = word_interval(*ends, words.strata, statistic=statistic, **vars(intervals))
+            names += [(circuit, site.stack, site.layer, head) for head in range(len(spread))]
+            measured.append((sums.sums, sums.counts, spread, interval))
+    if not names:
+        raise ValueError("this model has no attention layers, so there are no heads to measure")
+    values, counts, spread, interval = (np.concatenate(parts) for parts in zip(*measured, strict=True))
+    index = dict(zip(("circuit", "stack", "layer", "head"), zip(*names, strict=True), strict=True))
+    uncertainty: dict[str, Any] = {}
     if intervals.n_resamples:
-        ends = head_ends(moments, P, Q, moments.words.halves(intervals.seed))
-        interval = word_interval(*ends, moments.words.strata, statistic=statistic, **vars(intervals))
-    return _SitePart(circuit, site, sums, spread, interval)
+        note = no_interval_reason(interval, words.n_forms, "words")
+        uncertainty = {"interval": interval, "note": note}
+    return PairSums(values, counts).contrast(statistic=statistic, index=index, **uncertainty), spread
 
 
 def _projections(
@@ -302,26 +300,6 @@ def head_ends(
                 # Half of it, because a pair is met from both of its ends.
                 ends[relation, ..., head] += words.by_form(torch.einsum("wd,whd->wh", near, partners)) / 2
     return words.ends(ends, own, of_forms, half)
-
-
-def _all_heads(parts: list[_SitePart], n_words: int, statistic: Literal["ratio", "difference"]) -> Contrast:
-    """One contrast with a cell for every circuit and head."""
-    sums = PairSums(
-        np.concatenate([part.sums.sums for part in parts]),
-        np.concatenate([part.sums.counts for part in parts]),
-    )
-    names = [
-        (part.circuit, part.site.stack, part.site.layer, head)
-        for part in parts
-        for head in range(len(part.spread))
-    ]
-    index = dict(zip(("circuit", "stack", "layer", "head"), zip(*names, strict=True), strict=True))
-    intervals = [part.interval for part in parts if part.interval is not None]
-    if not intervals:
-        return sums.contrast(statistic=statistic, index=index)
-    interval = np.concatenate(intervals)
-    note = no_interval_reason(interval, n_words, "words")
-    return sums.contrast(interval=interval, note=note, statistic=statistic, index=index)
 
 
 # -------------------------------------------------------------------- the scores themselves, for pictures
