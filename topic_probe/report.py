@@ -177,7 +177,7 @@ def provenance(
         "options": _plain(options or {}),
         "seed": seed,
         "left_out": _plain(left_out or {}),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}},
     }
 
 
@@ -194,7 +194,8 @@ def _describe(topics: Topics) -> dict[str, Any]:
 
 
 @cache  # reading a package's metadata takes as long as measuring a small model
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package, None for one that is not."""
     try:
         return version(package)
     except PackageNotFoundError:

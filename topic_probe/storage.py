@@ -4,8 +4,9 @@ A saved result is a folder with a manifest, ``saved.json``, and a file of arrays
 pickle. A folder cannot be replaced in one step, but a file can: new arrays are written beside the old ones, then the
 manifest is replaced, then what it no longer names is removed. So a reader sees the old result or the new one, and there
 is nothing to restore. The manifest ends in a checksum of all its bytes and holds that of the arrays: a single changed
-bit anywhere is noticed. A folder of several results is filled as a draft beside its place (`draft`). What a killed
-process leaves behind counts as absent, and the next call for the same path removes it.
+bit anywhere is noticed. A folder of several results is filled as a draft beside its place (`draft`), and its manifest
+may hold the checksums of all its files (`seal`, `damaged_files`). What a killed process leaves behind counts as absent,
+and the next call for the same path removes it.
 """
 
 import ctypes
@@ -20,9 +21,9 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -47,11 +48,17 @@ _FORMER_REPORT = ("report.json", "arrays.safetensors")
 _FORMER_FILES = dict([*_FORMER.values(), _FORMER_REPORT])
 MANIFESTS = (MANIFEST, *_FORMER_FILES)
 
-# Machine, process and a random number, in the names of what is not in its place yet.
+# Machine, process and a random number, in the names of what is not in its place yet. Processes of another machine that
+# writes to the same disk cannot be asked whether they still live.
+_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:4]
 _MARK = r"\.([0-9a-f]{4})-(\d{1,10})-[0-9a-f]{8}"
+_ARRAYS = "arrays-{:.16}.safetensors"
 ARRAYS = r"arrays-[0-9a-f]{16}\.safetensors"
 # What a killed save may leave in its folder.
 _SCRAP = re.compile(rf"{ARRAYS}|\.(?:{ARRAYS}|saved\.json){_MARK}")
+# How a manifest ends.
+_SEAL = b',\n "sha256": "%b"\n}\n'
+_SEAL_LENGTH = len(_SEAL % bytes(64))
 
 # What folders of several results hold besides: claims, and tables and figures in folders of that name.
 _BESIDE = {"claims.json", "claims.txt"}
@@ -77,15 +84,6 @@ class Saved:
     path: Path
 
 
-class _Manifest(NamedTuple):
-    kind: str
-    schema: Any
-    content: dict[str, Any]
-    path: Path
-    arrays: Path | None  # the file that holds them
-    sha256: str | None  # and its checksum, which the oldest results have not
-
-
 def save(
     path: str | os.PathLike[str],
     kind: str,
@@ -106,18 +104,20 @@ def save(
         overwrite: Replace a result of this kind that is saved there (any report, for a report). A folder that holds
             anything else is refused all the same.
     """
-    folder = _place(path)
-    packed = _to_safetensors(arrays) if arrays else b""
-    digest = _checksum(packed) if arrays else None
-    head = {"format": _FORMAT, "kind": kind, "schema": schema, "arrays_sha256": digest}
-    manifest = _sealed(_to_json({**head, "content": content}))
-    _settle(folder)
+    # In C order, because safetensors writes memory as it lies; np.ascontiguousarray would make 0-d arrays 1-d.
+    ordered = {name: np.array(array, order="C") for name, array in (arrays or {}).items()}
+    packed = save_safetensors(ordered) if ordered else b""
+    digest = _sha256(packed) if ordered else None
+    manifest = _sealed(
+        {"format": _FORMAT, "kind": kind, "schema": schema, "arrays_sha256": digest, "content": content}
+    )
+    folder = _settled(path)
     with _made(folder.parent), _locked(folder.parent):
-        _check_replaceable(folder, kind, overwrite=overwrite)
+        check_free(folder, overwrite=overwrite, kind=kind)
         with _made(folder):
             try:
                 if digest is not None:
-                    _write(folder / _arrays_name(digest), packed)
+                    _write(folder / _ARRAYS.format(digest), packed)
                 _write(folder / MANIFEST, manifest)
             finally:
                 _sweep(folder)
@@ -137,26 +137,30 @@ def load(
     Raises:
         FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of a newer version.
     """
-    folder = _place(path)
-    _settle(folder)
+    folder, kinds = _settled(path), {kind} if isinstance(kind, str) else kind
     before = None
     while (manifest := _manifest(folder)) != before:
-        _check(manifest, {kind} if isinstance(kind, str) else kind, newest)
+        saved, file, sha256 = manifest
+        if kinds is not None and saved.kind not in kinds:
+            raise ValueError(
+                f"{saved.path} holds {saved.kind!r}, not {' or '.join(map(repr, sorted(kinds)))}"
+            )
+        if saved.schema > newest:
+            raise ValueError(
+                f"{saved.path} has schema {saved.schema}, this version reads up to {newest}: it was saved by a newer "
+                "topic_probe, upgrade to read it"
+            )
         with suppress(FileNotFoundError):
-            arrays = _arrays(manifest)
-            return Saved(manifest.kind, manifest.schema, manifest.content, arrays, manifest.path)
+            return saved if file is None else replace(saved, arrays=_arrays(file, sha256))
         before = manifest  # if it was replaced meanwhile, the new one names other arrays
-    raise FileNotFoundError(
-        f"{manifest.arrays} does not exist, though {manifest.path.name} beside it names it"
-    )
+    raise FileNotFoundError(f"{file} does not exist, though {saved.path.name} beside it names it")
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """The kind of the result that is saved in a folder, None where there is none; ValueError where it is damaged."""
-    folder = _place(path)
-    _settle(folder)
+    folder = _settled(path)
     try:
-        return _manifest(folder).kind
+        return _manifest(folder)[0].kind
     except FileNotFoundError:
         return None
 
@@ -172,8 +176,7 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
         overwrite: Replace what is there: a file, or a folder with nothing but results of this package.
         file: Whether it is a file.
     """
-    target = _place(path)
-    _settle(target)
+    target = _settled(path)
     check_free(target, overwrite=overwrite, file=file)
     with _made(target.parent):
         place = _beside(target)
@@ -190,31 +193,30 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
             _remove(place)
 
 
-def check_free(path: str | os.PathLike[str], *, overwrite: bool, file: bool = False) -> None:
-    """FileExistsError for a place that `draft` would not fill."""
-    target = _place(path)
-    inside = sorted(target.rglob("*")) if target.is_dir() else []
-    foreign = [str(part.relative_to(target)) for part in inside if part.is_file() and not _is_ours(part)]
-    _check_place(target, foreign, overwrite=overwrite, file=file)
+def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Give a draft a manifest of its own, with the checksums of all files that it holds so far."""
+    parts = sorted(part for part in folder.rglob("*") if part.is_file())
+    files = {part.relative_to(folder).as_posix(): _sha256(part.read_bytes()) for part in parts}
+    head = {"format": _FORMAT, "kind": kind, "schema": 1, "arrays_sha256": None}
+    _write(folder / MANIFEST, _sealed({**head, "content": {**content, "files": files}}))
 
 
-def _is_ours(file: Path) -> bool:
-    known = file.name in (*MANIFESTS, *_FORMER_FILES.values(), *_BESIDE) or _SCRAP.fullmatch(file.name)
-    return bool(known) or file.suffix in _FOLDERS.get(file.parent.name, ())
+def damaged_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files of a folder that are gone or have changed since `seal`; links are not followed."""
+    folder = _settled(path)
+    there = {part.relative_to(folder).as_posix(): part for part in folder.rglob("*") if not part.is_symlink()}
+    return [
+        name
+        for name, sha256 in _manifest(folder)[0].content["files"].items()
+        if name not in there or not there[name].is_file() or _sha256(there[name].read_bytes()) != sha256
+    ]
 
 
-def _check_replaceable(folder: Path, kind: str, *, overwrite: bool) -> None:
-    """FileExistsError for a folder that holds anything but a result like this one."""
-    like_it = _FORMER.get(kind, _FORMER_REPORT)
-    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    foreign = [name for name in names if name not in (MANIFEST, *like_it) and not _SCRAP.fullmatch(name)]
-    with suppress(OSError, ValueError):  # what is damaged may be replaced
-        there = _manifest(folder).kind
-        foreign += [] if _FORMER.get(there, _FORMER_REPORT) == like_it else [f"saved {there}"]
-    _check_place(folder, foreign, overwrite=overwrite)
-
-
-def _check_place(target: Path, foreign: list[str], *, overwrite: bool, file: bool = False) -> None:
+def check_free(
+    path: str | os.PathLike[str], *, overwrite: bool, file: bool = False, kind: str | None = None
+) -> None:
+    """FileExistsError for a place that `draft` would not fill, or `save` with a result of this kind."""
+    target = Path(path).expanduser().resolve()
     if not target.exists():
         return
     if target.is_dir() == file:
@@ -228,100 +230,89 @@ def _check_place(target: Path, foreign: list[str], *, overwrite: bool, file: boo
             f"{target} {'exists' if file else 'is not empty'} and is not overwritten unasked: choose another, or add "
             "overwrite=True (--overwrite)"
         )
-    if foreign:
+    if not file and (foreign := _foreign(target, kind)):
         raise FileExistsError(
             f"{target} holds {foreign[0]}, which is no result of topic-probe or one of another kind and would be "
             "deleted: choose another folder"
         )
 
 
+def _foreign(folder: Path, kind: str | None) -> list[str]:
+    """What must not be deleted: whatever is not ours, and for a kind whatever is not a single result like it."""
+    if kind is None:
+        ours = {*MANIFESTS, *_FORMER_FILES.values(), *_BESIDE}
+        return [
+            str(part.relative_to(folder))
+            for part in sorted(folder.rglob("*"))
+            if part.is_file()
+            and not (part.name in ours or _SCRAP.fullmatch(part.name))
+            and part.suffix not in _FOLDERS.get(part.parent.name, ())
+        ]
+    like_it = _FORMER.get(kind, _FORMER_REPORT)
+    names = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in names if name not in (MANIFEST, *like_it) and not _SCRAP.fullmatch(name)]
+    with suppress(OSError, ValueError):  # what is damaged may be replaced
+        there = _manifest(folder)[0].kind
+        foreign += [] if _FORMER.get(there, _FORMER_REPORT) == like_it else [f"saved {there}"]
+    return foreign
+
+
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def _manifest(folder: Path) -> _Manifest:
-    """What a folder says of itself. FileNotFoundError where nothing is saved, ValueError for what is damaged."""
+def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
+    """A result without its arrays, the file that holds these, and its checksum, which the oldest results have not.
+
+    FileNotFoundError where nothing is saved, ValueError for what is damaged.
+    """
     # The new name again at the end: it may have come, and the former ones gone, while they were looked for.
     for name in (MANIFEST, *_FORMER_FILES, MANIFEST):
         with suppress(FileNotFoundError, NotADirectoryError):
-            raw = (folder / name).read_bytes()
-            return (_opened if name == MANIFEST else _opened_former)(folder / name, raw)
+            return _opened(folder / name, (folder / name).read_bytes())
     raise FileNotFoundError(
         f"{folder / MANIFEST} does not exist: {folder} is not a folder saved by topic_probe"
     )
 
 
-def _sealed(content: bytes) -> bytes:
-    """A JSON object with its own checksum as the last entry, so that no byte of the file can change unnoticed."""
-    return content[:-2] + b',\n "sha256": "' + _checksum(content).encode() + b'"\n}\n'
-
-
-def _opened(path: Path, raw: bytes) -> _Manifest:
-    content = raw[: -len(_sealed(b"\n}"))] + b"\n}"
-    if raw != _sealed(content):
-        raise ValueError(
-            f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
-        )
-    head = _parsed(path, content)
-    if head.get("format") != _FORMAT:
-        raise ValueError(f"{path} is no saved result of topic_probe")
-    sha256 = head["arrays_sha256"]
-    arrays = None if sha256 is None else path.with_name(_arrays_name(sha256))
-    return _Manifest(head["kind"], head["schema"], head["content"], path, arrays, sha256)
-
-
-def _opened_former(path: Path, raw: bytes) -> _Manifest:
-    """The head of a result that was saved before there were manifests."""
-    content = _parsed(path, raw)
+def _opened(path: Path, raw: bytes) -> tuple[Saved, Path | None, str | None]:
+    former = path.name != MANIFEST
+    if not former:
+        raw, seal = raw[:-_SEAL_LENGTH] + b"\n}", raw[-_SEAL_LENGTH:]
+        if seal != _SEAL % _sha256(raw).encode():
+            raise ValueError(
+                f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
+            )
+    content = read_json(path, raw)
     form, kind, schema, sha256 = (
         content.pop(name, None) for name in ("format", "kind", "schema", "arrays_sha256")
     )
     kind = "history" if form == "topic_probe history" else kind
-    if form not in (None, "topic_probe report", "topic_probe history") or not isinstance(kind, str):
+    known = (None, "topic_probe report", "topic_probe history") if former else (_FORMAT,)
+    if form not in known or not isinstance(kind, str):
         raise ValueError(f"{path} is no saved result of topic_probe")
-    arrays = path.with_name(_FORMER_FILES[path.name])
-    return _Manifest(kind, schema, content.get("fields", content), path, arrays, sha256)
-
-
-def _check(manifest: _Manifest, kinds: Collection[str] | None, newest: int) -> None:
-    """ValueError for what the caller cannot read."""
-    path, kind, schema = manifest.path, manifest.kind, manifest.schema
-    if kinds is not None and kind not in kinds:
-        raise ValueError(f"{path} holds {kind!r}, not {' or '.join(map(repr, sorted(kinds)))}")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
-    if schema > newest:
-        raise ValueError(
-            f"{path} has schema {schema}, this version reads up to {newest}: it was saved by a newer "
-            "topic_probe, upgrade to read it"
-        )
+    saved = Saved(kind, schema, content.get("fields" if former else "content", content), {}, path)
+    if former:
+        return saved, path.with_name(_FORMER_FILES[path.name]), sha256
+    return saved, None if sha256 is None else path.with_name(_ARRAYS.format(sha256)), sha256
 
 
-def _arrays(manifest: _Manifest) -> dict[str, np.ndarray]:
-    """The arrays that a manifest names, after comparing their checksum."""
-    if manifest.arrays is None:
-        return {}
-    packed = manifest.arrays.read_bytes()
-    if manifest.sha256 not in (None, _checksum(packed)):
-        raise ValueError(
-            f"{manifest.arrays} is truncated, changed or of another save than the JSON file beside it"
-        )
+def _arrays(file: Path, sha256: str | None) -> dict[str, np.ndarray]:
+    packed = file.read_bytes()
+    if sha256 not in (None, _sha256(packed)):
+        raise ValueError(f"{file} is truncated, changed or of another save than the JSON file beside it")
     try:
         arrays: dict[str, np.ndarray] = load_safetensors(packed)
     except SafetensorError as error:
-        raise ValueError(
-            f"{manifest.arrays} is not a whole safetensors file ({error}): save it again"
-        ) from error
+        raise ValueError(f"{file} is not a whole safetensors file ({error}): save it again") from error
     return arrays
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; ValueError names one that is damaged."""
-    return _parsed(path, path.read_bytes())
-
-
-def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+def read_json(path: Path, raw: bytes | None = None) -> dict[str, Any]:
+    """The object in a JSON file, or in what was read of it; ValueError names one that is damaged."""
     try:
-        content = json.loads(raw)
+        content = json.loads(path.read_bytes() if raw is None else raw)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not whole or not JSON ({error}): save it again") from error
     if not isinstance(content, dict):
@@ -332,25 +323,14 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
 # --- writing -----------------------------------------------------------------------------------------
 
 
-def _to_json(content: Any) -> bytes:
-    """Strict JSON (no bare NaN, which other programs cannot read), readable by a person."""
-    return json.dumps(content, allow_nan=False, ensure_ascii=False, indent=1).encode()
-
-
-def _to_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Named arrays as one safetensors file."""
-    # In C order, because safetensors writes memory as it lies; np.ascontiguousarray would make 0-d arrays 1-d.
-    content: bytes = save_safetensors({name: np.array(array, order="C") for name, array in arrays.items()})
-    return content
-
-
-def _checksum(content: bytes) -> str:
-    """The sha256 of a file's content."""
+def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _arrays_name(sha256: str) -> str:
-    return f"arrays-{sha256[:16]}.safetensors"
+def _sealed(head: Mapping[str, Any]) -> bytes:
+    """Strict JSON (no bare NaN), readable by a person, whose last entry is the checksum of the others."""
+    body = json.dumps(head, allow_nan=False, ensure_ascii=False, indent=1).encode()
+    return body.removesuffix(b"\n}") + _SEAL % _sha256(body).encode()
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -383,13 +363,12 @@ def _sweep(folder: Path) -> None:
     """Remove what the manifest of a folder does not name; nobody else is saving there."""
     kept, former = None, False
     try:
-        manifest = _manifest(folder)
+        saved, kept, _ = _manifest(folder)
+        former = saved.path.name == MANIFEST
     except FileNotFoundError:
         pass
     except ValueError:
         return  # it was damaged before, and could not be replaced
-    else:
-        kept, former = manifest.arrays, manifest.path.name == MANIFEST
     for entry in folder.iterdir():
         replaced = former and entry.name in (*_FORMER_FILES, *_FORMER_FILES.values())
         if entry != kept and (replaced or _SCRAP.fullmatch(entry.name)):
@@ -399,18 +378,9 @@ def _sweep(folder: Path) -> None:
 # --- places ------------------------------------------------------------------------------------------
 
 
-def _place(path: str | os.PathLike[str]) -> Path:
-    return Path(path).expanduser().resolve()
-
-
 def _beside(path: Path) -> Path:
     """A hidden name beside a path, which says who is writing there."""
-    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{secrets.token_hex(4)}")
-
-
-def _machine() -> str:
-    # Processes of another machine that writes to the same disk cannot be asked whether they still live.
-    return _checksum(platform.node().encode())[:4]
+    return path.with_name(f".{path.name}.{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 @contextmanager
@@ -445,16 +415,21 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _put_in_place(new: Path, target: Path) -> None:
-    if new.is_file():
-        new.replace(target)
-        return
     try:
-        new.rename(target)  # onto nothing, or an empty folder
+        new.replace(target)  # a file, or a folder onto nothing or an empty one
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         if not _exchanged(new, target):
-            _replace_in_two_steps(new, target)
+            # Between two steps nothing is at the target; `_settled` takes the second one of a process killed there.
+            old = new.with_name(f"{new.name}.old")
+            target.rename(old)
+            try:
+                new.rename(target)
+            except BaseException:
+                old.rename(target)
+                raise
+            _remove(old)
     _sync(target.parent)
 
 
@@ -468,30 +443,22 @@ def _exchanged(one: Path, other: Path) -> bool:
     return bool(exchange(here, os.fsencode(one), here, os.fsencode(other), both) == 0)
 
 
-def _replace_in_two_steps(new: Path, target: Path) -> None:
-    """Between the steps nothing is at the target; `_settle` takes the second one where a process was killed there."""
-    old = new.with_name(f"{new.name}.old")
-    target.rename(old)
-    try:
-        new.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    _remove(old)
+def _settled(path: str | os.PathLike[str]) -> Path:
+    """The place, after finishing and removing what killed processes have left beside it.
 
-
-def _settle(target: Path) -> None:
-    """Finish and remove what killed processes have left beside a place; wait for one that is between two steps."""
-    gone = [place for place in (target, *target.parents) if not place.exists()]
-    target = gone[-1] if gone else target  # a saved result may lie in a folder that is being replaced
-    if not gone and not _left_over(target):
-        return
-    with suppress(OSError), _locked(target.parent):  # where nothing may be written it stays
-        for place in sorted(_left_over(target), reverse=True):
-            new = place.with_suffix("")
-            if place.suffix == ".old" and not target.exists():
-                (new if new.exists() else place).rename(target)
-            _remove(place)
+    It waits for a process that is between two steps.
+    """
+    place = Path(path).expanduser().resolve()
+    gone = [part for part in (place, *place.parents) if not part.exists()]
+    target = gone[-1] if gone else place  # a saved result may lie in a folder that is being replaced
+    if gone or _left_over(target):
+        with suppress(OSError), _locked(target.parent):  # where nothing may be written it stays
+            for scrap in sorted(_left_over(target), reverse=True):
+                new = scrap.with_suffix("")
+                if scrap.suffix == ".old" and not target.exists():
+                    (new if new.exists() else scrap).rename(target)
+                _remove(scrap)
+    return place
 
 
 def _left_over(target: Path) -> list[Path]:
@@ -499,10 +466,10 @@ def _left_over(target: Path) -> list[Path]:
     form = re.compile(rf"\.+{re.escape(target.name)}(?:{_MARK})+(?:\.old)?")
     drafts = []
     with suppress(OSError):  # a folder that may not be listed
-        drafts = [
-            (found, place) for place in target.parent.iterdir() if (found := form.fullmatch(place.name))
-        ]
-    return [place for found, place in drafts if found[1] == _machine() and not _is_alive(int(found[2]))]
+        drafts = [(form.fullmatch(place.name), place) for place in target.parent.iterdir()]
+    return [
+        place for found, place in drafts if found and found[1] == _MACHINE and not _is_alive(int(found[2]))
+    ]
 
 
 def _is_alive(process: int) -> bool:

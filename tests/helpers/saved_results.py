@@ -26,7 +26,7 @@ def change(folder: Path, **changes: Any) -> None:
     """Give the head of a manifest other entries, and the checksum that belongs to them."""
     head = {**manifest(folder), **changes}
     del head["sha256"]
-    (folder / storage.MANIFEST).write_bytes(storage._sealed(storage._to_json(head)))
+    (folder / storage.MANIFEST).write_bytes(storage._sealed(head))
 
 
 def change_content(folder: Path, **changes: Any) -> None:

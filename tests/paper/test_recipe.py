@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import topic_probe as tp
 import topic_probe.paper
+from topic_probe import storage
 from topic_probe.paper import RECIPES, recipe_named, reproduce
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, run_recipe
@@ -188,6 +190,37 @@ def test_tables_and_figures_are_saved_with_a_result(tmp_path):
     with pytest.raises(KeyError, match="no table 'x'; there are ratios"):
         found.table("x")
     assert result().figures() == {}
+
+
+def test_every_file_of_a_saved_result_is_under_a_checksum_that_its_page_looks_at(tmp_path):
+    from matplotlib.figure import Figure
+
+    claim = Claim("words attract", "Figure 9", "3.2", 2.0, above=1.0)
+    found = replace(
+        result(claim),
+        tables={"ratios": ({"model": "BERT", "ratio": 1.21},)},
+        draw=lambda result: {"bars": Figure()},
+    )
+    folder = found.save(tmp_path / "result")
+    assert (storage.kind_of(folder), storage.damaged_files(folder)) == ("recipe", [])
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert storage.load(folder, "recipe").content["files"].keys() == {*names} - {"saved.json"}
+    assert "was changed since it was saved" not in tp.report_page(tmp_path).html
+    for name in names:
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        if name == "saved.json":
+            with pytest.raises(ValueError, match=r"saved\.json is not whole"):
+                storage.damaged_files(folder)
+        else:
+            assert storage.damaged_files(folder) == [name]
+        page = tp.report_page(folder).html
+        assert f"<dt>{name}</dt><dd>saved.json is not" in page or f"<dt>{name}</dt><dd>it is gone, or" in page
+        (folder / name).unlink()
+        assert name == "saved.json" or storage.damaged_files(folder) == [name]
+        (folder / name).write_bytes(whole)
+    (folder / "notes.txt").write_text("what is added later is not damaged")
+    assert storage.damaged_files(folder) == []
 
 
 def test_a_result_passes_if_nothing_failed_and_says_what_it_found():

@@ -13,7 +13,7 @@ from topic_probe.options import refuse_unknown
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
 from topic_probe.paper.training import Setting, Trained, choose, digest, slug
 from topic_probe.report import Report
-from topic_probe.storage import draft
+from topic_probe.storage import draft, seal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,8 +187,8 @@ class RecipeResult:
         """A folder with the claims (JSON and text), tables, figures, and a folder for every history and report.
 
         ``claims.json``, ``claims.txt``, ``tables/NAME.json`` and ``.csv``, ``figures/NAME.svg`` and ``.png``,
-        ``histories/SETTING``, ``reports/KIND/SETTING``. It is whole or absent, and takes the place of an earlier result
-        only with ``overwrite=True``.
+        ``histories/SETTING``, ``reports/KIND/SETTING``, and ``saved.json`` with the checksums of all. It is whole or
+        absent, and takes the place of an earlier result only with ``overwrite=True``.
         """
         with draft(directory, overwrite=overwrite) as folder:
             about = {"recipe": self.recipe, "title": self.title, "quick": self.quick, "seconds": self.seconds}
@@ -204,6 +204,7 @@ class RecipeResult:
                     report.save(folder / "reports" / kind / slug(name))
             self._save_tables(folder / "tables")
             self._save_figures(folder / "figures")
+            seal(folder, "recipe", {"recipe": self.recipe, "title": self.title, "quick": self.quick})
         return Path(directory).expanduser()
 
     def _save_tables(self, folder: Path) -> None:

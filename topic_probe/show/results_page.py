@@ -3,9 +3,9 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from topic_probe.report import version_of
 from topic_probe.show.page import Page, make_page
 from topic_probe.show.saved import VERDICTS, SavedFolder
 
@@ -37,16 +37,22 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
             "recipe with result.save(folder), and name that folder or one above it"
             + (f" ({named})" if named else "")
         )
-    about_pairs, definitions = _definitions(folder)
+    columns = [
+        (piece.kind.removeprefix("report: "), column)
+        for piece in folder.all_pieces
+        if piece.kind.startswith("report: ") and piece.table is not None
+        for column in piece.table.columns
+    ]
+    meanings, pairs = terms(columns)
     return make_page(
         "report.html",
         title or f"Results in {root.resolve().name or root}",
         folder=folder,
         summary=_summary(folder),
-        about_pairs=about_pairs,
-        definitions=definitions,
+        about_pairs=_PAIRS if pairs else "",
+        definitions={**(_CLAIMS if folder.recipes else {}), **meanings},
         versions=_versions(folder),
-        own_version=_own_version(),
+        own_version=version_of("topic-probe") or "unknown",
     )
 
 
@@ -72,26 +78,7 @@ def _versions(folder: SavedFolder) -> dict[str, str]:
     return {package: " and ".join(numbers) for package, numbers in used.items()}
 
 
-def _own_version() -> str:
-    try:
-        return version("topic-probe")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 # -------------------------------------------------------------------- what the numbers are
-
-
-def _definitions(folder: SavedFolder) -> tuple[str, dict[str, str]]:
-    """What pairs are, where there are any, and what every number of the page is."""
-    columns = [
-        (piece.kind.removeprefix("report: "), column)
-        for piece in folder.all_pieces
-        if piece.kind.startswith("report: ") and piece.table is not None
-        for column in piece.table.columns
-    ]
-    meanings, pairs = terms(columns)
-    return _PAIRS if pairs else "", {**(_CLAIMS if folder.recipes else {}), **meanings}
 
 
 def terms(columns: Iterable[tuple[str, str]]) -> tuple[dict[str, str], bool]:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -128,73 +128,88 @@ class SavedFolder:
         return self.pieces + [piece for recipe in self.recipes for piece in recipe.pieces]
 
     def read(self) -> None:
-        """Reads everything."""
+        """Reads everything, folder by folder, in an order that people expect."""
+        seen = 0
         homes: list[tuple[Path, SavedRecipe]] = []
-        for folder, names in self._folders():
-            home = next((recipe for place, recipe in reversed(homes) if folder.is_relative_to(place)), None)
-            if "claims.json" in names:
-                names.remove("claims.json")
+        for place, folders, files in os.walk(self.root, followlinks=False):
+            folder = Path(place)
+            folders[:], names = self._belonging(folder, folders), self._belonging(folder, files)
+            seen += len(names)
+            if seen > MAX_FILES:
+                self.problems[self._name(folder)] = f"not read any further: more than {MAX_FILES:,} files"
+                return
+            kinds = {name: _kind_of(folder / name, names) for name in names}
+            if kinds.get(storage.MANIFEST) == "seal":
+                changed = self._tried(
+                    folder / storage.MANIFEST, lambda path: storage.damaged_files(path.parent)
+                )
+                for name in changed or ():
+                    self.problems[self._name(folder / name)] = "it is gone, or was changed since it was saved"
+            if kinds.get("claims.json") == "claims":
                 recipe = self._tried(
                     folder / "claims.json", lambda path: _recipe(path, self._name(path.parent))
                 )
                 if recipe is not None:
                     homes.append((folder, recipe))
                     self.recipes.append(recipe)
-                    home = recipe
-            kept = self.pieces if home is None else home.pieces
-            kept += self._pieces(folder, names, home)
+            home = next((recipe for place, recipe in reversed(homes) if folder.is_relative_to(place)), None)
+            self.others += [self._name(folder / name) for name, kind in kinds.items() if kind == "foreign"]
+            for name, kind in kinds.items():
+                if kind in _READERS:
+                    self._add(folder / name, kind, home)
 
-    def _folders(self) -> Iterator[tuple[Path, list[str]]]:
-        """Every folder with the names of its files, in an order that people expect."""
-        seen = 0
-        for place, folders, names in os.walk(self.root, followlinks=False):
-            folder = Path(place)
-            folders[:] = sorted((name for name in folders if self._belongs(folder / name)), key=_natural)
-            held = sorted((name for name in names if self._belongs(folder / name)), key=_natural)
-            seen += len(held)
-            if seen > MAX_FILES:
-                self.problems[self._name(folder)] = f"not read any further: more than {MAX_FILES:,} files"
-                return
-            yield folder, held
-
-    def _belongs(self, path: Path) -> bool:
-        if path.is_symlink():
-            self.problems[self._name(path)] = "a link, which is not followed"
-            return False
-        return not path.name.startswith(".")
+    def _belonging(self, folder: Path, names: list[str]) -> list[str]:
+        """Those that are neither hidden nor links, figure2 before figure10."""
+        for name in names:
+            if (folder / name).is_symlink():
+                self.problems[self._name(folder / name)] = "a link, which is not followed"
+        own = [name for name in names if not name.startswith(".") and not (folder / name).is_symlink()]
+        return sorted(
+            own,
+            key=lambda name: [
+                (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)
+            ],
+        )
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
+    def _add(self, path: Path, kind: str, home: "SavedRecipe | None") -> None:
+        """Add what a file shows to the pieces of its recipe, or to those of the folder."""
+        base = self.root if home is None else self.root / home.place
+        label = (path.parent if kind == "result" else path).relative_to(base).as_posix()
+        label = path.parent.resolve().name if label == "." else label
+        piece = self._tried(path, partial(_READERS[kind], label=label, alone=home is None))
+        if piece is not None:
+            (self.pieces if home is None else home.pieces).append(piece)
+
     def _tried(self, path: Path, read: Callable[[Path], Any]) -> Any:
         """What ``read`` makes of a file, or None with the problem written down."""
+        if self._name(path) in self.problems:
+            return None
         try:
+            size = path.stat().st_size
+            if size > (MAX_FIGURE if path.suffix.lower() in _IMAGES else MAX_JSON):
+                raise ValueError(f"its {size / 1e6:,.0f} MB are too much for a page")
             return read(path)
         except _BROKEN as error:  # one file must not cost the page
             self.problems[self._name(path)] = _first_line(error).replace(f"{path.parent}{os.sep}", "")
             return None
 
-    def _pieces(self, folder: Path, names: list[str], home: SavedRecipe | None) -> Iterator[Piece]:
-        base = self.root if home is None else self.root / home.place
-        for name in names:
-            path = folder / name
-            kind = _kind_of(path, names)
-            if kind == "foreign":
-                self.others.append(self._name(path))
-            if kind not in _READERS:
-                continue
-            label = (folder if kind == "result" else path).relative_to(base).as_posix()
-            label = folder.resolve().name if label == "." else label
-            piece = self._tried(path, partial(_READERS[kind], label=label, alone=home is None))
-            if piece is not None:
-                yield piece
-
 
 def _kind_of(path: Path, names: Collection[str]) -> str:
     """What a file is by its name: something to show, a "twin" of what is shown anyway, or "foreign"."""
     stem, ending = path.stem, path.suffix.lower()
+    if path.name == "claims.json":
+        return "claims"
     if path.name in storage.MANIFESTS:
-        return _kind_of_manifest(path, names)
+        if path.name != storage.MANIFEST and storage.MANIFEST in names:
+            return "twin"  # of a save that was killed before it removed what it replaced
+        try:
+            kind = storage.kind_of(path.parent) if path.stat().st_size <= MAX_JSON else None
+        except ValueError:
+            kind = None  # reading it says what is wrong
+        return "seal" if kind == "recipe" else "foreign" if kind in _NOT_SHOWN else "result"
     if ending in _IMAGES:
         # Of a picture that is there twice, the one that stays sharp.
         return "twin" if ending != ".svg" and f"{stem}.svg" in names else "figure"
@@ -205,46 +220,16 @@ def _kind_of(path: Path, names: Collection[str]) -> str:
     return "twin" if twin else "foreign"
 
 
-def _kind_of_manifest(path: Path, names: Collection[str]) -> str:
-    if path.name != storage.MANIFEST and storage.MANIFEST in names:
-        return "twin"  # of a save that was killed before it removed what it replaced
-    if path.stat().st_size > MAX_JSON:
-        return "result"  # reading it says that it is too large
-    try:
-        kind = storage.kind_of(path.parent)
-    except ValueError:
-        return "result"  # reading it says what is wrong
-    return "foreign" if kind in _NOT_SHOWN else "result"
-
-
-def _natural(name: str) -> tuple[Any, ...]:
-    """Sorts figure2 before figure10."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
-
-
 def _first_line(error: BaseException) -> str:
     """What an error says, in a line."""
     return str(error).strip().split("\n")[0] or type(error).__name__
-
-
-def _check_size(path: Path, limit: int) -> None:
-    size = path.stat().st_size
-    if size > limit:
-        raise ValueError(f"its {size / 1e6:,.0f} MB are too much for a page")
-
-
-def _small_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, unless it is too large for a page."""
-    _check_size(path, MAX_JSON)
-    return storage.read_json(path)
 
 
 # -------------------------------------------------------------------- what recipes save
 
 
 def _recipe(path: Path, place: str) -> SavedRecipe:
-    content = _small_json(path)
+    content = storage.read_json(path)
     claims = content.get("claims")
     if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
         raise ValueError("it holds no list of claims: it was not saved by a recipe")
@@ -283,41 +268,43 @@ def _claim(content: Mapping[str, Any]) -> SavedClaim:
 
 def _result(path: Path, label: str, *, alone: bool) -> Piece:
     """The result that a folder holds, by its manifest."""
-    _check_size(path, MAX_JSON)
     folder, kind = path.parent, storage.kind_of(path.parent)
     if kind == "topics":
         return _topics(Topics.load(folder), label)
     if kind == "topic fit":
-        return _fit(storage.load(folder, kind).content, label)
+        fit = storage.load(folder, kind).content
+        settings = {name: fit.get(name) for name in ("vocabulary_size", "settings", "provenance")}
+        return Piece("topic model", label, settings=settings)
     if kind == "history":
-        return _history(storage.load(folder, kind).content, label)
+        run = storage.load(folder, kind).content
+        settings = {"steps": run.get("last_step"), "ended": run.get("stopped")}
+        settings |= {name: run[name] for name in ("toy", "train") if name in run}
+        return Piece("training", label, settings=settings, versions=_versions(run.get("provenance")))
     return _report(load_report(folder), label, alone=alone)
 
 
 def _report(report: Report, label: str, *, alone: bool) -> Piece:
     frame = report.to_dataframe()
     rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
+    overall = getattr(report, "overall", None)
+    pooled = overall.row() if isinstance(overall, Contrast) and not overall.shape else None
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
     picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
     return Piece(
         f"report: {report.kind}",
         label,
-        pooled=_pooled(report),
+        pooled=Table("everything pooled", tuple(pooled), [tuple(pooled.values())]) if pooled else None,
         picture=picture,
         table=Table(f"{report.kind} {label}", tuple(map(str, frame.columns)), rows),
         notes=(*trouble, *report._notes()),
         settings=provenance,
-        versions=versions if isinstance(versions, Mapping) else {},
+        versions=_versions(versions),
     )
 
 
-def _pooled(report: Report) -> Table | None:
-    overall = getattr(report, "overall", None)
-    if not isinstance(overall, Contrast) or overall.shape:
-        return None
-    row = overall.row()
-    return Table("everything pooled", tuple(row), [tuple(row.values())])
+def _versions(content: Any) -> Mapping[str, Any]:
+    return content if isinstance(content, Mapping) else {}
 
 
 def _drawn(report: Report, label: str) -> tuple[Picture | None, tuple[str, ...]]:
@@ -339,17 +326,6 @@ def _picture(content: bytes, ending: str, name: str) -> Picture:
     return Picture(f"data:{_IMAGES[ending]};base64,{base64.b64encode(content).decode()}", name)
 
 
-def _history(content: Mapping[str, Any], label: str) -> Piece:
-    settings = {name: content[name] for name in ("toy", "train") if name in content}
-    versions = content.get("provenance")
-    return Piece(
-        "training",
-        label,
-        settings={"steps": content.get("last_step"), "ended": content.get("stopped"), **settings},
-        versions=versions if isinstance(versions, Mapping) else {},
-    )
-
-
 def _topics(topics: Topics, label: str) -> Piece:
     sizes = topics.sizes.tolist()
     rows = [(topics.label(topic, 8), topics.names[topic], size) for topic, size in enumerate(sizes)]
@@ -366,13 +342,7 @@ def _topics(topics: Topics, label: str) -> Piece:
     )
 
 
-def _fit(content: Mapping[str, Any], label: str) -> Piece:
-    settings = {name: content.get(name) for name in ("vocabulary_size", "settings", "provenance")}
-    return Piece("topic model", label, settings=settings)
-
-
 def _table(path: Path, label: str, *, alone: bool) -> Piece:
-    _check_size(path, MAX_JSON)
     rows = json.loads(path.read_bytes())
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it holds no rows of a table")
@@ -382,10 +352,8 @@ def _table(path: Path, label: str, *, alone: bool) -> Piece:
 
 
 def _figure(path: Path, label: str, *, alone: bool) -> Piece:
-    _check_size(path, MAX_FIGURE)
-    return Piece(
-        "figure", label, picture=_picture(path.read_bytes(), path.suffix.lower(), f"figure {path.stem}")
-    )
+    picture = _picture(path.read_bytes(), path.suffix.lower(), f"figure {path.stem}")
+    return Piece("figure", label, picture=picture)
 
 
 _READERS = {"result": _result, "table": _table, "figure": _figure}
