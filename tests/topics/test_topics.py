@@ -988,6 +988,14 @@ def test_half_a_character_is_shown_as_its_raw_token(byte_level):
     assert readable(byte_level, half[:1]) == "Ã"
 
 
+def test_labels_of_a_part_of_a_larger_table_come_without_a_warning():
+    topics = Topics.blocks(n_topics=2, words_per_topic=2)
+    table = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    assert topics.labels(table.T).tolist() == [[-1, 1], [0, 1], [0, -1]]
+    assert topics.labels(table[:, ::2]).tolist() == [[-1, 0], [1, -1]]
+    assert topics.forms(table.T).tolist() == [[-1, 2], [0, 3], [1, -1]]
+
+
 @pytest.mark.parametrize("topic", [2, -1])
 def test_a_label_of_no_topic_is_refused(topic):
     with pytest.raises(ValueError, match=r"topics are numbered 0\.\.1"):
