@@ -144,12 +144,17 @@ def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: 
     image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
     inks = np.where(norm(np.nan_to_num(values)) > 0.5, "black", "white")
     written = values.size <= MAX_WRITTEN
-    if written:
-        _write(ax, values, inks)
+    for (row, column), value in np.ndenumerate(values):
+        if written and np.isfinite(value):
+            ax.text(
+                column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
+                color=inks[row, column],
+            )  # fmt: skip
     rows, columns = np.nonzero(certain)
     ax.scatter(columns, rows - 0.3 * written, s=12, c=inks[rows, columns], linewidths=0)
-    _axis(ax.xaxis, list(range(n_heads)))
-    _axis(ax.yaxis, layers)
+    for axis, numbers in ((ax.xaxis, list(range(n_heads))), (ax.yaxis, layers)):
+        step = -(-len(numbers) // 16)
+        axis.set_ticks(range(0, len(numbers), step), [str(number) for number in numbers[::step]])
     ax.set_xlabel("head" + (f"   (● {cells.mark})" if cells.mark else ""))
     ax.set_ylabel("layer")
     ax.figure.colorbar(
@@ -172,20 +177,6 @@ def _grid(
         at = layers.index(cells.layer[number]), cells.head[number]
         values[at], certain[at] = cells.value[number], cells.certain[number]
     return layers, values, certain
-
-
-def _write(ax: "Axes", values: Float64[np.ndarray, "layer head"], inks: np.ndarray) -> None:
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            ax.text(
-                column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
-                color=inks[row, column],
-            )  # fmt: skip
-
-
-def _axis(axis: Any, numbers: list[int]) -> None:
-    step = -(-len(numbers) // 16)
-    axis.set_ticks(range(0, len(numbers), step), [str(number) for number in numbers[::step]])
 
 
 def _ratio_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
