@@ -9,7 +9,6 @@ the hosts are caught. What such a trial showed is remembered until something cha
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Literal
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -102,10 +101,11 @@ class View(Trial):
 
         A decoder reads the document behind its start token, as it does in training.
         """
+        ids, mask = ids.to(self.device), mask.to(self.device)
         if not self.has_decoder:
-            return Inputs(ids, mask).to(self.device)
+            return Inputs(ids, mask)
         start = torch.full_like(ids[:, :1], self.decoder_start)
-        return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone()).to(self.device)
+        return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone())
 
     def attention_rows(
         self,
@@ -362,20 +362,20 @@ def _state(model: Any) -> State:
         for name, value in getattr(setting, "__dict__", {}).items()
         if _is_plain(value)
     )
-    return (*map(_structure, modules), *plain)
-
-
-def _structure(module: nn.Module) -> State:
-    tensors = chain(module._parameters.items(), module._buffers.items())
-    return (
-        ref(module),
-        ref(type(module)),
-        _identity(vars(module).get("forward", type(module).forward)),
-        # Every hook that was ever put on a module has a number of its own.
-        tuple(module._forward_hooks),
-        tuple(module._forward_pre_hooks),
-        tuple((name, w.shape, w.dtype, w.device) for name, w in tensors if w is not None),
+    structure = (
+        (
+            ref(module),
+            ref(type(module)),
+            _identity(vars(module).get("forward", type(module).forward)),
+            # Every hook that was ever put on a module has a number of its own.
+            tuple(module._forward_hooks),
+            tuple(module._forward_pre_hooks),
+            *((name, w.shape, w.dtype, w.device) for name, w in module._parameters.items() if w is not None),
+            *((name, w.shape, w.dtype, w.device) for name, w in module._buffers.items() if w is not None),
+        )
+        for module in modules
     )
+    return (*structure, *plain)
 
 
 def _identity(function: Any) -> object:

@@ -454,10 +454,7 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
     beside: Calls = []
 
     def keep(
-        module: nn.Module,
-        rows_at: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
+        module: nn.Module, rows_at: Callable[[Tensor], Tensor], mask: object, shape: tuple[int, int]
     ) -> None:
         every = torch.arange(shape[0], device=next(module.parameters()).device).expand(2, -1)
         beside.append((module, rows_at(every).detach()))

@@ -46,12 +46,6 @@ class Inputs:
         queries, keys = SIDES[site.stack]
         return self.side(queries)[1], self.side(keys)[1]
 
-    def to(self, device: torch.device) -> "Inputs":
-        """The same inputs on another device."""
-        target_ids = None if self.target_ids is None else self.target_ids.to(device)
-        target_mask = None if self.target_mask is None else self.target_mask.to(device)
-        return Inputs(self.ids.to(device), self.mask.to(device), target_ids, target_mask)
-
 
 SIDES = {
     "self": ("source", "source"),

@@ -487,7 +487,7 @@ class Topics:
         if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
             raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
         ids = entries.detach().cpu().long().contiguous()
-        row = torch.searchsorted(self.words, ids).clamp(max=len(self.words) - 1)
+        row = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
         return torch.where(self.words[row] == ids, of_word[row], -1).to(entries.device)
 
     @cached_property
