@@ -119,7 +119,14 @@ class Masking:
         if n_words < 1:
             raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")
         words = torch.arange(1, n_words + 1, device=generator.device)
-        return self._corrupt(documents.ids, documents.mask, documents.mask, words, MASK_ID, generator)
+        return self.corrupt_tokens(
+            documents.ids,
+            documents.mask,
+            maskable=documents.mask,
+            words=words,
+            mask_id=MASK_ID,
+            generator=generator,
+        )
 
     def corrupt_tokens(
         self,
@@ -141,17 +148,6 @@ class Masking:
             mask_id: Id of the tokenizer's ``[MASK]``.
             generator: The only source of randomness.
         """
-        return self._corrupt(ids, mask, maskable, words, mask_id, generator)
-
-    def _corrupt(
-        self,
-        ids: Int64[Tensor, "batch position"],
-        mask: Bool[Tensor, "batch position"],
-        maskable: Bool[Tensor, "batch position"],
-        words: Int64[Tensor, " word"],
-        mask_id: int,
-        generator: torch.Generator,
-    ) -> MaskedBatch:
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
         # is shown there, so one draw decides both.
         draw = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=generator.device)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -125,11 +126,6 @@ class ToyConfig:
         for name, value in whole.items():
             object.__setattr__(self, name, value)
         check_value("init", self.init, Init)
-        self._check_sizes()
-        for name, rule in self.rules.items():
-            self._check_rule(name, rule)
-
-    def _check_sizes(self) -> None:
         for name in ("d_model", "d_attention", "n_layers", "n_heads"):
             check_whole(name, getattr(self, name))
         if self.width_attention > self.width:
@@ -138,11 +134,10 @@ class ToyConfig:
                 "raise d_model, or leave d_attention out to make them equal"
             )
         check_number("noise", self.noise, zero=True, why="a standard deviation")
-        check_number(
-            "embedding_scale",
-            self.embedding_scale,
-            why="a standard deviation (a W_E of zeros never moves)",
-        )
+        why = "a standard deviation (a W_E of zeros never moves)"
+        check_number("embedding_scale", self.embedding_scale, why=why)
+        for name, rule in self.rules.items():
+            self._check_rule(name, rule)
 
     def _check_rule(self, name: str, rule: Rule) -> None:
         kind = _kind(name)
@@ -279,9 +274,8 @@ def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     Frozen ones have ``requires_grad`` False. For a layout that does not depend on TransformerLens use
     :func:`toy_tensors`.
     """
-    config = toy_config(model)
-    find = _hooked_transformer_parameter if _is_hooked_transformer(model) else _bridge_parameter
-    return {name: find(model, *_locate(name)) for name in config.tensor_names}
+    kept = _hooked_transformer_place if _is_hooked_transformer(model) else _bridge_place
+    return {name: attrgetter(kept(*_locate(name)))(model) for name in toy_config(model).tensor_names}
 
 
 def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
@@ -360,7 +354,7 @@ def toy_patterns(model: nn.Module) -> Iterator[list[Float[Tensor, "batch head qu
 
 def _kind(name: str) -> str:
     """The name without its layer."""
-    return name.partition(".")[0]
+    return _locate(name)[0]
 
 
 def _locate(name: str) -> tuple[str, int]:
@@ -401,11 +395,6 @@ def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
     return {name: values[rule].expand(config.shape(name)) for name, rule in kept.items()}
 
 
-def _context_length(config: ToyConfig) -> int:
-    """What the model states as its longest input. Without positions there is no limit in fact."""
-    return max(config.world.max_length, 2048)
-
-
 # TransformerLens 3
 
 
@@ -427,7 +416,7 @@ def _settings(config: ToyConfig) -> dict[str, Any]:
         "d_model": config.width,
         "d_head": config.width,
         "d_vocab": config.vocabulary_size,
-        "n_ctx": _context_length(config),
+        "n_ctx": max(config.world.max_length, 2048),  # without positions there is no limit in fact
         "attn_only": True,
         "normalization_type": None,
         "attention_dir": "bidirectional",
@@ -442,15 +431,8 @@ def _is_hooked_transformer(model: nn.Module) -> bool:
     return not hasattr(model, "original_model")  # what a bridge wraps
 
 
-def _hooked_transformer_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
-    if kind == EMBEDDING:
-        leaf = model.embed.W_E
-    elif kind == PREDICTION_BIAS:
-        leaf = model.unembed.b_U
-    else:
-        leaf = getattr(model.blocks[layer].attn, kind)
-    assert isinstance(leaf, nn.Parameter)
-    return leaf
+def _hooked_transformer_place(kind: str, layer: int) -> str:
+    return {EMBEDDING: "embed.W_E", PREDICTION_BIAS: "unembed.b_U"}.get(kind, f"blocks.{layer}.attn.{kind}")
 
 
 def _build_hooked_transformer(config: ToyConfig) -> Any:
@@ -532,19 +514,10 @@ def _hooked_transformer_class() -> Any:
 
 # TransformerLens 4
 
-_BRIDGE_PLACES = {"K": "k", "Q": "q", "V": "v"}
-
-
-def _bridge_parameter(model: Any, kind: str, layer: int) -> nn.Parameter:
-    if kind == EMBEDDING:
-        leaf = model.embed.weight
-    elif kind == PREDICTION_BIAS:
-        leaf = model.unembed.bias
-    else:
-        projection = getattr(model.blocks[layer].attn, _BRIDGE_PLACES[kind[-1]])
-        leaf = projection.weight if kind.startswith("W") else projection.bias
-    assert isinstance(leaf, nn.Parameter)
-    return leaf
+def _bridge_place(kind: str, layer: int) -> str:
+    part = "weight" if kind.startswith("W") else "bias"
+    places = {EMBEDDING: "embed.weight", PREDICTION_BIAS: "unembed.bias"}
+    return places.get(kind, f"blocks.{layer}.attn.{kind[-1].lower()}.{part}")
 
 
 def _build_bridge(config: ToyConfig) -> Any:

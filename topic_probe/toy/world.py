@@ -93,29 +93,25 @@ class World:
                 f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
                 "swap them, or set both to the same length"
             )
-        self._check_topic_distribution()
-        if self.word_probabilities is not None:
-            rows = _normalised_rows(self.word_probabilities, self.n_topics, self.n_words)
-            # In one form however it was given: nested tuples compare, hash and go into JSON, which tensors do not.
-            object.__setattr__(self, "word_probabilities", rows)
-
-    def _check_topic_distribution(self) -> None:
         if self.alpha is not None and self.topics_per_document is not None:
             raise ValueError(
                 f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform "
                 "topics) are two different distributions; give one of them and leave the other None"
             )
-        if self.topics_per_document is not None:
+        if self.topics_per_document is None:
+            object.__setattr__(self, "alpha", 0.1 if self.alpha is None else self.alpha)
+            check_number("alpha", self.alpha)
+        else:
             check_whole("topics_per_document", self.topics_per_document)
             if self.topics_per_document > self.n_topics:
                 raise ValueError(
                     f"a document cannot have topics_per_document={self.topics_per_document} distinct topics "
                     f"out of n_topics={self.n_topics}; lower the first or raise the second"
                 )
-            return
-        if self.alpha is None:
-            object.__setattr__(self, "alpha", 0.1)
-        check_number("alpha", self.alpha)
+        if self.word_probabilities is not None:
+            rows = _normalised_rows(self.word_probabilities, self.n_topics, self.n_words)
+            # In one form however it was given: nested tuples compare, hash and go into JSON, which tensors do not.
+            object.__setattr__(self, "word_probabilities", rows)
 
     @property
     def n_words(self) -> int:
@@ -192,11 +188,8 @@ class World:
         )
         width = int(lengths.max())
         mask = torch.arange(width, device=device) < lengths
-        if self.topics_per_document is None:
-            proportions = self._dirichlet(n, generator)
-            topics = _draw_from_rows(proportions, width, generator)
-        else:
-            proportions, topics = self._uniform_topics(n, width, generator)
+        draw = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
+        proportions, topics = draw(n, width, generator)
         ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
         return Documents(ids, mask, proportions)
 
@@ -210,8 +203,10 @@ class World:
         while True:
             yield self.documents(batch_size, generator=generator)
 
-    def _dirichlet(self, n: int, generator: torch.Generator) -> Float64[Tensor, "batch topic"]:
-        """Rows from Dirichlet(α), by normalising gamma variables in log space.
+    def _dirichlet_topics(
+        self, n: int, width: int, generator: torch.Generator
+    ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
+        """Proportions from Dirichlet(α), by normalising gamma variables in log space, and the topic of every position.
 
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
@@ -220,7 +215,11 @@ class World:
         above = torch.full(shape, alpha + 1, dtype=torch.float64, device=device)
         gamma = torch._standard_gamma(above, generator=generator)
         uniform = 1 - torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
-        return torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
+        proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
+        steps = proportions.cumsum(dim=1)
+        steps /= steps[:, -1:].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
+        level = torch.rand((n, width), dtype=torch.float64, generator=generator, device=device)
+        return proportions, torch.searchsorted(steps, level, right=True)
 
     def _uniform_topics(
         self, n: int, width: int, generator: torch.Generator
@@ -261,8 +260,7 @@ class World:
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:
     """P(word | topic) of the paper: disjoint topics, all words of a topic equally likely."""
-    share = torch.full((1, words_per_topic), 1 / words_per_topic, dtype=torch.float64)
-    return torch.kron(torch.eye(n_topics, dtype=torch.float64), share)
+    return zipf_words(n_topics, words_per_topic, exponent=0)
 
 
 def zipf_words(
@@ -289,18 +287,6 @@ def overlapping_words(
         raise ValueError(f"overlap is a share of probability and must lie in [0, 1], got {overlap}")
     own = block_words(n_topics, words_per_topic)
     return (1 - overlap) * own + overlap * own.roll(words_per_topic, dims=1)
-
-
-def _draw_from_rows(
-    proportions: Float64[Tensor, "batch topic"], width: int, generator: torch.Generator
-) -> Int64[Tensor, "batch position"]:
-    """Independent draws from every row, by looking uniform numbers up in its distribution function."""
-    steps = proportions.cumsum(dim=1)
-    steps /= steps[:, -1:].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
-    uniform = torch.rand(
-        (len(proportions), width), dtype=torch.float64, generator=generator, device=generator.device
-    )
-    return torch.searchsorted(steps, uniform, right=True)
 
 
 def _normalised_rows(
