@@ -21,7 +21,7 @@ from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
-from topic_probe.toy.theory.losses import RegimeName
+from topic_probe.toy.theory.losses import masked_documents, mean_bayes_loss
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
 from topic_probe.toy.world import World
 
@@ -211,12 +211,14 @@ def measure_agreement(
     reasons: dict[str, str] = {}
     documents, topics = _documents(world, masking, n_documents, seed), world.topics
     logits, sums = _forward(model, documents.batches, batch_size, topics if attention else None)
-    parts: tuple[dict[str, Any], ...] = (
-        _losses(logits, documents, loss, reasons),
-        _floor(world, masking, config.regime, loss, reasons),
-        _matrices(model, world, masking, loss, reasons),
-        _attention(sums, world, masking, reasons),
-    )
+    parts: list[dict[str, Any]] = [_losses(logits, documents, loss, reasons)]
+    try:
+        floor = theory.loss_floor(world, masking, regime=config.regime, loss=loss)
+        parts.append({"floor": floor.value, "floor_kind": floor.kind})
+    except ValueError as error:
+        reasons["floor"] = str(error)
+    parts.append(_matrices(model, world, masking, loss, reasons))
+    parts.append(_attention(sums, world, masking, reasons))
     options = {
         "loss": loss, "n_documents": n_documents, "batch_size": batch_size, "attention": attention,
         "world": str(world), "masking": str(masking),
@@ -246,33 +248,21 @@ class _Documents:
 def _documents(world: World, masking: Masking, n_documents: int, seed: int) -> _Documents:
     """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = [min(DRAWN_AT_ONCE, n_documents - start) for start in range(0, n_documents, DRAWN_AT_ONCE)]
-    drawn = (world.documents(size, generator=generator) for size in sizes)
-    batches = tuple(masking.corrupt(part, n_words=world.n_words, generator=generator) for part in drawn)
-    reason = _no_posterior(world, batches)
-    if reason is not None:
-        return _Documents(batches, no_posterior=reason)
-    posteriors = tuple(theory.bayes_predictor(world, masking, batch).probabilities for batch in batches)
-    best = theory.bayes_loss(
-        world,
-        masking,
-        n_documents=n_documents,
-        batch_size=DRAWN_AT_ONCE,
-        generator=torch.Generator().manual_seed(seed),  # the same documents again
-    )
-    return _Documents(batches, posteriors, best)
-
-
-def _no_posterior(world: World, batches: Sequence[MaskedBatch]) -> str | None:
-    """Why there is no exact Bayes-optimal prediction; None if there is one."""
+    drawn = list(masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator))
+    batches = tuple(batch for _, batch in drawn)
     try:
         posterior_method(world)
     except ValueError as error:
-        return str(error)
+        return _Documents(batches, no_posterior=str(error))
     longest = max(int(batch.mask.sum(dim=1).max()) for batch in batches)
     if longest > MAX_LENGTH:
-        return f"documents of {longest} words are too long for the exact posterior (at most {MAX_LENGTH})"
-    return None
+        reason = f"documents of {longest} words are too long for the exact posterior (at most {MAX_LENGTH})"
+        return _Documents(batches, no_posterior=reason)
+    samples = [
+        (documents, batch, theory.bayes_predictor(world, masking, batch)) for documents, batch in drawn
+    ]
+    posteriors = tuple(prediction.probabilities for _, _, prediction in samples)
+    return _Documents(batches, posteriors, mean_bayes_loss(world, masking, samples))
 
 
 def _forward(
@@ -349,18 +339,6 @@ def _mean_over_documents(
             f"only {len(means)} documents have anything masked; raise n_documents, p_mask or the length of documents"
         )
     return float(means.mean()), float(means.std()) / sqrt(len(means))
-
-
-def _floor(
-    world: World, masking: Masking, regime: RegimeName, loss: Loss, reasons: dict[str, str]
-) -> dict[str, Any]:
-    """The lowest loss of the regime on infinitely long documents."""
-    try:
-        floor = theory.loss_floor(world, masking, regime=regime, loss=loss)
-    except ValueError as error:
-        reasons["floor"] = str(error)
-        return {}
-    return {"floor": floor.value, "floor_kind": floor.kind}
 
 
 # -------------------------------------------------------------------- matrices

@@ -514,6 +514,7 @@ def _hooked_transformer_class() -> Any:
 
 # TransformerLens 4
 
+
 def _bridge_place(kind: str, layer: int) -> str:
     part = "weight" if kind.startswith("W") else "bias"
     places = {EMBEDDING: "embed.weight", PREDICTION_BIAS: "unembed.bias"}

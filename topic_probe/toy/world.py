@@ -217,7 +217,9 @@ class World:
         uniform = 1 - torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
-        steps /= steps[:, -1:].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
+        steps /= steps[
+            :, -1:
+        ].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
         level = torch.rand((n, width), dtype=torch.float64, generator=generator, device=device)
         return proportions, torch.searchsorted(steps, level, right=True)
 
@@ -260,7 +262,7 @@ class World:
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:
     """P(word | topic) of the paper: disjoint topics, all words of a topic equally likely."""
-    return zipf_words(n_topics, words_per_topic, exponent=0)
+    return zipf_words(n_topics, words_per_topic, exponent=0.0)
 
 
 def zipf_words(

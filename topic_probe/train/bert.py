@@ -12,6 +12,16 @@ from topic_probe.options import check_number, check_value, check_whole
 from topic_probe.toy.model import Init
 
 PLACES = {"K": "key", "Q": "query", "V": "value"}
+# Size of a TextConfig -> its name in a BertConfig.
+SIZES = {
+    "vocabulary_size": "vocab_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "d_model": "hidden_size",
+    "d_mlp": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "scale": "initializer_range",
+}
 
 
 @dataclass(frozen=True)
@@ -82,16 +92,10 @@ def build_bert(
             "this config describes a model that came from elsewhere; choose its init, or give tensors"
         )
     sizes = BertConfig(
-        vocab_size=config.vocabulary_size,
-        num_hidden_layers=config.n_layers,
-        num_attention_heads=config.n_heads,
-        hidden_size=config.d_model,
-        intermediate_size=config.d_mlp,
-        max_position_embeddings=config.max_length,
+        **{theirs: getattr(config, own) for own, theirs in SIZES.items()},
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         type_vocab_size=1,
-        initializer_range=config.scale,
     )
     with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
         model: nn.Module = BertForMaskedLM(sizes).eval()
@@ -123,16 +127,7 @@ def text_config(model: nn.Module) -> TextConfig:
             f"needed a BERT with its head for masked words (transformers.BertForMaskedLM), got {type(model).__name__}; "
             "build_bert builds one, train_toy trains the toy"
         )
-    return TextConfig(
-        vocabulary_size=sizes.vocab_size,
-        n_layers=sizes.num_hidden_layers,
-        n_heads=sizes.num_attention_heads,
-        d_model=sizes.hidden_size,
-        d_mlp=sizes.intermediate_size,
-        max_length=sizes.max_position_embeddings,
-        init="given",
-        scale=sizes.initializer_range,
-    )
+    return TextConfig(**{own: getattr(sizes, theirs) for own, theirs in SIZES.items()}, init="given")
 
 
 def bert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

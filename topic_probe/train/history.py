@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 OptimizerName = Literal["sgd", "adam"]
 Forward = Literal["auto", "lean", "hooked"]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -172,15 +173,12 @@ class History(Report, kind="history"):
     @property
     def norms(self) -> dict[str, Float64[Tensor, "row"]]:
         """Frobenius norm of every tensor (of a BERT: W_E, and W_K, W_Q, W_V of every layer), in every row."""
-        return self._columns("norm_")
+        return under("norm_", {column: self[column] for column in self.columns})
 
     @property
     def rotations(self) -> dict[str, Float64[Tensor, "row"]]:
         """(1 − cosine)/2 to ten steps before, of every trained W_V, in every row."""
-        return self._columns("rotation_")
-
-    def _columns(self, prefix: str) -> dict[str, Float64[Tensor, "row"]]:
-        return {c.removeprefix(prefix): self[c] for c in self.columns if c.startswith(prefix)}
+        return under("rotation_", {column: self[column] for column in self.columns})
 
     def model(self) -> nn.Module:
         """The trained model, a new one at every call."""
@@ -212,8 +210,7 @@ class History(Report, kind="history"):
             lines += [f"|{name}| {n[0]:.4f} -> {n[-1]:.4f}" for name, n in self.norms.items()]
         return "\n".join(lines)
 
-    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """JSON content and tensors that together hold everything; :meth:`unpack` reads them."""
+    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         content = {
             "toy": self.toy.to_dict(),
             "train": self.train.to_dict(),
@@ -228,16 +225,16 @@ class History(Report, kind="history"):
         for i, series in enumerate(self.measured.values()):
             tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
         tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
-        return content, tensors
+        return content, {name: tensor.numpy() for name, tensor in tensors.items()}
 
     @classmethod
-    def unpack(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "History":
-        """The history that :meth:`pack` took apart."""
+    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         measured = {
             name: Series(tensors[f"measured.{i}.steps"], tensors[f"measured.{i}.values"])
             for i, name in enumerate(content["measured"])
         }
-        toy, prefix = content["toy"], "tensor."
+        toy = content["toy"]
         return cls(
             toy=ToyConfig.from_dict(toy) if "world" in toy else TextConfig(**toy),
             train=TrainConfig.from_dict(content["train"]),
@@ -245,17 +242,14 @@ class History(Report, kind="history"):
             table=tensors["table"],
             columns=tuple(content["columns"]),
             measured=measured,
-            tensors={n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)},
+            tensors=under("tensor.", tensors),
             last_step=content["last_step"],
             stopped=content["stopped"],
             empty_batches=content["empty_batches"],
             provenance=content["provenance"],
         )
 
-    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        content, tensors = self.pack()
-        return content, {name: tensor.numpy() for name, tensor in tensors.items()}
 
-    @classmethod
-    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
-        return cls.unpack(content, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+def under(prefix: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
+    """The values whose names begin with a prefix, by what comes behind it."""
+    return {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}

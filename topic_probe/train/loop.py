@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from topic_probe.storage import draft
-from topic_probe.train.history import History, Series, TrainConfig
+from topic_probe.train.history import History, Series, TrainConfig, under
 from topic_probe.train.tasks import Task, TextTask, ToyTask
 
 Measure = Callable[[nn.Module], Any]
@@ -69,15 +69,7 @@ def train_toy(
         >>> bool(history.loss[-1] < 0.8), history.stopped
         (True, 'finished')
     """
-    return _train(
-        ToyTask(model, config),
-        config,
-        measure=measure,
-        log=log,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        progress=progress,
-    )
+    return _train(ToyTask(model, config), config, measure, log, checkpoint, checkpoint_every, progress)
 
 
 def train_text(
@@ -114,21 +106,12 @@ def train_text(
     """
     task = TextTask(model, documents, config, tokenizer)
     with task.without_dropout():
-        return _train(
-            task,
-            config,
-            measure=measure,
-            log=log,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            progress=progress,
-        )
+        return _train(task, config, measure, log, checkpoint, checkpoint_every, progress)
 
 
 def _train(
     task: Task,
     config: TrainConfig,
-    *,
     measure: Measure | Mapping[str, Measure] | None,
     log: Callable[[int, dict[str, float]], None] | None,
     checkpoint: str | Path | None,
@@ -136,24 +119,26 @@ def _train(
     progress: bool,
 ) -> History:
     """The loop."""
+    from tqdm.auto import tqdm
+
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
     run = _Run(task, config)
     if path is not None and path.exists():
         run.load(path)
-    first = run.first
-    with _interrupts() as interrupt, _progress_bar(config.steps, first, progress) as advance:
+    bar = tqdm(total=config.steps, initial=run.first, unit="step", disable=not progress)
+    with _interrupts() as interrupt, bar:
         try:
             while True:
                 run.mark()
                 if not run.evaluate():
                     break
                 # Written only now, so that a checkpoint never holds a state whose loss is not finite.
-                due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > first)
+                due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > run.first)
                 if path is not None and due:
                     run.save(path)
-                row = run.record()
+                row = run.recorder.record(run.step, run.loss)
                 if row is not None and log is not None:
                     log(run.step, row)
                 if measure is not None and config.measures(run.step):
@@ -161,7 +146,7 @@ def _train(
                 if run.step == config.steps:
                     break
                 run.update()
-                advance()
+                bar.update()
                 if interrupt.requested:
                     run.stopped = f"interrupted after step {run.step} of {config.steps}"
                     run.mark()
@@ -201,36 +186,28 @@ class _Run:
 
     def evaluate(self) -> bool:
         """Loss and gradients on the batch of this step; False, and back to the state before, if not finite."""
-        loss, self.gradients = self._loss_and_gradients()
+        for _ in range(MOST_EMPTY_BATCHES):
+            result = self.task.loss_and_gradients()
+            if result is not None:
+                break
+            self.n_empty += 1
+        else:
+            raise ValueError(
+                f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
+                "batch_size or the length of the documents"
+            )
+        loss, self.gradients = result
         self.loss = loss.item()
         if math.isfinite(self.loss):
             return True
         what = f"the loss of step {self.step} is {self.loss}"
         if self.step == self.first:
             raise ValueError(f"{what}, before any update; look at the tensors the model starts with")
-        self._undo(what)
-        return False
-
-    def _undo(self, what: str) -> None:
         self.step -= 1
         with torch.no_grad():
             torch._foreach_copy_(self.trained, self.before)
         self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
-
-    def _loss_and_gradients(self) -> tuple[Tensor, list[Tensor]]:
-        for _ in range(MOST_EMPTY_BATCHES):
-            result = self.task.loss_and_gradients()
-            if result is not None:
-                return result
-            self.n_empty += 1
-        raise ValueError(
-            f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
-            "batch_size or the length of the documents"
-        )
-
-    def record(self) -> dict[str, float] | None:
-        """Write the row of this step, if it has one."""
-        return self.recorder.record(self.step, self.loss)
+        return False
 
     def measure(self, measure: Measure | Mapping[str, Measure]) -> None:
         """Call the user's function or functions and keep what they return."""
@@ -256,22 +233,18 @@ class _Run:
         """What was recorded, all of it or the first rows."""
         steps, table = self.recorder.rows(rows)
         last = math.inf if rows is None else self.step - 1
-        measured = {
-            name: [entry for entry in entries if entry[0] <= last] for name, entries in self.measured.items()
-        }
+        measured = {}
+        for name, entries in self.measured.items():
+            past = [(step, value) for step, value in entries if step <= last]
+            if past:
+                measured[name] = Series(torch.tensor([s for s, _ in past]), torch.stack([v for _, v in past]))
         return History(
             toy=self.task.toy,
             train=self.config,
             steps=steps,
             table=table,
             columns=self.recorder.columns,
-            measured={
-                name: Series(
-                    torch.tensor([s for s, _ in entries]), torch.stack([value for _, value in entries])
-                )
-                for name, entries in measured.items()
-                if entries
-            },
+            measured=measured,
             tensors={name: _copy(tensor) for name, tensor in self.task.tensors.items()},
             last_step=self.step,
             stopped=self.stopped if stopped is None else stopped,
@@ -286,10 +259,13 @@ class _Run:
     def save(self, path: Path) -> None:
         """Write the state at the beginning of this step, whole or not at all."""
         generator, n_empty, rows = self.state
-        history, tensors = self.history(rows=rows, stopped="unfinished").pack()
+        history, arrays = self.history(rows=rows, stopped="unfinished")._to_saved()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         tensors["resume.generator"] = generator
-        tensors |= _prefixed("resume.past.", self.recorder.direction_tensors())
-        tensors |= _prefixed("resume.moment.", self.optimizer.moments(self.task.trained))
+        for step, units in self.recorder.directions.items():
+            tensors |= {f"resume.past.{step}.{name}": unit.clone() for name, unit in units.items()}
+        moments = self.optimizer.moments(self.task.trained)
+        tensors |= {f"resume.moment.{name}": moment for name, moment in moments.items()}
         about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
@@ -313,15 +289,15 @@ class _Run:
                 f"{path} is of step {about['step']}, beyond steps={self.config.steps}; raise steps, or train into "
                 "another checkpoint file"
             )
-        history = History.unpack(kept, tensors)
+        history = History._from_saved(kept, {name: tensor.numpy() for name, tensor in tensors.items()})
         with torch.no_grad():
             for name, value in history.tensors.items():
                 self.task.tensors[name].copy_(value)
         self.first = self.step = about["step"]
         self.n_empty = about["n_empty"]
         self.task.generator.set_state(tensors["resume.generator"])
-        self.optimizer.load(self.step, self.task.trained, _under("resume.moment.", tensors))
-        self.recorder.load(history, _under("resume.past.", tensors))
+        self.optimizer.load(self.step, self.task.trained, under("resume.moment.", tensors))
+        self.recorder.load(history, under("resume.past.", tensors))
         for name, series in history.measured.items():
             self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
 
@@ -395,7 +371,10 @@ class _Recorder:
         self.norms.update(
             (name, norm) for name, norm in zip(self.trained, norms, strict=True) if name in self.norms
         )
-        units = {name: self._unit(name) for name in self.turning}
+        units = {}
+        for name in self.turning:
+            value = self.trained[name].to(torch.float64, copy=True).flatten()
+            units[name] = value.div_(self.norms[name] if self.norms[name] > 0 else math.nan)
         if kept:
             self.directions[step] = units
         if not has_row:
@@ -415,23 +394,10 @@ class _Recorder:
         self.values.extend(row)
         return dict(zip(self.columns, row, strict=True))
 
-    def _unit(self, name: str) -> Float64[Tensor, "entry"]:
-        value = self.trained[name].to(torch.float64, copy=True).flatten()
-        norm = self.norms[name]
-        return value.div_(norm if norm > 0 else math.nan)
-
     def rows(self, n: int | None) -> tuple[Tensor, Float64[Tensor, "row column"]]:
         """Steps and table, all rows or the first n."""
         table = np.array(self.values).reshape(len(self.steps), len(self.columns))
         return torch.from_numpy(np.array(self.steps, dtype=np.int64)[:n]), torch.from_numpy(table[:n])
-
-    def direction_tensors(self) -> dict[str, Float64[Tensor, "entry"]]:
-        """The remembered W_V, by ``step.name``."""
-        return {
-            f"{step}.{name}": unit.clone()
-            for step, units in self.directions.items()
-            for name, unit in units.items()
-        }
 
     def load(self, history: History, directions: Mapping[str, Tensor]) -> None:
         """Take rows and remembered W_V back."""
@@ -474,14 +440,6 @@ def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str
 def _copy(tensor: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """A copy of its own memory, in row order, as safetensors wants it."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -544,14 +502,3 @@ def _interrupts() -> Iterator[_Interrupt]:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
-
-
-@contextmanager
-def _progress_bar(steps: int, first: int, shown: bool) -> Iterator[Callable[[], Any]]:
-    if not shown:
-        yield lambda: None
-        return
-    from tqdm.auto import tqdm
-
-    with tqdm(total=steps, initial=first, unit="step") as bar:
-        yield bar.update

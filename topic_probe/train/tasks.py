@@ -53,7 +53,7 @@ class Task(ABC):
 
     @abstractmethod
     def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
-        """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
+        """The loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
 
 
 class ToyTask(Task):
@@ -66,7 +66,13 @@ class ToyTask(Task):
     def __init__(self, model: nn.Module, config: TrainConfig):
         self.model, self.config, self.toy = model, config, toy_config(model)
         self.device = next(model.parameters()).device
-        self.form, self.has_hooks = _choose_form(model, config), has_hooks(model)
+        self.form = None if config.forward == "hooked" else lean_form(model)
+        if self.form is None and config.forward == "lean":
+            raise ValueError(
+                "the lean form is for one layer and head without residual and without hooks on the model; "
+                "use forward='auto' or 'hooked'"
+            )
+        self.has_hooks = has_hooks(model)
         self.forward = "hooked" if self.form is None else "lean"
         self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
         # Tensors in the paper's orientation that share the memory of the parameters: a step updates these, and
@@ -74,11 +80,6 @@ class ToyTask(Task):
         self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
         self.trained, self.watched = tuple(self.leaves), tuple(self.tensors)
         self.differentiated = [self.tensors[name].requires_grad_() for name in self.trained]
-        self._open_world()
-
-    def _open_world(self) -> None:
-        """The generator, and the fixed documents where there are such, masked where they are not masked anew."""
-        config = self.config
         self.world, self.masking = config.world or self.toy.world, config.masking or self.toy.masking
         if self.world.vocabulary_size != self.toy.vocabulary_size:
             raise ValueError(
@@ -128,16 +129,6 @@ class ToyTask(Task):
             for name, gradient in zip(self.leaves, gradients, strict=True)
         }
         return loss, [in_paper_layout(self.model, name, gradient) for name, gradient in exact.items()]
-
-
-def _choose_form(model: nn.Module, config: TrainConfig) -> LeanForm | None:
-    form = None if config.forward == "hooked" else lean_form(model)
-    if form is None and config.forward == "lean":
-        raise ValueError(
-            "the lean form is for one layer and head without residual and without hooks on the model; "
-            "use forward='auto' or 'hooked'"
-        )
-    return form
 
 
 def _check_masks(masking: Masking) -> None:
@@ -214,14 +205,15 @@ class TextTask(Task):
 
     def __init__(self, model: nn.Module, documents: Any, config: TrainConfig, tokenizer: Any = None):
         self.model, self.toy = model, text_config(model)
-        _check_toy_options(config)
+        for name, kept in (("world", None), ("loss", "cross_entropy"), ("forward", "auto"), ("remask", True)):
+            if getattr(config, name) != kept:
+                raise ValueError(f"{name} is an option of the toy; training on text has {name}={kept!r}")
         self.masking, self.batch_size = config.masking or Masking(), config.batch_size
         _check_masks(self.masking)
         self.text = TrainingText.read(documents, tokenizer, n_documents=config.n_documents)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.device = next(model.parameters()).device
         self._read_tokenizer(self.text.tokenizer)
-        self._check_text()
         self.identity = {"documents": self.text.fingerprint, "tokenizer": tokenizer_hash(self.text.tokenizer)}
         parameters = bert_parameters(model)
         self.tensors = {name: parameter.detach() for name, parameter in parameters.items()}
@@ -230,19 +222,18 @@ class TextTask(Task):
         self.trained = tuple(name for name, parameter in parameters.items() if parameter.requires_grad)
 
     def _read_tokenizer(self, tokenizer: Any) -> None:
+        """Which ids are what, refusing text that the model has no embeddings or positions for."""
         if tokenizer.mask_token_id is None:
             raise ValueError("the tokenizer has no [MASK] token; masked language modelling needs one")
         self.mask_id, self.pad_id = int(tokenizer.mask_token_id), int(tokenizer.pad_token_id or 0)
         self.special = torch.zeros(vocabulary_size(tokenizer), dtype=torch.bool)
         self.special[tokenizer.all_special_ids] = True
         self.words = (~self.special).nonzero()[:, 0]
-
-    def _check_text(self) -> None:
-        highest, size = int(self.text.ids.max()), self.toy.vocabulary_size
-        if max(highest, len(self.special) - 1) >= size:
+        highest, size = max(int(self.text.ids.max()), len(self.special) - 1), self.toy.vocabulary_size
+        if highest >= size:
             raise ValueError(
-                f"the tokenizer has the ids 0..{max(highest, len(self.special) - 1)}, but the model knows "
-                f"0..{size - 1}; build it with TextConfig(vocabulary_size=len(tokenizer))"
+                f"the tokenizer has the ids 0..{highest}, but the model knows 0..{size - 1}; build it with "
+                "TextConfig(vocabulary_size=len(tokenizer))"
             )
         if self.text.longest > self.toy.max_length:
             raise ValueError(
@@ -294,9 +285,3 @@ def masked_loss(model: nn.Module, batch: MaskedBatch) -> Float[Tensor, ""] | Non
     hidden = model.bert(batch.shown, attention_mask=batch.mask.long())[0]  # type: ignore[operator]
     logits = model.cls(hidden[rows, positions])  # type: ignore[operator]
     return cross_entropy(logits, batch.target[rows, positions])
-
-
-def _check_toy_options(config: TrainConfig) -> None:
-    for name, kept in (("world", None), ("loss", "cross_entropy"), ("forward", "auto"), ("remask", True)):
-        if getattr(config, name) != kept:
-            raise ValueError(f"{name} is an option of the toy; training on text has {name}={kept!r}")

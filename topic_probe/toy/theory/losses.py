@@ -10,6 +10,7 @@ best prediction is ::
 On documents of finite length the best predictor is that of :mod:`~topic_probe.toy.theory.posterior`.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import log, nan, pi
 from typing import Literal
@@ -74,27 +75,25 @@ def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss
         (0.693147, 'infimum')
     """
     check_value("regime", regime, RegimeName)
-    _require_disjoint(world)
+    if not world.has_disjoint_topics:
+        raise ValueError(
+            "the loss floors need disjoint topics, and in this world some words belong to several; "
+            "bayes_loss estimates the best possible loss on its documents"
+        )
     if regime not in UNIFORM_REGIMES:
         value = _free_squared(world, masking) if loss == "squared" else _free_entropy(world, masking)
         return LossFloor(value, "lower bound", "best prediction from document and shown token", True)
     value = 1 - _square_norm(world) if loss == "squared" else _entropy(world)
-    kind = _uniform_kind(world, masking, regime=regime, loss=loss)
     name = "1 − E|p|²" if loss == "squared" else "E[H(p)]"
-    return LossFloor(value, kind, f"{name}: best prediction from the document alone", False)
-
-
-def _uniform_kind(
-    world: World, masking: Masking, *, regime: RegimeName, loss: Loss
-) -> Literal["minimum", "infimum", "lower bound"]:
-    """Whether uniform attention reaches the best prediction p."""
+    statement = f"{name}: best prediction from the document alone"
     # The bias of the embedding regime and the symmetry of W_Eᵀ W_E are made for equally likely words.
     limited = regime == "embedding" and world.word_probabilities is not None
     if masking.genuine_share <= 0 or limited:
-        return "lower bound"
+        return LossFloor(value, "lower bound", statement, False)
     if loss == "squared":
-        return "minimum"
-    return "infimum" if world.topics_per_document is not None else "lower bound"
+        return LossFloor(value, "minimum", statement, False)
+    uniform_topics = world.topics_per_document is not None
+    return LossFloor(value, "infimum" if uniform_topics else "lower bound", statement, False)
 
 
 def _square_norm(world: World) -> float:
@@ -180,14 +179,6 @@ def _topic_share(
     return low.exp(), weight, (2 * high).exp() * (a + 1) / ((T - 1) * (b + 1))
 
 
-def _require_disjoint(world: World) -> None:
-    if not world.has_disjoint_topics:
-        raise ValueError(
-            "the loss floors need disjoint topics, and in this world some words belong to several; "
-            "bayes_loss estimates the best possible loss on its documents"
-        )
-
-
 @dataclass(frozen=True)
 class BayesLoss:
     """The lowest possible expected loss on documents of this world, estimated over sampled documents.
@@ -234,12 +225,31 @@ def bayes_loss(
     """
     if n_documents < 1 or batch_size < 1:
         raise ValueError(f"n_documents and batch_size must be at least 1, got {n_documents} and {batch_size}")
-    above_oracle = posterior_method(world) == "sum"
-    losses: list[Float64[Tensor, "document loss"]] = []
+    posterior_method(world)  # refuses a world before any document of it is drawn
+    samples = (
+        (documents, batch, bayes_predictor(world, masking, batch))
+        for documents, batch in masked_documents(world, masking, n_documents, batch_size, generator)
+    )
+    return mean_bayes_loss(world, masking, samples)
+
+
+def masked_documents(
+    world: World, masking: Masking, n_documents: int, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Documents, MaskedBatch]]:
+    """New documents of the world with their corruption, in batches."""
     for start in range(0, n_documents, batch_size):
         documents = world.documents(min(batch_size, n_documents - start), generator=generator)
-        batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
-        loss = _expected_losses(bayes_predictor(world, masking, batch))
+        yield documents, masking.corrupt(documents, n_words=world.n_words, generator=generator)
+
+
+def mean_bayes_loss(
+    world: World, masking: Masking, samples: Iterable[tuple[Documents, MaskedBatch, BayesPrediction]]
+) -> BayesLoss:
+    """The mean of :func:`bayes_loss` over documents that are there already, with their predictions."""
+    above_oracle = posterior_method(world) == "sum"
+    losses: list[Float64[Tensor, "document loss"]] = []
+    for documents, batch, prediction in samples:
+        loss = _expected_losses(prediction)
         if above_oracle:
             loss = loss - _expected_losses(_oracle_predictor(world, masking, documents, batch))
         losses.append(batch.document_means(loss))

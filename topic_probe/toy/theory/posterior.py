@@ -88,7 +88,11 @@ def bayes_predictor(world: World, masking: Masking, batch: MaskedBatch) -> Bayes
     n = world.n_words
     chosen = batch.chosen.cpu()
     shown = batch.shown.cpu().masked_fill(~batch.mask.cpu(), 0)  # like [MASK], padding says nothing
-    _check_tokens(shown, n)
+    if shown.numel() and not 0 <= int(shown.min()) <= int(shown.max()) <= n:
+        raise ValueError(
+            f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(shown.min())}.."
+            f"{int(shown.max())}; pass documents of the same world"
+        )
     documents, positions = chosen.nonzero(as_tuple=True)
     left_out = shown[documents, positions]  # 0 where [MASK] is shown: no word has to be left out
     counts = torch.zeros(len(shown), n + 1, dtype=torch.float64)
@@ -110,14 +114,6 @@ def prediction_at(
     factor[kept, shown[kept] - 1] += masking.p_keep
     factor[~kept] = 1.0
     return BayesPrediction(F.pad(normalised(words * factor), (1, 0)), method)
-
-
-def _check_tokens(tokens: Int64[Tensor, "batch position"], n: int) -> None:
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) <= n:
-        raise ValueError(
-            f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(tokens.min())}.."
-            f"{int(tokens.max())}; pass documents of the same world"
-        )
 
 
 def posterior_method(world: World) -> Method:
