@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from topic_probe.paper.recipe import Recipe, RecipeResult
 
-# Name -> what the paper shows there. The module of the same name has the recipe.
+# Name -> what the paper shows there. The module of the same name has the recipe, but for those below.
 RECIPES = {
     "figure1": "topics in trained word embeddings",
     "figure2": "blocks in W_V under uniform attention",
@@ -30,12 +30,20 @@ RECIPES = {
     "landscape": "the loss over attention weights, and where it is smallest",
 }
 
+# Name -> the module of the recipe with which it shares what is trained or measured, and its name there.
+BESIDE = {
+    "figure10": ("figure2", "FIGURE10"),
+    "table3": ("figure2", "TABLE3"),
+    "table5": ("table1", "TABLE5"),
+}
+
 
 def recipe_named(name: str) -> "Recipe":
     """The recipe of this name."""
     if name not in RECIPES:
         raise ValueError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
-    recipe: Recipe = import_module(f"topic_probe.paper.{name}").RECIPE
+    module, constant = BESIDE.get(name, (name, "RECIPE"))
+    recipe: Recipe = getattr(import_module(f"topic_probe.paper.{module}"), constant)
     return recipe
 
 

@@ -4,7 +4,9 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from topic_probe.contrast import Contrast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,37 +71,34 @@ def claims_to_dataframe(claims: Iterable[Claim]) -> "pd.DataFrame":
     import pandas as pd
 
     columns = ("text", "setting", "measured", "wanted", "paper", "verdict", "detail", "source", "not_checked")
-    frame = pd.DataFrame(
-        [[getattr(claim, name) for name in columns] for claim in claims], columns=list(columns)
-    )
-    return frame.rename(columns={"text": "claim"})
+    rows = [[getattr(claim, name) for name in columns] for claim in claims]
+    return pd.DataFrame(rows, columns=list(columns)).rename(columns={"text": "claim"})
 
 
 def claims_table(claims: Sequence[Claim], *, width: int = 110) -> str:
     """The claims as text, settings under the claim they belong to: measured → wanted → verdict."""
     lines: list[str] = []
-    for text, group in _by_text(claims).items():
+    for text in dict.fromkeys(claim.text for claim in claims):
+        group = [claim for claim in claims if claim.text == text]
         lines += textwrap.wrap(f"{text} [{group[0].source}; paper: {group[0].paper}]", width)
         names = max(len(claim.setting) for claim in group)
         for claim in group:
             number = "" if claim.not_checked else f"{claim.measured:.4g}"
-            head = f"  {claim.setting:<{names}}  {number:>9}  {claim.wanted:<14}  {claim.verdict.upper()}"
+            lines.append(
+                f"  {claim.setting:<{names}}  {number:>9}  {claim.wanted:<14}  {claim.verdict.upper()}"
+            )
             more = claim.not_checked or claim.detail
-            lines.append(head)
             lines += textwrap.wrap(more, width, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)
 
 
 def summary(claims: Iterable[Claim]) -> Mapping[str, int]:
     """How many claims have which verdict."""
-    counts = {"passed": 0, "failed": 0, "not checked": 0}
-    for claim in claims:
-        counts[claim.verdict] += 1
-    return counts
+    verdicts = [claim.verdict for claim in claims]
+    return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
 
 
-def _by_text(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
-    groups: dict[str, list[Claim]] = {}
-    for claim in claims:
-        groups.setdefault(claim.text, []).append(claim)
-    return groups
+def interval_of(contrast: Contrast) -> tuple[float, float]:
+    """Low and high of a single cell, NaN where it has none."""
+    low, high = (math.nan, math.nan) if contrast.interval is None else contrast.interval.tolist()
+    return low, high

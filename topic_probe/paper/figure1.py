@@ -20,9 +20,8 @@ W_Eᵀ W_E arrive at its conditions.
 
 from collections.abc import Iterator
 
-from topic_probe.contrast import Contrast
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
-from topic_probe.paper.claims import Claim
+from topic_probe.paper.claims import Claim, interval_of
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run
 from topic_probe.paper.toys import (
     agreement,
@@ -76,32 +75,24 @@ def _embeddings(trained: Trained, _: Run) -> EmbeddingReport | None:
 
 
 def _blocks(result: RecipeResult) -> Iterator[Claim]:
-    """Blocks, and where training went on beyond them a diagonal."""
+    """Blocks, and where training went on beyond them a diagonal, beside which they are small."""
     dots = {name: report.dot for name, report in result.of(EmbeddingReport).items()}
     diagonal = None if result.quick else dots.pop(_DIAGONAL, None)
     for name, dot in dots.items():
         yield block_claim("W_Eᵀ W_E", dot, setting=name, source=result.source)
     if diagonal is not None:
-        yield _diagonal(diagonal, result.source)
-
-
-def _diagonal(contrast: Contrast, source: str) -> Claim:
-    """Blocks have given way to a diagonal, beside which they are small."""
-    same, topic, different = (
-        float(part) for part in (contrast.same_word, contrast.same_topic, contrast.different_topic)
-    )
-    assert contrast.interval is not None
-    low, high = contrast.interval.tolist()
-    return Claim(
-        text="W_Eᵀ W_E has become a diagonal, the special case of blocks (same word − other words of the topic, ÷ "
-        "those − different topics; about 10 at 300 steps)",
-        source=source,
-        paper="a special case of the block-wise optima",
-        measured=(same - topic) / abs(topic - different),
-        above=50.0,
-        setting=_DIAGONAL,
-        detail=f"{means(contrast)}; difference of the last two {topic - different:.4f} [{low:.4f}, {high:.4f}]",
-    )
+        low, high = interval_of(diagonal)
+        blocks = float(diagonal.difference)
+        yield Claim(
+            text="W_Eᵀ W_E has become a diagonal, the special case of blocks (same word − other words of the topic, ÷ "
+            "those − different topics; about 10 at 300 steps)",
+            source=result.source,
+            paper="a special case of the block-wise optima",
+            measured=float(diagonal.same_word - diagonal.same_topic) / abs(blocks),
+            above=50.0,
+            setting=_DIAGONAL,
+            detail=f"{means(diagonal)}; difference of the last two {blocks:.4f} [{low:.4f}, {high:.4f}]",
+        )
 
 
 def _theorem1(result: RecipeResult) -> list[Claim]:

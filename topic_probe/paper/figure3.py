@@ -17,8 +17,8 @@ import numpy as np
 
 from topic_probe.lens import capture
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
-from topic_probe.paper.claims import Claim
-from topic_probe.paper.pretrained import Opened, interval_of, open_all, tokenizer_of
+from topic_probe.paper.claims import Claim, interval_of
+from topic_probe.paper.pretrained import Opened, open_all, tokenizer_of
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import ONE_PIECE, look_up

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from topic_probe.contrast import Contrast
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
 from topic_probe.paper.recipe import Run, Subject
@@ -81,11 +80,6 @@ QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
 """For the articles that come with gensim."""
 
 
-def text_settings(given: TextSettings | None, *, quick: bool) -> TextSettings:
-    """Those that were given, otherwise those of the variant."""
-    return given or (QUICK if quick else TextSettings())
-
-
 def check_thresholds(thresholds: Sequence[float]) -> None:
     """Refuse thresholds that are no shares, before topics are fitted."""
     if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
@@ -131,8 +125,11 @@ def wanted_models(
         twins: Whether to add the untrained twin of every model.
         only: Labels to keep.
     """
-    named = _labelled(default if models is None else models)
-    given = {label: _wanted(label, source, models is not None) for label, source in named.items()}
+    given: dict[str, Wanted] = {}
+    for label, source in _labelled(default if models is None else models).items():
+        random = isinstance(source, str) and source.endswith(RANDOM)
+        name = source.removesuffix(RANDOM) if random else source
+        given[label] = Wanted(label, name, random=random, named=models is not None)
     wanted: dict[str, Wanted] = {}
     for label, one in given.items():
         wanted.setdefault(label, one)
@@ -149,7 +146,8 @@ def _labelled(models: Any) -> dict[str, Any]:
     if isinstance(models, str | Path):
         models = [models]
     if not isinstance(models, Iterable):
-        raise TypeError(f"models must be names, folders, or a mapping label → model, got {_kind(models)}")
+        kind = type(models).__name__
+        raise TypeError(f"models must be names, folders, or a mapping label → model, got {kind}")
     pairs = models.items() if isinstance(models, Mapping) else ((_label(source), source) for source in models)
     labelled = {str(label): source for label, source in pairs}
     if not labelled:
@@ -159,21 +157,11 @@ def _labelled(models: Any) -> dict[str, Any]:
 
 def _label(source: Any) -> str:
     if not isinstance(source, str | Path):
-        raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {_kind(source)}")
-    is_folder = isinstance(source, Path) or Path(source).expanduser().is_dir()
-    name = Path(source).expanduser().name if is_folder else str(source)
-    labels = {hub_name: label for label, hub_name in HUB.items()}
-    return labels.get(name, name)
-
-
-def _wanted(label: str, source: Any, named: bool) -> Wanted:
-    if isinstance(source, str) and source.endswith(RANDOM):
-        return Wanted(label, source.removesuffix(RANDOM), random=True, named=named)
-    return Wanted(label, source, named=named)
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
+        kind = type(source).__name__
+        raise TypeError(f"an opened model needs a label: pass models={{'NAME': model}}, got {kind}")
+    path = Path(source).expanduser()
+    name = path.name if isinstance(source, Path) or path.is_dir() else source
+    return next((label for label, hub_name in HUB.items() if hub_name == name), name)
 
 
 # --- opening ----------------------------------------------------------------------------------------
@@ -201,28 +189,18 @@ def open_named(source: Any, *, reachable: Callable[[], bool] = hub_is_reachable)
     if not isinstance(source, str):
         return open_model(source)
     name = HUB.get(source, source)
-    if _is_local(name) or reachable():
+    local = name.startswith((".", "~", "/")) or name.count("/") > 1
+    if local or Path(name).is_dir() or Path(name).is_absolute() or reachable():
         return open_model(name)
     folder = _downloaded(name)
     if folder is None:
-        raise OSError(_NOT_HERE.format(name=name, label=source if source in HUB else "NAME"))
+        label = source if source in HUB else "NAME"
+        raise OSError(
+            f"{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf "
+            f'download {name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
+            f" (in a shell: --models {label}=FOLDER)"
+        )
     return open_model(folder)
-
-
-_NOT_HERE = (
-    "{name} is not on this machine and the Hugging Face hub cannot be reached: fetch it elsewhere with `hf download "
-    '{name} --local-dir FOLDER`, copy the folder here, and pass models={{"{label}": FOLDER}}'
-    " (in a shell: --models {label}=FOLDER)"
-)
-
-
-def _is_local(name: str) -> bool:
-    return (
-        name.startswith((".", "~", "/"))
-        or name.count("/") > 1
-        or Path(name).is_dir()
-        or Path(name).is_absolute()
-    )
 
 
 def _downloaded(name: str) -> str | None:
@@ -263,14 +241,7 @@ def open_all(
     twins: bool = False,
     reachable: Callable[[], bool] | None = None,
 ) -> Iterator[Opened | Subject]:
-    """Every model that is meant, opened when its turn comes; one that is missing is no `Opened`.
-
-    Args:
-        run: which of them, and the seed of untrained twins.
-        models: as in `wanted_models`.
-        default: the same.
-        twins: whether to add the untrained twin of every model.
-        reachable: says whether the hub can be reached; None: it is asked once.
+    """Every model that is meant (see `wanted_models`), opened when its turn comes; one that is missing is no `Opened`.
 
     Raises:
         OSError: where the user named a model that is not there.
@@ -288,9 +259,13 @@ def open_all(
             if not one.added:
                 yield Subject(label=one.label, random=one.random, missing=str(error))
             continue
-        tokenizer = getattr(model, "tokenizer", None)
-        shown = random_init(model, seed=run.seed) if one.random else model
-        yield Opened(label=one.label, random=one.random, model=shown, tokenizer=tokenizer, added=one.added)
+        yield Opened(
+            label=one.label,
+            random=one.random,
+            model=random_init(model, seed=run.seed) if one.random else model,
+            tokenizer=getattr(model, "tokenizer", None),
+            added=one.added,
+        )
 
 
 def tokenizer_of(opened: Opened) -> Any:
@@ -353,16 +328,10 @@ def prepare_all(
     default: Sequence[str] = PAPER_MODELS,
     twins: bool = False,
 ) -> Iterator[Prepared | Subject]:
-    """Every model, ready to be measured, one at a time; one that is missing is not `Prepared`.
+    """Every model (see `wanted_models`), ready to be measured, one at a time; one that is missing is not `Prepared`.
 
-    Args:
-        run: the options that all recipes have. Its folder keeps token ids and fits for the next time; a fit is found
-            again only for the same texts, tokenizer and options.
-        models: as in `wanted_models`.
-        corpus: texts; None: a sample of Wikipedia, or if the run is quick the articles that come with gensim.
-        settings: how texts become topics and documents.
-        default: as in `wanted_models`.
-        twins: whether to add the untrained twin of every model.
+    The folder of a run keeps token ids and fits for the next time; a fit is found again only for the same texts,
+    tokenizer and options. Without a corpus it is a sample of Wikipedia, or if the run is quick the articles of gensim.
 
     Raises:
         OSError: where the user named a model, or gave a corpus, that is not there.
@@ -404,53 +373,45 @@ class _Texts:
 
     def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
-        tokenizer = tokenizer_of(opened)
-        length = min(
-            self._settings.length, capture.text_facts(opened.model).context_length or self._settings.length
-        )
+        tokenizer, length = tokenizer_of(opened), self._settings.length
+        length = min(length, capture.text_facts(opened.model).context_length or length)
         key = digest([tokenizer_identity(tokenizer), length])
         if key not in self._done:
             if self._needs_hub and self._run.folder is None and not self._reachable():
                 raise ConnectionError(NO_WIKIPEDIA)
-            self._done[key] = self._read(tokenizer, length)
+            kept = None if self._run.folder is None else self._run.folder / "tokens"
+            reading: dict[str, Any] = {"cache": kept, "progress": self._run.progress}
+            articles = self._corpus.documents(tokenizer, **reading)
+            fit = self._fit(articles, tokenizer)
+            cut = self._corpus.documents(tokenizer, max_length=length, **reading)
+            wanted = self._settings.n_documents
+            step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
+            documents = islice(islice(cut, 0, None, step), wanted)
+            sample = Sample(documents, {**cut.provenance, "every": step, "at_most": wanted})
+            self._done[key] = articles, sample, fit
         return self._done[key]
 
-    def _read(self, tokenizer: Any, length: int) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
-        folder, progress = self._run.folder, self._run.progress
-        kept = None if folder is None else folder / "tokens"
-        articles = self._corpus.documents(tokenizer, cache=kept, progress=progress)
-        fit = self._fit(articles, tokenizer)
-        cut = self._corpus.documents(tokenizer, max_length=length, cache=kept, progress=progress)
-        wanted = self._settings.n_documents
-        step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
-        documents = islice(islice(cut, 0, None, step), wanted)
-        return articles, Sample(documents, {**cut.provenance, "every": step, "at_most": wanted}), fit
-
     def _fit(self, articles: DocumentStream, tokenizer: Any) -> TopicFit:
-        path = self._path_of_fit(tokenizer)
-        if path is not None and path.exists():
-            return TopicFit.load(path)
-        n_topics, passes = self._settings.n_topics, self._settings.passes
+        """LDA; kept where there is a folder, and the texts cannot be others next time."""
+        run, settings, path = self._run, self._settings, None
+        if run.folder is not None and (texts := self._corpus.source.identity()) is not None:
+            facts = {
+                "texts": texts,
+                "shard": [self._corpus.shard_index, self._corpus.n_shards],
+                "tokenizer": tokenizer_identity(tokenizer),
+                "options": [settings.n_topics, settings.passes, run.seed],
+            }
+            path = run.folder / "fits" / digest(facts)
+            if path.exists():
+                return TopicFit.load(path)
         fit = fit_topics(
-            articles, tokenizer, n_topics=n_topics, passes=passes, seed=self._run.seed, progress=self._run.progress
+            articles, tokenizer, n_topics=settings.n_topics, passes=settings.passes, seed=run.seed,
+            progress=run.progress,
         )  # fmt: skip
         end_if_stopped("LDA", fit.provenance["stopped"])
         if path is not None:
             fit.save(path)
         return fit
-
-    def _path_of_fit(self, tokenizer: Any) -> Path | None:
-        """Where a fit is kept; None without a folder, or for texts that may be others next time."""
-        texts = None if self._run.folder is None else self._corpus.source.identity()
-        if self._run.folder is None or texts is None:
-            return None
-        facts = {
-            "texts": texts,
-            "shard": [self._corpus.shard_index, self._corpus.n_shards],
-            "tokenizer": tokenizer_identity(tokenizer),
-            "options": [self._settings.n_topics, self._settings.passes, self._run.seed],
-        }
-        return self._run.folder / "fits" / digest(facts)
 
 
 # --- tables -----------------------------------------------------------------------------------------
@@ -458,8 +419,7 @@ class _Texts:
 
 def settings_table(settings: TextSettings, **more: Any) -> list[dict[str, Any]]:
     """The settings as rows of a table."""
-    content = {**asdict(settings), **more}
-    return [{"setting": name, "value": str(value)} for name, value in content.items()]
+    return [{"setting": name, "value": str(value)} for name, value in {**asdict(settings), **more}.items()]
 
 
 def plain(value: Any) -> Any:
@@ -470,9 +430,6 @@ def plain(value: Any) -> Any:
     return number if np.isfinite(number) else None
 
 
-def interval_of(contrast: Contrast) -> tuple[float, float]:
-    """Low and high of a single cell, NaN where it has none."""
-    if contrast.interval is None:
-        return nan, nan
-    low, high = contrast.interval.tolist()
-    return low, high
+def plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Plain values by their names."""
+    return {str(name): plain(value) for name, value in values.items()}

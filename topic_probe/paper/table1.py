@@ -1,4 +1,4 @@
-"""Table 1: pretrained models have topics in their word embeddings and in their attention.
+"""Tables 1 and 5: pretrained models have topics in their word embeddings and in their attention.
 
 LDA is fitted on a corpus as each model's own tokenizer reads it, every topic keeps its likeliest words, and every word
 its one likeliest topic. Then, once on the table of word embeddings and once on the attention of all heads, the mean
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -31,17 +31,16 @@ from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.measure.runs import model_facts
-from topic_probe.paper.claims import Claim
+from topic_probe.paper.claims import Claim, interval_of
 from topic_probe.paper.pretrained import (
+    QUICK,
     THRESHOLDS,
     Prepared,
     TextSettings,
     check_thresholds,
-    interval_of,
-    plain,
+    plain_values,
     prepare_all,
     settings_table,
-    text_settings,
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
@@ -135,7 +134,7 @@ def measure(
         twins: whether to measure the untrained twin of every model too.
     """
     check_thresholds(thresholds)
-    settings = text_settings(settings, quick=run.quick)
+    settings = settings or (QUICK if run.quick else TextSettings())
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, Report]] = []
     rows: list[dict[str, Any]] = []
@@ -227,26 +226,15 @@ def _rows(
         "documents": int(attention.provenance["documents_measured"]),
     }
     rows = []
+    counts = ("same_topic", "different_topic", "n_same_topic", "n_different_topic")
     for score, contrast, printed in zip(SCORES, _contrasts(embeddings, attention), paper, strict=True):
         noise = subject.random and score != "attention"
         low, high = (nan, nan) if noise else interval_of(contrast)
-        matched = attention.overall_matched.ratio if score == "attention" else nan
-        rows.append(
-            {
-                **shared,
-                "score": score,
-                "ratio": None if noise else plain(contrast.ratio),
-                "low": plain(low),
-                "high": plain(high),
-                "paper": printed,
-                "same_topic": plain(contrast.same_topic),
-                "different_topic": plain(contrast.different_topic),
-                "n_same_topic": plain(contrast.n_same_topic),
-                "n_different_topic": plain(contrast.n_different_topic),
-                "ratio_at_equal_distance": plain(matched),
-                "note": _NOISE if noise else contrast.reason or "",
-            }
-        )
+        numbers = {"ratio": nan if noise else contrast.ratio, "low": low, "high": high, "paper": printed}
+        numbers |= {name: getattr(contrast, name) for name in counts}
+        numbers["ratio_at_equal_distance"] = attention.overall_matched.ratio if score == "attention" else nan
+        note = _NOISE if noise else contrast.reason or ""
+        rows.append({**shared, "score": score, **plain_values(numbers), "note": note})
     return rows
 
 
@@ -298,7 +286,13 @@ def _ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
     embeddings, attention = result.of(EmbeddingReport), result.of(AttentionReport)
     for setting, subject in result.subjects.items():
         if subject.missing:
-            yield _not_checked(subject, table.untrained, result.source)
+            missing: dict[str, Any] = {"setting": setting, "not_checked": subject.missing}
+            if subject.random:
+                text = "Topics make no difference in an untrained model (ratio)"
+                missing |= {"above": 1 - NO_DIFFERENCE, "below": 1 + NO_DIFFERENCE}
+                yield Claim(text, result.source, table.untrained, **missing)
+            else:
+                yield Claim("Every ratio is above 1", result.source, "> 1", above=1.0, **missing)
             continue
         contrasts = _contrasts(embeddings[setting], attention[setting])
         statement = partial(_untrained, paper=table.untrained) if subject.random else _trained
@@ -309,19 +303,13 @@ def _ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
             if contrast.reason and (score == "attention" or not subject.random):
                 detail += f"; {contrast.reason}"
             if score == "attention":
-                detail += _detail_of_attention(attention[setting])
+                detail += f"; at equal distance {float(attention[setting].overall_matched.ratio):.4g}"
+                stacks = attention[setting].stacks
+                names = (stacks.index or {}).get("stack", ())
+                if len(names) > 1:
+                    pairs = zip(names, stacks.ratio, strict=True)
+                    detail += f"; by stack: {', '.join(f'{name} {ratio:.4g}' for name, ratio in pairs)}"
             yield replace(claim, setting=setting, detail=detail)
-
-
-def _not_checked(subject: Subject, untrained: str, source: str) -> Claim:
-    if subject.random:
-        text, paper = "Topics make no difference in an untrained model (ratio)", untrained
-        above, below = 1 - NO_DIFFERENCE, 1 + NO_DIFFERENCE
-    else:
-        text, paper, above, below = "Every ratio is above 1", "> 1", 1.0, inf
-    return Claim(
-        text, source, paper, above=above, below=below, setting=subject.label, not_checked=subject.missing
-    )
 
 
 def _trained(score: str, contrast: Contrast, *, source: str) -> Claim:
@@ -366,15 +354,6 @@ def _detail(contrast: Contrast, printed: float | None) -> str:
     return f"{paper}; {means} ({counts})"
 
 
-def _detail_of_attention(report: AttentionReport) -> str:
-    matched = f"; at equal distance {float(report.overall_matched.ratio):.4g}"
-    stacks = (report.stacks.index or {}).get("stack", ())
-    if len(stacks) < 2:
-        return matched
-    each = ", ".join(f"{name} {ratio:.4g}" for name, ratio in zip(stacks, report.stacks.ratio, strict=True))
-    return f"{matched}; by stack: {each}"
-
-
 # --- figures ----------------------------------------------------------------------------------------
 
 
@@ -392,4 +371,12 @@ RECIPE = table_recipe(
     "same-topic words in pretrained models",
     "Table 1, Section 6.2",
     Table(one_topic_per_word=True, printed=PRINTED, untrained="1.000 ± 0.001 (ratio)"),
+)
+# The same where a word may have several topics: it stays with every topic that keeps it, and two words have the same
+# topic when they share one. The table is in an appendix whose numbers are not part of this package.
+TABLE5 = table_recipe(
+    "table5",
+    "same-topic words in pretrained models, several topics per word",
+    "Table 5, Appendix E.3",
+    Table(one_topic_per_word=False, printed={}, untrained="not printed here"),
 )

@@ -26,28 +26,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, Contrast, bootstrap_interval, relations
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, bootstrap_interval, relations
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
-from topic_probe.paper.claims import Claim
+from topic_probe.paper.claims import Claim, interval_of
 from topic_probe.paper.pretrained import (
+    QUICK,
     THRESHOLDS,
     Prepared,
     TextSettings,
     check_thresholds,
-    interval_of,
     plain,
+    plain_values,
     prepare_all,
     settings_table,
-    text_settings,
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import end_if_stopped
@@ -108,7 +108,7 @@ def measure(
         thresholds: words per topic ÷ vocabulary size; None: the paper's three, or if ``quick`` the middle one.
         whole_articles: whether words co-occur if they are in the same article, however far apart.
     """
-    settings = text_settings(settings, quick=run.quick)
+    settings = settings or (QUICK if run.quick else TextSettings())
     thresholds = thresholds or (THRESHOLDS[1:2] if run.quick else THRESHOLDS)
     check_thresholds(thresholds)
     subjects: dict[str, Subject] = {}
@@ -131,7 +131,10 @@ def measure(
             report = compared.matched(threshold)
             subjects[setting] = subject
             reports.append((setting, report))
-            tables["matched"] += _matched_rows(report, subject)
+            about = {"model": one.label, "threshold": threshold}
+            tables["matched"] += [
+                about | plain_values(row) for row in report.to_dataframe().to_dict("records")
+            ]
             tables["rare words left out"] += compared.without_rare_words(threshold)
     tables["settings"] = settings_table(settings, whole_articles=whole_articles, seed=run.seed)
     return run.result(reports, subjects=subjects, tables=tables if reports else {})
@@ -146,7 +149,8 @@ class _Comparison:
         labelled = torch.unique(torch.cat([topics.words for topics in self.topics.values()]))
         self.counts = self._count(labelled, len(labelled) + 1)
         frequent = self._count(word_ids(one.tokenizer), MAX_FREQUENT_WORDS)
-        self.n_pairs = {threshold: _pairs_of_a_topic(topics) for threshold, topics in self.topics.items()}
+        largest = {threshold: int(topics.sizes.max()) for threshold, topics in self.topics.items()}
+        self.n_pairs = {threshold: max(1, n * (n - 1) // 2) for threshold, n in largest.items()}
         texts = [readable(one.tokenizer, [index]) for index in frequent.words.tolist()]
         forms = torch.from_numpy(np.unique([form(text) for text in texts], return_inverse=True)[1])
         self.top = frequent.most_frequent(max(self.n_pairs.values()), forms=forms)
@@ -195,19 +199,15 @@ class _Comparison:
             )  # fmt: skip
             cell = report.cosine[len(MATCHED_ON) - 1]
             low, high = interval_of(cell)
-            rows.append(
-                {
-                    "model": self.one.label,
-                    "threshold": threshold,
-                    "in_at_least": n,
-                    "words": report.provenance["words"],
-                    "ratio_of_all_pairs": plain(report.cosine.ratio[0]),
-                    "matched_ratio": plain(cell.ratio),
-                    "low": plain(low),
-                    "high": plain(high),
-                    "surviving": plain(report.surviving("cosine")[-1]),
-                }
-            )
+            about = {"model": self.one.label, "threshold": threshold, "in_at_least": n}
+            numbers = {
+                "ratio_of_all_pairs": report.cosine.ratio[0],
+                "matched_ratio": cell.ratio,
+                "low": low,
+                "high": high,
+                "surviving": report.surviving("cosine")[-1],
+            }
+            rows.append({**about, "words": report.provenance["words"], **plain_values(numbers)})
         return rows
 
     def _checkpoint(self, kind: str, facts: Sequence[str]) -> Path | None:
@@ -239,8 +239,14 @@ class _Comparison:
                 "cosine": self._cosine_row(flags[3 * number : 3 * number + 3], topics),
             }
             for score, row in averages.items():
-                about = {**self._about(threshold), "score": score}
-                rows.append(about | row | _printed(self.one.label, threshold, score))
+                rows.append(
+                    {
+                        **self._about(threshold),
+                        "score": score,
+                        **row,
+                        **_printed(self.one.label, threshold, score),
+                    }
+                )
         return rows
 
     def _about(self, threshold: float) -> dict[str, Any]:
@@ -283,11 +289,6 @@ class _Comparison:
         return _row(means, intervals, quotient)
 
 
-def _pairs_of_a_topic(topics: Topics) -> int:
-    n = int(topics.sizes.max())
-    return max(1, n * (n - 1) // 2)
-
-
 def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], seed: int) -> dict[str, Any]:
     """Mean attention by kind of pair, with intervals from resampled documents."""
     if not len(sums.by_document):
@@ -325,19 +326,11 @@ def _mean_interval(
 
 
 def _row(means: Sequence[float], intervals: Sequence[np.ndarray], quotient: np.ndarray) -> dict[str, Any]:
-    same, top, different = means
-    return {
-        "same_topic": plain(same),
-        "same_topic_low": plain(intervals[0][0]),
-        "same_topic_high": plain(intervals[0][1]),
-        "most_frequent": plain(top),
-        "most_frequent_low": plain(intervals[1][0]),
-        "most_frequent_high": plain(intervals[1][1]),
-        "different_topic": plain(different),
-        "quotient": plain(float(divide(np.float64(same), np.float64(top)))),
-        "low": plain(quotient[0]),
-        "high": plain(quotient[1]),
-    }
+    row: dict[str, Any] = {}
+    for name, mean, interval in zip(("same_topic", "most_frequent"), means, intervals, strict=False):
+        row |= {name: mean, f"{name}_low": interval[0], f"{name}_high": interval[1]}
+    row |= {"different_topic": means[2], "quotient": divide(np.float64(means[0]), np.float64(means[1]))}
+    return plain_values({**row, "low": quotient[0], "high": quotient[1]})
 
 
 def _printed(label: str, threshold: float, score: str) -> dict[str, Any]:
@@ -345,15 +338,6 @@ def _printed(label: str, threshold: float, score: str) -> dict[str, Any]:
     same, top = PRINTED.get(threshold, {}).get(score, (None, None)) if _is_bert(label) else (None, None)
     quotient = None if same is None or top is None else same / top
     return {"paper_same_topic": same, "paper_most_frequent": top, "paper_quotient": quotient}
-
-
-def _matched_rows(report: MatchedReport, subject: Subject) -> list[dict[str, Any]]:
-    rows = report.to_dataframe().to_dict("records")
-    return [
-        {"model": subject.label, "threshold": subject.threshold}
-        | {str(name): plain(value) for name, value in row.items()}
-        for row in rows
-    ]
 
 
 # --- claims -----------------------------------------------------------------------------------------
@@ -393,8 +377,10 @@ def _comparisons(result: RecipeResult) -> Iterator[Claim]:
         for row in result.tables["table2"]:
             if (row["model"], row["threshold"]) == (subject.label, subject.threshold):
                 yield _average_claim(row, setting)
-        yield _similar_when_matched(reports[setting], setting)
-        yield _attention_when_matched(reports[setting], setting)
+        report = reports[setting]
+        similar, attention = (replace(statement, setting=setting) for statement in _STATEMENTS[2:])
+        yield _matched_claim(similar, report, "cosine", "co-occurrence and frequency")
+        yield _matched_claim(attention, report, "attention", WITH_DISTANCE)
 
 
 def _average_claim(row: Mapping[str, Any], setting: str) -> Claim:
@@ -422,34 +408,21 @@ def _is_bert(label: str) -> bool:
 _NO_PAIRS = "no pair of one of the two kinds is in the documents: measure more documents, or larger topics"
 
 
-def _similar_when_matched(report: MatchedReport, setting: str) -> Claim:
-    place = [*MATCHED_ON].index("co-occurrence and frequency")
-    coverage, survives = report.coverage["embeddings"][place], report.surviving("cosine")[place]
-    return _matched_claim(
-        replace(SIMILAR_WHEN_MATCHED, setting=setting), report.cosine, place, coverage, survives
-    )
-
-
-def _attention_when_matched(report: MatchedReport, setting: str) -> Claim:
-    assert report.attention is not None
-    place = [*MATCHED_ON, WITH_DISTANCE].index(WITH_DISTANCE)
-    coverage, survives = report.coverage["attention"][place], report.surviving("attention")[place]
-    return _matched_claim(
-        replace(ATTENTION_WHEN_MATCHED, setting=setting), report.attention, place, coverage, survives
-    )
-
-
 def _matched_claim(
-    statement: Claim, contrast: Contrast, place: int, coverage: float, survives: float
+    statement: Claim, report: MatchedReport, score: Literal["cosine", "attention"], matched_on: str
 ) -> Claim:
     """A statement about what is left of a contrast in one way of matching."""
+    contrast, pairs = (report.cosine, "embeddings") if score == "cosine" else (report.attention, "attention")
+    assert contrast is not None
+    place = [*MATCHED_ON, WITH_DISTANCE].index(matched_on)
     cell = contrast[place]
     ratio, (low, high) = float(cell.ratio), interval_of(cell)
     if not isfinite(ratio):
         return replace(statement, not_checked=contrast.reason or _NO_PAIRS)
     detail = (
-        f"{_between(plain(low), plain(high))}; without matching {float(contrast.ratio[0]):.4g}; {survives:.0%} of the "
-        f"difference is left; {coverage:.0%} of the same-topic pairs could be matched"
+        f"{_between(plain(low), plain(high))}; without matching {float(contrast.ratio[0]):.4g}; "
+        f"{report.surviving(score)[place]:.0%} of the difference is left; {report.coverage[pairs][place]:.0%} of the "
+        "same-topic pairs could be matched"
     )
     undecided = "" if _decides(plain(low), plain(high)) else f"undecided: {ratio:.4g}, {detail}"
     return replace(statement, measured=ratio, detail=detail, not_checked=undecided)

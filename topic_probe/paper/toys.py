@@ -1,13 +1,13 @@
 """What the recipes of toys share: how trainings are measured, and the claims and figures that several of them have."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from math import log, nan
 from typing import TYPE_CHECKING, Any
 
 from topic_probe.contrast import Contrast
-from topic_probe.measure.weights import WeightReport, measure_weights
-from topic_probe.paper.claims import Claim
+from topic_probe.paper.claims import Claim, interval_of
 from topic_probe.paper.recipe import RecipeResult, Run
 from topic_probe.paper.training import NAMES, PAIRS, Trained, train_all
 from topic_probe.report import Report
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 EVALUATION_SEED = 1000
 """Of the fresh documents that trained toys are measured on; no training uses it."""
 
-Measure = Callable[[Trained, Run], Report | None]
-
-
 # --- measuring --------------------------------------------------------------------------------------
 
 
-def each_training(*measures: Measure) -> Callable[[Run], RecipeResult]:
+def each_training(*measures: Callable[[Trained, Run], Report | None]) -> Callable[[Run], RecipeResult]:
     """The ``measure`` of a recipe that trains its settings, and measures each in these ways.
 
     A way of measuring gives None for a setting that it does not look at.
@@ -53,26 +50,12 @@ def agreement(trained: Trained, run: Run) -> AgreementReport:
     )
 
 
-def value_weights(trained: Trained, _: Run) -> WeightReport:
-    """W_V between words."""
-    return measure_weights(trained.model(), trained.setting.world.topics, circuits=["ov"])
-
-
 # --- claims -----------------------------------------------------------------------------------------
-
-
-def value_blocks(result: RecipeResult) -> list[Claim]:
-    """W_V has a block for every topic wherever it was measured."""
-    return [
-        block_claim("W_V", report.heads[0], setting=name, source=result.source)
-        for name, report in result.of(WeightReport).items()
-    ]
 
 
 def block_claim(what: str, contrast: Contrast, *, setting: str, source: str) -> Claim:
     """Entries between different words of one topic are larger than those between topics, beyond doubt."""
-    assert contrast.interval is not None
-    low, high = contrast.interval.tolist()
+    low, high = interval_of(contrast)
     return Claim(
         text=f"{what} has a block for every topic: other words of the same topic − different topics, lower end of the "
         "interval",
@@ -109,14 +92,13 @@ def late_improvement(history: History) -> float:
 def converged(result: RecipeResult) -> list[Claim]:
     """Every training went on until nothing changed any more."""
     text = "Training has converged: its last tenth brought almost none of the improvement over guessing"
+    statement = Claim(text, result.source, "convergence point")
     if result.quick:
         reason = "the quick variant stops early, and takes larger steps with SGD"
-        return [Claim(text, result.source, "convergence point", setting="all", not_checked=reason)]
+        return [replace(statement, setting="all", not_checked=reason)]
     return [
-        Claim(
-            text=text,
-            source=result.source,
-            paper="convergence point",
+        replace(
+            statement,
             measured=late_improvement(trained.history) if trained.history.stopped == "finished" else nan,
             above=-0.02,
             below=0.02,
@@ -134,6 +116,11 @@ def little_loss(limited: str, free: str, source: str) -> Callable[[RecipeResult]
     Once as the paper words it, and once on a scale where guessing is 0. There uniform attention may cost much, as much
     as theory says: with squared loss its floor has 0.38 of what attention to the topics can gain.
     """
+    slightly = Claim(
+        text=f"The loss of {limited} is only slightly above that of {free} (relative difference)",
+        source=source,
+        paper="only slightly greater",
+    )
 
     def claims(result: RecipeResult) -> Iterator[Claim]:
         agreements = result.of(AgreementReport)
@@ -141,34 +128,21 @@ def little_loss(limited: str, free: str, source: str) -> Callable[[RecipeResult]
             pair = f"{NAMES[loss]}, {NAMES[optimizer]}"
             few, many = (agreements.get(f"{regime}, {pair}") for regime in (limited, free))
             if few is not None and many is not None:
-                yield _hardly_higher(few, many, setting=pair, source=source)
+                yield replace(
+                    slightly,
+                    measured=few.loss / many.loss - 1,
+                    above=-0.05,
+                    below=0.1,
+                    setting=pair,
+                    detail=f"{few.regime} {few.loss:.4f} ± {few.loss_error:.4f}, {many.regime} {many.loss:.4f} ± "
+                    f"{many.loss_error:.4f}; guessing {many.guess:.4f}, best possible {many.bayes:.4f}",
+                )
                 yield _share_of_the_gain(few, many, setting=pair)
         if result.quick:
             reason = "the quick variant stops SGD before its loss is level"
-            yield Claim(_slightly(limited, free), source, _SLIGHTLY, setting="SGD", not_checked=reason)
+            yield replace(slightly, setting="SGD", not_checked=reason)
 
     return claims
-
-
-_SLIGHTLY = "only slightly greater"
-
-
-def _slightly(limited: str, free: str) -> str:
-    return f"The loss of {limited} is only slightly above that of {free} (relative difference)"
-
-
-def _hardly_higher(few: AgreementReport, many: AgreementReport, *, setting: str, source: str) -> Claim:
-    return Claim(
-        text=_slightly(few.regime, many.regime),
-        source=source,
-        paper=_SLIGHTLY,
-        measured=few.loss / many.loss - 1,
-        above=-0.05,
-        below=0.1,
-        setting=setting,
-        detail=f"{few.regime} {few.loss:.4f} ± {few.loss_error:.4f}, {many.regime} {many.loss:.4f} ± "
-        f"{many.loss_error:.4f}; guessing {many.guess:.4f}, best possible {many.bayes:.4f}",
-    )
 
 
 def _share_of_the_gain(few: AgreementReport, many: AgreementReport, *, setting: str) -> Claim:
@@ -199,22 +173,16 @@ def blocks_and_losses(
     """
 
     def figures(result: RecipeResult) -> "dict[str, Figure]":
-        from topic_probe.show.figures import block_panels
+        from topic_probe.show.figures import block_panels, loss_curve
+        from topic_probe.show.style import panels
 
+        # With guessing, the best possible, and the floor of the regime.
+        floors = result.of(AgreementReport)
+        curves = [
+            partial(loss_curve, one.history, floors=floors.get(one.setting.name), title=one.setting.name)
+            for one in result.runs
+        ]
         blocks = block_panels(result.of(kind), title=title, **chosen)
-        return {"blocks": blocks, "losses": _losses(result)}
+        return {"blocks": blocks, "losses": panels(curves, columns=4, size=(4.2, 3.0))}
 
     return figures
-
-
-def _losses(result: RecipeResult) -> "Figure":
-    """The loss of every training, with guessing, the best possible, and the floor of its regime."""
-    from topic_probe.show.figures import loss_curve
-    from topic_probe.show.style import panels
-
-    floors = result.of(AgreementReport)
-    draw = [
-        partial(loss_curve, one.history, floors=floors.get(one.setting.name), title=one.setting.name)
-        for one in result.runs
-    ]
-    return panels(draw, columns=4, size=(4.2, 3.0))
