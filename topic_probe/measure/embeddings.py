@@ -179,13 +179,16 @@ def measure_embeddings(
 
 
 def _per_topic(sums: PairSums, words: EmbeddingWords) -> dict[str, Contrast]:
-    topics = words.topics
-    entry, topic = topics.membership[words.places].numpy().nonzero()
-    # Forms of one word count once in a topic.
-    _, of_topic = np.unique(np.stack([words.form.numpy()[entry], topic]), axis=1)
+    topics, forms = words.topics, words.form
+    sizes = words.group.bincount(minlength=len(topics.group_topics)) @ topics.group_topics.long()
+    # Forms of one word count once in a topic; most words have but one.
+    several = forms.bincount()[forms] > 1
+    entry, topic = topics.membership[words.places[several]].nonzero(as_tuple=True)
+    once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
+    sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
     index = {
         "topic": tuple(topics.label(topic) for topic in range(topics.n_topics)),
-        "n_words": tuple(np.bincount(of_topic, minlength=topics.n_topics).tolist()),
+        "n_words": tuple(sizes.tolist()),
     }
     return {
         score: PairSums(sums.sums[number], sums.counts).contrast(index=index)

@@ -196,8 +196,8 @@ class PatternReader:
         if self.options.check_rows and bool(off.any()):
             digits = 10 if total.dtype == torch.float64 else 6  # as far as sums of this precision reach
             raise ValueError(
-                f"a row of attention at {site.hook_name} sums to {float(total[off][0]):.{digits}g} instead of 1. If hooks "
-                "on the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
+                f"a row of attention at {site.hook_name} sums to {float(total[off][0]):.{digits}g} instead of 1. "
+                "If hooks on the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
             )
         at = columns[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
         mass = rows.flatten(1, 2) @ special[:, :, None].to(rows.dtype)
