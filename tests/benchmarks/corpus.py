@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from real_text import minilm_folder
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
