@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from topic_probe.words import form, segments, spans_by_decoding, words_of_tokens
+from topic_probe.words import form, segments, spans_by_decoding, whole_words, words_of_tokens
 
 
 def words(text):
@@ -67,25 +67,27 @@ def pieces(text, *parts):
     ],
 )
 def test_which_tokens_are_a_whole_word(text, parts, whole):
-    _, flags = words_of_tokens(text, pieces(text, *parts))
+    flags = whole_words(words_of_tokens(text, pieces(text, *parts)))
     assert [part for part, flag in zip(parts, flags, strict=True) if flag] == whole
 
 
 def test_two_tokens_of_one_letter_are_no_word_each_but_one_together():
-    word, whole = words_of_tokens("İ x", np.array([[0, 1], [0, 1], [2, 3]]))
+    word = words_of_tokens("İ x", np.array([[0, 1], [0, 1], [2, 3]]))
+    whole = whole_words(word)
     assert word.tolist() == [0, 0, 1]
     assert whole.tolist() == [False, False, True]
 
 
 def test_pieces_of_one_word_have_its_number_and_tokens_of_several_words_none():
     text = "the bandleader, the army"
-    word, whole = words_of_tokens(text, pieces(text, "the", "band", "leader", ",", "the army"))
+    word = words_of_tokens(text, pieces(text, "the", "band", "leader", ",", "the army"))
+    whole = whole_words(word)
     assert word.tolist() == [0, 1, 1, -1, -1]
     assert whole.tolist() == [True, False, False, False, False]
 
 
 def test_a_word_of_which_a_piece_is_missing_is_no_word():
-    word, _ = words_of_tokens("bandleader", np.array([[0, 4]]))
+    word = words_of_tokens("bandleader", np.array([[0, 4]]))
     assert word.tolist() == [-1]
 
 

@@ -96,14 +96,12 @@ def _parts(text: str, start: int, stop: int) -> list[tuple[int, int, int, bool]]
     return parts
 
 
-def words_of_tokens(
-    text: str, spans: Int64[np.ndarray, "token 2"]
-) -> tuple[Int64[np.ndarray, " token"], Bool[np.ndarray, " token"]]:
-    """The word that every token lies in, -1 for none, and which tokens are a whole word.
+def words_of_tokens(text: str, spans: Int64[np.ndarray, "token 2"]) -> Int64[np.ndarray, " token"]:
+    """The word that every token makes up, alone or with others; -1 for none.
 
-    A token is a whole word if its span, without what surrounds the word in it, is one word of the text from beginning
-    to end (marks and format characters behind it may be missing), and no other token has any of it. Tokens that make up
-    one word between them have its number; a token that lies in several words, and all others in these, have none.
+    Tokens make up a word if their spans, without what surrounds the word in them, are one word of the text from
+    beginning to end (marks and format characters behind it may be missing), and no token has any of it and of another
+    one besides: a token that lies in several words, and all others in these, make up none.
 
     Args:
         text: the whole text that the tokens came from, however few of them are of interest.
@@ -112,14 +110,13 @@ def words_of_tokens(
     found = segments(text)
     n_tokens, n_words = len(spans), len(found.start)
     if not n_words or not n_tokens:
-        return np.full(n_tokens, -1), np.zeros(n_tokens, dtype=bool)
+        return np.full(n_tokens, -1)
     # The first segment that ends behind the beginning of a token, and the last one that begins before its end.
     first = np.searchsorted(found.stop, spans[:, 0], side="right")
     last = np.searchsorted(found.start, spans[:, 1], side="left") - 1
     touching = (first <= last) & (spans[:, 0] < spans[:, 1])
     single = touching & (first == last)
     word = np.where(single, first, 0)
-    covers = single & (spans[:, 0] <= found.start[word]) & (spans[:, 1] >= found.core[word])
     change = np.zeros(n_words + 1, dtype=np.int64)
     np.add.at(change, first[touching], 1)
     np.add.at(change, last[touching] + 1, -1)
@@ -128,7 +125,14 @@ def words_of_tokens(
     begun = np.bincount(word[single & (spans[:, 0] <= found.start[word])], minlength=n_words) > 0
     ended = np.bincount(word[single & (spans[:, 1] >= found.core[word])], minlength=n_words) > 0
     made_up = found.is_word & (n_touching == n_inside) & begun & ended
-    return np.where(single & made_up[word], word, -1), covers & made_up[word] & (n_touching[word] == 1)
+    return np.where(single & made_up[word], word, -1)
+
+
+def whole_words(words: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
+    """Which tokens are a whole word: those that make up one alone, going by what `words_of_tokens` says of a text."""
+    _, place, count = np.unique(words, return_inverse=True, return_counts=True)
+    alone: np.ndarray = (words >= 0) & (count[place] == 1)
+    return alone
 
 
 @lru_cache(maxsize=2**17)

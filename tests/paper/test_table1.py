@@ -167,14 +167,22 @@ def test_the_printed_table_is_whole_and_says_what_the_paper_says():
 # -------------------------------------------------------------------- a real checkpoint
 
 
-def test_a_real_model_has_topics_and_its_untrained_twin_has_none():
+# A finding: with words read off the text LDA fits other topics to the first 50 articles, and attention there is 1.07
+# [0.92, 1.27] where it was 1.21 [1.06, 1.39]. All articles, which were only looked at after that, say it is above 1.
+@pytest.mark.parametrize(
+    "n_documents",
+    [
+        pytest.param(50, marks=pytest.mark.xfail(strict=True, reason="attention on 50 articles: see above")),
+        None,
+    ],
+)
+def test_a_real_model_has_topics_and_its_untrained_twin_has_none(n_documents):
     articles = list(tp.Corpus.bundled())
     result = reproduce(
         "table1",
         models={"minilm": minilm_folder()},
         corpus=tp.Corpus.from_texts([article[:6000] for article in articles]),
-        # All of them: half of the articles leave open whether attention is above 1.
-        settings=TextSettings(n_topics=8, length=64, n_documents=None),
+        settings=TextSettings(n_topics=8, length=64, n_documents=n_documents),
         thresholds=(0.001,),
     )
     assert [claim.verdict for claim in result.claims] == ["passed"] * 6, repr(result)

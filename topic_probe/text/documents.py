@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+
+from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
 
@@ -64,9 +65,7 @@ class Document:
         """True on tokens that are a whole word by themselves; None where nobody saw the text."""
         if self.word_index is None:
             return None
-        numbers = self.word_index.numpy()
-        _, place, count = np.unique(numbers, return_inverse=True, return_counts=True)
-        return torch.from_numpy((numbers >= 0) & (count[place] == 1))
+        return torch.from_numpy(whole_words(self.word_index.numpy()))
 
     @property
     def origin(self) -> int:

@@ -121,7 +121,7 @@ class Encoder:
     ) -> Document:
         before, after = self._around
         around = (len(before), len(after))
-        words = torch.from_numpy(words_of_tokens(text, spans)[0])
+        words = torch.from_numpy(words_of_tokens(text, spans))
         special = torch.isin(torch.from_numpy(ids), self._special_ids)
         return Document(
             torch.tensor([*before, *ids.tolist(), *after], dtype=torch.int64),
