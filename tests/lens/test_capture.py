@@ -336,7 +336,7 @@ def test_word_embeddings_are_the_models_own_table(name, host):
     assert torch.equal(table, own)
     assert table.data_ptr() == own.data_ptr()
     assert not table.requires_grad
-    assert capture.text_facts(case.hooked).vocabulary_size == zoo.VOCABULARY
+    assert capture.facts(case.hooked).vocabulary_size == zoo.VOCABULARY
     torch.testing.assert_close(case.hooked.W_E, own, rtol=0, atol=0)
 
 
@@ -369,7 +369,7 @@ def test_the_context_length_is_the_longest_document_that_a_model_takes(name):
         hooked = opening.open_model(model)
     else:
         hooked = opened(name, "huggingface").hooked
-    limit = capture.text_facts(hooked).context_length
+    limit = capture.facts(hooked).context_length
     ids = torch.full((1, limit + 1), 7)
     hooked(ids[:, :limit], torch.ones_like(ids[:, :limit]))
     with pytest.raises((IndexError, RuntimeError)):
@@ -380,29 +380,29 @@ def test_the_context_length_is_the_longest_document_that_a_model_takes(name):
     ("name", "limit"), [("t5", None), ("t5-encoder", None), ("llama", 64), ("modernbert", 64)]
 )
 def test_the_context_length_of_relative_positions_is_what_the_configuration_says_or_none(name, limit):
-    assert capture.text_facts(opened(name, "huggingface").hooked).context_length == limit
+    assert capture.facts(opened(name, "huggingface").hooked).context_length == limit
 
 
 def test_special_and_padding_ids_come_from_the_configuration_where_there_is_no_tokenizer():
     hooked = opening.open_model(zoo.make("modernbert"))
-    assert capture.text_facts(hooked).special_ids == {0, 1, 2}
-    assert capture.text_facts(hooked).pad_id == 0
+    assert capture.facts(hooked).special_ids == {0, 1, 2}
+    assert capture.facts(hooked).pad_id == 0
     model = zoo.make("llama")
     model.config.eos_token_id = [2, 7]
-    assert {2, 7} <= capture.text_facts(opening.open_model(model)).special_ids
-    assert capture.text_facts(opening.open_model(model)).pad_id is None
+    assert {2, 7} <= capture.facts(opening.open_model(model)).special_ids
+    assert capture.facts(opening.open_model(model)).pad_id is None
 
 
 def test_special_and_padding_ids_come_from_the_tokenizer_first():
     tokenizer = SimpleNamespace(all_special_ids=[3, None, 4], pad_token_id=3)
     hooked = opening.open_model(zoo.make("bert-headless"))
     hooked.tokenizer = tokenizer
-    assert capture.text_facts(hooked).special_ids == {3, 4}
-    assert capture.text_facts(hooked).pad_id == 3
+    assert capture.facts(hooked).special_ids == {3, 4}
+    assert capture.facts(hooked).pad_id == 3
 
 
 def test_a_model_describes_itself():
-    described = capture.describe(opened("bert-headless", "huggingface").hooked)
+    described = capture.facts(opened("bert-headless", "huggingface").hooked).description
     parameters = sum(p.numel() for p in zoo.make("bert-headless").parameters())
     assert described == {
         "host": "HuggingFaceHost(BertModel)", "name": None, "revision": None, "dtype": "float32", "device": "cpu",
@@ -416,9 +416,9 @@ def blocks(vocabulary_size, **options):
 
 def test_topics_over_another_vocabulary_are_refused():
     hooked = opened("bert-headless", "huggingface").hooked
-    capture.check_topics(hooked, blocks(zoo.VOCABULARY))
+    capture.facts(hooked, blocks(zoo.VOCABULARY))
     with pytest.raises(ValueError, match="the topics are over a vocabulary of 90 ids, the model's has 97"):
-        capture.check_topics(hooked, blocks(90))
+        capture.facts(hooked, blocks(90))
 
 
 def test_something_that_is_not_a_hooked_model_has_no_view():
@@ -528,7 +528,7 @@ if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on
         ):
             torch.testing.assert_close(state[real], expected[real], rtol=0, atol=5e-5)
         assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
-        assert capture.text_facts(hooked).context_length == 64
+        assert capture.facts(hooked).context_length == 64
 
         free = opening.open_model(model, host="huggingface")
         for one, other in zip(view.sites, capture.sites(free), strict=True):

@@ -171,7 +171,7 @@ def test_a_tokenizer_comes_back_as_it_went_in():
     hooked = opening.open_model(model, tokenizer=tokenizer, host="bridge")
     assert state() == before
     assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(tokenizer)
-    assert capture.text_facts(hooked).special_ids == set(tokenizer.all_special_ids)
+    assert capture.facts(hooked).special_ids == set(tokenizer.all_special_ids)
     assert opening.open_model(model, tokenizer=tokenizer, host="huggingface").tokenizer is tokenizer
 
 
@@ -314,13 +314,13 @@ def test_a_folder_gives_the_model_that_was_saved(name, tmp_path):
     assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
     assert hooked.tokenizer is None
     assert not any(module.training for module in hooked.original_model.modules())
-    assert capture.describe(hooked)["name"] == str(tmp_path)
+    assert capture.facts(hooked).description["name"] == str(tmp_path)
 
 
 def test_a_folder_relative_to_the_home_directory_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     zoo.make("bert-headless").save_pretrained(tmp_path / "model")
-    assert capture.text_facts(opening.open_model("~/model")).vocabulary_size == zoo.VOCABULARY
+    assert capture.facts(opening.open_model("~/model")).vocabulary_size == zoo.VOCABULARY
 
 
 def test_the_real_checkpoint_opens_with_its_tokenizer():
@@ -332,7 +332,7 @@ def test_the_real_checkpoint_opens_with_its_tokenizer():
     assert view.honours_padding
     assert view.tap is not None
     assert hooked.tokenizer.convert_tokens_to_ids(["[CLS]", "topic"]) == [101, 8476]
-    assert capture.text_facts(hooked).special_ids == {0, 100, 101, 102, 103}
+    assert capture.facts(hooked).special_ids == {0, 100, 101, 102, 103}
     model = hf.BertModel.from_pretrained(minilm_folder(), attn_implementation="eager")
     ids = torch.tensor([hooked.tokenizer("a frog and a toad", add_special_tokens=True)["input_ids"]])
     with torch.no_grad():
@@ -349,7 +349,7 @@ def test_loaded_models_take_the_dtype_and_device_asked_for(tmp_path):
     zoo.make("bert").save_pretrained(tmp_path)
     hooked = opening.open_model(tmp_path, dtype=torch.bfloat16, device="cpu")
     assert capture.word_embeddings(hooked).dtype == torch.bfloat16
-    assert capture.describe(hooked)["dtype"] == "bfloat16"
+    assert capture.facts(hooked).description["dtype"] == "bfloat16"
     assert capture.view(hooked).honours_padding
 
 
@@ -458,10 +458,10 @@ def test_a_folder_brings_its_tokenizer_unless_another_is_given(name, tmp_path):
     hooked = opening.open_model(tmp_path)
     assert hooked.tokenizer("w3 w4 never")["input_ids"] == [3, 4, 0]
     assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(saved)
-    assert {0, 1} <= capture.text_facts(hooked).special_ids
+    assert {0, 1} <= capture.facts(hooked).special_ids
     given = opening.open_model(tmp_path, tokenizer=hf.ByT5Tokenizer())
     assert tokenizer_hash(given.tokenizer) == tokenizer_hash(hf.ByT5Tokenizer())
-    assert isinstance(capture.text_facts(given).pad_id, int)
+    assert isinstance(capture.facts(given).pad_id, int)
 
 
 # ----------------------------------------------------------------------------------------- choosing the host

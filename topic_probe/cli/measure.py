@@ -104,9 +104,9 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     topics = open_topics(parsed, model)
     if corpus is None:
         return model, topics
-    from topic_probe.lens.capture import text_facts
+    from topic_probe.lens import capture
 
-    limit = text_facts(model).context_length
+    limit = capture.facts(model).context_length
     return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
 
 

@@ -78,11 +78,13 @@ class View(Trial):
         model: the hooked model, unchanged.
         host: its adapter.
         has_decoder: whether a decoder wants tokens of its own.
+        facts: what is known of it without running it.
     """
 
     model: Any
     host: Adapter
     has_decoder: bool
+    facts: "Facts"
     _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
 
     @property
@@ -178,18 +180,19 @@ class View(Trial):
         return -torch.inf if unlimited[0] else float(low), torch.inf if unlimited[1] else float(high)
 
 
-def view(model: Any) -> View:
+def view(model: Any, topics: Topics | None = None) -> View:
     """A hooked model as analyzers see it, after a trial run on a few tokens, unless an earlier one still holds.
 
     Raises:
         TypeError: where it is not a hooked model.
-        ValueError: where its attention cannot be read, or what it shows as patterns are none.
+        ValueError: for topics of another vocabulary; where its attention cannot be read, or what it shows as patterns
+            are none.
     """
     if not is_hooked(model):
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    host = adapter(model)
+    host, known = adapter(model), facts(model, topics)
     state, trial, modules = _trials.get(model, (None, None, ()))
     if trial is None or state != _state(model):
         trial = _try_out(host)
@@ -197,7 +200,7 @@ def view(model: Any) -> View:
     elif trial.tap is not None:
         alive = tuple(module for weak in modules if (module := weak()) is not None)
         trial = replace(trial, tap=replace(trial.tap, modules=alive))
-    return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder)
+    return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder, facts=known)
 
 
 def visible_by_offset(
@@ -462,50 +465,63 @@ def hidden_states(model: Any, inputs: Inputs, read: StateReader) -> None:
 
 
 @dataclass(frozen=True)
-class TextFacts:
-    """What a hooked model takes as text, without being run.
+class Facts:
+    """What is known of a hooked model without running it.
 
     Attributes:
         vocabulary_size: rows of the word embedding table.
         context_length: how many tokens the model can take; None where nothing limits it.
         pad_id: what padding holds by the model's tokenizer or configuration; None where neither says.
         special_ids: ids of special tokens as far as tokenizer or configuration tells; they have no topic.
+        description: what a report says of the model it measured.
     """
 
     vocabulary_size: int
     context_length: int | None
     pad_id: int | None
     special_ids: frozenset[int]
+    description: Mapping[str, Any]
 
 
-def text_facts(model: Any) -> TextFacts:
-    """What a hooked model takes as text."""
+def facts(model: Any, topics: Topics | None = None) -> Facts:
+    """What is known of a hooked model without running it, once it is sure that the topics are of its vocabulary.
+
+    Raises:
+        ValueError: for topics of another vocabulary or tokenizer. Tables padded beyond the tokenizer's vocabulary are
+            accepted where the topics were made with the tokenizer of this model, or with an unknown one of nearly that
+            size.
+    """
     host, tokenizer = adapter(model), getattr(model, "tokenizer", None)
+    rows = host.word_embeddings().shape[0]
+    if topics is not None:
+        _check_topics(topics, tokenizer, rows)
     named: list[Any] = []
     if tokenizer is not None:
         named = tokenizer.all_special_ids
     else:
-        for name in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
-            value = getattr(host.config, f"{name}_token_id", None)
+        for role in ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start"):
+            value = getattr(host.config, f"{role}_token_id", None)
             named += value if isinstance(value, list) else [value]
     pad_id = getattr(tokenizer, "pad_token_id", None)
-    return TextFacts(
-        vocabulary_size=host.word_embeddings().shape[0],
+    parameter = next(model.parameters())
+    name = getattr(host.config, "_name_or_path", None) or getattr(model.cfg, "model_name", None)
+    return Facts(
+        vocabulary_size=rows,
         context_length=host.context_length(),
         pad_id=getattr(host.config, "pad_token_id", None) if pad_id is None else pad_id,
         special_ids=frozenset(index for index in named if index is not None),
+        description={
+            "host": host.name,
+            "name": name or None,
+            "revision": getattr(host.config, "_commit_hash", None),
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "device": parameter.device.type,
+            "parameters": sum(tensor.numel() for tensor in model.parameters()),
+        },
     )
 
 
-def check_topics(model: Any, topics: Topics) -> None:
-    """Refuses topics made for another vocabulary or tokenizer.
-
-    Raises:
-        ValueError: where sizes or tokenizers differ. Tables padded beyond the tokenizer's vocabulary are accepted where
-            the topics were made with the tokenizer of this model, or with an unknown one of nearly that size.
-    """
-    rows = adapter(model).word_embeddings().shape[0]
-    tokenizer = getattr(model, "tokenizer", None)
+def _check_topics(topics: Topics, tokenizer: Any, rows: int) -> None:
     if tokenizer is not None and topics.tokenizer_hash is not None:
         if tokenizer_hash(tokenizer) != topics.tokenizer_hash:
             raise ValueError(
@@ -520,18 +536,3 @@ def check_topics(model: Any, topics: Topics) -> None:
             "made with the model's own tokenizer. If only the model's table was padded, say so with "
             f"topics.with_vocabulary_size({rows})"
         )
-
-
-def describe(model: Any) -> dict[str, Any]:
-    """What a report says of the model it measured."""
-    host = adapter(model)
-    parameter = next(model.parameters())
-    named = getattr(host.config, "_name_or_path", None) or getattr(model.cfg, "model_name", None)
-    return {
-        "host": host.name,
-        "name": named or None,
-        "revision": getattr(host.config, "_commit_hash", None),
-        "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": parameter.device.type,
-        "parameters": sum(tensor.numel() for tensor in model.parameters()),
-    }

@@ -174,7 +174,8 @@ def check_model(model: Any) -> ModelCheck:
     except ValueError as error:
         view, reason = None, str(error)
     attention = _NO_ATTENTION if view is None else _attention(view)
-    described = capture.describe(model)
+    known = capture.facts(model)
+    described = known.description
     tolerance = TOLERANCE.get(getattr(torch, described["dtype"]), 1e-5)
     table = capture.word_embeddings(model, check=False)
     tokenizer = getattr(model, "tokenizer", None)
@@ -193,7 +194,7 @@ def check_model(model: Any) -> ModelCheck:
         vocabulary_size=table.shape[0],
         tokenizer_size=None if tokenizer is None else len(tokenizer),
         embedding_width=table.shape[1],
-        context_length=capture.text_facts(model).context_length,
+        context_length=known.context_length,
         dtype=described["dtype"],
         device=described["device"],
         versions=(versions := {package: _version(package) for package in TESTED}),

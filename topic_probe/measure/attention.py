@@ -137,10 +137,8 @@ def measure_attention(
     from topic_probe.lens.opening import open_model
 
     with joined(run.distributed) as processes:
-        model = open_model(model)
-        capture.check_topics(model, topics)
-        view = capture.view(model)
-        reading = reading.of(model)
+        view = capture.view(open_model(model), topics)
+        reading = reading.of(view.facts)
         reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
         limit = source_limit(reader.n_cells)
         n = reader.n_cells
@@ -160,7 +158,7 @@ def measure_attention(
     }  # fmt: skip
     record = provenance(
         topics,
-        model=capture.describe(model),
+        model=view.facts.description,
         options=options | recorded(reading, patterns, intervals, permutations),
         seed=intervals.seed,
         left_out=progress.counts.left_out + progress.left_out,

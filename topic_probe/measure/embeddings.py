@@ -137,7 +137,7 @@ def measure_embeddings(
 
     with joined(run.distributed and documents is not None) as processes:
         model = open_model(model)
-        capture.check_topics(model, topics)
+        known = capture.facts(model, topics)
         excluded = sorted({int(id_) for id_ in exclude})
         words = labelled_words(
             capture.word_embeddings(model),
@@ -152,14 +152,14 @@ def measure_embeddings(
                    "exclude": excluded, "statistic": statistic, **recorded(intervals)}  # fmt: skip
         record = provenance(
             topics,
-            model=capture.describe(model),
+            model=known.description,
             options=options,
             seed=intervals.seed,
             left_out=words.left_out,
         )
         layers = None
         if documents is not None:
-            reading = reading.of(model)
+            reading = reading.of(known)
             specials = reading.special_ids or ()
             layers, record["documents"] = measure_states(
                 model,

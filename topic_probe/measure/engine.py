@@ -4,7 +4,7 @@ Documents are cut and batched; a reader runs a batch through the model, in parts
 and scores its documents one after the other; every accumulator adds what it wants of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -112,30 +112,18 @@ class Engine:
             ValueError: for a checkpoint of another measurement, processes that measure different things, ids that the
                 model does not know, and where so many documents have NaN that the model must be at fault.
         """
-        model, topics = self.reader.view.model, self.reader.topics
-        model_takes = capture.text_facts(model)
-        share = documents if processes.size == 1 else share_of(documents, processes, model_takes.pad_id)
+        view, topics = self.reader.view, self.reader.topics
+        share = documents if processes.size == 1 else share_of(documents, processes, view.facts.pad_id)
         checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
-            facts = {**facts, **vars(reading), "topics": topics.fingerprint, **model_facts(model)}
+            facts = {**facts, **vars(reading), "topics": topics.fingerprint, **model_facts(view.model)}
             processes.check_equal(facts)
             if run.checkpoint is not None:
                 checkpoint = Checkpoint(run, facts, share, processes)
         if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
-            batches = token_batches(
-                share,
-                batch_size=reading.batch_size,
-                max_length=reading.max_length,
-                long=reading.long,
-                pad_id=model_takes.pad_id,
-                vocabulary_size=model_takes.vocabulary_size,
-                special_ids=reading.special_ids or (),
-                keep=self._has_word if only_labelled else None,
-                counts=self.progress.counts,
-            )
-            n_documents = length_hint(share, 0) if isinstance(share, DocumentStream) else 0
             shown = run.progress and processes.index == 0
-            self._add_all(batches, checkpoint, n_documents, shown=shown)
+            keep = self._has_word if only_labelled else None
+            self._add_all(share, reading, keep, checkpoint, shown=shown)
             self.progress.corpus = getattr(share, "provenance", None)
             if checkpoint is not None and self.progress.stopped is None:
                 checkpoint.finish(self.sums, self.progress)
@@ -158,12 +146,30 @@ class Engine:
         return has_word
 
     def _add_all(
-        self, batches: Iterator[TokenBatch], checkpoint: Checkpoint | None, n_documents: int, *, shown: bool
+        self,
+        documents: Any,
+        reading: Reading,
+        keep: Callable[[Document], bool] | None,
+        checkpoint: Checkpoint | None,
+        *,
+        shown: bool,
     ) -> None:
-        """Adds the batches until they end or somebody interrupts; ``n_documents`` is about how many there are, or 0."""
+        """Adds the documents until they end or somebody interrupts."""
         from tqdm.auto import tqdm
 
-        progress, counts = self.progress, self.progress.counts
+        progress, counts, known = self.progress, self.progress.counts, self.reader.view.facts
+        n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
+        batches = token_batches(
+            documents,
+            batch_size=reading.batch_size,
+            max_length=reading.max_length,
+            long=reading.long,
+            pad_id=known.pad_id,
+            vocabulary_size=known.vocabulary_size,
+            special_ids=reading.special_ids or (),
+            keep=keep,
+            counts=counts,
+        )
         with tqdm(unit=" documents", disable=not shown) as bar:
             try:
                 for batch in batches:

@@ -183,7 +183,7 @@ def measure_matched(
     from topic_probe.lens.opening import open_model
 
     model = open_model(model)
-    capture.check_topics(model, topics)
+    known = capture.facts(model, topics)
     excluded = sorted({int(id_) for id_ in exclude})
     words = MatchedWords.of(
         model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
@@ -198,7 +198,7 @@ def measure_matched(
         **recorded(intervals, permutations), "distance_bins": DISTANCE_BINS,
     }  # fmt: skip
     record = provenance(
-        topics, model=capture.describe(model), options=options, seed=intervals.seed, left_out=words.left_out
+        topics, model=known.description, options=options, seed=intervals.seed, left_out=words.left_out
     ) | {
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},

@@ -289,8 +289,9 @@ def attention_by_class(
         table: whether to add up every pair of words by itself as well.
     """
     with joined(run.distributed) as processes:
-        reading = reading.of(model)
-        reader = PatternReader(capture.view(model), words, patterns, include_self=False)
+        view = capture.view(model)
+        reading = reading.of(view.facts)
+        reader = PatternReader(view, words, patterns, include_self=False)
         by_class = Classes(words, codes, distances, reader.n_cells)
         by_pair = PairTable(words, codes) if table else None
         accumulators: list[Accumulator] = [by_class] if by_pair is None else [by_class, by_pair]

@@ -35,12 +35,11 @@ class Reading:
                 f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"
             )
 
-    def of(self, model: Any) -> "Reading":
+    def of(self, model: capture.Facts) -> "Reading":
         """The same with what the model says in place of what was left open, and no document longer than it can take."""
-        model_takes = capture.text_facts(model)
-        limit = model_takes.context_length
+        limit = model.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
-        specials = model_takes.special_ids if self.special_ids is None else self.special_ids
+        specials = model.special_ids if self.special_ids is None else self.special_ids
         return replace(self, max_length=longest, special_ids=sorted(set(specials)))
 
 

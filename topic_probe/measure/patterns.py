@@ -162,9 +162,10 @@ class PatternReader:
             ValueError: for rows that do not sum to one.
         """
         padded = {side: padded_positions(documents) for side, documents in units.items()}
-        special = {"source": batch.special.to(self.view.device)}
+        inputs = self.view.inputs(batch.ids, batch.mask)
+        special = {"source": batch.special.to(inputs.ids.device)}
         if "target" in units:
-            special["target"] = one_later(batch).special.to(self.view.device)
+            special["target"] = one_later(batch).special.to(inputs.ids.device)
         blocks: dict[int, Block] = {}
 
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
@@ -175,7 +176,6 @@ class PatternReader:
 
         if any(len(document) for document in units["source"]):
             positions = {side: index for side, (index, _) in padded.items()}
-            inputs = self.view.inputs(batch.ids, batch.mask)
             self.view.attention_rows(inputs, positions, keep, through=self.options.through)
         return self._documents(batch, units, [blocks[number] for number in sorted(blocks)])
 

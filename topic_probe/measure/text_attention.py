@@ -137,21 +137,19 @@ def read_text_attention(
             raise ValueError(f"{name} must be a whole number from 1 on, not {number!r}")
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
-    capture.check_topics(model, topics)
-    view = capture.view(model)
+    view = capture.view(model, topics)
     reader = PatternReader(view, topics, Patterns(check_rows=check_rows), include_self=include_self)
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
     shown: str = stacks[0] if stack is None else stack
     if shown not in stacks:
         raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
-    model_takes = capture.text_facts(model)
-    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, model_takes.context_length)
+    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, view.facts.context_length)
     batch = next(
         token_batches(
             [document],
-            pad_id=model_takes.pad_id,
-            vocabulary_size=model_takes.vocabulary_size,
-            special_ids=model_takes.special_ids,
+            pad_id=view.facts.pad_id,
+            vocabulary_size=view.facts.vocabulary_size,
+            special_ids=view.facts.special_ids,
         )
     )
     by_relation = Relations()

@@ -111,7 +111,7 @@ def measure_weights(
     from topic_probe.lens.opening import open_model
 
     model = open_model(model)
-    capture.check_topics(model, topics)
+    known = capture.facts(model, topics)
     excluded = sorted({int(id_) for id_ in exclude})
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
@@ -124,7 +124,7 @@ def measure_weights(
     }
     record = provenance(
         topics,
-        model=capture.describe(model),
+        model=known.description,
         options=options | recorded(intervals),
         seed=intervals.seed,
         left_out={**words.left_out, **missing},

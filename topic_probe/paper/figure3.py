@@ -95,7 +95,7 @@ def lists_as_topics(
     kept = {name: values for name, values in kept.items() if values}
     if len(kept) < 2 or max(map(len, kept.values())) < 2:
         return None, missing
-    size = capture.text_facts(opened.model).vocabulary_size
+    size = capture.facts(opened.model).vocabulary_size
     return Topics.from_token_ids(kept, vocabulary_size=size, tokenizer=tokenizer), missing
 
 

@@ -374,7 +374,7 @@ class _Texts:
     def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
         tokenizer, length = tokenizer_of(opened), self._settings.length
-        length = min(length, capture.text_facts(opened.model).context_length or length)
+        length = min(length, capture.facts(opened.model).context_length or length)
         key = digest([tokenizer_identity(tokenizer), length])
         if key not in self._done:
             if self._needs_hub and self._run.folder is None and not self._reachable():

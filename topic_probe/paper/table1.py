@@ -259,7 +259,7 @@ def _texts_row(one: Prepared) -> dict[str, Any]:
     lengths = [len(document) for document in one.documents]
     return {
         "model": one.label,
-        "name": capture.describe(one.model)["name"],
+        "name": capture.facts(one.model).description["name"],
         "fitted_articles": read["documents"],
         "fitted_tokens": read["tokens"],
         "fitted_words": len(fit.token_ids),

@@ -108,13 +108,12 @@ class Encoder:
                 yield None
                 continue
             counts.left_out["long texts, tokenized in pieces"] += bool(more)
-            counts.left_out[WITHOUT_SPACES] += written_without_spaces(text)
             starts = np.cumsum([0, *map(len, (piece, *more))])
             ids = np.concatenate([ids for ids, _ in parts])
             spans = np.concatenate([spans + start for (_, spans), start in zip(parts, starts, strict=False)])
-            yield list(
-                cut(self._document(text, ids, spans), self.max_length, self.long, counts, self._special_ids)
-            )
+            whole = self._document(text, ids, spans)
+            counts.left_out[WITHOUT_SPACES] += written_without_spaces(text)
+            yield list(cut(whole, self.max_length, self.long, counts, self._special_ids))
 
     def _document(
         self, text: str, ids: Int64[np.ndarray, " token"], spans: Int64[np.ndarray, "token 2"]
