@@ -26,7 +26,7 @@ from topic_probe.lens.huggingface import (
     every_module,
     same_pattern,
 )
-from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern
+from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern, looks_ahead
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 
@@ -59,6 +59,7 @@ class Trial:
     Attributes:
         sites: where it attends.
         n_heads: number of heads at every site.
+        causal: whether no query of a site attends to a later position.
         honours_padding: False where the host attends to padding whatever the mask says; documents of different length
             then never share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
@@ -66,6 +67,7 @@ class Trial:
 
     sites: tuple[Site, ...]
     n_heads: tuple[int, ...]
+    causal: tuple[bool, ...]
     honours_padding: bool
     tap: Probe | None
 
@@ -86,6 +88,12 @@ class View(Trial):
     has_decoder: bool
     facts: "Facts"
     _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant."""
+        own = [causal for site, causal in zip(self.sites, self.causal, strict=True) if site.stack == "self"]
+        return bool(own) and all(own)
 
     @property
     def device(self) -> torch.device:
@@ -301,7 +309,9 @@ def _try_out(host: Adapter) -> Trial:
             tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
             if not all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items()):
                 tap = None
-    return Trial(places, tuple(shown[site].shape[1] for site in places), dark, tap)
+    patterns = [shown[site] for site in places]
+    heads = tuple(pattern.shape[1] for pattern in patterns)
+    return Trial(places, heads, tuple(not looks_ahead(pattern) for pattern in patterns), dark, tap)
 
 
 def _checked_patterns(
@@ -337,10 +347,19 @@ _trials: WeakKeyDictionary[nn.Module, tuple[State, Trial, _MODULES]] = WeakKeyDi
 def remember_probe(host: Any, known: Probe) -> None:
     """Takes what an adapter-free host was built with for its trial."""
     if known.sites:
-        heads = dict(zip(known.sites, known.n_heads, strict=True))
         places = _in_order(known.sites)
+        heads, causal = (
+            dict(zip(known.sites, of_sites, strict=True)) for of_sites in (known.n_heads, known.causal)
+        )
         tap = known if known.beside_sdpa and known.honours_padding else None
-        _remember(host, Trial(places, tuple(heads[site] for site in places), known.honours_padding, tap))
+        trial = Trial(
+            sites=places,
+            n_heads=tuple(int(heads[site]) for site in places),
+            causal=tuple(bool(causal[site]) for site in places),
+            honours_padding=known.honours_padding,
+            tap=tap,
+        )
+        _remember(host, trial)
 
 
 def _remember(model: Any, trial: Trial) -> None:

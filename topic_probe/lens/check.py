@@ -220,10 +220,11 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
                 parts += [inputs.target_ids[one, target[number]], target[one, target[number]]]
             alone.append(capture.patterns(view.model, Inputs(*parts)))
     heads = dict(zip(view.sites, view.n_heads, strict=True))
+    causal_at = dict(zip(view.sites, view.causal, strict=True))
     stacks = []
     for name in dict.fromkeys(site.stack for site in view.sites):
         sites = [site for site in view.sites if site.stack == name]
-        causal = name != "cross" and all(capture.seen_offsets(together[site][0])[1] <= 0 for site in sites)
+        causal = name != "cross" and all(causal_at[site] for site in sites)
         stacks.append(Stack(name, len(sites), tuple(heads[site] for site in sites), causal))
     row_errors, batch_errors = [], []
     for number, patterns in enumerate(alone):

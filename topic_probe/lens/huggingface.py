@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from topic_probe.lens.sites import SIDES, TRIAL_TARGET, Inputs, Site, check_pattern, some_tokens
+from topic_probe.lens.sites import SIDES, TRIAL_TARGET, Inputs, Site, check_pattern, looks_ahead, some_tokens
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
@@ -303,6 +303,7 @@ class Probe:
         sites: the attention calls of one forward pass, in order.
         n_heads: number of heads of each.
         modules: the module behind each call, to notice when a later pass differs.
+        causal: of each, whether no query attended to a later position.
         honours_padding: whether no query attended to padding.
         through: "calls" where attention is seen as it is computed, "returned" where the model only hands patterns back
             at the end (changes to them then have no effect).
@@ -314,6 +315,7 @@ class Probe:
     sites: tuple[Site, ...] = ()
     n_heads: tuple[int, ...] = ()
     modules: tuple[nn.Module, ...] = ()
+    causal: tuple[bool, ...] = ()
     honours_padding: bool = True
     through: str = "calls"
     beside_sdpa: bool = False
@@ -416,10 +418,12 @@ def _probe_of_returned(base: nn.Module, returned: list[Any], inputs: Inputs) -> 
 
 
 def _judged(known: Probe, patterns: list[Tensor], inputs: Inputs, base: nn.Module) -> Probe:
-    """A probe with what its patterns show: heads, and whether padding is attended to."""
+    """A probe with what its patterns show: heads, and whether later positions and padding are attended to."""
     name = type(base).__name__
     dark = [check_pattern(*shown, inputs, whose=name) for shown in zip(known.sites, patterns, strict=True)]
-    return replace(known, n_heads=tuple(pattern.shape[1] for pattern in patterns), honours_padding=all(dark))
+    heads = tuple(pattern.shape[1] for pattern in patterns)
+    causal = tuple(not looks_ahead(pattern) for pattern in patterns)
+    return replace(known, n_heads=heads, causal=causal, honours_padding=all(dark))
 
 
 def _agree(sites: tuple[Site, ...], called: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
@@ -78,6 +78,14 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
         )
     to_padding = queries[:, None, :, None] & ~keys[:, None, None, :]
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
+
+
+def looks_ahead(pattern: Float[Tensor, "batch head query key"]) -> bool:
+    """Whether some query attends to a later position; what never does is causal.
+
+    One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them.
+    """
+    return bool((pattern.triu(1) > 0).any())
 
 
 # Two documents of different length, and a decoder of another length than the encoder: enough to see padding, and
