@@ -18,7 +18,7 @@ from topic_probe.contrast import (
     PairSums,
     SourceSums,
     bootstrap_interval,
-    relations,
+    word_relations,
 )
 from topic_probe.topics import Topics
 
@@ -47,14 +47,14 @@ def test_relations_are_those_worked_out_by_hand():
         ],
         dtype=torch.int8,
     )
-    assert relations(entries, entries, TOPICS).equal(by_hand)
+    assert word_relations(TOPICS.places(entries), TOPICS.places(entries), TOPICS).equal(by_hand)
 
 
 def test_relations_of_a_batch_follow_the_definition_pair_by_pair():
     generator = torch.Generator().manual_seed(0)
     queries, keys = (torch.randint(-2, 14, (3, n), generator=generator) for n in (7, 11))
     topic_of = {1: {0}, 2: {0}, 3: {0, 1}, 5: {1}, 9: {2}}
-    codes = relations(queries, keys, TOPICS)
+    codes = word_relations(TOPICS.places(queries), TOPICS.places(keys), TOPICS)
     assert codes.shape == (3, 7, 11)
     for batch, query, key in itertools.product(range(3), range(7), range(11)):
         i, j = int(queries[batch, query]), int(keys[batch, key])

@@ -37,27 +37,30 @@ NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
 
 
-def relations(
-    query_entries: Int64[Tensor, "*batch query"],
-    key_entries: Int64[Tensor, "*batch key"],
-    topics: Topics,
+def word_relations(
+    query: Int64[Tensor, "*batch query"], key: Int64[Tensor, "*batch key"], topics: Topics
 ) -> Int8[Tensor, "*batch query key"]:
-    """The relation of every query entry to every key entry, as a code on the device of the queries.
+    """The relation of every query word to every key word, as a code on the device of the queries.
 
     ``SAME_WORD`` for forms of one word (equal entries, or entries that differ in case and space around them),
     ``SAME_TOPIC`` for different words that share at least one topic, ``DIFFERENT_TOPIC`` where both have topics and
     none is shared. An entry without a topic is in no relation, not even to itself: ``NO_RELATION``.
+
+    Args:
+        query: where the words stand in ``topics.words``, as `Topics.places` looks entries up; -1 without a topic.
+        key: the same of the words that they are related to.
+        topics: which words belong to which topic.
     """
     n_groups = len(topics.shared)
     # One more row and column, all NO_RELATION, is what the label -1 of an entry without a topic points at.
     codes = torch.full((n_groups + 1, n_groups + 1), NO_RELATION, dtype=torch.int8)
     codes[:n_groups, :n_groups] = torch.where(topics.shared, SAME_TOPIC, DIFFERENT_TOPIC).to(torch.int8)
-    codes = codes.to(query_entries.device)
-    query_labels = topics.labels(query_entries).to(codes.device) % (n_groups + 1)
-    key_labels = topics.labels(key_entries).to(codes.device) % (n_groups + 1)
-    related = codes[query_labels.unsqueeze(-1), key_labels.unsqueeze(-2)]
-    key_forms = topics.forms(key_entries).to(codes.device)
-    same_form = topics.forms(query_entries).unsqueeze(-1) == key_forms.unsqueeze(-2)
+    codes = codes.to(query.device)
+    group, form = topics.group_of_word.to(query.device), topics.form_of_word.to(query.device)
+    key = key.to(query.device)
+    of_query, of_key = (torch.where(side >= 0, group[side], n_groups) for side in (query, key))
+    related = codes[of_query.unsqueeze(-1), of_key.unsqueeze(-2)]
+    same_form = form[query].unsqueeze(-1) == form[key].unsqueeze(-2)
     return torch.where(same_form & (related != NO_RELATION), SAME_WORD, related)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import topic_probe as tp
-from topic_probe.contrast import relations
+from topic_probe.contrast import word_relations
 from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Distances,
@@ -29,13 +29,14 @@ TABLES = torch.tensor(
 )
 
 
-def words(entries, positions):
-    return Units.of_tokens(torch.tensor(entries), torch.tensor(positions))
+def words(entries, positions, topics=TOPICS):
+    entries = torch.tensor(entries)
+    return Units.of_tokens(entries, topics.places(entries), torch.tensor(positions))
 
 
 def scores(values=TABLES, entries=(5, 6, 10), positions=(1, 3, 7), *, topics=TOPICS, cells=(0, 1), rows=None):
-    units = words(entries, positions)
-    codes = relations(units.entries, units.entries, topics).long()
+    units = words(entries, positions, topics)
+    codes = word_relations(units.places, units.places, topics).long()
     return Scores(77, 4, np.array(cells), values, codes, units, units, rows)
 
 
@@ -154,7 +155,7 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
     is_fruit = TOPICS.words < 10
     fruits = is_fruit & is_fruit[:, None]
     codes = pair_codes((~fruits).long(), fruits, ~fruits)
-    classes, table = Classes(TOPICS, codes, (4,), 4), PairTable(TOPICS, codes)
+    classes, table = Classes(codes, (4,), 4), PairTable(codes)
     for accumulator in (classes, table):
         accumulator.add(scores())
     by_head = classes.by_head.reshape(4, 2, 2, 3)  # head, class, distance, place
@@ -173,7 +174,11 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
 
 def test_units_of_several_pieces_are_members_of_one_word():
     units = Units(
-        torch.tensor([20, 5]), torch.tensor([0, 2]), torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1])
+        torch.tensor([20, 5]),
+        torch.tensor([5, 0]),
+        torch.tensor([0, 2]),
+        torch.tensor([0, 1, 2]),
+        torch.tensor([0, 0, 1]),
     )
     assert units.membership.tolist() == [[1, 1, 0], [0, 0, 1]]
 

@@ -404,11 +404,20 @@ def test_the_null_keeps_topic_sizes_and_counts_every_pair_once(topics):
     null = Null(topics, 50, seed=0, n_cells=1)
     for column in null.groups.T:
         assert sorted(column.tolist()) == sorted(topics.group_of_word.tolist())
-    pairs = torch.cartesian_prod(topics.words, topics.words).T.contiguous()
+    pairs = torch.cartesian_prod(*2 * [torch.arange(len(topics.words))]).T.contiguous()
     same = null.same_topic(pairs[0], pairs[1], slice(0, 50))
     groups = null.groups[:, 7]
     expected = topics.shared[groups[:, None].long(), groups.long()].flatten()
     assert torch.equal(same[:, 7], expected)
+
+
+def test_words_are_looked_up_once_for_a_batch(topics, monkeypatch):
+    shapes, places = [], tp.Topics.places
+    monkeypatch.setattr(tp.Topics, "places", lambda self, ids: shapes.append(ids.shape) or places(self, ids))
+    documents = [[5, 6, 10, 11, 12, 30], [7, 10, 5, 31, 32, 33], [5, 8, 11, 30, 31, 32]]
+    tp.measure_attention(gpt2(), topics, documents, batch_size=3)
+    # Every document when it is asked whether it has a word at all, and the batch.
+    assert shapes == [(6,), (6,), (6,), (3, 6)]
 
 
 def test_permuted_labels_give_the_ratios_of_measuring_with_them():

@@ -34,6 +34,7 @@ class Units:
 
     Attributes:
         entries: vocabulary entry of every unit.
+        places: where it stands in the words of the topics (`Topics.places`), by which they know its form and topics.
         first: position of its first token; distances between units are counted from here.
         positions: the positions of all units, ascending within a unit.
         unit_of: the unit that every one of ``positions`` belongs to.
@@ -41,15 +42,22 @@ class Units:
     """
 
     entries: Int64[Tensor, " unit"]
+    places: Int64[Tensor, " unit"]
     first: Int64[Tensor, " unit"]
     positions: Int64[Tensor, " piece"]
     unit_of: Int64[Tensor, " piece"]
     n_pieces: int = 0
 
     @classmethod
-    def of_tokens(cls, entries: Int64[Tensor, " unit"], positions: Int64[Tensor, " unit"]) -> "Units":
+    def of_tokens(
+        cls,
+        entries: Int64[Tensor, " unit"],
+        places: Int64[Tensor, " unit"],
+        positions: Int64[Tensor, " unit"],
+        n_pieces: int = 0,
+    ) -> "Units":
         """Units of one token each."""
-        return cls(entries, positions, positions, torch.arange(len(positions)))
+        return cls(entries, places, positions, positions, torch.arange(len(positions)), n_pieces)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -95,8 +103,8 @@ class Scores:
         n_cells: how many cells there are in all.
         cells: which of them these are.
         values: the scores. Attention is relative to uniform attention: 1 is what every key gets if none is preferred.
-        relations: the relation of every pair, as `topic_probe.contrast.relations` codes it; no relation for what is no
-            pair, because a mask forbids it.
+        relations: the relation of every pair, as `topic_probe.contrast.word_relations` codes it; no relation for what
+            is no pair, because a mask forbids it.
         query: the words that attend.
         key: the words that are attended to; the same object except between two stacks.
         rows: what the scores were made of, where they are attention.
@@ -114,7 +122,7 @@ class Scores:
     @classmethod
     def of_nothing(cls, source: int, n_cells: int) -> "Scores":
         """What all cells say of a document without a word of any topic."""
-        words = Units.of_tokens(*torch.zeros(2, 0, dtype=torch.int64))
+        words = Units.of_tokens(*torch.zeros(3, 0, dtype=torch.int64))
         no_pairs = torch.zeros(0, 0, dtype=torch.int64)
         return cls(source, n_cells, np.arange(n_cells), torch.zeros(n_cells, 0, 0), no_pairs, words, words)
 
@@ -258,7 +266,7 @@ class Null:
         order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
         order = np.random.default_rng(seed).permuted(order, axis=0)
         self.groups = torch.from_numpy(words.groups_given(order))
-        self.words, self.shared = topics.words, topics.shared
+        self.shared = topics.shared
         self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
 
     def add(self, scores: Scores) -> None:
@@ -269,7 +277,7 @@ class Null:
             return
         # The last column counts pairs; float32 is precise enough for a null.
         table = torch.cat([pairs.values, pairs.n[:, None]], 1)[between].float()
-        query, key = scores.query.entries[pairs.query[between]], scores.key.entries[pairs.key[between]]
+        query, key = scores.query.places[pairs.query[between]], scores.key.places[pairs.key[between]]
         step = max(1, 2**24 // len(table))
         for start in range(0, n_permutations, step):
             part = slice(start, min(start + step, n_permutations))
@@ -281,9 +289,8 @@ class Null:
     def same_topic(
         self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
     ) -> Bool[Tensor, "pair permutation"]:
-        """Which pairs of entries share a topic under some of the permutations."""
-        of_query = self.groups[torch.searchsorted(self.words, query), part]
-        of_key = self.groups[torch.searchsorted(self.words, key), part]
+        """Which pairs of words, given by their places, share a topic under some of the permutations."""
+        of_query, of_key = self.groups[query, part], self.groups[key, part]
         return of_query == of_key if self.disjoint else self.shared[of_query.long(), of_key.long()]
 
 

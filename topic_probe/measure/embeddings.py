@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, PairSums, relations
+from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, PIECES, DocumentScores, Engine
@@ -284,7 +284,7 @@ class StateReader:
         self, batch: TokenBatch, units: list[Units], layers: list[Float[Tensor, "batch word d_model"]]
     ) -> Iterator[DocumentScores]:
         for row, (source, words) in enumerate(zip(batch.keys.tolist(), units, strict=True)):
-            codes = relations(words.entries, words.entries, self.topics).long()
+            codes = word_relations(words.places, words.places, self.topics).long()
             if not self.include_self:
                 codes.fill_diagonal_(NO_RELATION)
             left_out = {NO_WORD: int(not len(words)), PIECES: words.n_pieces, NO_STATE: 0}

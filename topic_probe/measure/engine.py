@@ -141,7 +141,7 @@ class Engine:
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
         topics = self.reader.topics
-        has_word = bool(topics.compounds) or bool((topics.labels(document.ids) >= 0).any())
+        has_word = bool(topics.compounds) or bool((topics.places(document.ids) >= 0).any())
         self.progress.counts.left_out[NO_WORD] += not has_word
         return has_word
 

@@ -292,8 +292,8 @@ def attention_by_class(
         view = capture.view(model)
         reading = reading.of(view.facts)
         reader = PatternReader(view, words, patterns, include_self=False)
-        by_class = Classes(words, codes, distances, reader.n_cells)
-        by_pair = PairTable(words, codes) if table else None
+        by_class = Classes(codes, distances, reader.n_cells)
+        by_pair = PairTable(codes) if table else None
         accumulators: list[Accumulator] = [by_class] if by_pair is None else [by_class, by_pair]
         facts = {
             "measurement": "pairs", "through": patterns.through, "distances": list(distances), "table": table,
@@ -316,10 +316,8 @@ def attention_by_class(
 class Classes:
     """Sums by class of the pair of words and distance: of every head, and of all heads by source."""
 
-    def __init__(
-        self, words: Topics, codes: Shaped[Tensor, "word word"], distances: tuple[int, ...], n_heads: int
-    ) -> None:
-        self.words, self.codes, self.edges = words.words, codes, torch.tensor(distances)
+    def __init__(self, codes: Shaped[Tensor, "word word"], distances: tuple[int, ...], n_heads: int) -> None:
+        self.codes, self.edges = codes, torch.tensor(distances)
         self.n_places = 3 * (len(distances) + 1) * (int(codes.max()) // 3 + 1)
         shape = (n_heads, self.n_places)
         self.by_source = SourceSums(source_limit(self.n_places))
@@ -329,7 +327,7 @@ class Classes:
 
     def add(self, scores: Scores) -> None:
         """Adds the pairs of a document to their classes."""
-        codes, first, second, values = coded_pairs(scores, self.words, self.codes)
+        codes, first, second, values = coded_pairs(scores, self.codes)
         distance = (scores.query.first[first] - scores.key.first[second]).abs()
         bins = codes // 3 * (len(self.edges) + 1) + torch.bucketize(distance, self.edges, right=True)
         held, place = torch.unique(bins * 3 + codes % 3, return_inverse=True)
@@ -346,17 +344,14 @@ class Classes:
 class PairTable:
     """Sums of every pair of words, all heads pooled."""
 
-    def __init__(self, words: Topics, codes: Shaped[Tensor, "word word"]) -> None:
-        self.words, self.codes = words.words, codes
+    def __init__(self, codes: Shaped[Tensor, "word word"]) -> None:
+        self.codes = codes
         self.sums = {"table": np.zeros(codes.shape), "n_table": np.zeros(codes.shape)}
 
     def add(self, scores: Scores) -> None:
         """Adds the pairs of a document."""
-        _, first, second, values = coded_pairs(scores, self.words, self.codes)
-        row, column = (
-            torch.searchsorted(self.words, side.entries[number]).numpy()
-            for side, number in ((scores.query, first), (scores.key, second))
-        )
+        _, first, second, values = coded_pairs(scores, self.codes)
+        row, column = scores.query.places[first].numpy(), scores.key.places[second].numpy()
         np.add.at(self.sums["table"], (row, column), values.sum(1).numpy())
         np.add.at(self.sums["n_table"], (row, column), float(len(scores.cells)))
 
@@ -366,13 +361,12 @@ class PairTable:
 
 
 def coded_pairs(
-    scores: Scores, words: Int64[Tensor, " entry"], codes: Shaped[Tensor, "word word"]
+    scores: Scores, codes: Shaped[Tensor, "word word"]
 ) -> tuple[
     Int64[Tensor, " pair"], Int64[Tensor, " pair"], Int64[Tensor, " pair"], Float64[Tensor, "pair cell"]
 ]:
     """The pairs of a document that have a code: it, their query and key, and their scores."""
-    rows, columns = (torch.searchsorted(words, side.entries) for side in (scores.query, scores.key))
-    by_pair = codes[rows][:, columns].long()
+    by_pair = codes[scores.query.places][:, scores.key.places].long()
     first, second = ((by_pair >= 0) & (scores.relations != NO_RELATION)).nonzero(as_tuple=True)
     return by_pair[first, second], first, second, scores.values[:, first, second].T.double()
 

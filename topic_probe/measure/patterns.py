@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.contrast import NO_RELATION, relations
+from topic_probe.contrast import NO_RELATION, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES, Site
 from topic_probe.measure.accumulators import Rows, Scores, Units, relative_to_uniform
@@ -41,17 +41,18 @@ def units_of(batch: TokenBatch, topics: Topics, *, level: Level = "token") -> li
             "topic_probe.encode_texts(texts, tokenizer) and a fast tokenizer"
         )
     # Entries beyond the vocabulary are words of several tokens; a padded table may use such ids for something else.
-    has_topic = (topics.labels(batch.ids) >= 0) & (batch.ids < topics.vocabulary_size)
-    has_topic &= batch.mask & ~batch.special
+    places = topics.places(batch.ids)
+    has_topic = (places >= 0) & (batch.ids < topics.vocabulary_size) & batch.mask & ~batch.special
     units = []
-    for ids, of_topic, is_word in zip(batch.ids, has_topic, batch.whole, strict=True):
+    for ids, row, of_topic, is_word in zip(batch.ids, places, has_topic, batch.whole, strict=True):
         positions = (of_topic & is_word).nonzero().flatten()
-        tokens = Units.of_tokens(ids[positions], positions)
-        units.append(replace(tokens, n_pieces=int((of_topic & ~is_word).sum())))
+        n_pieces = int((of_topic & ~is_word).sum())
+        units.append(Units.of_tokens(ids[positions], row[positions], positions, n_pieces))
     if level == "word" and topics.compounds:
-        known = {pieces: topics.vocabulary_size + number for number, pieces in enumerate(topics.compounds)}
+        n_single = len(topics.words) - len(topics.compounds)  # compounds are the last of the words
+        known = {pieces: n_single + number for number, pieces in enumerate(topics.compounds)}
         rows = zip(units, batch.ids, batch.word_index, strict=True)
-        return [_with_compounds(*row, known) for row in rows]
+        return [_with_compounds(*row, topics, known) for row in rows]
     return units
 
 
@@ -59,23 +60,26 @@ def _with_compounds(
     tokens: Units,
     ids: Int64[Tensor, " position"],
     word_index: Int64[Tensor, " position"],
+    topics: Topics,
     known: dict[tuple[int, ...], int],
 ) -> Units:
     """The units and the words of several tokens that the topics know, in the order of the document."""
     words = [
-        (position, entry, [position])
-        for position, entry in zip(tokens.positions.tolist(), tokens.entries.tolist(), strict=True)
+        (position, place, [position])
+        for position, place in zip(tokens.positions.tolist(), tokens.places.tolist(), strict=True)
     ]
     numbers, runs = torch.unique_consecutive(word_index, return_inverse=True)
     for run in ((runs.bincount() > 1) & (numbers >= 0)).nonzero().flatten().tolist():
         positions = (runs == run).nonzero().flatten()
-        entry = known.get(tuple(ids[positions].tolist()))
-        if entry is not None:
-            words.append((int(positions[0]), entry, positions.tolist()))
+        place = known.get(tuple(ids[positions].tolist()))
+        if place is not None:
+            words.append((int(positions[0]), place, positions.tolist()))
     words.sort()
     pieces = [(position, unit) for unit, (_, _, positions) in enumerate(words) for position in positions]
+    places = torch.tensor([place for _, place, _ in words], dtype=torch.int64)
     return Units(
-        torch.tensor([entry for _, entry, _ in words], dtype=torch.int64),
+        topics.words[places],
+        places,
         torch.tensor([first for first, _, _ in words], dtype=torch.int64),
         torch.tensor([position for position, _ in pieces], dtype=torch.int64),
         torch.tensor([unit for _, unit in pieces], dtype=torch.int64),
@@ -238,7 +242,7 @@ class PatternReader:
             torch.cat([block.sink_mass[row, :, :n] for block in parts]),
         )
         values, pairs = relative_to_uniform(rows.patterns, rows.visible, rows.n_visible, query, key)
-        codes = relations(query.entries, key.entries, self.topics).long() * pairs
+        codes = word_relations(query.places, key.places, self.topics).long() * pairs
         if not self.include_self and site.stack != "cross":
             codes.fill_diagonal_(NO_RELATION)
         cells = np.concatenate([self.cells[number] for number in sites])

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, relations
+from topic_probe.contrast import NO_RELATION, Contrast, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
@@ -162,8 +162,8 @@ def read_text_attention(
     chosen, why = _choose_heads(measured, layer, heads, max_heads)
     names = SIDES[shown]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
-    (queries, query_entries), (keys, key_entries) = (side[name] for name in names)
-    relation = relations(query_entries, key_entries, topics)
+    (queries, query_places), (keys, key_places) = (side[name] for name in names)
+    relation = word_relations(query_places, key_places, topics)
     if not include_self and shown != "cross":
         relation.fill_diagonal_(NO_RELATION)
     notes += [*why, *_few_pairs(measured[chosen], relation)]
@@ -320,16 +320,18 @@ def _numbers(values: Sequence[int]) -> str:
 def _tokens(
     view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any
 ) -> tuple[Tokens, Int64[Tensor, " position"]]:
-    """The tokens of a side with the vocabulary entries that count there; -1 for those without a topic."""
+    """The tokens of a side, and where those that count there stand in the words of the topics; -1 for others."""
     batch = one_later(batch) if name == "target" else batch
     [units] = units_of(batch, topics)
     ids, special, words = batch.ids[0], batch.special[0], batch.word_index[0]
     if name == "target":
         ids = ids.clone()
         ids[0] = view.decoder_start
-    entries = torch.full_like(ids, -1)
-    entries[units.positions] = units.entries
-    of_group = [tuple(row.nonzero().flatten().tolist()) for row in topics.group_topics]
+    places = torch.full_like(ids, -1)
+    places[units.positions] = units.places
+    of_word = {
+        place: tuple(topics.membership[place].nonzero().flatten().tolist()) for place in units.places.tolist()
+    }
     continues = torch.zeros(len(ids), dtype=torch.bool)
     continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     if tokenizer is not None:
@@ -338,11 +340,11 @@ def _tokens(
         spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
     tokens = Tokens(
         words=tuple(spelled.get(token, str(token)) for token in ids.tolist()),
-        topics=tuple(of_group[group] if group >= 0 else () for group in topics.labels(entries).tolist()),
+        topics=tuple(of_word[place] if place >= 0 else () for place in places.tolist()),
         special=tuple(special.tolist()),
         continues=tuple(continues.tolist()),
     )
-    return tokens, entries
+    return tokens, places
 
 
 def _read_heads(

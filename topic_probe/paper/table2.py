@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, bootstrap_interval, relations
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, bootstrap_interval, word_relations
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
@@ -261,7 +261,8 @@ class _Comparison:
         first, second = (torch.searchsorted(self.words, ids) for ids in self.top[:2])
         flags = []
         for threshold, topics in self.topics.items():
-            relation = relations(self.words, self.words, topics)
+            places = topics.places(self.words)
+            relation = word_relations(places, places, topics)
             top = torch.zeros(n, n, dtype=torch.bool)
             rows, columns = first[: self.n_pairs[threshold]], second[: self.n_pairs[threshold]]
             top[rows, columns] = top[columns, rows] = True

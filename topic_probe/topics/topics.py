@@ -456,13 +456,29 @@ class Topics:
         forms = [form(text) or row for row, text in enumerate(self.texts)]
         return torch.tensor([numbers.setdefault(name, len(numbers)) for name in forms])
 
-    def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Group of every entry; -1 where it has no topic or is out of range.
+    def places(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Where every entry stands in ``words``; -1 where it has no topic or is out of range.
+
+        What is known of words is known by place (``group_of_word``, ``form_of_word``), so entries are looked up once.
 
         Args:
             entries: Token ids, or entries of compounds, of any shape and on any device.
+
+        Example:
+            >>> import torch
+            >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7]}, vocabulary_size=10)
+            >>> topics.places(torch.tensor([9, 7, 0])).tolist()  # of the words 5, 7, 9
+            [2, 1, -1]
         """
-        return self._of_entries(entries, self.group_of_word)
+        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
+            raise TypeError(f"topics know whole-number entries, got {entries.dtype}: pass token ids")
+        ids = entries.detach().cpu().long().contiguous()
+        place = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
+        return torch.where(self.words[place] == ids, place, -1).to(entries.device)
+
+    def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Group of every entry; -1 where it has no topic or is out of range."""
+        return self._of_places(self.places(entries), self.group_of_word)
 
     def forms(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range.
@@ -478,17 +494,12 @@ class Topics:
             >>> topics.forms(torch.tensor([army, capitalised, band, none])).tolist()
             [0, 0, 1, -1]
         """
-        return self._of_entries(entries, self.form_of_word)
+        return self._of_places(self.places(entries), self.form_of_word)
 
-    def _of_entries(
-        self, entries: Shaped[Tensor, "*shape"], of_word: Int64[Tensor, "word"]
+    def _of_places(
+        self, places: Int64[Tensor, "*shape"], of_word: Int64[Tensor, "word"]
     ) -> Int64[Tensor, "*shape"]:
-        """What is known of every word, for entries of any shape, on their device; -1 for those that are no words."""
-        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
-            raise TypeError(f"labels needs whole-number entries, got {entries.dtype}: pass token ids")
-        ids = entries.detach().cpu().long().contiguous()
-        row = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
-        return torch.where(self.words[row] == ids, of_word[row], -1).to(entries.device)
+        return torch.where(places >= 0, of_word.to(places.device)[places], -1)
 
     @cached_property
     def fingerprint(self) -> str:

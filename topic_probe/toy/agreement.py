@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from topic_probe.contrast import Contrast, PairSums, relations
+from topic_probe.contrast import Contrast, PairSums, word_relations
 from topic_probe.options import check_value, check_whole
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
@@ -425,7 +425,8 @@ def _pair_sums(
 ) -> PairSums:
     """Sums of attention over pairs of words of a batch, relative to uniform attention, all heads pooled."""
     # [MASK] and padding are id 0, which has no topic and so no relation.
-    codes = relations(batch.shown, batch.shown, topics)
+    places = topics.places(batch.shown)
+    codes = word_relations(places, places, topics)
     chosen = one_hot(codes.long(), 4)[..., 1:].to(pattern.dtype)
     scores = pattern * rearrange(batch.mask.sum(dim=1), "document -> document 1 1 1").to(pattern.dtype)
     by_row = einsum(
