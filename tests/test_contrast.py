@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from topic_probe.contrast import (
+    ALL_EQUAL,
     DIFFERENT_TOPIC,
     NO_DIFFERENT_TOPIC,
     NO_RELATION,
     NO_SAME_TOPIC,
+    NO_SQUARES,
     NOT_POSITIVE,
     SAME_TOPIC,
     SAME_WORD,
@@ -210,6 +212,128 @@ def test_an_overall_contrast_cannot_be_indexed_and_an_array_is_no_row():
         contrast([[1, 2, 4]], [[1, 1, 1]]).row()
 
 
+# ---------------------------------------------------------------- effect size
+
+
+def sums_of(scores, codes):
+    """Sums, counts and squares by a loop over pairs."""
+    sums, counts, squares = np.zeros(3), np.zeros(3), 0.0
+    for score, code in zip(scores, codes, strict=True):
+        sums[code - 1] += score
+        counts[code - 1] += 1
+        squares += score**2 if code > 1 else 0
+    return sums, counts, np.array(squares)
+
+
+def test_the_effect_size_is_the_difference_in_standard_deviations_of_both_kinds_of_pairs_together():
+    generator = np.random.default_rng(0)
+    codes = generator.integers(1, 4, 200)
+    scores = generator.normal(0.01 + 0.02 * (codes == 2) + 5 * (codes == 1), 0.03)
+    found = PairSums(*sums_of(scores, codes)).contrast()
+    same, different = scores[codes == 2], scores[codes == 3]
+    both = np.concatenate([same, different])
+    assert found.spread == pytest.approx(both.std(), rel=1e-12)
+    assert found.effect_size == pytest.approx((same.mean() - different.mean()) / both.std(), rel=1e-12)
+    parts = [PairSums(*sums_of(scores[part], codes[part])) for part in (slice(0, 70), slice(70, None))]
+    assert (parts[0] + parts[1]).contrast().effect_size == pytest.approx(found.effect_size, rel=1e-12)
+    assert (parts[0] + PairSums(parts[1].sums, parts[1].counts)).squares is None
+    assert found.row()["effect_size"] == found.effect_size
+
+
+def test_an_effect_size_that_is_not_defined_is_nan_with_its_reason():
+    equal = PairSums(*sums_of([0.1] * 7, [2, 2, 2, 3, 3, 3, 3])).contrast()
+    assert (equal.spread, equal.reason) == (0, ALL_EQUAL)
+    assert np.isnan(equal.effect_size)
+    assert equal.ratio == pytest.approx(1)
+    alone = PairSums(*sums_of([0.1], [2])).contrast()
+    assert np.isnan(alone.effect_size)
+    assert alone.reason == NO_DIFFERENT_TOPIC
+    nothing = PairSums(*sums_of([], [])).contrast()
+    assert np.isnan(nothing.effect_size)
+    assert nothing.reason == f"{NO_SAME_TOPIC}; {NO_DIFFERENT_TOPIC}"
+    unknown = PairSums(*sums_of([1, 2, 3], [1, 2, 3])[:2], np.array(np.nan)).contrast()
+    assert np.isnan(unknown.effect_size)
+    assert unknown.reason == NO_SQUARES
+    without = contrast([1, 2, 3], [1, 1, 1])
+    assert np.isnan(without.effect_size)
+    assert "effect_size" not in without.row()
+    assert without.reason is None
+
+
+def some_heads(**more):
+    """Four heads: a ratio of 30 between tiny means, a large effect, none, and one without pairs."""
+    different = np.array([0.001, 1.0, 1.0, 1.0])
+    same = np.array([0.03, 1.5, 1.0, np.nan])
+    counts = np.array([9.0, 9.0, 9.0, 0.0])
+    index = {"head": (0, 1, 2, 3)}
+    return Contrast(
+        different,
+        same,
+        different,
+        counts,
+        counts,
+        np.full(4, 9.0),
+        spread=np.full(4, 0.5),
+        index=index,
+        **more,
+    )
+
+
+def test_heads_rank_by_q_value_then_effect_size_and_by_ratio_on_demand():
+    assert some_heads().top().index == {"head": (1, 0, 2)}  # the last one has no number
+    assert some_heads().top(1).effect_size == 1.0
+    assert some_heads().top(2, by="ratio").index == {"head": (0, 1)}
+    assert some_heads().top(1, by="difference").index == {"head": (1,)}
+    assert some_heads(q_value=np.array([0.9, 0.02, 0.01, 0.01])).top().index == {"head": (2, 1, 0)}
+    tied = some_heads(q_value=np.array([0.01, 0.01, np.nan, np.nan]))
+    assert tied.top().index == {"head": (1, 0, 2)}  # what was not tested comes last
+    assert tied.order("ratio").tolist() == [0, 1, 2]
+
+
+def test_without_squares_evidence_goes_by_the_statistic_and_unknown_rankings_are_refused():
+    without = contrast([[0, 1, 4], [0, 3, 1], [0, 5, 0]], [[0, 1, 1], [0, 1, 1], [0, 1, 0]])
+    assert without.order().tolist() == [1, 0]
+    with pytest.raises((ValueError, TypeError), match="by"):
+        without.top(by="odds")
+    with pytest.raises(ValueError, match="top needs a row of cells"):
+        contrast([1, 2, 4], [1, 1, 1]).top()
+
+
+def test_the_interval_of_the_effect_size_is_that_of_documents_drawn_one_by_one():
+    generator = np.random.default_rng(1)
+    documents = []
+    for _ in range(300):
+        codes = generator.integers(1, 4, generator.integers(20, 60))
+        documents.append(sums_of(generator.normal(generator.normal(1, 0.3) + 0.2 * (codes == 2), 0.5), codes))
+    parts = [np.stack(part) for part in zip(*documents, strict=True)]
+    values = []
+    for _ in range(2000):
+        drawn = generator.integers(0, 300, 300)
+        values.append(PairSums(*(np.asarray(part[drawn].sum(0)) for part in parts)).contrast().effect_size)
+    expected = np.quantile(values, [0.025, 0.975])
+    total = SourceSums()
+    total.add(np.arange(300), *parts)
+    found = total.contrast(n_resamples=2000)
+    np.testing.assert_allclose(found.effect_size_interval, expected, atol=0.1 * np.ptp(expected))
+    np.testing.assert_array_equal(found.interval, bootstrap_interval(total, n_resamples=2000))
+    assert list(found.row())[-4:] == ["ratio_low", "ratio_high", "effect_size_low", "effect_size_high"]
+    topic_ratio = total.contrast(statistic="topic_ratio", n_resamples=2000)
+    np.testing.assert_array_equal(topic_ratio.effect_size_interval, found.effect_size_interval)
+    assert total.contrast(n_resamples=0).effect_size_interval is None
+
+
+def test_documents_without_squares_leave_the_whole_without_an_effect_size():
+    keys, sums, counts = corpus(20)
+    total = SourceSums()
+    total.add(keys[:10], sums[:10], counts[:10], sums[:10, :, 1] ** 2)
+    total.add(keys[10:], sums[10:], counts[10:])
+    found = total.contrast(n_resamples=100)
+    assert np.isnan(found.effect_size).all()
+    assert np.isnan(found.effect_size_interval).all()
+    assert np.isfinite(found.interval).all()
+    assert found.reason == NO_SQUARES
+
+
 # ---------------------------------------------------------------- sums by document
 
 
@@ -360,7 +484,7 @@ def test_heads_with_the_same_numbers_get_the_same_interval_whatever_shape_their_
 def test_too_few_documents_have_no_interval_and_say_so():
     found = accumulated([corpus(7, shape=())]).contrast()
     assert np.isnan(found.interval).all()
-    assert found.reason == "no interval: 7 documents, at least 8 are needed"
+    assert found.reason == f"{NO_SQUARES}; no interval: 7 documents, at least 8 are needed"
     assert not np.isnan(found.ratio)
     keys, sums, counts = corpus(30, shape=())
     counts[7:, 1] = sums[7:, 1] = 0

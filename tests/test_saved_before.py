@@ -39,6 +39,13 @@ def test_a_report_loads_with_its_numbers(name):
         check(table[column], numbers)
 
 
+def test_reports_saved_before_there_were_effect_sizes_have_none():
+    heads = tp.load_report(SAVED / "attention").heads
+    assert np.isnan(heads.effect_size).all()
+    assert "effect_size" not in heads.to_dataframe()
+    assert heads.top(2) == heads.top(2, by="ratio")
+
+
 def test_trainings_load_with_their_numbers_and_models():
     history = History.load(SAVED / "history")
     check(history.loss, NUMBERS["history"]["loss"])

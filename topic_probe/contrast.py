@@ -7,7 +7,7 @@ analyzer brings scores, this module brings the arithmetic.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from topic_probe.uncertainty import (
     Statistic,
     compare,
     divide,
+    effect_size,
     effective_units,
     no_interval_reason,
     percentile_interval,
     resample,
+    standard_deviation,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ RELATIONS = ("same_word", "same_topic", "different_topic")
 NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
+ALL_EQUAL = "the scores of all pairs are equal, so there is no effect size"
+NO_SQUARES = "no effect size: the squares of scores were not kept when this was measured"
+
+Ranking = Literal["evidence", "ratio", "topic_ratio", "difference", "effect_size"]
 
 
 def word_relations(
@@ -69,20 +75,27 @@ class PairSums:
     """Sums of scores over pairs and numbers of pairs, by relation (last axis, in the order of RELATIONS).
 
     Any leading axes (heads, layers, permutations); ``counts`` may leave out or broadcast what all of them
-    share. Two parts of a corpus are put together with ``+``.
+    share. ``squares`` are summed over same-topic and different-topic pairs together; without them there is no effect
+    size. Two parts of a corpus are put together with ``+``.
     """
 
     sums: Float64[np.ndarray, "*shape 3"]
     counts: Float64[np.ndarray, "*#shape 3"]
+    squares: Float64[np.ndarray, "*shape"] | None = None
 
     def __add__(self, other: "PairSums") -> "PairSums":
-        return PairSums(self.sums + other.sums, self.counts + other.counts)
+        unknown = self.squares is None or other.squares is None
+        squares = None if unknown else np.asarray(self.squares + other.squares)  # type: ignore[operator]
+        return PairSums(self.sums + other.sums, self.counts + other.counts, squares)
 
     def contrast(self, **uncertainty: Any) -> "Contrast":
         """The means of the three relations; ``interval``, ``p_value`` … are handed on to the Contrast."""
         counts = np.array(np.broadcast_to(self.counts, self.sums.shape))
         means = divide(self.sums, counts)
         numbers = [np.asarray(part[..., relation]) for part in (means, counts) for relation in range(3)]
+        if self.squares is not None:
+            total, n = (np.asarray(part[..., 1] + part[..., 2]) for part in (self.sums, counts))
+            uncertainty["spread"] = standard_deviation(total, n, self.squares)
         return Contrast(*numbers, **uncertainty)  # type: ignore[arg-type]
 
 
@@ -97,7 +110,10 @@ class Contrast:
 
     A ratio is returned whenever its denominator is not 0. For scores that can be negative (dot products,
     weights) it only means something if the different-topic mean is positive; where it is not, ``reason``
-    says so and ``difference`` is the number to read.
+    says so and ``difference`` is the number to read. ``effect_size`` needs no denominator that is well away from 0:
+    it is the difference in units of ``spread``, the standard deviation of the scores of same-topic and
+    different-topic pairs together, each pair counted once. It is NaN where ``spread`` is None, because nobody added up
+    squares: in weights, and in what was saved before there were any.
 
     ``index`` names the cells along the first axis (``{"layer": (0, 0, 1), "head": (0, 1, 0)}``); tables show it.
 
@@ -124,6 +140,8 @@ class Contrast:
     note: str | None = None
     statistic: Statistic = "ratio"
     index: Mapping[str, tuple[Any, ...]] | None = None
+    spread: Float64[np.ndarray, "*shape"] | None = None
+    effect_size_interval: Float64[np.ndarray, "*shape 2"] | None = None
 
     @classmethod
     def from_saved(cls, reason: str | None = None, **content: Any) -> "Contrast":
@@ -135,11 +153,17 @@ class Contrast:
     @property
     def reason(self) -> str | None:
         """Why a number is missing or has no meaning: what the means and counts say, then the note."""
-        cells = (
+        cells = [
             (self.n_same_topic == 0, NO_SAME_TOPIC),
             (self.n_different_topic == 0, NO_DIFFERENT_TOPIC),
             (self.different_topic <= 0, NOT_POSITIVE),
-        )
+        ]
+        if self.spread is not None:
+            compared = ~np.isnan(self.difference)
+            cells += [
+                (compared & (self.spread == 0), ALL_EQUAL),
+                (compared & np.isnan(self.spread), NO_SQUARES),
+            ]
         reasons = [why for where, why in cells if np.any(where)]
         return "; ".join(reasons + ([self.note] if self.note else [])) or None
 
@@ -161,6 +185,13 @@ class Contrast:
     def difference(self) -> Float64[np.ndarray, "*shape"]:
         """Other words of the same topic − words of different topics; 0 where topics make no difference."""
         return np.asarray(self.same_topic - self.different_topic)
+
+    @property
+    def effect_size(self) -> Float64[np.ndarray, "*shape"]:
+        """The difference in standard deviations of pair scores; 0 where topics make no difference."""
+        if self.spread is None:
+            return np.full(self.shape, np.nan)
+        return divide(self.difference, self.spread)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -185,21 +216,37 @@ class Contrast:
         names = {name: tuple(np.array(cells, dtype=object)[first]) for name, cells in self.index.items()}
         return Contrast(**picked | {"index": names})
 
-    def top(self, n: int = 5) -> "Contrast":
-        """The n cells with the highest ``statistic``, highest first; cells without one are never among them.
+    def top(self, n: int = 5, *, by: Ranking = "evidence") -> "Contrast":
+        """The n cells with the strongest evidence, strongest first; cells without a number are never among them.
 
         Example:
             >>> import numpy as np
             >>> same_topic, ones = np.array([1.0, 3.0, 2.0]), np.ones(3)
             >>> heads = tp.Contrast(ones, same_topic, ones, ones, ones, ones, index={"head": (0, 1, 2)})
-            >>> heads.top(2).index, heads.top(2).ratio.tolist()
+            >>> heads.top(2, by="ratio").index, heads.top(2).ratio.tolist()
             ({'head': (1, 2)}, [3.0, 2.0])
+        """
+        return self[self.order(by)[:n]]
+
+    def order(self, by: Ranking = "evidence") -> Int64[np.ndarray, " cell"]:
+        """The cells that have a number, from first to last.
+
+        "evidence" goes by q-value, lowest first, and among equals (all of them where there are no q-values) by effect
+        size, highest first; by ``statistic`` where no effect size is known. A ratio of tiny means is large by chance,
+        so it is no evidence; ``by="ratio"`` goes by it all the same. q-values of two-sided tests call heads that turn
+        away from words of a topic, too.
         """
         if len(self.shape) != 1:
             raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
-        values = getattr(self, self.statistic)
-        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), kind="stable")
-        return self[order[: min(n, int(np.isfinite(values).sum()))]]
+        if by not in get_args(Ranking):
+            raise ValueError(f"by must be one of {get_args(Ranking)}, got {by!r}")
+        number = by
+        if by == "evidence":
+            number = self.statistic if self.spread is None else "effect_size"
+        values = getattr(self, number)
+        q = self.q_value if by == "evidence" and self.q_value is not None else np.zeros(len(self))
+        order = np.lexsort((-values, q))  # NaN comes last
+        return np.asarray(order[np.isfinite(values[order])])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Contrast):
@@ -211,15 +258,18 @@ class Contrast:
     def columns(self) -> dict[str, np.ndarray]:
         """The flattened columns of a table of this contrast, one row per cell.
 
-        Means, then ratio, topic_ratio and difference, then counts (whole where they are), then, where they
-        exist, ``<statistic>_low`` and ``<statistic>_high``, ``p_value`` and ``q_value``.
+        Means, then ratio, topic_ratio, difference and, where squares are known, effect_size, then counts (whole where
+        they are), then, where they exist, ``<statistic>_low`` and ``<statistic>_high``, ``effect_size_low`` and
+        ``effect_size_high``, ``p_value`` and ``q_value``.
         """
         names = [*RELATIONS, "ratio", "topic_ratio", "difference"]
+        names += ["effect_size"] if self.spread is not None else []
         table = {name: np.ravel(getattr(self, name)) for name in names}
         table |= {f"n_{name}": _whole(np.ravel(getattr(self, f"n_{name}"))) for name in RELATIONS}
-        if self.interval is not None:
-            low, high = self.interval[..., 0], self.interval[..., 1]
-            table |= {f"{self.statistic}_low": np.ravel(low), f"{self.statistic}_high": np.ravel(high)}
+        for name, interval in ((self.statistic, self.interval), ("effect_size", self.effect_size_interval)):
+            if interval is not None:
+                low, high = interval[..., 0], interval[..., 1]
+                table |= {f"{name}_low": np.ravel(low), f"{name}_high": np.ravel(high)}
         for name in ("p_value", "q_value"):
             if getattr(self, name) is not None:
                 table[name] = np.ravel(getattr(self, name))
@@ -260,6 +310,7 @@ class SourceSums:
         self.folded = False
         self._rows: dict[int, int] = {}
         self._sums = self._counts = np.zeros((0, 3))
+        self._squares = np.zeros(0)
 
     def __len__(self) -> int:
         """Number of sources, or of blocks of sources once they have been folded."""
@@ -270,10 +321,12 @@ class SourceSums:
         keys: Int64[np.ndarray, "source"] | UInt64[np.ndarray, "source"],
         sums: Float64[np.ndarray, "source *shape 3"],
         counts: Float64[np.ndarray, "source *count_shape 3"],
+        squares: Float64[np.ndarray, "source *shape"] | None = None,
     ) -> None:
         """Add up the sums of documents, each under the key of its source.
 
-        ``counts`` broadcasts against one document's sums: [source, relation] where heads share their pairs.
+        ``counts`` broadcasts against one document's sums: [source, relation] where heads share their pairs. Squares are
+        those of `PairSums`; where they are None they are not known, and then not those of the whole.
         """
         if not len(keys):
             return
@@ -283,6 +336,7 @@ class SourceSums:
             if len(count_shape) > len(shape) or any(n not in (1, length) for n, length in axes):
                 raise ValueError(f"counts of shape {count_shape} do not broadcast to sums of shape {shape}")
             self._sums, self._counts = np.zeros((0, *shape)), np.zeros((0, *count_shape))
+            self._squares = np.zeros((0, *shape[:-1]))
         held = self._sums.shape[1:], self._counts.shape[1:]
         if (shape, count_shape) != held:
             raise ValueError(
@@ -295,6 +349,7 @@ class SourceSums:
             rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
         np.add.at(self._sums, rows, sums)
         np.add.at(self._counts, rows, counts)
+        np.add.at(self._squares, rows, np.nan if squares is None else squares)
 
     def _take_rows(self, keys: list[int]) -> list[int]:
         """The row of every key, with new rows of zeros for new keys."""
@@ -303,8 +358,10 @@ class SourceSums:
         if missing > 0:
             # Doubled up to the limit, so that adding documents one by one stays linear.
             more = max(missing, min(len(self._sums), self.limit - len(self._sums)))
-            self._sums = np.concatenate([self._sums, np.zeros((more, *self._sums.shape[1:]))])
-            self._counts = np.concatenate([self._counts, np.zeros((more, *self._counts.shape[1:]))])
+            self._sums, self._counts, self._squares = (
+                np.concatenate([part, np.zeros((more, *part.shape[1:]))])
+                for part in (self._sums, self._counts, self._squares)
+            )
         return rows
 
     def _fold(self) -> None:
@@ -334,29 +391,31 @@ class SourceSums:
         UInt64[np.ndarray, "source"],
         Float64[np.ndarray, "source *shape 3"],
         Float64[np.ndarray, "source *count_shape 3"],
+        Float64[np.ndarray, "source *shape"],
     ]:
-        """Keys, sums and counts, sorted by key so that a seeded resampling does not depend on order."""
+        """Keys, sums, counts and squares, sorted by key so that a seeded resampling does not depend on order."""
         keys = sorted(self._rows)
         order = [self._rows[key] for key in keys]
-        return np.array(keys, np.uint64), self._sums[order], self._counts[order]
+        return np.array(keys, np.uint64), self._sums[order], self._counts[order], self._squares[order]
 
     def restore(
         self,
         keys: UInt64[np.ndarray, "source"],
         sums: Float64[np.ndarray, "source *shape 3"],
         counts: Float64[np.ndarray, "source *count_shape 3"],
+        squares: Float64[np.ndarray, "source *shape"] | None = None,
         *,
         folded: bool,
     ) -> None:
         """Hold what had these ``rows``, and nothing else; ``folded`` says whether they are blocks of sources."""
         self.folded, self._rows = folded, {}
         self._sums = self._counts = np.zeros((0, 3))
-        self.add(keys, sums, counts)
+        self.add(keys, sums, counts, squares)
 
     def total(self) -> PairSums:
-        """The sums and counts over all sources."""
-        _, sums, counts = self.rows()
-        return PairSums(sums.sum(0), counts.sum(0))
+        """The sums, counts and squares over all sources."""
+        sums, counts, squares = (np.asarray(part.sum(0)) for part in self.rows()[1:])
+        return PairSums(sums, counts, squares)
 
     def contrast(
         self,
@@ -375,21 +434,23 @@ class SourceSums:
 def contrast_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"] | None = None,
     *,
     statistic: Statistic = "ratio",
     n_resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Contrast:
-    """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
-    total = PairSums(sums.sum(0), counts.sum(0))
+    """The contrast over all sources, with its intervals; ``n_resamples=0`` leaves intervals out."""
+    total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
     if n_resamples == 0:
         return total.contrast(statistic=statistic)
-    interval = bootstrap_interval(
-        (sums, counts), statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
+    interval, *of_effect = _bootstrap(
+        sums, counts, squares, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
     )
     note = no_interval_reason(interval, len(sums), "documents")
-    return total.contrast(interval=interval, note=note, statistic=statistic)
+    uncertainty = dict(zip(("interval", "effect_size_interval"), (interval, *of_effect), strict=False))
+    return total.contrast(note=note, statistic=statistic, **uncertainty)
 
 
 def bootstrap_interval(
@@ -408,24 +469,52 @@ def bootstrap_interval(
     different-topic means reach 0. NaN where there is no interval: fewer than eight documents with pairs of
     both kinds, or a ratio to a mean that is around 0 or below.
     """
-    sums, counts = documents.rows()[1:] if isinstance(documents, SourceSums) else documents
-    shape = sums.shape[1:-1]
+    sums, counts = documents.rows()[1:3] if isinstance(documents, SourceSums) else documents
+    return _bootstrap(
+        sums, counts, None, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
+    )[0]
+
+
+def _bootstrap(
+    sums: Float64[np.ndarray, "source *shape 3"],
+    counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"] | None,
+    *,
+    statistic: Statistic,
+    n_resamples: int,
+    confidence: float,
+    seed: int,
+) -> list[Float64[np.ndarray, "*shape 2"]]:
+    """The interval of a statistic and, where squares are given, that of the effect size, from the same draws."""
+    shape, n_numbers = sums.shape[1:-1], 1 if squares is None else 2
     if len(sums) < MIN_UNITS:
-        return np.full((*shape, 2), np.nan)
-    top, bottom = _terms(sums.reshape(len(sums), -1, 3), statistic)
+        return [np.full((*shape, 2), np.nan)] * n_numbers
     if counts.ndim > 2:
         counts = counts.reshape(len(sums), *(1 for _ in range(sums.ndim - counts.ndim)), *counts.shape[1:])
         counts = np.broadcast_to(counts, sums.shape)
-    n_top, n_bottom = _terms(counts.reshape(len(sums), -1, 3), statistic)
-    effective = np.minimum(effective_units(n_top), effective_units(n_bottom))
+    parts = [part.reshape(len(sums), -1, 3) for part in (sums, counts)]
+    # Above the line and below it; an effect size has other words of the same topic above it.
+    used = [term for part in parts for term in _terms(part, statistic)]
+    (same, n_same) = (np.ascontiguousarray(part[..., 1]) for part in parts)
 
-    def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample item"]:
-        return compare(
-            divide(weights @ top, weights @ n_top), divide(weights @ bottom, weights @ n_bottom), statistic
+    def resampled(weights: Float64[np.ndarray, "resample source"]) -> Float64[np.ndarray, "resample item"]:
+        top, bottom, n_top, n_bottom = (weights @ term for term in used)
+        values = compare(divide(top, n_top), divide(bottom, n_bottom), statistic)
+        if squares is None:
+            return values
+        effects = effect_size(
+            weights @ same, weights @ n_same, bottom, n_bottom, weights @ squares.reshape(len(sums), -1)
         )
+        return np.concatenate([values, effects], axis=1)
 
     values = resample(resampled, np.array([len(sums)]), n_resamples=n_resamples, seed=seed)
-    return percentile_interval(values, effective, confidence=confidence).reshape(*shape, 2)
+    n_items = values.shape[1] // n_numbers
+    below = effective_units(used[3])
+    effective = [np.minimum(effective_units(above), below) for above in (used[2], n_same)[:n_numbers]]
+    return [
+        percentile_interval(part, units, confidence=confidence).reshape(*shape, 2)
+        for part, units in zip((values[:, :n_items], values[:, n_items:]), effective, strict=False)
+    ]
 
 
 def matched_means(
@@ -446,6 +535,18 @@ def matched_means(
         np.asarray(np.where(both, counts[..., relation], 0.0).sum(-1)) for relation in (1, 2)
     )
     return same, different, n_same, n_different
+
+
+def matched_spread(
+    sums: Float64[np.ndarray, "*shape cell 3"],
+    counts: Float64[np.ndarray, "*shape cell 3"],
+    squares: Float64[np.ndarray, "*shape cell"],
+) -> Float64[np.ndarray, "*shape"]:
+    """The standard deviation of the scores of all same-topic and different-topic pairs in bins that hold both kinds."""
+    both = (counts[..., 1] > 0) & (counts[..., 2] > 0)
+    parts = (sums[..., 1] + sums[..., 2], counts[..., 1] + counts[..., 2], squares)
+    total, n, of_squares = (np.asarray(np.where(both, part, 0.0).sum(-1)) for part in parts)
+    return standard_deviation(total, n, of_squares)
 
 
 def _terms(

@@ -11,6 +11,9 @@ Alternative = Literal["two-sided", "greater", "less"]
 
 MIN_UNITS = 8  # resampling fewer documents or words than this says more about them than about the model
 
+# Scores whose standard deviation is a millionth of their size differ by rounding alone: that of float32, and of sums.
+_ROUNDING = 1e-6
+
 
 def compare(
     same: Float64[np.ndarray, "*shape"], different: Float64[np.ndarray, "*shape"], statistic: Statistic
@@ -25,6 +28,35 @@ def compare(
     ratio = divide(same, np.where(different > 0, different, np.nan))
     passed = np.where(same == 0, np.nan, np.copysign(np.inf, same))
     return np.where(different <= 0, passed, ratio)
+
+
+def standard_deviation(
+    total: Float64[np.ndarray, "*shape"],
+    n: Float64[np.ndarray, "*#shape"],
+    squares: Float64[np.ndarray, "*shape"],
+) -> Float64[np.ndarray, "*shape"]:
+    """The standard deviation of n numbers around their mean, from their sum and the sum of their squares.
+
+    0 where they differ by rounding only; NaN where there are none, or their squares are not known.
+    """
+    mean, second = divide(total, n), divide(squares, n)
+    variance = second - mean**2
+    return np.asarray(np.sqrt(np.where(variance <= _ROUNDING**2 * second, 0.0, variance)))
+
+
+def effect_size(
+    same: Float64[np.ndarray, "*shape"],
+    n_same: Float64[np.ndarray, "*#shape"],
+    different: Float64[np.ndarray, "*shape"],
+    n_different: Float64[np.ndarray, "*#shape"],
+    squares: Float64[np.ndarray, "*shape"],
+) -> Float64[np.ndarray, "*shape"]:
+    """The difference of two means in standard deviations of the scores of both kinds together.
+
+    From sums of scores, numbers of pairs, and the sum of the squared scores of both kinds.
+    """
+    difference = divide(same, n_same) - divide(different, n_different)
+    return divide(difference, standard_deviation(same + different, n_same + n_different, squares))
 
 
 def resample(

@@ -44,12 +44,20 @@ def test_relations_keep_the_sums_of_every_source_by_relation():
     by_relation = Relations()
     by_relation.add(scores(cells=(1, 3)))
     by_relation.add(scores(cells=(1, 3)))  # another document of the same source
-    keys, sums, counts = by_relation.by_source.rows()
+    keys, sums, counts, squares = by_relation.by_source.rows()
     assert keys.tolist() == [77]
     # The diagonal; 5–6 and 6–5; all that involves 10.
     expected = [[0, 0, 0], [1 + 5 + 9, 2 + 4, 3 + 6 + 7 + 8], [0, 0, 0], [4.5, 3, 3]]
     np.testing.assert_allclose(sums[0], 2 * np.array(expected))
     np.testing.assert_array_equal(counts[0], [[0, 0, 0], [6, 4, 8], [0, 0, 0], [6, 4, 8]])
+    # Of other words only, whether they share a topic or not.
+    expected = [
+        0,
+        2**2 + 4**2 + 3**2 + 6**2 + 7**2 + 8**2,
+        0,
+        (TABLES[1].square() * (1 - torch.eye(3))).sum(),
+    ]
+    np.testing.assert_allclose(squares[0], 2 * np.array(expected))
 
 
 def test_a_document_without_words_is_a_source_without_pairs():
@@ -163,7 +171,7 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
     assert by_head[0, 1, 1].tolist() == [0, 0, 3 + 6 + 7 + 8]
     assert by_head[0].sum() == 6 + 24
     assert classes.n_by_head.reshape(4, 2, 2, 3)[1, 1, 1, 2] == 4
-    _, sums, counts = classes.by_source.rows()
+    _, sums, counts, _ = classes.by_source.rows()
     np.testing.assert_allclose(sums[0].reshape(2, 2, 3)[0, 0, 1], 6 + 3)  # both heads
     np.testing.assert_array_equal(counts[0].reshape(2, 2, 3)[1, 1, 2], 8)
     place = {word: number for number, word in enumerate(TOPICS.words.tolist())}

@@ -301,10 +301,14 @@ def test_the_matched_ratio_weighs_bins_by_their_same_topic_pairs():
     sums[0, 1], n[0, 1] = (0, 4, 10), (0, 1, 5)
     sums[0, 2], n[0, 2] = (0, 6, 2), (0, 3, 1)
     sums[0, 3], n[0, 3] = (0, 99, 0), (0, 9, 0)  # nothing to compare with at this distance: left out
-    found = attention._matched(sums, n)
+    # The scores themselves: 4; 2, 2, 2, 2, 2. 1, 2, 3; 2. And what is left out.
+    squares = np.zeros((1, 20))
+    squares[0, 1:4] = 16 + 20, 1 + 4 + 9 + 4, 99**2
+    found = attention._matched(sums, n, squares)
     assert found.same_topic[0] == pytest.approx((1 * 4 + 3 * 2) / 4)
     assert found.different_topic[0] == pytest.approx(2)
     assert found.n_same_topic[0] == 4
+    assert found.effect_size[0] == pytest.approx((2.5 - 2) / np.std([4, 2, 2, 2, 2, 2, 1, 2, 3, 2]))
 
 
 def test_sinks_are_reported_and_taken_out():
@@ -594,7 +598,10 @@ def test_a_report_lists_its_highest_heads_and_comes_back_from_disk(topics, tmp_p
     } <= set(table)
     assert list(table.head(4)["layer"]) == [0, 0, 1, 1]
     best = report.heads.top(2)
-    assert best.ratio.tolist() == sorted(table["ratio"], reverse=True)[:2]
+    evidence = table.sort_values(["q_value", "effect_size"], ascending=[True, False])
+    assert best.effect_size.tolist() == evidence["effect_size"].tolist()[:2]
+    by_ratio = report.heads.top(2, by="ratio")
+    assert by_ratio.ratio.tolist() == sorted(table["ratio"], reverse=True)[:2]
     row = table[(table["layer"] == best.index["layer"][0]) & (table["head"] == best.index["head"][0])]
     assert row["ratio"].item() == best.ratio[0]
     report.save(tmp_path / "report")

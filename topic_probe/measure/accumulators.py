@@ -24,6 +24,7 @@ from topic_probe.topics import Topics
 
 # Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
 DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+_EDGES = torch.tensor(DISTANCE_BINS)
 
 Sum = np.ndarray | SourceSums
 
@@ -132,6 +133,14 @@ class Scores:
         return sums_by_relation(self.values, self.relations)
 
     @cached_property
+    def squares(self) -> Float64[Tensor, "cell bin"]:
+        """Sums of squared scores between different words, of the same and of different topics, by distance."""
+        query, key = (self.relations > SAME_WORD).nonzero(as_tuple=True)
+        bins = distance_bins((self.query.first[query] - self.key.first[key]).abs())
+        in_bin = torch.nn.functional.one_hot(bins, len(DISTANCE_BINS) + 1).double()
+        return self.values[:, query, key].double().square_() @ in_bin
+
+    @cached_property
     def pairs(self) -> "Pairs":
         """The related pairs one by one; a pair of positions and its reverse are one where both are of one document."""
         values = self.values.permute(1, 2, 0).flatten(0, 1)  # [query · key, cell]
@@ -186,7 +195,7 @@ class Accumulator(Protocol):
 
 
 class Relations:
-    """Sums by relation of every source: means, ratios and their intervals."""
+    """Sums by relation of every source: means, ratios, effect sizes and their intervals."""
 
     def __init__(self, limit: int = 4096) -> None:
         self.by_source = SourceSums(limit)
@@ -195,9 +204,11 @@ class Relations:
     def add(self, scores: Scores) -> None:
         """Adds a document to its source."""
         sums, counts = (np.zeros((1, scores.n_cells, 3)) for _ in range(2))
+        squares = np.zeros((1, scores.n_cells))
         sums[0, scores.cells] = scores.by_query.sum(0).T.numpy()
         counts[0, scores.cells] = torch.bincount(scores.relations.flatten(), minlength=4)[1:].numpy()
-        self.by_source.add(np.array([scores.source]), sums, counts)
+        squares[0, scores.cells] = scores.squares.sum(1).numpy()
+        self.by_source.add(np.array([scores.source]), sums, counts, squares)
 
 
 class Distances:
@@ -205,18 +216,20 @@ class Distances:
 
     def __init__(self, n_cells: int) -> None:
         shape = (n_cells, len(DISTANCE_BINS) + 1, 3)
-        self.sums = {"binned": np.zeros(shape), "n_binned": np.zeros(shape)}
-        self._edges = torch.tensor(DISTANCE_BINS)
+        self.sums = {
+            "binned": np.zeros(shape), "n_binned": np.zeros(shape), "squares_binned": np.zeros(shape[:2]),
+        }  # fmt: skip
 
     def add(self, scores: Scores) -> None:
         """Adds the pairs of a document to their bins."""
         pairs, shape = scores.pairs, self.sums["binned"].shape[1:]
-        places = torch.bucketize(pairs.distance, self._edges, right=True) * 3 + pairs.relation - 1
+        places = distance_bins(pairs.distance) * 3 + pairs.relation - 1
         binned = torch.zeros(shape[0] * 3, len(scores.cells), dtype=torch.float64)
         binned.index_add_(0, places, pairs.values.double())
         n_binned = torch.bincount(places, pairs.n.double(), minlength=len(binned))
         self.sums["binned"][scores.cells] += binned.T.reshape(-1, *shape).numpy()
         self.sums["n_binned"][scores.cells] += n_binned.reshape(shape).numpy()
+        self.sums["squares_binned"][scores.cells] += scores.squares.numpy()
 
 
 class Sinks:
@@ -292,6 +305,11 @@ class Null:
         """Which pairs of words, given by their places, share a topic under some of the permutations."""
         of_query, of_key = self.groups[query, part], self.groups[key, part]
         return of_query == of_key if self.disjoint else self.shared[of_query.long(), of_key.long()]
+
+
+def distance_bins(distance: Int64[Tensor, " pair"]) -> Int64[Tensor, " pair"]:
+    """The number of the bin of every distance."""
+    return torch.bucketize(distance, _EDGES, right=True)
 
 
 def relative_to_uniform(

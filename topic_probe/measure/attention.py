@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_means
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
@@ -47,7 +47,7 @@ class AttentionReport(Report, kind="attention"):
         overall: all heads of all stacks pooled.
         stacks: by stack (one of "self", or of "encoder", "decoder" and "cross").
         layers: by stack and layer.
-        heads: by stack, layer and head; ``heads.top(5)`` lists the highest ratios.
+        heads: by stack, layer and head; ``heads.top(5)`` lists those with the strongest evidence.
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
         overall_matched: the same, all heads pooled.
@@ -192,12 +192,14 @@ def _report(
     stacks = list(dict.fromkeys(site.stack for site in sites))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
     by_source = sums["by_source"]
-    rows = by_source.rows()[1:] if len(by_source) else (np.zeros((0, reader.n_cells, 3)),) * 2
+    empty = np.zeros((0, reader.n_cells, 3))
+    rows = by_source.rows()[1:] if len(by_source) else (empty, empty, empty[..., 0])
 
     def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        of_groups, counts = (np.add.reduceat(part, starts, axis=1) for part in rows)
-        contrast = replace(contrast_of_sources(of_groups, counts, **vars(intervals)), index=names or None)
+        of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
+        contrast = contrast_of_sources(of_groups, counts, squares, **vars(intervals))
+        contrast = replace(contrast, index=names or None)
         same, n_same = (np.add.reduceat(sums[name], starts) for name in ("null", "n_null"))
         if not same.size:
             return contrast
@@ -208,7 +210,7 @@ def _report(
         return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
-    by_distance = sums["binned"], sums["n_binned"]
+    by_distance = sums["binned"], sums["n_binned"], sums["squares_binned"]
     return AttentionReport(
         overall=pooled(np.zeros_like(site_of))[0],
         stacks=pooled(stack_of, stack=tuple(stacks)),
@@ -222,8 +224,14 @@ def _report(
     )
 
 
-def _matched(sums: Float64[np.ndarray, "head bin 3"], counts: Float64[np.ndarray, "head bin 3"]) -> Contrast:
+def _matched(
+    sums: Float64[np.ndarray, "head bin 3"],
+    counts: Float64[np.ndarray, "head bin 3"],
+    squares: Float64[np.ndarray, "head bin"],
+) -> Contrast:
     """Same-topic and different-topic pairs compared within distance bins; same-word pairs as they are."""
     same, different, n_same, n_different = matched_means(sums, counts)
     same_word, n_same_word = sums[..., 0].sum(1), counts[..., 0].sum(1)
-    return Contrast(divide(same_word, n_same_word), same, different, n_same_word, n_same, n_different)
+    spread = matched_spread(sums, counts, squares)
+    means = divide(same_word, n_same_word), same, different
+    return Contrast(*means, n_same_word, n_same, n_different, spread=spread)

@@ -241,8 +241,8 @@ def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
 
 def _add_up_sources(own: SourceSums, processes: Processes) -> None:
     """The sums by source of all processes, without any process ever holding those of each."""
-    keys, sums, counts = own.rows()
-    every = processes.gather((keys, own.folded, sums.shape[1:], counts.shape[1:]))
+    keys, *values_of_keys = own.rows()
+    every = processes.gather((keys, own.folded, *(values.shape[1:] for values in values_of_keys)))
     all_keys = np.unique(np.concatenate([part[0] for part in every]))
     folded = len(all_keys) > own.limit or any(part[1] for part in every)
     if folded:
@@ -252,7 +252,7 @@ def _add_up_sources(own: SourceSums, processes: Processes) -> None:
         return
     places = np.searchsorted(all_keys, keys)
     parts = []
-    for values, shape in zip((sums, counts), shapes, strict=True):
+    for values, shape in zip(values_of_keys, shapes, strict=True):
         part = np.zeros((len(all_keys), *shape))
         np.add.at(part, places, values.reshape(len(keys), *shape))
         parts.append(processes.add(part))

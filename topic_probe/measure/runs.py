@@ -158,7 +158,7 @@ def _leave() -> None:
 
 # A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
 # took what a whole word is from the tokenizer.
-_KIND, _SCHEMA = "sums of a measurement", 2
+_KIND, _SCHEMA = "sums of a measurement", 3
 
 
 class Checkpoint:
@@ -213,10 +213,12 @@ class Checkpoint:
             )
         for name, values in sums.items():
             if isinstance(values, SourceSums):
-                rows = [arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts")]
-                values.restore(*rows, folded=name in content["folded"])
+                keys, by_key, counts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts"))
+                folded = name in content["folded"]
+                values.restore(keys, by_key, counts, arrays.get(f"{name}.squares"), folded=folded)
             else:
-                np.copyto(values, arrays[name])
+                # Squares were not kept before schema 3, and what is added to them is unknown from then on.
+                np.copyto(values, arrays.get(name, np.array(np.nan)))
         saved_progress = content["progress"]
         progress.left_out, progress.measured = Counter(saved_progress["left_out"]), saved_progress["measured"]
         self.saved, self.finished = tuple(content["read"]), content["finished"]
@@ -285,7 +287,7 @@ class Checkpoint:
         arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
         sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
         for name, values in sources.items():
-            parts = zip(("keys", "sums", "counts"), values.rows(), strict=True)
+            parts = zip(("keys", "sums", "counts", "squares"), values.rows(), strict=True)
             arrays |= {f"{name}.{part}": array for part, array in parts}
         content = {
             "facts": self.facts,

@@ -294,7 +294,7 @@ def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], see
     """Mean attention by kind of pair, with intervals from resampled documents."""
     if not len(sums.by_document):
         return _row([nan] * 3, [np.full(2, nan)] * 2, np.full(2, nan))
-    _, totals, counts = sums.by_document.rows()
+    _, totals, counts, _ = sums.by_document.rows()
     same, top, different = (
         (
             totals[:, : len(kind), 1] @ kind[: totals.shape[1]],
