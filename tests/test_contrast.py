@@ -439,7 +439,7 @@ def test_document_sums_refuse_shapes_and_limits_that_do_not_fit():
 def test_no_documents_at_all_give_nan_and_say_so():
     empty = SourceSums().contrast()
     assert np.isnan(empty.ratio)
-    assert "no interval: 0 documents, at least 8 are needed" in empty.reason
+    assert "no interval: 0 sources, at least 8 are needed" in empty.reason
 
 
 # ---------------------------------------------------------------- intervals over documents
@@ -484,13 +484,13 @@ def test_heads_with_the_same_numbers_get_the_same_interval_whatever_shape_their_
 def test_too_few_documents_have_no_interval_and_say_so():
     found = accumulated([corpus(7, shape=())]).contrast()
     assert np.isnan(found.interval).all()
-    assert found.reason == f"{NO_SQUARES}; no interval: 7 documents, at least 8 are needed"
+    assert found.reason == f"{NO_SQUARES}; no interval: 7 sources, at least 8 are needed"
     assert not np.isnan(found.ratio)
     keys, sums, counts = corpus(30, shape=())
     counts[7:, 1] = sums[7:, 1] = 0
     found = accumulated([(keys, sums, counts)]).contrast()
     assert np.isnan(found.interval).all()
-    assert "fewer than 8 documents have pairs" in found.reason
+    assert "fewer than 8 sources have pairs" in found.reason
 
 
 def test_a_ratio_to_a_mean_around_zero_has_no_interval_but_the_difference_has():

@@ -296,7 +296,7 @@ class Contrast:
 
 
 class SourceSums:
-    """Pair sums kept per source (a document, or all that was cut from one text), so that an interval can resample them.
+    """Pair sums kept per source (all that was cut from one text or article), so that an interval can resample them.
 
     A source is known by a 64-bit hash; what has the same hash adds up. Once there are more than ``limit`` different
     ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes out does not depend on the
@@ -315,6 +315,11 @@ class SourceSums:
     def __len__(self) -> int:
         """Number of sources, or of blocks of sources once they have been folded."""
         return len(self._rows)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """How many sources there are, for the provenance of a report; blocks of them where they have been folded."""
+        return {"sources": len(self), "sources_in_blocks": self.folded}
 
     def add(
         self,
@@ -448,7 +453,7 @@ def contrast_of_sources(
     interval, *of_effect = _bootstrap(
         sums, counts, squares, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
     )
-    note = no_interval_reason(interval, len(sums), "documents")
+    note = no_interval_reason(interval, len(sums), "sources")
     uncertainty = dict(zip(("interval", "effect_size_interval"), (interval, *of_effect), strict=False))
     return total.contrast(note=note, statistic=statistic, **uncertainty)
 

@@ -132,9 +132,9 @@ class Report(ABC):
         return f"<p><b>{escape(type(self).__name__)}</b></p>{table}{notes}"
 
     def _notes(self) -> list[str]:
-        """Why numbers of the table are missing, each reason once."""
+        """Why numbers of the table are missing, each reason once, and what intervals resample."""
         reasons = [value.reason for value in _content(self).values() if isinstance(value, Contrast)]
-        return list(dict.fromkeys(reason for reason in reasons if reason))
+        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance)]
 
 
 def load_report(directory: str | os.PathLike[str]) -> Report:
@@ -191,6 +191,21 @@ def _describe(topics: Topics) -> dict[str, Any]:
         "policy": topics.policy,
         "left_out": {reason: len(items) for reason, items in topics.left_out.items()},
     }
+
+
+def _resampled(provenance: Mapping[str, Any]) -> list[str]:
+    """What intervals over documents resample, and how many of it there are; nothing where there are none."""
+    options, documents = provenance.get("options", {}), provenance.get("documents")
+    counted = documents if isinstance(documents, Mapping) else options | provenance
+    if "sources" not in counted or not options.get("n_resamples"):
+        return []
+    n, groups = counted["sources"], counted["groups"]
+    what = f"{n:,} {'blocks of ' if counted['sources_in_blocks'] else ''}source{'s' * (n != 1)}"
+    means = {
+        "source": "a source is a text, or an article with all its pieces",
+        "document": "groups='document' takes the pieces of one text as independent of each other",
+    }
+    return [f"intervals resample {what}: {means.get(groups, 'they are those that groups= named')}"]
 
 
 @cache  # reading a package's metadata takes as long as measuring a small model

@@ -305,7 +305,10 @@ def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, 
     if not np.isnan(interval).any():
         return None
     if n_units < MIN_UNITS:
-        return f"no interval: {n_units} {what}, at least {MIN_UNITS} are needed"
+        few = f"{n_units} {what}"
+        if n_units == 1 and what == "sources":
+            few = "one text or article cannot show how others would differ"
+        return f"no interval: {few}, at least {MIN_UNITS} are needed"
     return f"no interval where fewer than {MIN_UNITS} {what} have pairs or the different-topic mean is near 0"
 
 

@@ -132,6 +132,18 @@ def test_states_of_every_layer_equal_a_double_loop_over_hugging_faces_own(build,
         np.testing.assert_array_equal(counts_of(report.layers[score]), np.tile(counts, (3, 1)))
 
 
+def test_intervals_of_states_resample_sources_too():
+    model, documents = bert(), some_documents(30)
+    whole = measure_embeddings(model, TOPICS, documents)
+    report = measure_embeddings(model, TOPICS, documents, groups=[place // 10 for place in range(30)])
+    assert np.isfinite(whole.layers["cosine"].interval).all()
+    assert np.isnan(report.layers["cosine"].interval).all()
+    assert "no interval: 3 sources, at least 8 are needed" in report.layers["cosine"].reason
+    assert report.provenance["documents"]["sources"] == 3
+    assert "intervals resample 3 sources" in repr(report)
+    np.testing.assert_allclose(report.layers["dot"].same_topic, whole.layers["dot"].same_topic, rtol=1e-12)
+
+
 def test_batches_order_and_padding_change_nothing():
     model, documents = bert(), some_documents(30)
     ids, mask = torch.zeros(30, 40, dtype=torch.int64), torch.zeros(30, 40, dtype=torch.int64)

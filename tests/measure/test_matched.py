@@ -122,9 +122,9 @@ def test_sums_by_class_are_those_of_a_double_loop_over_own_patterns(name):
     np.testing.assert_allclose(found.heads, sums, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(found.table[1], n_table)
     np.testing.assert_allclose(found.table[0], table, rtol=1e-4, atol=1e-5)
-    by_document = found.by_document.total()
-    np.testing.assert_allclose(by_document.sums.reshape(4, 3, 3), sums.sum(0), rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(by_document.counts.reshape(4, 3, 3), counts.sum(0))
+    by_source = found.by_source.total()
+    np.testing.assert_allclose(by_source.sums.reshape(4, 3, 3), sums.sum(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(by_source.counts.reshape(4, 3, 3), counts.sum(0))
     assert found.record["documents_measured"] == 3
 
 

@@ -1,8 +1,13 @@
 """Texts become documents by the model's own tokenizer, and what is a word is read off the text."""
 
+import os
+import subprocess
+import sys
 import unicodedata
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -11,6 +16,7 @@ from tokenizer_kinds import BY_HAND, KINDS
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import source_key
 from topic_probe.text.encoder import encode_texts
 
 
@@ -327,3 +333,56 @@ def test_a_text_that_its_tokens_do_not_spell_is_refused_by_name():
         ValueError, match=r"text 0 \('ab'\) cannot be read: Wrong does not say where its tokens lie"
     ):
         list(encode_texts(["ab"], Wrong(), add_special_tokens=False))
+
+
+# ---------------------------------------------------------------- sources
+
+
+def test_a_text_is_a_source_of_its_own_unless_it_is_told_of_another(wordpiece):
+    texts = ["the army", "the band", "the army", "a song"]
+    alone = [document.origin for document in encode_texts(texts, wordpiece)]
+    assert [alone.index(source) for source in alone] == [0, 1, 0, 3]  # the same text is the same source
+    told = [document.origin for document in encode_texts(texts, wordpiece, sources=["A", "A", "B", "B"])]
+    assert [told.index(source) for source in told] == [0, 0, 2, 2]
+    again = [document.origin for document in encode_texts(texts[:1], wordpiece, sources=iter("A"))]
+    assert again == told[:1]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["Ada", "Alan", "Ada"],
+        [1, 2.5, 1.0],
+        [np.int64(1), np.float32(2), True],
+        [torch.tensor(7), torch.tensor(8), 7],
+        [("a", 1), ("a", 2), ("a", np.int8(1))],
+        [frozenset("abcdefgh"), frozenset("abc"), frozenset("hgfedcba")],
+        [Path("a"), Path("b"), Path("a")],
+        [b"a", "a", b"a"],
+        ["\ud800", "", "\ud800"],
+        [float("inf"), -1, float("inf")],
+    ],
+)
+def test_equal_labels_are_one_source_and_others_another(labels):
+    first, second, third = map(source_key, labels)
+    assert first == third != second
+
+
+def test_the_key_of_a_label_is_the_same_in_every_process():
+    program = "from topic_probe.text.documents import source_key as k; print(k(('Ada', 3, frozenset('abc'))))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+    assert int(answer.stdout) == source_key(("Ada", 3, frozenset("abc")))
+
+
+def test_labels_that_name_nothing_are_refused(wordpiece):
+    for missing in (None, float("nan"), np.nan):
+        with pytest.raises(ValueError, match=r"the label of a source is missing"):
+            list(encode_texts(["the army"], wordpiece, sources=[missing]))
+    with pytest.raises(TypeError, match=r"labels such as texts or numbers, not a object"):
+        list(encode_texts(["the army"], wordpiece, sources=[object()]))
+    with pytest.raises(TypeError, match=r"its letters would become labels"):
+        encode_texts(["the army"], wordpiece, sources="A")
+    for n in (1, 3):
+        with pytest.raises(ValueError, match=r"each of the texts needs a label that names its source"):
+            list(encode_texts(["the army", "the band"], wordpiece, sources=range(n)))

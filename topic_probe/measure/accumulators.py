@@ -100,7 +100,7 @@ class Scores:
     A cell is what is measured by itself: a head (counted through stacks and layers), or one kind of score of a layer.
 
     Attributes:
-        source: a hash of the document; what has the same one adds up in `SourceSums`.
+        source: a hash of what the document was cut from; what has the same one adds up in `SourceSums`.
         n_cells: how many cells there are in all.
         cells: which of them these are.
         values: the scores. Attention is relative to uniform attention: 1 is what every key gets if none is preferred.

@@ -151,7 +151,8 @@ def measure_attention(
         }  # fmt: skip
         if accumulators:
             facts["accumulators"] = [type(accumulator).__qualname__ for accumulator in accumulators]
-        engine = Engine(reader, [Relations(limit), Distances(n), sinks, null, *accumulators])
+        by_relation = Relations(limit)
+        engine = Engine(reader, [by_relation, Distances(n), sinks, null, *accumulators])
         progress = engine.run(
             documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=True
         )
@@ -169,6 +170,7 @@ def measure_attention(
         "tokens": progress.counts.tokens,
         "without_words": progress.counts.without_words,
         "documents_measured": progress.measured,
+        **by_relation.by_source.record,
         "corpus": progress.corpus,
         "processes": processes.size,
     }

@@ -102,7 +102,7 @@ def measure_embeddings(
     change with other words of the same topics: words are drawn anew within every topic (within its first topic, a
     word of several) with all their forms, never pairs, and topics stay as they are. They need at least eight words.
     Given documents, the model's states are compared at every layer too, as they are, between positions of the same
-    document, with intervals that resample documents.
+    document, with intervals that resample sources.
 
     Split words that the topics know as a whole have no row in the table and are left out; so are words whose row is
     zero or not finite. All that is left out is counted in ``provenance``.
@@ -249,7 +249,8 @@ def measure_states(
     layers = {
         score: replace(contrast[number :: len(SCORES)], index=index) for number, score in enumerate(SCORES)
     }
-    return layers, progress.record() | {"processes": processes.size}
+    counted = by_relation.by_source.record | {"groups": reading.facts["groups"], "processes": processes.size}
+    return layers, progress.record() | counted
 
 
 class StateReader:
@@ -283,7 +284,7 @@ class StateReader:
     def _documents(
         self, batch: TokenBatch, units: list[Units], layers: list[Float[Tensor, "batch word d_model"]]
     ) -> Iterator[DocumentScores]:
-        for row, (source, words) in enumerate(zip(batch.keys.tolist(), units, strict=True)):
+        for row, (source, words) in enumerate(zip(batch.sources.tolist(), units, strict=True)):
             codes = word_relations(words.places, words.places, self.topics).long()
             if not self.include_self:
                 codes.fill_diagonal_(NO_RELATION)

@@ -5,7 +5,7 @@ and scores its documents one after the other; every accumulator adds what it wan
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
 from operator import add, length_hint
@@ -20,7 +20,7 @@ from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.runs import Checkpoint, Processes, model_facts
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Document, read_documents
+from topic_probe.text.documents import Document, of_sources, read_documents
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -113,10 +113,11 @@ class Engine:
                 model does not know, and where so many documents have NaN that the model must be at fault.
         """
         view, topics = self.reader.view, self.reader.topics
+        documents = in_groups(documents, reading.groups, view.facts.pad_id)
         share = documents if processes.size == 1 else share_of(documents, processes, view.facts.pad_id)
         checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
-            facts = {**facts, **vars(reading), "topics": topics.fingerprint, **model_facts(view.model)}
+            facts = {**facts, **reading.facts, "topics": topics.fingerprint, **model_facts(view.model)}
             processes.check_equal(facts)
             if run.checkpoint is not None:
                 checkpoint = Checkpoint(run, facts, share, processes)
@@ -170,6 +171,8 @@ class Engine:
             keep=keep,
             counts=counts,
         )
+        if reading.groups == "document":
+            batches = (replace(batch, sources=batch.keys) for batch in batches)
         with tqdm(unit=" documents", disable=not shown) as bar:
             try:
                 for batch in batches:
@@ -218,6 +221,23 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
+
+
+def in_groups(documents: Any, groups: Any, pad_id: int | None) -> Any:
+    """The documents, under the sources that were named for them, one for each.
+
+    Raises:
+        ValueError: for a stream of a corpus, and where there are not as many names as documents.
+    """
+    if isinstance(groups, str):
+        return documents
+    if isinstance(documents, DocumentStream):
+        raise ValueError(
+            "a corpus knows the sources of its documents, and how many of these it will have is not known before it "
+            "is read: leave groups out, or pass list(documents) with a label for each"
+        )
+    named = of_sources(read_documents(documents, pad_id=pad_id), groups, "documents")
+    return (replace(document, source=source) for document, source in named)
 
 
 def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:

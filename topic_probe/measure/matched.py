@@ -153,9 +153,9 @@ def measure_matched(
     Words of a topic occur together more often than others: that is how a topic model finds them. Whether a model treats
     them alike for that reason alone is answered by comparing pairs of the same topic with pairs of different topics
     that co-occur as much. Intervals say how much the number would change with other words (cosine, dot product) or
-    other documents (attention). P-values permute topic labels among words of equal frequency and keep the weights of
-    the bins, so that random topics are judged in the bins where real ones are; they are computed for attention too, but
-    not for matching on distance.
+    other texts (attention). P-values permute topic labels among words of equal frequency and keep the weights of the
+    bins, so that random topics are judged in the bins where real ones are; they are computed for attention too, but not
+    for matching on distance.
 
     Forms of one word ("President", " president") are one word, whose pairs are not compared and which permutations and
     resamples move together. Each has a frequency of its own; where forms are in several classes of it, the word is
@@ -252,13 +252,13 @@ class _Comparison:
 
     def embeddings(self) -> tuple[Contrast, Contrast, dict[str, Contrast]]:
         """Cosine and dot product by way of matching, and by bin."""
-        intervals = self._word_intervals()
+        intervals, units = self._word_intervals(), (self.words.n_forms, "words")
         contrasts, by_bin = [], {}
         for number, score in enumerate(SCORES):
             table = self.words.scores[score]
             sums = self._by_code(table)
             p_values = self._p_values(sums, self.counts, table, None)
-            contrasts.append(self._contrast(sums, self.counts, intervals[:, number], "words", p_values))
+            contrasts.append(self._contrast(sums, self.counts, intervals[:, number], units, p_values))
             by_bin[score] = self._by_bin(sums, self.counts)
         return contrasts[0], contrasts[1], by_bin
 
@@ -323,7 +323,7 @@ class _Comparison:
             by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
             p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *measured.table)
         intervals = self._document_intervals(measured, total.shape)
-        overall = self._contrast(total, n_total, intervals, "documents", p_values)
+        overall = self._contrast(total, n_total, intervals, (len(measured.by_source), "sources"), p_values)
         everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
         heads = matched_contrast(*everything, index=measured.index)
         names = list(zip(measured.index["stack"], measured.index["layer"], strict=True))
@@ -347,12 +347,12 @@ class _Comparison:
         self, measured: ClassSums, shape: tuple[int, ...]
     ) -> Float64[np.ndarray, "way 2"]:
         ways = ways_of(np.zeros(shape)).values()
-        if self.intervals.n_resamples == 0 or len(measured.by_document) < MIN_UNITS:
+        if self.intervals.n_resamples == 0 or len(measured.by_source) < MIN_UNITS:
             return np.full((len(ways), 2), np.nan)
         n_distances = shape[2]
         parts = [
             self._with_all_classes(part.reshape(len(part), -1, n_distances, 3))
-            for part in measured.by_document.rows()[1:3]
+            for part in measured.by_source.rows()[1:3]
         ]
         return np.stack([self._document_interval(*(collapse(part, axes) for part in parts)) for axes in ways])
 
@@ -445,7 +445,7 @@ class _Comparison:
         sums: Float64[np.ndarray, "pmi frequency distance 3"],
         counts: Float64[np.ndarray, "pmi frequency distance 3"],
         intervals: Float64[np.ndarray, "way 2"],
-        what: str,
+        units: tuple[int, str],
         p_values: Float64[np.ndarray, " way"],
     ) -> Contrast:
         ways = ways_of(sums)
@@ -455,8 +455,7 @@ class _Comparison:
             parts.append(np.stack([np.pad(c, ((0, part.size // 3 - len(c)), (0, 0))) for c in cells]))
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.intervals.n_resamples:
-            n_units = self.words.n_forms if what == "words" else MIN_UNITS
-            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, n_units, what)}
+            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, *units)}
         if self.permutations.n_permutations:
             uncertainty["p_value"] = p_values
         return matched_contrast(*parts, **uncertainty)

@@ -244,8 +244,7 @@ class ClassSums:
     a pair whose code is ``3 c + r`` is at ``[…, c, d, r]``, d being its distance bin. Heads each count all their pairs.
 
     Attributes:
-        by_document: sums and counts of documents (or blocks of them), all heads pooled:
-            [document, class · distance, 3].
+        by_source: sums and counts of sources (or blocks of them), all heads pooled: [source, class · distance, 3].
         heads: sums by head: [head, class, distance, 3].
         n_heads: the same of counts.
         table: sums by pair of words, both directions and all heads pooled, and counts; None if not asked for.
@@ -253,7 +252,7 @@ class ClassSums:
         record: what was read and left out, and why it stopped early, if it did.
     """
 
-    by_document: SourceSums
+    by_source: SourceSums
     heads: Float64[np.ndarray, "head class distance 3"]
     n_heads: Float64[np.ndarray, "head class distance 3"]
     table: tuple[Float64[np.ndarray, "word word"], Float64[np.ndarray, "word word"]] | None
@@ -309,7 +308,13 @@ def attention_by_class(
         by_class.n_by_head.reshape(shape),
         None if by_pair is None else (by_pair.both("table"), by_pair.both("n_table")),
         reader.index,
-        progress.record() | {"max_length": reading.max_length, "processes": processes.size},
+        progress.record()
+        | by_class.by_source.record
+        | {
+            "groups": reading.facts["groups"],
+            "max_length": reading.max_length,
+            "processes": processes.size,
+        },
     )
 
 

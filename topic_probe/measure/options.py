@@ -4,11 +4,12 @@ A group that decides what is in the numbers goes into the provenance of a report
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from topic_probe.lens import capture
+from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
@@ -28,8 +29,17 @@ class Reading:
         "ids of special tokens, which have no topic and are the sinks of attention; by default what the model's "
         "tokenizer or configuration names",
     ] = None
+    groups: Annotated[
+        Literal["source", "document"] | Iterable[Hashable],
+        'what intervals resample: "source" takes the pieces of one text or article together, "document" takes every '
+        "piece as independent of the others; or a label of its source for each of the documents, in their order",
+    ] = "source"
 
     def __post_init__(self) -> None:
+        if isinstance(self.groups, str | bytes) and self.groups not in ("source", "document"):
+            raise ValueError(
+                f"groups must be 'source', 'document' or a label for each of the documents, got {self.groups!r}"
+            )
         if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
             raise ValueError(
                 f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"
@@ -40,7 +50,15 @@ class Reading:
         limit = model.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
         specials = model.special_ids if self.special_ids is None else self.special_ids
-        return replace(self, max_length=longest, special_ids=sorted(set(specials)))
+        groups = self.groups if isinstance(self.groups, str) else tuple(source_keys(self.groups))
+        return replace(self, max_length=longest, special_ids=sorted(set(specials)), groups=groups)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The options as a provenance and a checkpoint hold them: of labels a hash."""
+        known = isinstance(self.groups, str)
+        groups = self.groups if known else f"labels {content_hash(repr(self.groups).encode()):016x}"
+        return vars(self) | {"groups": groups}
 
 
 @dataclass(frozen=True)
@@ -115,4 +133,5 @@ class Run:
 
 def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:
     """The options of groups for the provenance of a report, which has a place of its own for the seed."""
-    return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}
+    values = [group.facts if isinstance(group, Reading) else vars(group) for group in groups]
+    return {name: value for options in values for name, value in options.items() if name != "seed"}

@@ -217,7 +217,7 @@ class PatternReader:
     def _documents(self, batch: TokenBatch, units: Sides, blocks: list[Block]) -> Iterator[DocumentScores]:
         alike = self._alike(blocks)
         broken = {row for block in blocks for row in block.broken.nonzero().flatten().tolist()}
-        for row, source in enumerate(batch.keys.tolist()):
+        for row, source in enumerate(batch.sources.tolist()):
             words = units["source"][row]
             left_out = {PIECES: words.n_pieces, NO_WORD: int(not len(words)), BROKEN: int(row in broken)}
             if row in broken:

@@ -241,6 +241,7 @@ class Checkpoint:
             ]
             if missing:
                 raise ValueError(f"{', '.join(missing)} missing in {saved.path}")
+            loaded[0]["facts"].setdefault("groups", "document")  # before sources were told apart
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             raise ValueError(
                 f"the checkpoint {self.path} cannot be taken up: {error}. Delete it to measure from the beginning, or "

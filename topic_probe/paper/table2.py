@@ -292,9 +292,9 @@ class _Comparison:
 
 def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], seed: int) -> dict[str, Any]:
     """Mean attention by kind of pair, with intervals from resampled documents."""
-    if not len(sums.by_document):
+    if not len(sums.by_source):
         return _row([nan] * 3, [np.full(2, nan)] * 2, np.full(2, nan))
-    _, totals, counts, _ = sums.by_document.rows()
+    _, totals, counts, _ = sums.by_source.rows()
     same, top, different = (
         (
             totals[:, : len(kind), 1] @ kind[: totals.shape[1]],

@@ -125,7 +125,7 @@ _CONTRAST = {
     "n_same_word": "number of pairs behind same_word; for several heads together it counts pairs of every head",
     "n_same_topic": "number of pairs behind same_topic",
     "n_different_topic": "number of pairs behind different_topic",
-    "ratio_low": "lower end of the interval of the ratio, from resampled documents (attention, states) or words",
+    "ratio_low": "lower end of the interval of the ratio, over other texts (attention, states) or words",
     "ratio_high": "upper end of that interval",
     "difference_low": "lower end of the interval of the difference",
     "difference_high": "upper end of that interval",

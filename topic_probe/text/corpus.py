@@ -85,6 +85,9 @@ class Corpus:
             field: The field of a record of ``.jsonl`` that is the text.
             split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
 
+        Every text is a source of its own, which intervals resample: choose "file" where lines or paragraphs are of one
+        article and ``long="chunk"`` cuts it into documents.
+
         Files are read as UTF-8 (UTF-16 if they begin so); bytes that are neither become the replacement character.
 
         Example:

@@ -6,10 +6,11 @@ and a tokenizer's output all mean the same, and every document that is left out 
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from itertools import zip_longest
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Int64
@@ -18,6 +19,7 @@ from torch import Tensor
 from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Document:
             token then is a word of its own.
         special: True on special tokens; None where unknown.
         source: a hash of the text or article that it was cut from, the same for all its pieces; None takes that of
-            the ids.
+            the ids. Intervals resample sources, because pieces of one article are not independent.
 
     Example:
         >>> import torch
@@ -113,6 +115,50 @@ class Document:
 def content_hash(content: bytes) -> int:
     """A signed 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def source_key(label: Hashable) -> int:
+    """A signed 64-bit hash of the label of a source: equal labels have the same one, in every process."""
+    if getattr(label, "ndim", None) == 0:  # a number of numpy or torch
+        label = label.item()  # type: ignore[attr-defined]
+    if label is None or label != label:
+        raise ValueError(
+            f"the label of a source is missing ({label!r}): name every source, or leave labels out"
+        )
+    if type(label).__repr__ is object.__repr__:
+        raise TypeError(f"sources must have labels such as texts or numbers, not a {type(label).__name__}")
+    if isinstance(label, tuple | frozenset):
+        parts = [source_key(part) for part in label]
+        return content_hash(repr(sorted(parts) if isinstance(label, frozenset) else parts).encode())
+    if isinstance(label, bool) or (isinstance(label, float) and label.is_integer()):
+        label = int(label)
+    return content_hash(f"{type(label).__name__} {label!r}".encode("utf-8", "surrogatepass"))
+
+
+def source_keys(labels: Iterable[Hashable]) -> Iterator[int]:
+    """The keys of the labels of sources, in their order."""
+    if isinstance(labels, str | bytes):
+        raise TypeError("sources need a label each; this is one label, and its letters would become labels")
+    return map(source_key, labels)
+
+
+def of_sources(
+    items: Iterable[_Item], sources: Iterable[int] | None, what: str
+) -> Iterator[tuple[_Item, int | None]]:
+    """The items, each with the key of its source; None for all of them where no sources are named.
+
+    Raises:
+        ValueError: where there are not as many sources as items.
+    """
+    if sources is None:
+        yield from ((item, None) for item in items)
+        return
+    none: Any = object()
+    for number, (item, source) in enumerate(zip_longest(items, sources, fillvalue=none)):
+        if item is none or source is none:
+            came = f"{number} {what} and more labels" if item is none else f"{number} labels and more {what}"
+            raise ValueError(f"each of the {what} needs a label that names its source, but there are {came}")
+        yield item, source
 
 
 def _between_words(
@@ -253,8 +299,8 @@ _NEEDS_TOKENIZER = (
 )
 
 
-# Ids, mask, word numbers and special flags of a batch, or None for what it does not have.
-Parts = tuple[Any, Any, Any, Any]
+# Ids, mask, word numbers, special flags and sources of a batch, or None for what it does not have.
+Parts = tuple[Any, Any, Any, Any, Any]
 
 
 def _parts(item: Any) -> Parts | None:
@@ -265,30 +311,32 @@ def _parts(item: Any) -> Parts | None:
                 f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
             )
         names = ("attention_mask", "word_index", "special_tokens_mask")
-        return item["input_ids"], *(item.get(name) for name in names)
+        return item["input_ids"], *(item.get(name) for name in names), None
     if hasattr(item, "ids") and hasattr(item, "mask"):
-        return item.ids, item.mask, getattr(item, "word_index", None), getattr(item, "special", None)
+        names = ("word_index", "special", "sources")
+        return item.ids, item.mask, *(getattr(item, name, None) for name in names)
     if isinstance(item, tuple | list) and len(item) == 2:
         ids, mask = item
         pair = getattr(ids, "ndim", 0) == getattr(mask, "ndim", 0) == 2
         # A list of two tables may also be two batches without masks.
         zeros_and_ones = pair and ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all())
         if pair and (isinstance(item, tuple) or zeros_and_ones):
-            return ids, mask, None, None
-    return (item, None, None, None) if getattr(item, "ndim", 0) == 2 else None
+            return ids, mask, None, None, None
+    return (item, None, None, None, None) if getattr(item, "ndim", 0) == 2 else None
 
 
 def _from_batch(parts: Parts, pad_id: int | None) -> Iterator[Document]:
-    ids, mask, word_index, special = map(_rows, parts)
+    *of_tokens, sources = parts
+    ids, mask, word_index, special = map(_rows, of_tokens)
     _check_table(ids, mask, pad_id)
     for number, row in enumerate(ids):
         tokens = _one_document(row, number, pad_id if mask is None else None)
         kept = slice(None) if mask is None else _real(mask[number], tokens, number)
-        extras = [
+        words, specials = (
             None if part is None else _extra(part[number], dtype, tokens, number)[kept]
             for part, dtype in ((word_index, torch.int64), (special, torch.bool))
-        ]
-        yield Document(tokens[kept], *extras)  # type: ignore[arg-type]
+        )
+        yield Document(tokens[kept], words, specials, None if sources is None else int(sources[number]))
 
 
 def _rows(part: Any) -> Any:

@@ -1,7 +1,7 @@
 """Texts → documents of token ids, the one way: many at once, with what of them are words and where they came from."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from topic_probe.text.documents import Counts, Document, Long, content_hash, cut
+from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, of_sources, source_keys
 from topic_probe.topics.vocabulary import settings_restored
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
@@ -31,6 +31,7 @@ def encode_texts(
     *,
     max_length: int | None = None,
     add_special_tokens: bool = True,
+    sources: Iterable[Hashable] | None = None,
 ) -> Iterator[Document]:
     """Documents with their words and special tokens, one for every text, by the model's own tokenizer.
 
@@ -41,6 +42,13 @@ def encode_texts(
         tokenizer: a Hugging Face tokenizer.
         max_length: longer texts are cut between two words at so many tokens, special ones included; None: kept whole.
         add_special_tokens: whether the tokenizer adds its special tokens, as in pretraining.
+        sources: for every text a label of what it is from, such as the title of an article that you have cut into
+            texts yourself; texts of one source are not independent, and intervals resample sources. None: every text
+            is a source of its own.
+
+    Raises:
+        TypeError: for what is no text.
+        ValueError: for a text that cannot be read, and where there are not as many labels as texts.
 
     Example:
         >>> tokenizer = tp.word_tokenizer(["the army's band"])
@@ -51,11 +59,14 @@ def encode_texts(
     """
     if isinstance(texts, str | bytes):
         raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
-    return _encoded(texts, Encoder(tokenizer, max_length, "cut", add_special_tokens))
+    keys = None if sources is None else source_keys(sources)
+    return _encoded(
+        of_sources(texts, keys, "texts"), Encoder(tokenizer, max_length, "cut", add_special_tokens)
+    )
 
 
-def _encoded(texts: Iterable[Any], encoder: "Encoder") -> Iterator[Document]:
-    for number, text in enumerate(texts):
+def _encoded(texts: Iterable[tuple[Any, int | None]], encoder: "Encoder") -> Iterator[Document]:
+    for number, (text, source) in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
         try:
@@ -72,7 +83,7 @@ def _encoded(texts: Iterable[Any], encoder: "Encoder") -> Iterator[Document]:
                 "its tokens lie in a text, and what they decode to is not this text. Leave it out, or use a fast "
                 "tokenizer"
             )
-        yield from documents
+        yield from documents if source is None else (replace(each, source=source) for each in documents)
 
 
 @dataclass(frozen=True)
