@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 import zoo
 from real_text import minilm_folder
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import topic_probe as tp
 from topic_probe.lens import capture
@@ -51,6 +53,24 @@ def test_a_real_checkpoint_is_described_with_its_tokenizer():
     assert "words of split tokens" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "template", "begins", "said"),
+    [
+        ("gpt2", "$A", False, "the first position is a sink; begin_token=True adds one"),
+        ("gpt2", "<s> $A", True, "yes"),
+        ("bert", "$A", False, "no"),
+    ],
+)
+def test_whether_a_text_begins_with_a_token_of_its_own_is_told(name, template, begins, said):
+    backend = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "Same": 2, "words": 3, "?": 4}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0)])
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?")
+    found = check_model(tp.open_model(zoo.make(name), tokenizer=tokenizer))
+    assert found.begin_token is begins
+    assert any("begins with" in line and line.endswith(said) for line in str(found).splitlines())
+
+
 def test_the_fused_kernel_is_used_where_the_attention_function_can_be_chosen():
     found = {
         name: check_model(tp.open_model(zoo.make(name), host="huggingface")) for name in ("gpt2", "mpnet")
@@ -60,8 +80,6 @@ def test_the_fused_kernel_is_used_where_the_attention_function_can_be_chosen():
 
 
 def test_a_model_without_attention_says_why_and_still_has_embeddings():
-    import transformers as hf
-
     config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     found = check_model(tp.open_model(hf.FNetModel(config)))
     assert not found.attention

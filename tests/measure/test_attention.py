@@ -19,7 +19,7 @@ import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure import attention, engine
 from topic_probe.measure.accumulators import DISTANCE_BINS, Null, Relations
-from topic_probe.measure.engine import Engine
+from topic_probe.measure.engine import FIRST, Engine
 from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.text.batches import token_batches
@@ -74,13 +74,13 @@ def topics():
     return tp.Topics.from_token_ids(TOPICS, vocabulary_size=VOCABULARY)
 
 
-def double_loop(pattern, asking, asked, *, causal, special, include_self=True, cross=False):
+def double_loop(pattern, asking, asked, *, causal, special, include_self=True, cross=False, first="sink"):
     """Sums [head, relation] and counts [relation] of one document, pair by pair from the definitions."""
     belongs = {word: {name for name, words in TOPICS.items() if word in words} for word in range(VOCABULARY)}
     sums, counts = np.zeros((len(pattern), 3)), np.zeros(3)
     for i, j in product(range(len(asking)), range(len(asked))):
         one, other = belongs[asking[i]], belongs[asked[j]]
-        hidden = causal and j > i
+        hidden = causal and (j > i or (first == "sink" and (i == 0 or j == 0)))
         if hidden or not one or not other or asking[i] in special or asked[j] in special:
             continue
         if i == j and not cross and not include_self:
@@ -109,13 +109,14 @@ def counts(contrast):
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize(("build", "causal"), [(bert, False), (distilbert, False), (gpt2, True)])
 @pytest.mark.parametrize("through", ["hooks", "rows"])
+@pytest.mark.parametrize("first", ["sink", "word"])
 def test_means_and_counts_equal_a_double_loop_over_hugging_face_attentions(
-    build, causal, through, include_self, topics
+    build, causal, through, include_self, first, topics
 ):
     documents, special = some_documents(), {2, 13}
     report = tp.measure_attention(
         build(), topics, documents, batch_size=4, special_ids=special, include_self=include_self, through=through,
-        n_resamples=0, n_permutations=0,
+        first_position=first, n_resamples=0, n_permutations=0,
     )  # fmt: skip
     sums = total = 0
     for document in documents:
@@ -128,6 +129,7 @@ def test_means_and_counts_equal_a_double_loop_over_hugging_face_attentions(
                 causal=causal,
                 special=special,
                 include_self=include_self,
+                first=first,
             )
             for layer in layers
         ]
@@ -333,6 +335,57 @@ def test_sinks_are_reported_and_taken_out():
     np.testing.assert_allclose(report.without_sinks.ratio, 2, rtol=1e-12)
 
 
+def test_the_first_position_of_a_causal_model_is_a_sink_whatever_stands_there(topics):
+    """Against rows of Hugging Face's own attention: what goes to position 0, and the rest scaled up to one."""
+    documents, special = [[5, 2, *document] for document in some_documents()], {2}
+    options = {"special_ids": special, "n_resamples": 0, "n_permutations": 0}
+    report = tp.measure_attention(gpt2(), topics, documents, **options)
+    mass, sums, total, labelled = [], 0, 0, set().union(*TOPICS.values())
+    for document in documents:
+        layers = output_attentions(gpt2(), document).attentions
+        pattern = torch.cat([layer[0] for layer in layers]).numpy()
+        sinks = [j for j, word in enumerate(document) if j == 0 or word in special]
+        rows = [i for i, word in enumerate(document) if i not in sinks and word in labelled]
+        mass += [pattern[:, i, sinks].sum(1) for i in rows]
+        left = pattern / (1 - pattern[:, :, sinks].sum(2, keepdims=True).clip(max=1 - 1e-9))
+        # Relative to what uniform attention leaves: one over the keys that are no sinks.
+        visible = np.array([i + 1 - sum(j <= i for j in sinks) for i in range(len(document))])
+        left *= (visible / np.arange(1, len(document) + 1))[:, None]
+        part, n = double_loop(left, document, document, causal=True, special=special)
+        sums, total = sums + part, total + n
+    np.testing.assert_allclose(report.sink_mass, np.mean(mass, 0), rtol=1e-9)
+    np.testing.assert_allclose(means(report.without_sinks), sums / total, rtol=1e-9)
+    assert report.provenance["left_out"][FIRST] == len(documents)
+    kept = tp.measure_attention(gpt2(), topics, documents, first_position="word", **options)
+    assert not kept.provenance["left_out"].get(FIRST)
+    assert f"{len(documents)} words at the first position were left out" in str(report)
+    assert "first position" not in str(kept)
+    assert (kept.sink_mass < report.sink_mass).all()
+    assert (report.provenance["options"]["first_position"], kept.provenance["options"]["first_position"]) == (
+        "sink",
+        "word",
+    )
+
+
+def test_a_word_that_begins_at_a_sink_is_no_word_of_several_tokens_either():
+    topics = tp.Topics(
+        names=("one", "two"),
+        vocabulary_size=VOCABULARY,
+        words=torch.tensor([5, 10, VOCABULARY, VOCABULARY + 1]),
+        membership=torch.tensor([[True, False], [False, True], [True, False], [True, False]]),
+        compounds=((40, 41), (40, 41, 42)),
+    )
+    # 40, 41, 42 at the beginning, and again behind it.
+    document = tp.Document(
+        torch.tensor([40, 41, 42, 5, 40, 41, 42, 10]), torch.tensor([0, 0, 0, 1, 2, 2, 2, 3])
+    )
+    options = {"level": "word", "n_resamples": 0, "n_permutations": 0}
+    heads = tp.measure_attention(gpt2(), topics, [document], **options).heads
+    assert (heads.n_same_word[0], heads.n_same_topic[0], heads.n_different_topic[0]) == (3, 1, 2)
+    heads = tp.measure_attention(gpt2(), topics, [document], first_position="word", **options).heads
+    assert (heads.n_same_word[0], heads.n_same_topic[0]) == (5, 2)
+
+
 def test_word_level_sums_over_the_pieces_attended_to_and_averages_over_those_that_attend():
     """Worked by hand: words A = (pieces 40, 41) and B = 5 share a topic, C = 10 does not; four tokens."""
     topics = tp.Topics(
@@ -440,7 +493,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
             membership=topics.group_topics[null.groups[:, number].long()],
         )
         report = tp.measure_attention(
-            model, permuted, documents, n_resamples=0, n_permutations=0, special_ids=()
+            model, permuted, documents, n_resamples=0, n_permutations=0, special_ids=(), first_position="word"
         )
         np.testing.assert_allclose(
             null.sums["null"][:, number], report.heads.same_topic * report.heads.n_same_topic, rtol=1e-5

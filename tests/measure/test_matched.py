@@ -107,6 +107,8 @@ def test_sums_by_class_are_those_of_a_double_loop_over_own_patterns(name):
                     continue  # the start token
                 if stack == "decoder" and j == 0:
                     continue
+                if name == "gpt2" and 0 in (i, j):
+                    continue  # where a causal model parks attention
                 code = int(codes[place[one], place[other]])
                 if code < 0:
                     continue

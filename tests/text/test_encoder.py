@@ -1,5 +1,6 @@
 """Texts become documents by the model's own tokenizer, and what is a word is read off the text."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tokenizer_kinds import BY_HAND, KINDS
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from topic_probe.text.batches import token_batches
+from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import source_key
 from topic_probe.text.encoder import encode_texts
 
@@ -386,3 +388,28 @@ def test_labels_that_name_nothing_are_refused(wordpiece):
     for n in (1, 3):
         with pytest.raises(ValueError, match=r"each of the texts needs a label that names its source"):
             list(encode_texts(["the army", "the band"], wordpiece, sources=range(n)))
+
+
+def test_a_begin_token_is_put_where_the_tokenizer_puts_none_and_nowhere_twice(wordpiece):
+    tokenizer = byte_level()
+    begin = tokenizer.bos_token_id
+    plain, begun = (
+        next(iter(encode_texts(["the frog"], tokenizer, begin_token=begin_token)))
+        for begin_token in (False, True)
+    )
+    assert begun.ids.tolist() == [begin, *plain.ids.tolist()]
+    assert begun.special.tolist() == [True] + [False] * len(plain)
+    assert begun.word_index.tolist() == [-1, *plain.word_index.tolist()]
+    # It has its place in what a document may hold, and every piece begins with it.
+    pieces = list(
+        Corpus.from_texts(["the f the f the f"]).documents(
+            tokenizer, max_length=3, long="chunk", begin_token=True
+        )
+    )
+    assert [piece.ids[0].item() for piece in pieces] == [begin] * 3
+    assert [len(piece) for piece in pieces] == [3, 3, 3]
+    wordpiece = copy.deepcopy(wordpiece)
+    wordpiece.bos_token = wordpiece.cls_token
+    assert next(iter(encode_texts(["the frog"], wordpiece, begin_token=True))).ids[:2].tolist() == [101, 1996]
+    with pytest.raises(ValueError, match="needs a tokenizer with a begin token"):
+        list(encode_texts(["the frog"], unigram(), begin_token=True))

@@ -63,6 +63,8 @@ class ModelCheck:
         tokenizer: Class of the tokenizer; None where there is none.
         word_numbers: Whether the tokenizer says which tokens form a word, which split words need.
         vocabulary_size: Rows of the word embedding table.
+        begin_token: Whether it begins a text with a special token; None without one, and where it
+            cannot be known. Where it does not, the first position of a causal model is a sink whatever stands there.
         tokenizer_size: Entries of the tokenizer; None without one.
         embedding_width: Width of the word embedding table.
         context_length: Tokens that it can take; None where nothing limits it.
@@ -86,6 +88,7 @@ class ModelCheck:
     fused: bool
     tokenizer: str | None
     word_numbers: bool
+    begin_token: bool | None
     vocabulary_size: int
     tokenizer_size: int | None
     embedding_width: int
@@ -129,6 +132,7 @@ class ModelCheck:
                 "tokenizer",
                 f"{tokenizer}{f', {self.tokenizer_size:,} entries' if self.tokenizer_size else ''}",
             ),
+            *([] if self.begin_token is None else [("begins with a token", self._begins())]),
             ("words of split tokens", "known" if self.word_numbers else "unknown: no word level"),
             ("word embeddings", sizes),
             ("context", "no limit" if self.context_length is None else f"{self.context_length:,} tokens"),
@@ -136,6 +140,13 @@ class ModelCheck:
             ("versions", ", ".join(f"{name} {own}" for name, own in self.versions.items())),
             ("tested with these", f"no: {', '.join(self.untested)}" if self.untested else "yes"),
         ]
+
+    def _begins(self) -> str:
+        """What stands at the first position, and what that means for a model that sees backwards only."""
+        if self.begin_token:
+            return "yes"
+        causal = any(stack.causal and stack.name == "self" for stack in self.stacks)
+        return "no: the first position is a sink; begin_token=True adds one" if causal else "no"
 
     def _stack(self, stack: Stack) -> str:
         heads = sorted(set(stack.heads))
@@ -191,6 +202,7 @@ def check_model(model: Any) -> ModelCheck:
         fused=view is not None and view.tap is not None,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         word_numbers=_has_word_numbers(tokenizer),
+        begin_token=_begins_with_token(tokenizer),
         vocabulary_size=table.shape[0],
         tokenizer_size=None if tokenizer is None else len(tokenizer),
         embedding_width=table.shape[1],
@@ -239,6 +251,18 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
         "row_error": float(torch.stack(row_errors).max()),
         "batch_error": float(torch.stack(batch_errors).max()),
     }
+
+
+def _begins_with_token(tokenizer: Any) -> bool | None:
+    from topic_probe.text.encoder import Encoder
+
+    if tokenizer is None:
+        return None
+    try:
+        before, _ = Encoder(tokenizer, None, "cut", add_special_tokens=True, begin_token=False).around
+    except ValueError:  # it does more than put tokens around a text
+        return None
+    return bool(before)
 
 
 def _has_word_numbers(tokenizer: Any) -> bool:

@@ -39,7 +39,7 @@ class Units:
         first: position of its first token; distances between units are counted from here.
         positions: the positions of all units, ascending within a unit.
         unit_of: the unit that every one of ``positions`` belongs to.
-        n_pieces: labelled tokens that are only pieces of words, and so no units.
+        left_out: labelled tokens that are no units, by reason.
     """
 
     entries: Int64[Tensor, " unit"]
@@ -47,7 +47,7 @@ class Units:
     first: Int64[Tensor, " unit"]
     positions: Int64[Tensor, " piece"]
     unit_of: Int64[Tensor, " piece"]
-    n_pieces: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_tokens(
@@ -55,10 +55,10 @@ class Units:
         entries: Int64[Tensor, " unit"],
         places: Int64[Tensor, " unit"],
         positions: Int64[Tensor, " unit"],
-        n_pieces: int = 0,
+        left_out: Mapping[str, int] | None = None,
     ) -> "Units":
         """Units of one token each."""
-        return cls(entries, places, positions, positions, torch.arange(len(positions)), n_pieces)
+        return cls(entries, places, positions, positions, torch.arange(len(positions)), left_out or {})
 
     def __len__(self) -> int:
         return len(self.entries)

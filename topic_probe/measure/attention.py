@@ -18,7 +18,7 @@ from topic_probe.measure.accumulators import (
     Relations,
     Sinks,
 )
-from topic_probe.measure.engine import Engine, source_limit
+from topic_probe.measure.engine import FIRST, Engine, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.runs import joined
@@ -51,8 +51,9 @@ class AttentionReport(Report, kind="attention"):
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
         overall_matched: the same, all heads pooled.
-        without_sinks: by head, after taking special tokens out of every row and renormalising it.
-        sink_mass: by head, the share of attention that goes to special tokens.
+        without_sinks: by head, after taking the sinks out of every row and renormalising it: special tokens and, in a
+            causal stack, the first position, to which models attend whatever stands there.
+        sink_mass: by head, the share of attention that goes to these.
         provenance: model, topics, options and everything left out.
     """
 
@@ -79,12 +80,15 @@ class AttentionReport(Report, kind="attention"):
         ratio = f"overall ratio {self.overall.ratio:.4g}"
         if self.overall.interval is not None and np.isfinite(self.overall.interval).all():
             ratio += f" [{self.overall.interval[0]:.4g}, {self.overall.interval[1]:.4g}]"
-        if np.isfinite(self.overall.effect_size):
-            ratio += f", effect size {self.overall.effect_size:.4g}"
         notes = [ratio, *super()._notes()]
         if n := self.provenance.get("without_words"):
             notes.append(
                 f"every token of {n} documents was taken as a word, because they came without their text"
+            )
+        if n := self.provenance["left_out"].get(FIRST):
+            notes.append(
+                f"{n} words at the first position were left out, because a causal model attends to it whatever stands "
+                "there; first_position='word' keeps them, begin_token=True puts a begin token there"
             )
         return notes
 

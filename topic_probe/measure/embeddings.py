@@ -12,7 +12,7 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Relations, Scores, Units
-from topic_probe.measure.engine import NO_WORD, PIECES, DocumentScores, Engine
+from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.patterns import padded_positions, units_of
@@ -288,7 +288,7 @@ class StateReader:
             codes = word_relations(words.places, words.places, self.topics).long()
             if not self.include_self:
                 codes.fill_diagonal_(NO_RELATION)
-            left_out = {NO_WORD: int(not len(words)), PIECES: words.n_pieces, NO_STATE: 0}
+            left_out = {NO_WORD: int(not len(words)), **words.left_out, NO_STATE: 0}
             scores = []
             for layer, states in enumerate(layers):
                 values, pairs, n_lost = state_scores(states[row, : len(words)], codes)

@@ -34,6 +34,7 @@ MAX_BROKEN_SHARE = 0.01
 
 NO_WORD = "documents without a word of any topic"
 PIECES = "pieces of split words"
+FIRST = "words at the first position, where a causal model parks attention"
 BROKEN = "documents with NaN or infinity in their attention"
 
 
@@ -117,7 +118,12 @@ class Engine:
         share = documents if processes.size == 1 else share_of(documents, processes, view.facts.pad_id)
         checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
-            facts = {**facts, **reading.facts, "topics": topics.fingerprint, **model_facts(view.model)}
+            facts = {
+                **facts,
+                **self._read_as(reading),
+                "topics": topics.fingerprint,
+                **model_facts(view.model),
+            }
             processes.check_equal(facts)
             if run.checkpoint is not None:
                 checkpoint = Checkpoint(run, facts, share, processes)
@@ -138,6 +144,13 @@ class Engine:
                 "half precision: load the model in float32"
             )
         return self.progress
+
+    def _read_as(self, reading: Reading) -> dict[str, Any]:
+        """The options of reading that decide about this model's sums."""
+        options = reading.facts
+        if not self.reader.view.is_causal:  # what stands first is nothing special
+            return {name: value for name, value in options.items() if name != "first_position"}
+        return options
 
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
@@ -168,6 +181,7 @@ class Engine:
             pad_id=known.pad_id,
             vocabulary_size=known.vocabulary_size,
             special_ids=reading.special_ids or (),
+            first_is_sink=self.reader.view.is_causal and reading.first_position == "sink",
             keep=keep,
             counts=counts,
         )

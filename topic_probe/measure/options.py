@@ -13,6 +13,7 @@ from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
+FirstPosition = Literal["sink", "word"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Reading:
         "ids of special tokens, which have no topic and are the sinks of attention; by default what the model's "
         "tokenizer or configuration names",
     ] = None
+    first_position: Annotated[
+        FirstPosition,
+        'what stands at the beginning of a document to a causal model: "sink" is no word but one of the sinks of '
+        'attention, because models attend to it whatever stands there; "word" takes it as any other position',
+    ] = "sink"
     groups: Annotated[
         Literal["source", "document"] | Iterable[Hashable],
         'what intervals resample: "source" takes the pieces of one text or article together, "document" takes every '

@@ -15,7 +15,7 @@ from topic_probe.contrast import NO_RELATION, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES, Site
 from topic_probe.measure.accumulators import Rows, Scores, Units, relative_to_uniform
-from topic_probe.measure.engine import BROKEN, NO_WORD, PIECES, DocumentScores
+from topic_probe.measure.engine import BROKEN, FIRST, NO_WORD, PIECES, DocumentScores
 from topic_probe.measure.options import Patterns
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
@@ -30,7 +30,7 @@ Sides = Mapping[str, list[Units]]
 
 
 def units_of(batch: TokenBatch, topics: Topics, *, level: Level = "token") -> list[Units]:
-    """The units of every document of a batch. Special tokens are none, and neither are pieces of words.
+    """The units of every document of a batch. Sinks of attention are none, and neither are pieces of words.
 
     Raises:
         ValueError: for word level and a document whose text nobody saw.
@@ -43,15 +43,22 @@ def units_of(batch: TokenBatch, topics: Topics, *, level: Level = "token") -> li
     # Entries beyond the vocabulary are words of several tokens; a padded table may use such ids for something else.
     places = topics.places(batch.ids)
     has_topic = (places >= 0) & (batch.ids < topics.vocabulary_size) & batch.mask & ~batch.special
+    chosen = has_topic & batch.whole & ~batch.sinks
     units = []
-    for ids, row, of_topic, is_word in zip(batch.ids, places, has_topic, batch.whole, strict=True):
-        positions = (of_topic & is_word).nonzero().flatten()
-        n_pieces = int((of_topic & ~is_word).sum())
-        units.append(Units.of_tokens(ids[positions], row[positions], positions, n_pieces))
+    for number, of_topic in enumerate(has_topic):
+        positions = chosen[number].nonzero().flatten()
+        left_out = {
+            PIECES: int((of_topic & ~batch.whole[number]).sum()),
+            FIRST: int((of_topic & batch.whole[number] & batch.sinks[number]).sum()),
+        }
+        words = batch.ids[number, positions], places[number, positions]
+        units.append(Units.of_tokens(*words, positions, left_out))
     if level == "word" and topics.compounds:
         n_single = len(topics.words) - len(topics.compounds)  # compounds are the last of the words
         known = {pieces: n_single + number for number, pieces in enumerate(topics.compounds)}
-        rows = zip(units, batch.ids, batch.word_index, strict=True)
+        # What a sink leaves over of the word that begins there is no word.
+        at_sink = batch.sinks[:, :1] & (batch.word_index == batch.word_index[:, :1])
+        rows = zip(units, batch.ids, batch.word_index.masked_fill(at_sink, -1), strict=True)
         return [_with_compounds(*row, topics, known) for row in rows]
     return units
 
@@ -83,7 +90,7 @@ def _with_compounds(
         torch.tensor([first for first, _, _ in words], dtype=torch.int64),
         torch.tensor([position for position, _ in pieces], dtype=torch.int64),
         torch.tensor([unit for _, unit in pieces], dtype=torch.int64),
-        tokens.n_pieces,
+        tokens.left_out,
     )
 
 
@@ -97,6 +104,7 @@ def one_later(batch: TokenBatch) -> TokenBatch:
         batch,
         ids=later(batch.ids, -1),
         special=later(batch.special, True),
+        sinks=later(batch.sinks, True),
         word_index=later(batch.word_index, -1),
         whole=later(batch.whole, False),
     )
@@ -167,16 +175,16 @@ class PatternReader:
         """
         padded = {side: padded_positions(documents) for side, documents in units.items()}
         inputs = self.view.inputs(batch.ids, batch.mask)
-        special = {"source": batch.special.to(inputs.ids.device)}
+        sinks = {"source": batch.sinks.to(inputs.ids.device)}
         if "target" in units:
-            special["target"] = one_later(batch).special.to(inputs.ids.device)
+            sinks["target"] = one_later(batch).sinks.to(inputs.ids.device)
         blocks: dict[int, Block] = {}
 
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
             site = self.view.sites[number]
             query, key = SIDES[site.stack]
             real, columns = padded[query][1].to(rows.device), padded[key][0].to(rows.device)
-            blocks[number] = self._block(rows, visible, real, columns, special[key], site)
+            blocks[number] = self._block(rows, visible, real, columns, sinks[key], site)
 
         if any(len(document) for document in units["source"]):
             positions = {side: index for side, (index, _) in padded.items()}
@@ -189,7 +197,7 @@ class PatternReader:
         visible: Bool[Tensor, "batch row key"],
         real: Bool[Tensor, "batch row"],
         columns: Int64[Tensor, "batch column"],
-        special: Bool[Tensor, "batch key"],
+        sinks: Bool[Tensor, "batch key"],
         site: Site,
     ) -> Block:
         tolerance = _ROW_TOLERANCE.get(rows.dtype, 5e-2)
@@ -204,12 +212,12 @@ class PatternReader:
                 "If hooks on the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
             )
         at = columns[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
-        mass = rows.flatten(1, 2) @ special[:, :, None].to(rows.dtype)
+        mass = rows.flatten(1, 2) @ sinks[:, :, None].to(rows.dtype)
         return Block(
             patterns=rows.gather(3, at).cpu(),
             visible=visible.gather(2, at[:, 0]).cpu(),
             n_visible=visible.sum(-1).to("cpu", torch.float64),
-            n_visible_sinks=(visible & special[:, None, :]).sum(-1).to("cpu", torch.float64),
+            n_visible_sinks=(visible & sinks[:, None, :]).sum(-1).to("cpu", torch.float64),
             sink_mass=mass.view(total.shape).to("cpu", torch.float64),
             broken=(~finite).any(-1).any(-1).cpu(),
         )
@@ -219,7 +227,7 @@ class PatternReader:
         broken = {row for block in blocks for row in block.broken.nonzero().flatten().tolist()}
         for row, source in enumerate(batch.sources.tolist()):
             words = units["source"][row]
-            left_out = {PIECES: words.n_pieces, NO_WORD: int(not len(words)), BROKEN: int(row in broken)}
+            left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(row in broken)}
             if row in broken:
                 yield DocumentScores((), left_out)
                 continue

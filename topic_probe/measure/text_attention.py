@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
+from topic_probe.contrast import NO_RELATION, Contrast, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
-from topic_probe.measure.options import Patterns
+from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
@@ -46,7 +46,7 @@ class Tokens:
     Attributes:
         words: The text of every token.
         topics: The topics of every token; none for special tokens, pieces of split words and words without a topic.
-        special: Which are special tokens.
+        special: Which are special tokens, or another sink of attention.
         continues: Which continue the word of the token before.
     """
 
@@ -125,8 +125,8 @@ def read_text_attention(
     stack: Stack | None = None,
     max_tokens: int = 128,
     max_heads: int = 6,
-    by: Ranking = "evidence",
     include_self: bool = True,
+    first_position: FirstPosition = "sink",
     tokenizer: Any = None,
     check_rows: bool = True,
 ) -> TextAttention:
@@ -151,8 +151,14 @@ def read_text_attention(
             pad_id=view.facts.pad_id,
             vocabulary_size=view.facts.vocabulary_size,
             special_ids=view.facts.special_ids,
+            first_is_sink=(first_is_sink := view.is_causal and first_position == "sink"),
         )
     )
+    if first_is_sink and not bool(batch.special[0, 0]):
+        notes.append(
+            "The first position is a sink of attention to a causal model, whatever stands there, and counts as no "
+            "word; first_position=“word” lets it count."
+        )
     by_relation = Relations()
     engine = Engine(reader, [by_relation])
     engine.add(batch)
@@ -160,7 +166,7 @@ def read_text_attention(
         raise ValueError(f"the model {_NOT_FINITE}")
     measured = by_relation.by_source.total().contrast(index=reader.index)
     measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
-    chosen, why = _choose_heads(measured, layer, heads, max_heads, by)
+    chosen, why = _choose_heads(measured, layer, heads, max_heads)
     names = SIDES[shown]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
     (queries, query_places), (keys, key_places) = (side[name] for name in names)
@@ -250,11 +256,7 @@ def _is_whole_input(given: Any) -> bool:
 
 
 def _choose_heads(
-    measured: Contrast,
-    layer: int | None,
-    heads: Iterable[HeadName] | HeadName | None,
-    max_heads: int,
-    by: Ranking,
+    measured: Contrast, layer: int | None, heads: Iterable[HeadName] | HeadName | None, max_heads: int
 ) -> tuple[list[int], list[str]]:
     """Where the wanted heads are among those measured, and why these where nobody named them."""
     index = measured.index or {}
@@ -270,16 +272,15 @@ def _choose_heads(
         return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
     within = [at for (number, _), at in place.items() if layer in (None, number)]
     where = "all layers" if layer is None else f"layer {layer}"
-    order = measured[within].order(by).tolist()
-    # Heads without a number come last.
-    places = [*order, *(at for at in range(len(within)) if at not in order)]
-    chosen, why = [within[at] for at in places[:max_heads]], []
-    number = "effect size" if by == "evidence" else by.replace("_", " ")
-    if not order:
-        why = [f"Shown are the first {len(chosen)} heads of {where}: no {number} is defined on this text."]
+    ratios = measured.ratio[within]
+    # Heads without a ratio come last.
+    order = np.argsort(-np.nan_to_num(ratios, nan=-np.inf), kind="stable")[:max_heads]
+    chosen, why = [within[at] for at in order], []
+    if not np.isfinite(ratios).any():
+        why = [f"Shown are the first {len(chosen)} heads of {where}: no ratio is defined on this text."]
     elif len(chosen) < len(within):
         why = [
-            f"Shown are the {len(chosen)} heads with the highest {number} on this text, of {len(within)} in {where}; "
+            f"Shown are the {len(chosen)} heads with the highest ratio on this text, of {len(within)} in {where}; "
             "heads= chooses others."
         ]
     return chosen, why
@@ -329,7 +330,7 @@ def _tokens(
     """The tokens of a side, and where those that count there stand in the words of the topics; -1 for others."""
     batch = one_later(batch) if name == "target" else batch
     [units] = units_of(batch, topics)
-    ids, special, words = batch.ids[0], batch.special[0], batch.word_index[0]
+    ids, special, words = batch.ids[0], batch.sinks[0], batch.word_index[0]
     if name == "target":
         ids = ids.clone()
         ids[0] = view.decoder_start

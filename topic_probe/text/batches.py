@@ -24,6 +24,8 @@ class TokenBatch:
         mask: True on real tokens.
         keys: a content hash for every document.
         special: True on special tokens.
+        sinks: True where a model parks attention whatever stands there: on special tokens and, where it was asked for,
+            on first positions. No word is there.
         word_index: the word that each token lies in, -1 for none; where nobody saw the text, every token is one.
         whole: True on tokens that are a whole word.
         sources: a hash of where each document was cut from.
@@ -34,6 +36,7 @@ class TokenBatch:
     mask: Bool[Tensor, "batch position"]
     keys: Int64[Tensor, " batch"]
     special: Bool[Tensor, "batch position"]
+    sinks: Bool[Tensor, "batch position"]
     word_index: Int64[Tensor, "batch position"]
     whole: Bool[Tensor, "batch position"]
     sources: Int64[Tensor, " batch"]
@@ -54,6 +57,7 @@ class TokenBatch:
             self.mask[rows, :width],
             self.keys[rows],
             self.special[rows, :width],
+            self.sinks[rows, :width],
             self.word_index[rows, :width],
             self.whole[rows, :width],
             self.sources[rows],
@@ -70,6 +74,7 @@ def token_batches(
     pad_id: int | None = None,
     vocabulary_size: int | None = None,
     special_ids: Collection[int] = (),
+    first_is_sink: bool = False,
     keep: Callable[[Document], bool] | None = None,
     counts: Counts | None = None,
 ) -> Iterator[TokenBatch]:
@@ -89,6 +94,7 @@ def token_batches(
             0 and there is no such check.
         vocabulary_size: ids from here on are refused; None: not checked.
         special_ids: ids that are special tokens wherever they stand.
+        first_is_sink: whether the first position of every document is a sink, as it is to a causal model.
         keep: documents (or pieces of documents) for which this is False take no place in a batch; the caller counts
             them. None: all are kept.
         counts: counts what was read and left out.
@@ -106,20 +112,21 @@ def token_batches(
         read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, counts, special_ids
     )
     specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
-    return _batches(pieces if keep is None else filter(keep, pieces), batch_size, pad_id or 0, specials)
+    kept = pieces if keep is None else filter(keep, pieces)
+    return _batches(kept, batch_size, pad_id or 0, specials, first_is_sink)
 
 
 def _batches(
-    documents: Iterable[Document], batch_size: int, pad_id: int, specials: Tensor
+    documents: Iterable[Document], batch_size: int, pad_id: int, specials: Tensor, first_is_sink: bool
 ) -> Iterator[TokenBatch]:
     stream = iter(documents)
     while group := list(islice(stream, batch_size * BATCHES_PER_SORT)):
         group.sort(key=len, reverse=True)
         for start in range(0, len(group), batch_size):
-            yield _pad(group[start : start + batch_size], pad_id, specials)
+            yield _pad(group[start : start + batch_size], pad_id, specials, first_is_sink)
 
 
-def _pad(documents: Sequence[Document], pad_id: int, specials: Tensor) -> TokenBatch:
+def _pad(documents: Sequence[Document], pad_id: int, specials: Tensor, first_is_sink: bool) -> TokenBatch:
     shape = (len(documents), max(len(document) for document in documents))
     ids = torch.full(shape, pad_id, dtype=torch.int64)
     word_index = torch.full(shape, -1, dtype=torch.int64)
@@ -135,11 +142,14 @@ def _pad(documents: Sequence[Document], pad_id: int, specials: Tensor) -> TokenB
         )
         whole[row, :length] = True if document.whole is None else document.whole
     special = (special | torch.isin(ids, specials)) & mask
+    sinks = special.clone()
+    sinks[:, 0] |= first_is_sink
     return TokenBatch(
         ids,
         mask,
         keys=torch.tensor([document.key for document in documents]),
         special=special,
+        sinks=sinks,
         word_index=word_index.masked_fill(special, -1),
         whole=whole & ~special,
         sources=torch.tensor([document.origin for document in documents]),

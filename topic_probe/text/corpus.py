@@ -190,6 +190,7 @@ class Corpus:
         long: Long = "cut",
         min_length: int = 1,
         add_special_tokens: bool = True,
+        begin_token: bool = False,
         cache: str | os.PathLike[str] | None = None,
         progress: bool = False,
     ) -> "DocumentStream":
@@ -203,6 +204,8 @@ class Corpus:
                 own special tokens.
             min_length: Documents of fewer tokens, special ones not counted, are left out.
             add_special_tokens: Whether the tokenizer adds its special tokens, as in pretraining.
+            begin_token: Whether to put the tokenizer's begin token before a document where the tokenizer itself does
+                not, for a model that was trained with one.
             cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
                 tokenizer and options. To know the texts they are read once more (not for a pinned hub data set).
             progress: Whether to show a progress bar.
@@ -218,7 +221,11 @@ class Corpus:
             [CLS] the band [SEP]
         """
         return DocumentStream(
-            self, tokenizer, max_length, long, min_length, add_special_tokens, cache, progress
+            self,
+            Encoder(tokenizer, max_length, long, add_special_tokens, begin_token),
+            min_length,
+            cache,
+            progress,
         )
 
     def shard(self, index: int, n_shards: int) -> "Corpus":
@@ -287,21 +294,17 @@ class DocumentStream:
     def __init__(
         self,
         corpus: Corpus,
-        tokenizer: Any,
-        max_length: int | None,
-        long: Long,
+        encoder: Encoder,
         min_length: int,
-        add_special_tokens: bool,
         cache: str | os.PathLike[str] | None,
         progress: bool,
     ) -> None:
-        if long not in ("cut", "chunk"):
-            raise ValueError(f"long must be 'cut' or 'chunk', got {long!r}")
+        if encoder.long not in ("cut", "chunk"):
+            raise ValueError(f"long must be 'cut' or 'chunk', got {encoder.long!r}")
         if min_length < 1:
             raise ValueError(f"min_length must be at least 1, got {min_length}")
-        self.corpus, self.tokenizer = corpus, tokenizer
-        self._encoder = Encoder(tokenizer, max_length, long, add_special_tokens)
-        self._min_length = min_length
+        self.corpus, self.tokenizer = corpus, encoder.tokenizer
+        self._encoder, self._min_length = encoder, min_length
         self._cache, self._progress = cache, progress
         self._identity: str | None = None
         self._last: Progress | None = None
@@ -345,6 +348,8 @@ class DocumentStream:
             "long": encoder.long,
             "min_length": self._min_length,
             "add_special_tokens": encoder.add_special_tokens,
+            # Only where it says something, so that caches of before are found again.
+            **({"begin_token": True} if encoder.begin_token else {}),
         }
 
     def __repr__(self) -> str:

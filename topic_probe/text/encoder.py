@@ -31,6 +31,7 @@ def encode_texts(
     *,
     max_length: int | None = None,
     add_special_tokens: bool = True,
+    begin_token: bool = False,
     sources: Iterable[Hashable] | None = None,
 ) -> Iterator[Document]:
     """Documents with their words and special tokens, one for every text, by the model's own tokenizer.
@@ -42,6 +43,8 @@ def encode_texts(
         tokenizer: a Hugging Face tokenizer.
         max_length: longer texts are cut between two words at so many tokens, special ones included; None: kept whole.
         add_special_tokens: whether the tokenizer adds its special tokens, as in pretraining.
+        begin_token: whether to put the tokenizer's begin token before a text where the tokenizer itself does not, for
+            a model that was trained with one. `check_model` says what a tokenizer does.
         sources: for every text a label of what it is from, such as the title of an article that you have cut into
             texts yourself; texts of one source are not independent, and intervals resample sources. None: every text
             is a source of its own.
@@ -61,7 +64,8 @@ def encode_texts(
         raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
     keys = None if sources is None else source_keys(sources)
     return _encoded(
-        of_sources(texts, keys, "texts"), Encoder(tokenizer, max_length, "cut", add_special_tokens)
+        of_sources(texts, keys, "texts"),
+        Encoder(tokenizer, max_length, "cut", add_special_tokens, begin_token),
     )
 
 
@@ -94,6 +98,7 @@ class Encoder:
     max_length: int | None
     long: Long
     add_special_tokens: bool
+    begin_token: bool
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length <= self.n_around:
@@ -105,7 +110,7 @@ class Encoder:
     @property
     def n_around(self) -> int:
         """Special tokens that are put around every text."""
-        return sum(map(len, self._around))
+        return sum(map(len, self.around))
 
     def encode(self, texts: Sequence[str], counts: Counts) -> Iterator[list[Document] | None]:
         """The documents of each text (one, or with "chunk" its pieces); None where tokens and text do not meet."""
@@ -129,7 +134,7 @@ class Encoder:
     def _document(
         self, text: str, ids: Int64[np.ndarray, " token"], spans: Int64[np.ndarray, "token 2"]
     ) -> Document:
-        before, after = self._around
+        before, after = self.around
         around = (len(before), len(after))
         words = torch.from_numpy(words_of_tokens(text, spans))
         special = torch.isin(torch.from_numpy(ids), self._special_ids)
@@ -153,10 +158,22 @@ class Encoder:
         return blank
 
     @cached_property
-    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The special tokens that the tokenizer puts before and after a text."""
-        if not self.add_special_tokens:
-            return (), ()
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that are put before and after a text."""
+        before, after = self._added if self.add_special_tokens else ((), ())
+        begin = getattr(self.tokenizer, "bos_token_id", None)
+        if not self.begin_token or begin in before:
+            return before, after
+        if begin is None:
+            raise ValueError(
+                f"begin_token=True needs a tokenizer with a begin token (bos_token); {type(self.tokenizer).__name__} "
+                "has none: leave it out"
+            )
+        return (begin, *before), after
+
+    @cached_property
+    def _added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokenizer puts before and after a text by itself."""
         with settings_restored(self.tokenizer):
             plain, whole = (
                 self.tokenizer("a", add_special_tokens=add, truncation=False, padding=False)["input_ids"]
