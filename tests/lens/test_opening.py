@@ -543,7 +543,7 @@ def test_a_model_whose_forward_fails_on_plain_tokens_still_opens_and_the_failure
 )
 def test_attention_in_windows_or_pools_that_is_no_pattern_over_pairs_is_refused(model_class, config):
     hooked = opening.open_model(model_class(config()).eval())
-    with pytest.raises(ValueError, match=r"queries and .* keys for 7 tokens"):
+    with pytest.raises(ValueError, match=r"queries and .* keys for \d+ tokens"):
         capture.view(hooked)
 
 

@@ -4,6 +4,7 @@ Every test builds the failing situation for real, shows that it fails on the gen
 healthy on the other), and then that this package refuses it or reads the true numbers all the same.
 """
 
+import copy
 import re
 import warnings
 from contextlib import contextmanager
@@ -567,3 +568,120 @@ def test_padding_stays_dark_in_the_eyes_of_the_trial_where_padded_rows_are_not_a
     assert sites.check_pattern(site, pattern, inputs, whose="a model")
     pattern[1, 0, 2, 6] = 1e-6
     assert not sites.check_pattern(site, pattern, inputs, whose="a model")
+
+
+# 14. A model changes itself when it runs.
+
+
+def block_sparse(kind, attention_type="block_sparse"):
+    """BigBird's attention in blocks of four tokens, which turns itself into full attention up to 28 tokens."""
+    import transformers as hf
+
+    shared = {
+        "vocab_size": zoo.VOCABULARY,
+        "max_position_embeddings": 128,
+        "block_size": 4,
+        "num_random_blocks": 1,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if kind == "bigbird":
+            config = hf.BigBirdConfig(
+                **shared, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37,
+                attention_type=attention_type, pad_token_id=0,
+            )  # fmt: skip
+            return hf.BigBirdForMaskedLM(config).eval()
+        config = hf.BigBirdPegasusConfig(
+            **shared, d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
+            decoder_attention_heads=4, encoder_ffn_dim=37, decoder_ffn_dim=37, attention_type=attention_type,
+        )  # fmt: skip
+        return hf.BigBirdPegasusForConditionalGeneration(config).eval()
+
+
+def everything(model):
+    """Modules, tensors and settings of a model, to be compared with those of later."""
+    modules = dict(model.named_modules())
+    plain = {
+        name: {key: repr(value) for key, value in vars(module).items() if isinstance(value, str | int | list)}
+        for name, module in modules.items()
+    }
+    return {name: id(module) for name, module in modules.items()}, plain, model.config.to_dict()
+
+
+@pytest.mark.parametrize("kind", ["bigbird", "pegasus"])
+def test_sparse_attention_that_short_texts_turn_off_is_refused_and_the_model_stays_sparse(kind):
+    model = block_sparse(kind)
+    long = torch.arange(60)[None] % 90 + 5
+    options = {"decoder_input_ids": long[:, :7]} if kind == "pegasus" else {}
+    with torch.no_grad():
+        before = model(long, **options).logits
+        twin = copy.deepcopy(model)
+        twin(long[:, :10], **options)
+        assert (
+            twin(long, **options).logits - before
+        ).abs().max() > 1e-4  # the failure: it is another model now
+    kept = everything(model)
+    hooked = tp.open_model(model)
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    sentence = (
+        r"puts other modules in the place of its own when a text is as short as \d+ tokens .*original_full'"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        tp.measure_attention(hooked, topics, [list(range(5, 15))], n_permutations=0)
+    inputs = sites.Inputs(long[:, :10], torch.ones(1, 10, dtype=torch.bool), *(
+        (long[:, :7], torch.ones(1, 7, dtype=torch.bool)) if kind == "pegasus" else ()
+    ))  # fmt: skip
+    capture.hidden_states(hooked, inputs, lambda *_: None)
+    hooked(long[:, :10], torch.ones(1, 10), **options)
+    with torch.no_grad():
+        assert torch.equal(model(long, **options).logits, before)
+    assert everything(model) == kept
+
+
+@pytest.mark.parametrize("kind", ["bigbird", "pegasus"])
+def test_sparse_attention_is_read_once_it_is_full(kind):
+    model = block_sparse(kind, "original_full")
+    assert_true_patterns(capture.view(tp.open_model(model)), model)
+
+
+class Counting(torch.nn.Module):
+    """A layer that counts its passes in a buffer, or in a weight, and leaves something on itself."""
+
+    def __init__(self, layer, where):
+        super().__init__()
+        self.layer, self.seen = layer, []
+        if where == "buffer":
+            self.register_buffer("count", torch.zeros(1))
+        else:
+            self.count = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, *given, **options):
+        with torch.no_grad():
+            self.count += 1
+        self.seen.append(1)
+        self.latest = given
+        return self.layer(*given, **options)
+
+
+@pytest.mark.parametrize("where", ["buffer", "weight"])
+def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names(where):
+    model = zoo.make("bert-headless")
+    model.encoder.layer[1].intermediate = counting = Counting(model.encoder.layer[1].intermediate, where)
+    hooked = tp.open_model(model, host="huggingface")
+    with pytest.raises(
+        ValueError, match=r"writes on its own tensors .*\(encoder\.layer\.1\.intermediate\.count\)"
+    ):
+        capture.view(hooked)
+    assert counting.seen == []
+    assert "latest" not in vars(counting)
+    assert where == "weight" or counting.count == 0
+
+
+def test_a_trial_goes_beyond_the_window_of_a_model_where_that_takes_moments():
+    assert capture.view(tp.open_model(zoo.make("modernbert"))).host.trial_inputs().ids.shape[1] == 15
+    assert capture.view(tp.open_model(zoo.make("bert"))).host.trial_inputs().ids.shape[1] == 7
+    windows = {6: 13, 60: 64, 4096: 7}
+    for window, length in windows.items():  # its table of positions ends at 64
+        model = zoo.make("gemma2")
+        model.config.sliding_window = window
+        assert huggingface.trial_inputs(model).ids.shape[1] == length

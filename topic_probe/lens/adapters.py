@@ -27,6 +27,7 @@ from topic_probe.lens.huggingface import (
     Probe,
     arguments,
     attention_implementation,
+    context_length,
     probe,
     returned_patterns,
     run,
@@ -142,20 +143,7 @@ class _AroundHuggingFace(Adapter):
 
     def context_length(self) -> int | None:
         """As its configuration says."""
-        limit = getattr(self.config, "max_position_embeddings", None)
-        # T5 has n_positions, too, but no limit.
-        if limit is None and not hasattr(self.config, "relative_attention_num_buckets"):
-            limit = getattr(self.config, "n_positions", None)
-        if limit is None or limit < 1:
-            return None
-        # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
-        tables = [
-            module for name, module in self.inside.named_modules() if name.endswith("position_embeddings")
-        ]
-        unused = [
-            table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None
-        ]
-        return int(limit) - max(unused, default=0)
+        return context_length(self.inside)
 
     def embedding_in_residual(
         self, table: Float[Tensor, "vocabulary d_embed"]
@@ -357,7 +345,8 @@ def _host_class() -> type[nn.Module]:
             self.points = [hook_points.HookPoint() for _ in self.probe.sites]
             for site, point in zip(self.probe.sites, self.points, strict=True):
                 _plant(self, site.hook_name, point)
-            self.setup()
+            with without_traces(model):  # it writes names on every module
+                self.setup()
 
         @property
         def cfg(self) -> Any:
@@ -382,10 +371,13 @@ def _host_class() -> type[nn.Module]:
             """
             model = self.original_model if head else trunk(self.original_model)
             options |= {"input_ids": input_ids, "attention_mask": attention_mask}
+            if not self.probe.sites:  # its attention cannot be read, and nothing is done to it
+                with without_traces(model):
+                    return model(**options)
             if self.probe.through == "calls":
                 calls = CallCounter(self.probe.modules)
                 to_hooks = Listener(pattern=lambda module, pattern: self.points[calls.next(module)](pattern))
-                with attention_implementation(self.original_model, EAGER, to_hooks):
+                with attention_implementation(self.original_model, EAGER, to_hooks), without_traces(model):
                     return model(**options)
             options |= {"output_attentions": True, "return_dict": True}
             with attention_implementation(self.original_model, "eager"), without_traces(model):

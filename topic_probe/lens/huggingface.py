@@ -27,7 +27,16 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from topic_probe.lens.sites import SIDES, TRIAL_TARGET, Inputs, Site, check_pattern, looks_ahead, some_tokens
+from topic_probe.lens.sites import (
+    SIDES,
+    TRIAL_LENGTH,
+    TRIAL_TARGET,
+    Inputs,
+    Site,
+    check_pattern,
+    looks_ahead,
+    some_tokens,
+)
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
@@ -210,26 +219,55 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def without_traces(model: nn.Module) -> Iterator[None]:
-    """Takes off again what a forward pass leaves on a model.
+def without_traces(model: nn.Module) -> Iterator[list[str]]:
+    """Takes off again what a forward pass leaves on a model; names the modules that it put in the place of others.
 
     A Hugging Face model that is asked for its patterns or states puts hooks on its layers to collect them, and marks
-    itself as hooked, for good.
+    itself as hooked; BigBird turns into a model of full attention on a short text; tables of positions grow: all for
+    good. Every attribute of modules and configurations is what it was afterwards, and so is what is in its containers.
     """
-    before = [(module, set(module._forward_hooks), set(vars(module))) for module in model.modules()]
+    owners = dict(model.named_modules())
+    before = [(owner, _attributes(owner)) for owner in (*owners.values(), *configs(model))]
+    replaced: list[str] = []
     try:
-        yield
+        yield replaced
     finally:
-        for module, hooks, names in before:
-            for key in set(module._forward_hooks) - hooks:
-                for kept in (
-                    module._forward_hooks,
-                    module._forward_hooks_with_kwargs,
-                    module._forward_hooks_always_called,
-                ):
-                    kept.pop(key, None)
-            for name in set(vars(module)) - names:
-                delattr(module, name)
+        replaced += [
+            f"{name}.{part}" if name else part
+            for name, owner in owners.items()
+            for part, module in owner._modules.items()
+            if module is not None and owners.get(f"{name}.{part}" if name else part, module) is not module
+        ]
+        for owner, attributes in before:
+            _put_back(vars(owner), *attributes)
+
+
+_Attributes = tuple[dict[str, Any], dict[str, Any]]
+
+
+def _attributes(owner: Any) -> _Attributes:
+    """The attributes of a module or configuration, and what is in those of them that hold others."""
+    own = dict(vars(owner))
+    return own, {name: held.copy() for name, held in own.items() if isinstance(held, dict | list | set)}
+
+
+def _put_back(now: dict[str, Any], own: dict[str, Any], content: dict[str, Any]) -> None:
+    for name in now.keys() - own.keys():
+        del now[name]
+    for name, value in own.items():
+        if now.get(name) is not value:
+            now[name] = value
+    for name, held in content.items():
+        if not _same_things(own[name], held):
+            own[name].clear()
+            (own[name].extend if isinstance(held, list) else own[name].update)(held)
+
+
+def _same_things(one: Any, other: Any) -> bool:
+    """Whether two containers hold the same things, without asking these whether they are equal."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(one[key] is value for key, value in other.items())
+    return list(map(id, one)) == list(map(id, other))
 
 
 def takes_decoder_ids(model: nn.Module) -> bool:
@@ -267,6 +305,53 @@ def run(model: nn.Module, inputs: Inputs, **options: Any) -> Any:
     """One forward pass of a Hugging Face model, which leaves nothing on it."""
     with without_traces(model):
         return model(**arguments(model, inputs), **options)
+
+
+def run_as_it_is(model: nn.Module, inputs: Inputs) -> Any:
+    """The answer of a model that nothing was done to; it comes back as it was.
+
+    Raises:
+        ValueError: where the model changes itself as it runs, so that what it computes depends on what it has read.
+    """
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    before = [_writes(tensor) for _, tensor in tensors]
+    with without_traces(model) as replaced:
+        answer = model(**arguments(model, inputs))
+    written = [pair for pair, writes in zip(tensors, before, strict=True) if _writes(pair[1]) != writes]
+    for name, tensor in written:
+        if name in kept:
+            tensor.copy_(kept[name])
+    if replaced or written:
+        raise ValueError(_changes_itself(model, inputs, replaced, [name for name, _ in written]))
+    return answer
+
+
+def _writes(weight: Tensor) -> int:
+    """How often a tensor was written on; tensors made for inference do not count it."""
+    return 0 if weight.is_inference() else weight._version
+
+
+def _changes_itself(model: nn.Module, inputs: Inputs, replaced: list[str], written: list[str]) -> str:
+    name = type(model).__name__
+    if written:
+        return (
+            f"{name} writes on its own tensors when it runs ({_some(written)}), so that no two passes are of the "
+            "same model; measure a copy in which it does not"
+        )
+    cure = "give it a configuration with which it does not"
+    if hasattr(getattr(model, "config", None), "attention_type"):
+        cure = (
+            "load it with attention_type='original_full', which is one pattern over all pairs at every length"
+        )
+    return (
+        f"{name} puts other modules in the place of its own when a text is as short as {inputs.ids.shape[1]} tokens "
+        f"({_some(replaced)}), so that what it computes depends on the length of texts: {cure}"
+    )
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 class CallCounter:
@@ -347,13 +432,46 @@ class Probe:
 
 
 def trial_inputs(model: nn.Module) -> Inputs:
-    """The tokens of the trial run."""
+    """The tokens of the trial run: more of them than a window, chunk or block of the model holds, up to a limit."""
     table = model.get_input_embeddings().weight  # type: ignore[operator]
-    inputs = some_tokens(table.shape[0], table.device)
+    limit = context_length(model)
+    length = _reach(model) + TRIAL_LENGTH
+    inputs = some_tokens(table.shape[0], table.device, length if limit is None else min(length, limit))
     if not takes_decoder_ids(trunk(model)):
         return inputs
-    target = slice(0, TRIAL_TARGET)
+    target = slice(0, TRIAL_TARGET - TRIAL_LENGTH)
     return Inputs(inputs.ids, inputs.mask, inputs.ids[:, target].clone(), inputs.mask[:, target].clone())
+
+
+# A trial on more tokens than this would no longer be a matter of moments.
+_LONGEST_TRIAL = 256
+
+
+def _reach(model: nn.Module) -> int:
+    """The widest window, chunk or block that configurations speak of and a trial can go beyond; 0 without one."""
+    named = [
+        value for config in configs(model) for name, value in vars(config).items() if _WINDOW.search(name)
+    ]
+    sizes = chain.from_iterable(value if isinstance(value, list | tuple) else [value] for value in named)
+    return max((size for size in sizes if type(size) is int and 0 < size < _LONGEST_TRIAL), default=0)
+
+
+_WINDOW = re.compile("window|chunk|block_size|local_attention|local_radius")
+
+
+def context_length(model: nn.Module) -> int | None:
+    """How many tokens a model can take, as its configuration says; None where nothing limits it."""
+    config = getattr(model, "config", None)
+    limit = getattr(config, "max_position_embeddings", None)
+    # T5 has n_positions, too, but no limit.
+    if limit is None and not hasattr(config, "relative_attention_num_buckets"):
+        limit = getattr(config, "n_positions", None)
+    if limit is None or limit < 1:
+        return None
+    # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
+    tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+    unused = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
+    return int(limit) - max(unused, default=0)
 
 
 Calls = list[tuple[nn.Module, Tensor]]
@@ -385,6 +503,7 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bo
         calls.append((module, pattern.detach()))
         return pattern
 
+    run_as_it_is(base, inputs)
     with attention_implementation(model, EAGER, Listener(pattern=keep)):
         run(base, inputs)
     returned: list[Any] = []

@@ -88,15 +88,16 @@ def looks_ahead(pattern: Float[Tensor, "batch head query key"]) -> bool:
     return bool((pattern.triu(1) > 0).any())
 
 
-# Two documents of different length, and a decoder of another length than the encoder: enough to see padding, and
-# to tell the three kinds of attention apart by their shapes alone.
-_TRIAL_LENGTH, _TRIAL_SHORTER, TRIAL_TARGET = 7, 4, 5
+TRIAL_LENGTH, TRIAL_TARGET = 7, 5
+"""Tokens of a trial: two documents of different length, and a decoder of another length than the encoder, are enough to
+see padding, and to tell the three kinds of attention apart by their shapes alone."""
+_SHORTER_BY = 3
 
 
-def some_tokens(vocabulary: int, device: torch.device) -> Inputs:
+def some_tokens(vocabulary: int, device: torch.device, length: int = TRIAL_LENGTH) -> Inputs:
     """Two documents of different length."""
-    numbers = torch.arange(2 * _TRIAL_LENGTH, device=device)
+    numbers = torch.arange(2 * length, device=device)
     ids = numbers.reshape(2, -1) % max(vocabulary - 4, 1) + min(3, vocabulary - 1)
     mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[1, _TRIAL_SHORTER:] = False
+    mask[1, -_SHORTER_BY:] = False
     return Inputs(ids, mask)
