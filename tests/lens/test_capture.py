@@ -176,24 +176,6 @@ def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(
             assert torch.equal(visible, zoo.visible(name, site.stack, site.layer, inputs))
 
 
-def test_offsets_are_seen_in_a_pattern_even_where_single_pairs_underflow():
-    causal = torch.ones(2, 5, 5).tril()
-    causal[:, 4, 2] = 0
-    assert capture.seen_offsets(causal) == (-4, 0)
-    window = torch.ones(6, 6).tril(1).triu(-2)[None]
-    window[0, 3, 1] = 0
-    assert capture.seen_offsets(window) == (-2, 1)
-    assert capture.seen_offsets(torch.zeros(1, 3, 3)) == (0, 0)
-
-
-def test_keys_within_offsets_are_visible_where_they_are_real():
-    keys = torch.tensor([[True, True, True, True, False]])
-    shown = capture.visible_by_offset(torch.tensor([[0, 3]]), keys, (-1.0, 2.0))
-    assert shown.int().tolist() == [[[1, 1, 1, 0, 0], [0, 0, 1, 1, 0]]]
-    everything = capture.visible_by_offset(torch.tensor([[3]]), keys, (-torch.inf, torch.inf))
-    assert everything.int().tolist() == [[[1, 1, 1, 1, 0]]]
-
-
 def test_a_decoder_reads_the_document_behind_its_start_token():
     model = zoo.make("bart")
     model.config.decoder_start_token_id = 9

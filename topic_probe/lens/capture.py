@@ -6,7 +6,7 @@ a model by running it on a few tokens, and refuses what it cannot read correctly
 the hosts are caught. What such a trial showed is remembered until something changes that it depends on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from topic_probe.lens.huggingface import (
     same_pattern,
 )
 from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern, looks_ahead
+from topic_probe.lens.visibility import SeenPairs
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 
@@ -87,7 +88,7 @@ class View(Trial):
     host: Adapter
     has_decoder: bool
     facts: "Facts"
-    _widest_offsets: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False)
+    _seen: SeenPairs = field(default_factory=SeenPairs, repr=False)
 
     @property
     def is_causal(self) -> bool:
@@ -155,37 +156,54 @@ class View(Trial):
                 )
 
     def _through_hooks(self, inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader) -> None:
-        def read_rows(number: int, pattern: Tensor) -> None:
-            site = self.sites[number]
+        unclear = self._read_patterns(range(len(self.sites)), inputs, rows, read)
+        if unclear:
+            self._look_at_one_word(unclear, inputs)
+            self._read_patterns(unclear, inputs, rows, read)
+
+    def _read_patterns(
+        self, numbers: Sequence[int], inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader
+    ) -> list[int]:
+        """Reads the rows of some sites; gives the sites that it did not read, because their mask is not clear yet."""
+        unclear = []
+
+        def read_rows(place: int, pattern: Tensor) -> None:
+            site = self.sites[number := numbers[place]]
             index = rows[SIDES[site.stack][0]].to(pattern.device)
-            offsets = self._offsets(number, pattern, inputs)
-            visible = visible_by_offset(index, inputs.masks(site)[1], offsets)
+            if site.stack == "cross":
+                visible = inputs.masks(site)[1][:, None, :].expand(-1, index.shape[1], -1)
+            elif self._seen.look(number, _longest_document(pattern, inputs.masks(site)[0])):
+                visible = self._seen.visible(number, index, inputs.masks(site)[1])
+            else:
+                unclear.append(number)
+                return
             # Document by document, whole rows are copied; one gather of them all would look up every single number.
             chosen = [
                 document.index_select(1, wanted) for document, wanted in zip(pattern, index, strict=True)
             ]
             read(number, torch.stack(chosen), visible)
 
-        with_patterns(self.model, self.sites, inputs, read_rows)
+        with_patterns(self.model, tuple(self.sites[number] for number in numbers), inputs, read_rows)
+        return unclear
 
-    def _offsets(self, number: int, pattern: Tensor, inputs: Inputs) -> tuple[float, float]:
-        """Which offsets a site sees, found out in the longest document so far.
+    def _look_at_one_word(self, numbers: Sequence[int], inputs: Inputs) -> None:
+        """Looks at the masks of some sites in one document as long as the longest, of one and the same word."""
+        ids = self.host.trial_inputs().ids[:1, :1].expand(1, inputs.ids.shape[1])
+        with without_hooks(self.model):
+            with_patterns(
+                self.model,
+                tuple(self.sites[number] for number in numbers),
+                self.inputs(ids, torch.ones_like(ids, dtype=torch.bool)),
+                lambda place, pattern: self._seen.look(numbers[place], pattern[0], one_word=True),
+            )
 
-        From the pattern itself, because what a configuration says of causality can be wrong.
-        """
-        site = self.sites[number]
-        if site.stack == "cross":
-            return -torch.inf, torch.inf
-        lengths = inputs.masks(site)[0].sum(1)
-        length = int(lengths.max())
-        longest, low, high = self._widest_offsets.get(number, (0, 0, 0))
-        if length > longest:
-            lowest, highest = seen_offsets(pattern[int(lengths.argmax()), :, :length, :length])
-            longest, low, high = length, min(low, lowest), max(high, highest)
-            self._widest_offsets[number] = longest, low, high
-        # What reaches to the edge of the longest document has no limit that anyone has seen.
-        unlimited = low == 1 - longest, high == longest - 1
-        return -torch.inf if unlimited[0] else float(low), torch.inf if unlimited[1] else float(high)
+
+def _longest_document(
+    pattern: Float[Tensor, "batch head query key"], real: Bool[Tensor, "batch query"]
+) -> Float[Tensor, "head position position"]:
+    lengths = real.sum(1)
+    length = int(lengths.max())
+    return pattern[int(lengths.argmax()), :, :length, :length]
 
 
 def view(model: Any, topics: Topics | None = None) -> View:
@@ -211,26 +229,8 @@ def view(model: Any, topics: Topics | None = None) -> View:
     return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder, facts=known)
 
 
-def visible_by_offset(
-    index: Int64[Tensor, "batch row"], keys: Bool[Tensor, "batch key"], offsets: tuple[float, float]
-) -> Bool[Tensor, "batch row key"]:
-    """Which real keys lie within a site's offsets of the queries at ``index``."""
-    offset = torch.arange(keys.shape[1], device=index.device) - index[:, :, None]
-    return (offset >= offsets[0]) & (offset <= offsets[1]) & keys[:, None, :]
-
-
-def seen_offsets(pattern: Float[Tensor, "head query key"]) -> tuple[int, int]:
-    """Lowest and highest offset of a key from its query that any head attends to.
-
-    One pair may underflow to exactly zero in every head; a whole diagonal of pairs does so only where a mask forbids.
-    """
-    position = torch.arange(pattern.shape[-1], device=pattern.device)
-    used = (position - position[:, None])[(pattern > 0).any(0)]
-    return (int(used.min()), int(used.max())) if used.numel() else (0, 0)
-
-
 def with_patterns(
-    model: Any, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], None]
+    model: Any, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], object]
 ) -> None:
     """Runs a hooked model and hands every site's pattern to ``read``; the hooks are gone afterwards.
 

@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -24,7 +25,6 @@ from itertools import chain, pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor, nn
 
 from topic_probe.lens.sites import (
@@ -37,6 +37,7 @@ from topic_probe.lens.sites import (
     looks_ahead,
     some_tokens,
 )
+from topic_probe.lens.visibility import visible_keys
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
@@ -125,14 +126,6 @@ def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, column]."""
     wide = table.expand(len(index), *table.shape[1:])
     return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
-
-
-def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bool[Tensor, "batch query key"]:
-    """True where the mask of an attention call lets a query see a key (a mask for each head is not supported)."""
-    if mask is None:
-        return torch.ones(batch, queries, keys, dtype=torch.bool)
-    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return allowed[:, 0].expand(batch, queries, -1)[..., :keys]
 
 
 @cache
@@ -226,20 +219,20 @@ def without_traces(model: nn.Module) -> Iterator[list[str]]:
     itself as hooked; BigBird turns into a model of full attention on a short text; tables of positions grow: all for
     good. Every attribute of modules and configurations is what it was afterwards, and so is what is in its containers.
     """
-    owners = dict(model.named_modules())
-    before = [(owner, _attributes(owner)) for owner in (*owners.values(), *configs(model))]
+    before = [(name, module, *_attributes(module)) for name, module in model.named_modules()]
+    settings = [(config, *_attributes(config)) for config in configs(model)]
     replaced: list[str] = []
     try:
         yield replaced
     finally:
-        replaced += [
-            f"{name}.{part}" if name else part
-            for name, owner in owners.items()
-            for part, module in owner._modules.items()
-            if module is not None and owners.get(f"{name}.{part}" if name else part, module) is not module
-        ]
-        for owner, attributes in before:
-            _put_back(vars(owner), *attributes)
+        for name, module, own, held in before:
+            now, parts = module._modules, held.get("_modules", {})
+            if any(now.get(part) is not its for part, its in parts.items()):
+                changed = (part for part, its in parts.items() if now.get(part) is not its)
+                replaced += [f"{name}.{part}" if name else part for part in changed]
+            _put_back(vars(module), own, held)
+        for config, own, held in settings:
+            _put_back(vars(config), own, held)
 
 
 _Attributes = tuple[dict[str, Any], dict[str, Any]]
@@ -248,17 +241,21 @@ _Attributes = tuple[dict[str, Any], dict[str, Any]]
 def _attributes(owner: Any) -> _Attributes:
     """The attributes of a module or configuration, and what is in those of them that hold others."""
     own = dict(vars(owner))
-    return own, {name: held.copy() for name, held in own.items() if isinstance(held, dict | list | set)}
+    return own, {name: held.copy() for name, held in own.items() if type(held) in _CONTAINERS}
+
+
+_CONTAINERS = (dict, list, set, OrderedDict)
 
 
 def _put_back(now: dict[str, Any], own: dict[str, Any], content: dict[str, Any]) -> None:
-    for name in now.keys() - own.keys():
-        del now[name]
+    if len(now) != len(own):
+        for name in now.keys() - own.keys():
+            del now[name]
     for name, value in own.items():
         if now.get(name) is not value:
             now[name] = value
     for name, held in content.items():
-        if not _same_things(own[name], held):
+        if (held or own[name]) and not _same_things(own[name], held):
             own[name].clear()
             (own[name].extend if isinstance(held, list) else own[name].update)(held)
 
@@ -574,13 +571,16 @@ def same_pattern(pattern: Tensor, reference: Tensor, inputs: Inputs) -> bool:
 def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
     if not getattr(model, "_supports_sdpa", False):
         return False
-    beside: Calls = []
+    beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(
-        module: nn.Module, rows_at: Callable[[Tensor], Tensor], mask: object, shape: tuple[int, int]
+        module: nn.Module,
+        rows_at: Callable[[Tensor], Tensor],
+        mask: Tensor | None,
+        shape: tuple[int, int],
     ) -> None:
         every = torch.arange(shape[0], device=next(module.parameters()).device).expand(2, -1)
-        beside.append((module, rows_at(every).detach()))
+        beside.append((module, rows_at(every).detach(), visible_keys(mask, 2, *shape)))
 
     try:
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=keep)):
@@ -589,9 +589,17 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
         # Some layers need what the fused kernel cannot do (a cap on the scores, say) and refuse: eager then.
         return False
     return len(beside) == len(eager) and all(
-        module is called and same_pattern(rows, pattern, inputs)
-        for (called, pattern), (module, rows) in zip(eager, beside, strict=True)
+        module is called and same_pattern(rows, pattern, inputs) and _shows(visible, pattern, inputs)
+        for (called, pattern), (module, rows, visible) in zip(eager, beside, strict=True)
     )
+
+
+def _shows(visible: Tensor, pattern: Tensor, inputs: Inputs) -> bool:
+    """Whether the mask of a call is what a pattern shows; a model may mask by itself, whatever it is handed."""
+    real = inputs.mask if pattern.shape[2] == inputs.mask.shape[1] else inputs.side("target")[1]
+    shown = pattern.transpose(1, 2)[real]
+    same = torch.equal((shown > 0).any(1), visible.to(shown.device)[real])
+    return same or not bool(torch.isfinite(shown).all())
 
 
 def returned_patterns(base: nn.Module, answer: Any) -> list[Tensor]:
