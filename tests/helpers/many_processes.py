@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from real_text import minilm_folder
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.measure import runs
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -80,39 +78,101 @@ def endless(*, fails: bool) -> Iterator[list[int]]:
     yield from islice(cycle(documents(40)), 20_000)
 
 
+def attention(ids: Any, **options: Any) -> Any:
+    return tp.measure_attention(
+        model(), topics(), ids, **{"batch_size": 1, "n_permutations": 20, "distributed": True, **options}
+    )
+
+
+def sent_signal(number: int) -> Iterator[list[int]]:
+    """Documents in the midst of which this process gets a signal."""
+    yield from documents(30)
+    os.kill(os.getpid(), number)
+    yield from islice(cycle(documents(40)), 20_000)
+
+
 def failing(rank: int) -> dict[str, Callable[[], Any]]:
-    """Calls of which that of process 1 fails, or that wait for a process which does something else."""
+    """Calls of which that of the last process fails, or does something else."""
     ids = list(documents(60))
     ids[41] = [VOCABULARY + 7]  # in the share of process 1
+    last = rank == int(os.environ.get("WORLD_SIZE", "1")) - 1
     return {
-        "bad id": lambda: tp.measure_attention(model(), topics(), ids, distributed=True),
-        "endless": lambda: tp.measure_attention(
-            model(), topics(), endless(fails=rank == 1), batch_size=1, distributed=True
+        "bad id": lambda: attention(ids),
+        "endless": lambda: attention(endless(fails=last)),
+        "killed at work": lambda: attention(sent_signal(signal.SIGKILL) if last else endless(fails=False)),
+        "stopped": lambda: attention(
+            sent_signal(signal.SIGSTOP) if last else endless(fails=False), patience=3.0
         ),
-        "absent": lambda: absent(rank),
+        "by itself": lambda: by_itself() if last else attention(documents(40), patience=3.0),
+        "in a group of the user's": lambda: in_a_group(last),
     }
 
 
-def absent(rank: int) -> None:
-    """Process 1 joins, and then does something else for longer than the others wait."""
-    runs._WAITING = timedelta(seconds=2)
-    with runs.joined(True) as joined:
-        if rank == 1:
-            sleep(6)
-            os._exit(1)
-        joined.gather("here")
+def by_itself() -> None:
+    """Measures alone, and has still something to do when others have given it up."""
+    attention(documents(40), distributed=False)
+    sleep(10)
 
 
-def not_fitting(rank: int) -> dict[str, Callable[[], Any]]:
-    """Calls that are wrong in every process."""
+def in_a_group(last: bool) -> None:
+    torch.distributed.init_process_group("gloo")
+    attention(documents(4))
+    by_itself() if last else attention(documents(40), patience=3.0)
+
+
+def slowly(ids: list[list[int]], seconds: float) -> Iterator[list[int]]:
+    """Documents that come after a while."""
+    yield from ids[:20]
+    sleep(seconds)
+    yield from ids[20:]
+
+
+def texts_of_files(folder: Path, *, backwards: bool) -> Any:
+    """A corpus of so many files that processes share out whole ones."""
+    paths = [folder / f"{number}.txt" for number, _ in enumerate(TEXTS)]
+    for path, text in zip(paths, TEXTS, strict=True):
+        path.write_text(text)
+    return of_corpus(tp.Corpus.from_files(paths[::-1] if backwards else paths))
+
+
+def of_corpus(corpus: Any, distributed: bool = True) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
+    return tp.measure_attention(
+        model(30_522), text_topics(), corpus.documents(tokenizer), distributed=distributed
+    )
+
+
+def not_fitting(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:
+    """Calls that do not fit to those of the other process, and some that do after all."""
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     share = tp.Corpus.from_texts(TEXTS).shard(2, 3).documents(tokenizer)
+    many, own = documents(301), folder / str(rank)
+    own.mkdir(exist_ok=True)
+    swapped, exchanged = [*many[:-2], many[-1], many[-2]], [*many[:-1], [5, 6]]
     return {
         "topics": lambda: tp.measure_attention(
             model(), topics() if rank else other_topics(), documents(60), distributed=True
         ),
         "share": lambda: tp.measure_attention(model(30_522), text_topics(), share, distributed=True),
+        "shuffled": lambda: attention(documents(301, seed=rank)),
+        "shorter list": lambda: attention(many[: 100 if rank else 301]),
+        "shorter": lambda: attention(iter(many[: 100 if rank else 301])),
+        "other order": lambda: attention(iter(swapped if rank else many)),
+        "other document": lambda: attention(iter(exchanged if rank else many)),
+        "interrupted": lambda: attention(interrupted(many) if rank else iter(many)).provenance["options"],
+        "texts": lambda: of_corpus(tp.Corpus.from_texts(TEXTS[::-1] if rank else TEXTS)),
+        "later texts": lambda: of_corpus(tp.Corpus.from_texts([*TEXTS, *(TEXTS[:2][:: -1 if rank else 1])])),
+        "files": lambda: texts_of_files(own, backwards=rank == 1),
+        "same files": lambda: texts_of_files(own, backwards=False).provenance["processes"],
+        "caught": lambda: attention(endless(fails=rank == 1)),
+        "slow": lambda: attention(slowly(many, 4.0 * rank), patience=1.5).provenance["processes"],
     }
+
+
+def interrupted(ids: list[list[int]]) -> Iterator[list[int]]:
+    """Documents in the midst of which somebody presses Ctrl-C."""
+    yield from ids[:100]
+    raise KeyboardInterrupt
 
 
 def in_each_process(folder: Path) -> None:
@@ -121,11 +181,14 @@ def in_each_process(folder: Path) -> None:
     for name, measure in CASES.items():
         measure(distributed=True).save(folder / f"{name} {rank}")
     told = {}
-    for name, measure in not_fitting(rank).items():
+    kept = []  # as a notebook keeps the last error, with all that it holds
+    for name, measure in not_fitting(rank, folder).items():
+        start = monotonic()
         try:
-            measure()
+            told[name] = measure(), 0.0
         except Exception as error:
-            told[name] = f"{type(error).__name__}: {error}", 0.0
+            kept.append(error)
+            told[name] = f"{type(error).__name__}: {error}", monotonic() - start
     checkpoint = folder / "checkpoint"
     first = CASES["attention"](distributed=True, checkpoint=checkpoint)
     again = CASES["attention"](distributed=True, checkpoint=checkpoint)
@@ -148,9 +211,42 @@ def killed(folder: Path) -> None:
     )
 
 
+def left_alone(folder: Path) -> None:
+    """What processes that nobody watches over say when the last one of them fails, in a file for each of them.
+
+    They are forked, all at once, because it takes seconds to import what they need.
+    """
+    sizes = {name: 3 if name == "killed at work" else 2 for name in failing(0) if name != "endless"}
+    children: dict[str, list[int]] = {name: [] for name in sizes}
+    # Below the ports that systems give to whoever asks for any.
+    for port, (name, size) in enumerate(sizes.items(), 20_000 + 5 * (os.getpid() % 2_000)):
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for rank in range(size):
+            if (child := os.fork()) == 0:
+                os.environ |= {**place, "WORLD_SIZE": str(size), "RANK": str(rank)}
+                os.dup2(os.open(folder / f"{name} {rank}", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+                fails(name)
+            children[name].append(child)
+    for *others, last in children.values():
+        for child in others:
+            os.waitpid(child, 0)
+        os.kill(last, signal.SIGKILL)  # it may have something else to do
+        os.waitpid(last, 0)
+
+
+def fails(name: str) -> None:
+    """Ends this process after the call of this name, as a program would."""
+    torch.set_num_threads(1)
+    try:
+        failing(int(os.environ["RANK"]))[name]()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    os._exit(1)
+
+
 if __name__ == "__main__":
     name, place = sys.argv[1], Path(sys.argv[2])
-    if name in (programs := {"in each process": in_each_process, "killed": killed}):
+    if name in (programs := {"in each process": in_each_process, "killed": killed, "left alone": left_alone}):
         programs[name](place)
     else:
         failing(int(os.environ["RANK"]))[name]()

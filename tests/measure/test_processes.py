@@ -2,7 +2,7 @@
 
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 import threading
@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import topic_probe as tp
-from topic_probe.measure import runs
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.engine import Engine, share_of
+from topic_probe.measure.engine import Engine
+from topic_probe.measure.processes import Processes
+from topic_probe.measure.shares import share_of
 from topic_probe.text.documents import Counts, Document
 
 PROGRAM = Path(many_processes.__file__)
@@ -92,14 +93,48 @@ def test_what_does_not_fit_together_is_an_error_in_every_process(told):
         assert "was given share 2 of 3 of the corpus" in seen["share"][0]
 
 
-@pytest.mark.slow
-def test_a_process_that_fails_leaves_no_other_one_with_a_result_or_waiting(tmp_path):
-    """Nobody ends the other process here; it is told by the connection that breaks off."""
-    first, second = started_alone("bad id", tmp_path)
-    assert "ValueError: document 20 holds the token id 57, but the model knows 0..49" in second
-    assert (
-        "OtherProcessError: there is no result, because not all of the 2 processes have come so far" in first
-    )
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("shuffled", "process 1 measures something else than process 0; they differ in first documents"),
+        ("shorter list", "they differ in number of documents"),
+        (
+            "shorter",
+            r"documents of process 1 are not those of process 0 \(process 1 was given 100 documents in place of",
+        ),
+        ("other order", r"\(process 1 was given the same 301 documents in another order\)"),
+        ("other document", r"\(process 1 was given other documents, though as many \(301\)\)"),
+        ("texts", "they differ in texts"),
+        ("later texts", r"\(process 1 was given the same 11 documents in another order\)"),
+        ("files", "they differ in texts"),
+    ],
+)
+def test_processes_that_were_given_different_documents_have_no_result(case, words, told):
+    for seen in told:
+        assert seen[case][0].startswith("ValueError: ")
+        assert re.search(words, seen[case][0])
+
+
+def test_processes_may_have_their_files_in_different_folders(told):
+    assert [seen["same files"][0] for seen in told] == [2, 2]
+
+
+def test_documents_of_an_interrupted_process_are_not_compared(told):
+    for seen in told:
+        assert seen["interrupted"][0]["stopped"].startswith("process 1 interrupted after ")
+
+
+def test_a_process_hears_at_once_of_another_ones_error_that_was_caught(told):
+    first, second = (seen["caught"] for seen in told)
+    assert second[0] == "OSError: the disk is gone"
+    failed = "OtherProcessError: there is no result, because process 1 failed: OSError: the disk is gone"
+    assert first[0] == failed
+    assert first[1] < 10
+
+
+def test_a_process_that_is_slow_is_waited_for(told):
+    """It took 4 seconds for its documents, and the other one was told to have 1.5 seconds of patience."""
+    assert [seen["slow"][0] for seen in told] == [2, 2]
 
 
 @pytest.mark.slow
@@ -119,27 +154,36 @@ def test_torchrun_ends_a_process_with_hours_of_work_left_when_another_one_fails(
 
 
 @pytest.mark.slow
-def test_a_process_that_never_comes_is_named_within_a_bounded_time(tmp_path):
-    [first, _] = started_alone("absent", tmp_path)
-    assert "have come so far: Ranks 1 failed to come in time" in first
-
-
-def started_alone(case, folder):
-    """What two processes that nobody watches over say on stderr."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), case, str(folder)],
-            env={**os.environ, **place, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    return [process.communicate(timeout=120)[1] for process in running]
+def test_a_process_that_is_gone_is_named_within_a_bounded_time(tmp_path):
+    """Nobody watches over these processes and ends the others."""
+    subprocess.run(
+        [sys.executable, str(PROGRAM), "left alone", str(tmp_path)],
+        check=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    said = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    absent = (
+        "process 1 has not come within 3 seconds: every process must make this call with distributed=True"
+    )
+    words = {
+        "bad id 0": "process 1 failed: ValueError: document 20 holds the token id 57, but the model knows 0..49",
+        "killed at work 0": "process 2 has ended without a word: it was killed, or its own error says why",
+        "killed at work 1": "process 2 has ended without a word: it was killed, or its own error says why",
+        "stopped 0": "process 1 has given no sign of life for 3 seconds",
+        "by itself 0": absent,
+        "in a group of the user's 0": absent,
+    }
+    for name, why in words.items():
+        assert f"OtherProcessError: there is no result, because {why}" in said.pop(name)
+    assert said.keys() == {
+        "bad id 1",
+        "killed at work 2",
+        "stopped 1",
+        "by itself 1",
+        "in a group of the user's 1",
+    }
+    assert not any("OtherProcessError" in words for words in said.values())
 
 
 def test_a_checkpoint_of_two_processes_is_taken_up_by_two_and_by_no_other_number(told, two_processes):
@@ -163,7 +207,7 @@ def test_one_process_of_torchrun_measures_alone(monkeypatch):
     assert many_processes.CASES["attention"](distributed=True) == many_processes.CASES["attention"]()
 
 
-class Threads(runs.Processes):
+class Threads(Processes):
     """Processes played by threads, which meet at a barrier."""
 
     def __init__(self, index, size, table, barrier):
@@ -258,8 +302,7 @@ def test_no_documents_in_any_process_add_up_to_none():
 def test_shares_of_plain_documents_are_uneven_and_lose_none(n):
     ids = [[number + 1, 2] for number in range(n)]
     shares = [
-        [document.ids.tolist() for document in share_of(ids, runs.Processes(index, 3), None)]
-        for index in range(3)
+        [document.ids.tolist() for document in share_of(ids, Processes(index, 3), None)] for index in range(3)
     ]
     assert sorted(chain(*shares)) == ids
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -268,7 +311,7 @@ def test_shares_of_plain_documents_are_uneven_and_lose_none(n):
 def test_a_share_that_the_user_made_is_taken_as_it_is():
     corpus = tp.Corpus.from_texts(many_processes.TEXTS)
     tokenizer = many_processes.stream().tokenizer
-    second = runs.Processes(1, 2)
+    second = Processes(1, 2)
     own = corpus.shard(1, 2).documents(tokenizer)
     assert share_of(own, second, None) is own
     shared = share_of(corpus.documents(tokenizer), second, None)

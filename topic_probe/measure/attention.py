@@ -21,7 +21,7 @@ from topic_probe.measure.accumulators import (
 from topic_probe.measure.engine import FIRST, Engine, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
-from topic_probe.measure.runs import joined
+from topic_probe.measure.processes import joined
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
@@ -129,7 +129,7 @@ def measure_attention(
         ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
             checkpoint of another measurement.
         OSError: where the checkpoint cannot be written.
-        RuntimeError: where another process failed, or ``distributed`` finds no processes.
+        RuntimeError: where another process failed, did not come, or was gone, or ``distributed`` finds no processes.
 
     Example:
         >>> import torch
@@ -142,7 +142,7 @@ def measure_attention(
     """
     from topic_probe.lens.opening import open_model
 
-    with joined(run.distributed) as processes:
+    with joined(run.distributed, run.patience) as processes:
         view = capture.view(open_model(model), topics)
         reading = reading.of(view.facts)
         reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)

@@ -16,7 +16,7 @@ from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.patterns import padded_positions, units_of
-from topic_probe.measure.runs import Processes, joined
+from topic_probe.measure.processes import Processes, joined
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
@@ -122,7 +122,7 @@ def measure_embeddings(
     Raises:
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
             measurement.
-        RuntimeError: where another process failed, or ``distributed`` finds no processes.
+        RuntimeError: where another process failed, did not come, or was gone, or ``distributed`` finds no processes.
 
     Example:
         >>> import torch
@@ -135,7 +135,7 @@ def measure_embeddings(
     """
     from topic_probe.lens.opening import open_model
 
-    with joined(run.distributed and documents is not None) as processes:
+    with joined(run.distributed and documents is not None, run.patience) as processes:
         model = open_model(model)
         known = capture.facts(model, topics)
         excluded = sorted({int(id_) for id_ in exclude})

@@ -7,7 +7,6 @@ and scores its documents one after the other; every accumulator adds what it wan
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import islice
 from operator import add, length_hint
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +16,9 @@ from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
 from topic_probe.measure.options import Reading, Run
-from topic_probe.measure.runs import Checkpoint, Processes, model_facts
+from topic_probe.measure.processes import Processes
+from topic_probe.measure.runs import Checkpoint, model_facts
+from topic_probe.measure.shares import check_same_documents, share_of
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Document, of_sources, read_documents
@@ -115,7 +116,7 @@ class Engine:
         """
         view, topics = self.reader.view, self.reader.topics
         documents = in_groups(documents, reading.groups, view.facts.pad_id)
-        share = documents if processes.size == 1 else share_of(documents, processes, view.facts.pad_id)
+        share = share_of(documents, processes, view.facts.pad_id)
         checkpoint = None
         if run.checkpoint is not None or processes.size > 1:
             facts = {
@@ -124,17 +125,19 @@ class Engine:
                 "topics": topics.fingerprint,
                 **model_facts(view.model),
             }
-            processes.check_equal(facts)
+            if processes.size > 1:
+                processes.check_equal({**facts, **share.outline()})
             if run.checkpoint is not None:
                 checkpoint = Checkpoint(run, facts, share, processes)
         if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
             shown = run.progress and processes.index == 0
             keep = self._has_word if only_labelled else None
-            self._add_all(share, reading, keep, checkpoint, shown=shown)
+            self._add_all(share, reading, keep, checkpoint, processes, shown=shown)
             self.progress.corpus = getattr(share, "provenance", None)
             if checkpoint is not None and self.progress.stopped is None:
                 checkpoint.finish(self.sums, self.progress)
         if processes.size > 1:
+            check_same_documents(share, processes, read=self.progress.stopped is None)
             self._add_up(processes)
         broken = self.progress.left_out[BROKEN]
         seen = self.progress.measured + broken
@@ -165,6 +168,7 @@ class Engine:
         reading: Reading,
         keep: Callable[[Document], bool] | None,
         checkpoint: Checkpoint | None,
+        processes: Processes,
         *,
         shown: bool,
     ) -> None:
@@ -190,6 +194,7 @@ class Engine:
         with tqdm(unit=" documents", disable=not shown) as bar:
             try:
                 for batch in batches:
+                    processes.check()
                     if checkpoint is None:
                         self.add(batch)
                     elif checkpoint.lacks(batch):
@@ -252,25 +257,6 @@ def in_groups(documents: Any, groups: Any, pad_id: int | None) -> Any:
         )
     named = of_sources(read_documents(documents, pad_id=pad_id), groups, "documents")
     return (replace(document, source=source) for document, source in named)
-
-
-def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
-    """What one process measures of the documents that all of them were given: every n-th one.
-
-    A stream of a corpus is shared out by the corpus, which can hand out whole files. One whose corpus was split before
-    is taken as the share of this process.
-    """
-    if not isinstance(documents, DocumentStream):
-        return islice(read_documents(documents, pad_id=pad_id), processes.index, None, processes.size)
-    corpus = documents.corpus
-    if corpus.n_shards == 1:
-        return documents.shard(processes.index, processes.size)
-    if (corpus.shard_index, corpus.n_shards) != (processes.index, processes.size):
-        raise ValueError(
-            f"process {processes.index} of {processes.size} was given share {corpus.shard_index} of {corpus.n_shards} "
-            "of the corpus: give every process the whole corpus, which is shared out here, or its own share"
-        )
-    return documents
 
 
 def _add_up_sources(own: SourceSums, processes: Processes) -> None:

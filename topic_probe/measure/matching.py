@@ -18,7 +18,7 @@ from topic_probe.measure.accumulators import Accumulator, Scores, Sum
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
 from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.runs import joined
+from topic_probe.measure.processes import joined
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.text.cooccurrence import Cooccurrence
@@ -287,7 +287,7 @@ def attention_by_class(
         distances: sums are kept apart by the distance of positions: the first distance of every bin but the first.
         table: whether to add up every pair of words by itself as well.
     """
-    with joined(run.distributed) as processes:
+    with joined(run.distributed, run.patience) as processes:
         view = capture.view(model)
         reading = reading.of(view.facts)
         reader = PatternReader(view, words, patterns, include_self=False)

@@ -125,9 +125,14 @@ class Run:
     distributed: Annotated[
         bool,
         "whether this is one of several processes (of ``torchrun``, or of an initialised ``torch.distributed``) that "
-        "share out the documents between them. All are given the same arguments, all return the same report, and an "
-        "error in one leaves none with a report",
+        "share out the documents between them. All are given the same arguments, all documents included, all return "
+        "the same report, and an error in one leaves none with a report",
     ] = False
+    patience: Annotated[
+        float,
+        "seconds that a process waits for another one that does not come, or gives no sign of life; one that is alive "
+        "and slow is waited for as long as it takes",
+    ] = 600.0
     progress: Annotated[bool, "whether to show a progress bar over documents"] = False
 
     def __post_init__(self) -> None:
@@ -135,6 +140,8 @@ class Run:
             raise ValueError(
                 f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
             )
+        if not self.patience >= 1:
+            raise ValueError(f"patience is a number of seconds, at least 1, got {self.patience}")
 
 
 def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:

@@ -6,19 +6,33 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
-from topic_probe.text.documents import Counts, Document, Long
+from topic_probe.text.documents import Counts, Document, Long, Seen
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.hub import HubData
-from topic_probe.text.sources import Excluded, Files, GensimArticles, Retry, Source, Texts, read_on
+from topic_probe.text.sources import (
+    Excluded,
+    Files,
+    GensimArticles,
+    Retry,
+    Source,
+    Texts,
+    content_of,
+    hash_of_texts,
+    read_on,
+)
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
 
 WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
 """Name, configuration and commit of the English Wikipedia on the Hugging Face hub."""
+
+# Parts whose first text is compared where processes share out whole ones.
+_COMPARED_PARTS = 4
 
 # Texts that the tokenizer is given at once: enough for its threads, few enough to stay small.
 _TEXTS_AT_ONCE, _LETTERS_AT_ONCE = 256, 1_000_000
@@ -173,7 +187,7 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         """The texts. ValueError if there is none in the whole corpus."""
         counts = Counts()
-        for _, entry in self._entries(Progress()):
+        for _, entry in self._entries(Progress(), Seen()):
             if isinstance(entry, Excluded):
                 counts.left_out[entry.reason] += 1
             else:
@@ -258,8 +272,18 @@ class Corpus:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _entries(self, reached: Progress) -> Iterator[tuple[Progress, str | Excluded]]:
-        """The entries of this share from a place on, each with the place behind it; nothing is counted."""
+    def _outline(self) -> dict[str, Any]:
+        """What is known of the whole corpus before it is read, some first texts included."""
+        n_parts = self.source.n_parts
+        parts = range(0, n_parts, math.ceil(n_parts / _COMPARED_PARTS))
+        first = (entry for part in parts for entry in islice(read_on(self.source, part, 0, self.retry), 1))
+        return {**self.source.outline(), "first texts": hash_of_texts(first)}
+
+    def _entries(self, reached: Progress, seen: Seen) -> Iterator[tuple[Progress, str | Excluded]]:
+        """The entries of this share from a place on, each with the place behind it; nothing is counted.
+
+        Those of other shares that have to be read are seen too.
+        """
         n_parts = self.source.n_parts
         whole_files = n_parts >= 4 * self.n_shards
         for part in range(reached.part, n_parts):
@@ -267,6 +291,8 @@ class Corpus:
                 continue
             start = reached.place if part == reached.part else 0
             for place, entry in enumerate(read_on(self.source, part, start, self.retry), start):
+                if not whole_files:
+                    seen.add(content_of(entry))
                 if whole_files or (part + place) % self.n_shards == self.shard_index:
                     yield Progress(part=part, place=place + 1), entry
 
@@ -289,6 +315,8 @@ class DocumentStream:
     Attributes:
         corpus: The texts.
         tokenizer: The tokenizer; it comes back as it went in.
+        seen: What the last whole pass has read, the texts of other shares included where they had to be read (and of
+            whole files nothing); None before there was one, and where it came from a cache.
     """
 
     def __init__(
@@ -308,6 +336,7 @@ class DocumentStream:
         self._cache, self._progress = cache, progress
         self._identity: str | None = None
         self._last: Progress | None = None
+        self.seen: Seen | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -327,11 +356,22 @@ class DocumentStream:
         facts = self._facts()
         return None if facts is None else TokenStore.key_of(facts)
 
+    def outline(self) -> dict[str, Any]:
+        """What is known of the stream of the whole corpus before it is read, whichever share of it this is.
+
+        Processes that share out the same stream have the same outline; where it has a cache, only they.
+        """
+        return {
+            "texts": (self._cache and self._texts()) or self.corpus._outline(),
+            "tokenizer": tokenizer_identity(self.tokenizer),
+            "options": self._options,
+        }
+
     def shard(self, index: int, n_shards: int) -> "DocumentStream":
         """The documents of one of ``n_shards`` shares of the corpus; only the first one shows a progress bar."""
         share = copy.copy(self)
         share.corpus = self.corpus.shard(index, n_shards)
-        share._last, share._progress = None, self._progress and index == 0
+        share._last, share.seen, share._progress = None, None, self._progress and index == 0
         return share
 
     @property
@@ -365,25 +405,25 @@ class DocumentStream:
         """The documents. ValueError if the whole corpus gives none."""
         from tqdm.auto import tqdm
 
-        store, progress = self._store(), Progress()
+        store, progress, seen = self._store(), Progress(), Seen()
         with tqdm(total=self.corpus._n_entries(), unit=" texts", disable=not self._progress) as bar:
             for documents, progress in () if store is None else store.shards():
                 bar.update(progress.counts.texts - bar.n)
                 yield from documents
             cached = progress
-            for documents, progress in () if cached.finished else self._tokenized(cached):
+            for documents, progress in () if cached.finished else self._tokenized(cached, seen):
                 if store is not None:
                     store.add(documents, progress)
                 bar.update(progress.counts.texts - bar.n)
                 yield from documents
-        self._last = progress
+        self._last, self.seen = progress, seen if store is None else None
         if progress.counts.documents == 0:
             self.corpus._check_not_empty(progress.counts)
 
-    def _tokenized(self, reached: Progress) -> Iterator[tuple[list[Document], Progress]]:
+    def _tokenized(self, reached: Progress, seen: Seen) -> Iterator[tuple[list[Document], Progress]]:
         texts: list[str] = []
         counts, n_letters = Counts(), 0
-        for where, entry in self.corpus._entries(reached):
+        for where, entry in self.corpus._entries(reached, seen):
             counts.texts += 1
             if isinstance(entry, Excluded):
                 counts.left_out[entry.reason] += 1
@@ -423,13 +463,17 @@ class DocumentStream:
             return None
         return TokenStore(self._cache, facts)
 
+    def _texts(self) -> str | None:
+        """What identifies the texts of the whole corpus, found out once."""
+        self._identity = self._identity or self.corpus.source.identity()
+        return self._identity
+
     def _facts(self) -> dict[str, Any] | None:
         """What decides about the documents; None where it cannot be known whether texts stay the same."""
-        self._identity = self._identity or self.corpus.source.identity()
-        if self._identity is None:
+        if (texts := self._texts()) is None:
             return None
         return {
-            "texts": self._identity,
+            "texts": texts,
             "shard": [self.corpus.shard_index, self.corpus.n_shards],
             "tokenizer": tokenizer_identity(self.tokenizer),
             "options": self._options,

@@ -161,6 +161,27 @@ def of_sources(
         yield item, source
 
 
+class Seen:
+    """What is known of a stream when it has gone by: how many entries it had, which ones, and in which order."""
+
+    def __init__(self) -> None:
+        self.n = self.hashes = self.chain = 0
+
+    def add(self, content: bytes) -> None:
+        """One more entry."""
+        one = content_hash(content)
+        self.n, self.hashes = self.n + 1, (self.hashes + one) % 2**64
+        self.chain = content_hash(f"{self.chain} {one}".encode())
+
+    def other_than(self, other: "Seen") -> str:
+        """How the stream differs from another one; empty if it is the same."""
+        if self.n != other.n:
+            return f"{self.n} documents in place of {other.n}"
+        if self.hashes != other.hashes:
+            return f"other documents, though as many ({self.n})"
+        return "" if self.chain == other.chain else f"the same {self.n} documents in another order"
+
+
 def _between_words(
     word_index: Int64[Tensor, " position"] | None, start: int, stop: int, room: int
 ) -> Iterator[tuple[int, int, Int64[Tensor, " word"]]]:

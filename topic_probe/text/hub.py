@@ -151,6 +151,10 @@ class HubData(Source):
             "spread": self.spread if self.seed is not None else None,
         }
 
+    def outline(self) -> dict[str, Any]:
+        """Its description; a folder may have another name elsewhere."""
+        return super().outline() | ({} if self._remote else {"name": None})
+
     def identity(self) -> str | None:
         """Hash of name, commit, field and sample; of all texts where they are on this machine; else None."""
         opened = not isinstance(self.data, str | os.PathLike)

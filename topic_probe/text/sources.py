@@ -66,6 +66,10 @@ class Source(ABC):
     def identity(self) -> str | None:
         """A hash that equals another one only if the texts are the same; None where it cannot be known."""
 
+    def outline(self) -> dict[str, Any]:
+        """What is known of the parts before they are read, the same on every machine."""
+        return {**self.describe(), "n_parts": self.n_parts}
+
 
 # --- reading on after a break ------------------------------------------------------------------------
 
@@ -179,11 +183,16 @@ def hash_of_texts(entries: Iterable[str | Excluded]) -> str:
     """SHA-256 over all entries, those that are no text included."""
     digest = hashlib.sha256()
     for entry in entries:
-        # The length keeps ["ab", "c"] and ["a", "bc"] apart.
-        mark, text = ("-", entry.reason) if isinstance(entry, Excluded) else ("+", entry)
-        content = text.encode()
-        digest.update(f"{mark}{len(content)}:".encode() + content)
+        digest.update(content_of(entry))
     return digest.hexdigest()
+
+
+def content_of(entry: str | Excluded) -> bytes:
+    """An entry for a hash, that of no text included."""
+    # The length keeps ["ab", "c"] and ["a", "bc"] apart.
+    mark, text = ("-", entry.reason) if isinstance(entry, Excluded) else ("+", entry)
+    content = text.encode()
+    return f"{mark}{len(content)}:".encode() + content
 
 
 # --- texts at hand -----------------------------------------------------------------------------------
@@ -316,6 +325,11 @@ class Files(Source):
             "split": self.split,
             "files_of_other_kinds": self.skipped,
         }
+
+    def outline(self) -> dict[str, Any]:
+        """The names and sizes of all files, which may lie in other folders elsewhere."""
+        files = [(path.name, path.stat().st_size) for path in self.paths]
+        return {"source": "files", "files": files, "field": self.field, "split": self.split}
 
     def identity(self) -> str:
         """Hash of the content of all files."""
