@@ -7,6 +7,7 @@
 `adapter` is the only place that tells them apart. A further kind of host is a further class, and a line there.
 """
 
+import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -102,11 +103,16 @@ class Adapter(ABC):
 
     def head_weights(self, site: Site) -> HeadWeights:
         """The projections of every head at a site: by default where TransformerLens puts them."""
-        attention = self.model
-        for part in site.hook_name.removesuffix(".hook_pattern").split("."):
-            attention = getattr(attention, part) if not part.isdigit() else attention[int(part)]
+        attention = _behind(self.model, site)
         q, k, v, o = (getattr(attention, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O"))
         return HeadWeights(*(heads.for_each_head(matrix, len(q)) for matrix in (q, k, v, o)))
+
+    @abstractmethod
+    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
+        """What a position does to queries and keys of a site with heads of a size; ValueError where that is not known.
+
+        The answer is a matrix on their right.
+        """
 
     def embedding_in_residual(
         self, table: Float[Tensor, "vocabulary d_embed"]
@@ -151,6 +157,38 @@ class _AroundHuggingFace(Adapter):
         """Widened where the model has word embeddings narrower than itself."""
         return heads.embedding_in_residual(self.inside, table)
 
+    @abstractmethod
+    def attention_module(self, site: Site) -> nn.Module:
+        """The module inside that attends at a site."""
+
+    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
+        """As the model hands them to its layers for a token at this position."""
+        turns: dict[nn.Module, Any] = {}
+
+        def look(module: nn.Module, _given: Any, options: dict[str, Any]) -> None:
+            turns[module] = options.get("position_embeddings")
+
+        base = trunk(self.inside)
+        if "position_ids" in inspect.signature(base.forward).parameters:
+            token = self.trial_inputs().ids[:1, :1]
+            handles = [part.register_forward_pre_hook(look, with_kwargs=True) for part in base.modules()]
+            try:
+                one = Inputs(token, torch.ones_like(token, dtype=torch.bool))
+                run(base, one, position_ids=torch.full_like(token, position))
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+        def of_site(site: Site, d_head: int) -> Tensor:
+            module = self.attention_module(site)
+            turn = turns.get(module)
+            layer = getattr(module, "original_component", module)
+            if not isinstance(turn, tuple):
+                raise ValueError(heads.UNKNOWN_POSITIONS.format(name=type(layer).__name__))
+            return heads.rotation(layer, d_head, *turn)
+
+        return of_site
+
     def unembedding(self) -> Float[Tensor, "d_model vocabulary"]:
         """The matrix of its head."""
         d_model = self.embedding_in_residual(self.word_embeddings()).shape[1]
@@ -188,12 +226,17 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def head_weights(self, site: Site) -> HeadWeights:
         """The projections of the module behind the call."""
+        n_heads = self.model.probe.n_heads[self.model.probe.sites.index(site)]
+        return heads.of_attention(self.inside, self.attention_module(site), n_heads)
+
+    def attention_module(self, site: Site) -> nn.Module:
+        """The module behind the call."""
         if not self.model.probe.modules:
             raise ValueError(
                 f"{type(self.inside).__name__} hides its attention layers, so the weights of its heads cannot be read"
             )
-        call = self.model.probe.sites.index(site)
-        return heads.of_attention(self.inside, self.model.probe.modules[call], self.model.probe.n_heads[call])
+        module: nn.Module = self.model.probe.modules[self.model.probe.sites.index(site)]
+        return module
 
 
 class BridgeAdapter(_AroundHuggingFace):
@@ -214,6 +257,11 @@ class BridgeAdapter(_AroundHuggingFace):
         # The wrappers of a bridge make a model return its patterns several times over; the bridge's own are compared.
         known = probe(self.inside, check_returned=False)
         return known if known.beside_sdpa and set(known.sites) == set(self.sites()) else None
+
+    def attention_module(self, site: Site) -> nn.Module:
+        """The bridge's own, which has taken the place of the model's."""
+        module: nn.Module = _behind(self.model, site)
+        return module
 
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """At the hook points of the blocks; the last as the trunk returns it."""
@@ -248,6 +296,19 @@ class OwnLayersAdapter(Adapter):
             self.run(inputs)
         read(len(blocks), outputs[-1].detach())
 
+    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
+        """As the layer applies them to a token behind so many others."""
+
+        def of_site(site: Site, d_head: int) -> Tensor:
+            attention = _behind(self.model, site)
+            if not hasattr(attention, "rotary_sin"):
+                raise ValueError(heads.UNKNOWN_POSITIONS.format(name=self.name))
+            unit = torch.eye(d_head, dtype=attention.rotary_sin.dtype, device=attention.rotary_sin.device)
+            turned: Tensor = attention.apply_rotary(unit[:, None, None], position)
+            return turned[:, 0, 0].detach().cpu().double()
+
+        return of_site
+
     def word_embeddings(self) -> Float[Tensor, "vocabulary d_embed"]:
         """``W_E``."""
         table: Tensor = self.model.W_E
@@ -269,6 +330,15 @@ def is_a(model: Any, class_name: str) -> bool:
 
 
 # The names that TransformerLens gives to what it hooks.
+
+
+def _behind(model: Any, site: Site) -> Any:
+    """What attends at a site, where TransformerLens puts it."""
+    attention = model
+    for part in site.hook_name.removesuffix(".hook_pattern").split("."):
+        attention = getattr(attention, part) if not part.isdigit() else attention[int(part)]
+    return attention
+
 
 _PATTERN_HOOK = re.compile(
     r"(?P<stack>(?:encoder_|decoder_)?)blocks\.(?P<layer>\d+)\.(?:(?P<kind>attn|self_attn|cross_attn)\.)hook_pattern$"
