@@ -2,11 +2,18 @@
 
 import os
 
+import hypothesis
 import jaxtyping
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+# The same inputs in every run, as many as take a second or two; nothing is kept between runs.
+hypothesis.settings.register_profile(
+    "suite", derandomize=True, deadline=None, database=None, max_examples=100, print_blob=False
+)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture

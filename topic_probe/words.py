@@ -35,6 +35,11 @@ _POSSESSIVE = regex.compile(rf"(?<=\p{{L}}\p{{M}}*){_APOSTROPHE}s\Z", regex.IGNO
 # Boundaries are looked for in runs of at most so many characters: a run of flags takes the square of its length.
 _LONGEST_RUN = 1000
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_RUN + 1}}}")
+# Marks and format characters, which belong to the letter before them, are not passed over by `regex` where it looks at
+# what stands before and behind an apostrophe, a colon or the like: "é's" of two characters would be parted.
+_PASSED_OVER = regex.compile(r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]")
+_MIDDLE = r"[\p{WB=MidLetter}\p{WB=MidNum}\p{WB=MidNumLet}\p{WB=Single_Quote}\p{WB=Double_Quote}]"
+_MARKED_MIDDLE = regex.compile(rf"{_PASSED_OVER.pattern}{_MIDDLE}|{_MIDDLE}{_PASSED_OVER.pattern}")
 
 _WITHOUT_SPACES = regex.compile(r"[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
@@ -75,9 +80,17 @@ def _between_boundaries(text: str) -> list[tuple[int, int]]:
         runs = [(match.start(), match[0]) for match in re.finditer(rf"\S{{1,{_LONGEST_RUN}}}", text)]
     found: list[tuple[int, int]] = []
     for start, run in runs:
-        places = [start + match.start() for match in _BOUNDARY.finditer(run)]
-        found += pairwise(places)
+        found += pairwise(start + place for place in _boundaries(run))
     return found
+
+
+def _boundaries(text: str) -> list[int]:
+    """Where word boundaries lie, beginning and end included."""
+    if _MARKED_MIDDLE.search(text) is None:
+        return [match.start() for match in _BOUNDARY.finditer(text)]
+    kept = [place for place, letter in enumerate(text) if not (place and _PASSED_OVER.match(letter))]
+    bare = "".join(text[place] for place in kept)
+    return [[*kept, len(text)][match.start()] for match in _BOUNDARY.finditer(bare)]
 
 
 def _parts(text: str, start: int, stop: int) -> list[tuple[int, int, int, bool]]:
@@ -100,8 +113,8 @@ def words_of_tokens(text: str, spans: Int64[np.ndarray, "token 2"]) -> Int64[np.
     """The word that every token makes up, alone or with others; -1 for none.
 
     Tokens make up a word if their spans, without what surrounds the word in them, are one word of the text from
-    beginning to end (marks and format characters behind it may be missing), and no token has any of it and of another
-    one besides: a token that lies in several words, and all others in these, make up none.
+    beginning to end (marks and format characters in and behind it may be missing), and no token has any of it and of
+    another one besides: a token that lies in several words, and all others in these, make up none.
 
     Args:
         text: the whole text that the tokens came from, however few of them are of interest.
@@ -125,7 +138,27 @@ def words_of_tokens(text: str, spans: Int64[np.ndarray, "token 2"]) -> Int64[np.
     begun = np.bincount(word[single & (spans[:, 0] <= found.start[word])], minlength=n_words) > 0
     ended = np.bincount(word[single & (spans[:, 1] >= found.core[word])], minlength=n_words) > 0
     made_up = found.is_word & (n_touching == n_inside) & begun & ended
+    made_up[_parted(text, spans, word, single)] = False
     return np.where(single & made_up[word], word, -1)
+
+
+def _parted(
+    text: str,
+    spans: Int64[np.ndarray, "token 2"],
+    word: Int64[np.ndarray, " token"],
+    single: Bool[np.ndarray, " token"],
+) -> list[int]:
+    """Words of which a letter between two of their tokens is in none."""
+    inside = np.flatnonzero(single)
+    inside = inside[np.lexsort((spans[inside, 0], word[inside]))]
+    if len(inside) < 2:
+        return []
+    # Words lie apart, so what was reached before a later token of a word was reached within it.
+    reached = np.maximum.accumulate(spans[inside, 1])[:-1]
+    start, of = spans[inside, 0][1:], word[inside]
+    gaps = np.flatnonzero((of[1:] == of[:-1]) & (start > reached))
+    between = ((int(of[gap]), text[reached[gap] : start[gap]]) for gap in gaps)
+    return [number for number, letters in between if _TRAILING.match(letters) is None]
 
 
 def whole_words(words: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"]:
