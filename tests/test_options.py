@@ -1,14 +1,19 @@
 """Options that several functions share are declared once, and nothing is lost for who calls the functions."""
 
 import inspect
+import os
 import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
-from topic_probe.options import check_value, shares
+from topic_probe.options import check_value, check_whole, checked, settle_fields, shares
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,24 @@ def test_a_value_outside_a_closed_set_is_a_value_error():
         ("x", float),
         (None, int),
         ([], int | None),
+        (np.True_, int),
+        (torch.tensor(True), int),
+        (np.array([3]), int),
+        (torch.tensor([3]), int),
+        (np.array([2.5]), float),
+        (np.True_, float),
+        (1 + 0j, float),
+        (b"text", str),
+        ("ab", Sequence[str]),
+        (b"ab", Iterable[int]),
+        ({"a": 1}, Iterable[str]),
+        ({"a"}, Sequence[str]),
+        (torch.tensor(3), Iterable[int]),
+        (3, Collection[int]),
+        ([("a", 1)], Mapping[str, int]),
+        (3, str | os.PathLike[str]),
+        ("print", Callable[[int], None]),
+        (3, Reading | None),
     ],
 )
 def test_a_value_of_another_type_is_a_type_error(value, annotation):
@@ -91,11 +114,74 @@ def test_a_value_of_another_type_is_a_type_error(value, annotation):
 
 @pytest.mark.parametrize(
     ("value", "annotation"),
-    [(3, int), (np.int64(3), int), (3, float), (np.float32(2.5), float), (None, int | None), (True, bool),
+    [([3], Sequence[int]), (np.array([3]), Sequence[int]), ({3}, Collection[int]), (range(3), Iterable[int]),
+     ({"a": 1}, Mapping[str, int]), ("a", str | os.PathLike[str]), (Path("a"), str | os.PathLike[str]),
+     (print, Callable[[int], None] | None), (Reading(), Reading), (object(), Any),
+     (3, int), (np.int64(3), int), (3, float), (np.float32(2.5), float), (None, int | None), (True, bool),
      ({5}, set[int]), ("cut", Literal["cut"]), ("s", Annotated[str, "a text"])],
 )  # fmt: skip
 def test_a_value_that_fits_is_taken(value, annotation):
     check_value("n", value, annotation)
+
+
+def test_a_text_in_place_of_a_list_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match=r"names must be a list, got 'ab': put a single one into a list"):
+        check_value("names", "ab", Sequence[str])
+
+
+@pytest.mark.parametrize("number", [2**63, 2**80, -(2**80)])
+def test_a_number_that_no_counter_holds_is_refused(number):
+    with pytest.raises(ValueError, match=f"n is too large to count with, got {number}"):
+        check_whole("n", number, -(2**90))
+
+
+def test_a_number_above_the_most_is_refused():
+    with pytest.raises(ValueError, match="n must be at most 7, got 8"):
+        check_whole("n", 8, most=7)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "plain"),
+    [(np.int64(3), int, 3), (np.float32(2.5), float, 2.5), (torch.tensor(3), int | None, 3),
+     (Fraction(1, 2), float, 0.5), (1, float, 1)],
+)  # fmt: skip
+def test_numbers_of_other_libraries_become_plain_ones_that_go_into_json(value, annotation, plain):
+    found = check_value("n", value, annotation)
+    assert (found, type(found)) == (plain, type(plain))
+
+
+def test_what_is_gone_through_once_is_kept_where_it_may_be_needed_twice():
+    assert check_value("n", iter([1, 2]), Collection[int]) == (1, 2)
+
+
+def test_a_checked_function_holds_what_it_is_given_by_place_and_by_name():
+    @checked
+    def double(n: int, *, times: float = 2.0) -> float:
+        """Some doubling."""
+        return n * times
+
+    assert double(np.int64(3), times=0.5) == 1.5
+    assert double.__doc__ == "Some doubling."
+    with pytest.raises(TypeError, match="n must be a whole number, got True"):
+        double(True)
+    with pytest.raises(TypeError, match="times must be a number, got '2'"):
+        double(3, times="2")
+    with pytest.raises(TypeError, match="positional argument"):
+        double(1, 2)
+
+
+def test_the_fields_of_a_dataclass_are_held_and_made_plain():
+    @dataclass(frozen=True)
+    class Size:
+        width: int
+        name: str | None = None
+
+        def __post_init__(self):
+            settle_fields(self)
+
+    assert type(Size(np.int64(3)).width) is int
+    with pytest.raises(TypeError, match="name must be a text or None, got 5"):
+        Size(3, 5)
 
 
 def test_type_hints_are_those_of_the_options():

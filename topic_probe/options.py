@@ -11,14 +11,16 @@ import functools
 import inspect
 import math
 import operator
+import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 _Result = TypeVar("_Result")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
@@ -35,14 +37,13 @@ def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _
         options = {name: _parameters(group) for name, group in groups.items()}
         shared = [parameter for group in options.values() for parameter in group]
         signature = inspect.Signature([*own.values(), *shared], return_annotation=hints.get("return", Any))
-        checked = {name: hints[name] for name in own if name in hints}
-        checked |= {parameter.name: parameter.annotation for parameter in shared}
+        annotations = {name: hints[name] for name in own if name in hints}
+        annotations |= {parameter.name: parameter.annotation for parameter in shared}
 
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> _Result:
             refuse_unknown(function.__name__, given, signature.parameters)
-            for name, value in given.items():
-                check_value(name, value, checked.get(name, Any))
+            args, given = _settled_arguments(own, annotations, args, given)
             built = {
                 name: group(**{p.name: given.pop(p.name) for p in options[name] if p.name in given})
                 for name, group in groups.items()
@@ -60,6 +61,44 @@ def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _
     return decorate
 
 
+def checked(function: _Function) -> _Function:
+    """The function, with whatever it is given held to its annotations before anything is done, by `check_value`."""
+    names = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        args, given = _settled_arguments(names, _annotations(function), args, given)
+        return function(*args, **given)
+
+    return call  # type: ignore[return-value]
+
+
+def settle_fields(instance: Any) -> None:
+    """Hold the fields of a dataclass to their annotations, by `check_value`; what they hold then goes into JSON."""
+    kind: Any = type(instance)
+    annotations = _annotations(kind)
+    for field in dataclasses.fields(instance):
+        value = check_value(field.name, getattr(instance, field.name), annotations[field.name])
+        object.__setattr__(instance, field.name, value)
+
+
+@functools.cache
+def _annotations(of: Any) -> Mapping[str, Any]:
+    """The annotations of a function or class; asked for at its first use, when all names in them are known."""
+    return typing.get_type_hints(of)
+
+
+def _settled_arguments(
+    names: Iterable[str], annotations: Mapping[str, Any], args: tuple[Any, ...], given: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by place and by name, each held to its annotation; those too many are left to the function."""
+    placed = [
+        check_value(name, value, annotations.get(name, Any)) for name, value in zip(names, args, strict=False)
+    ]
+    named = {name: check_value(name, value, annotations.get(name, Any)) for name, value in given.items()}
+    return (*placed, *args[len(placed) :]), named
+
+
 def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     """TypeError for a name that is not known, with the one that was probably meant."""
     known = list(known)
@@ -70,66 +109,116 @@ def refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> Non
             raise TypeError(f"{what} knows no option {name!r}{hint}")
 
 
-def check_value(name: str, value: Any, annotation: Any) -> None:
-    """ValueError for a value outside a closed set, TypeError for one of another plain type.
+def check_value(name: str, value: Any, annotation: Any) -> Any:
+    """The value, held to a type; numbers of numpy and torch become Python's, which go into JSON.
 
-    Only what a plain annotation says is checked (bool, int, float, str, Literal, None and unions of these); numbers of
-    numpy count as numbers, and nothing but True and False as bool.
+    TypeError for a value of another type, ValueError for one outside a closed set and for a number too large to count
+    with. Nothing but True and False is a bool, and no bool is a number. Of a list or mapping only that it is one is
+    known; a text, bytes or mapping is no list, and a set is none where the order counts. Annotations that say anything
+    else are not looked at.
     """
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     kinds = typing.get_args(annotation) if union else (annotation,)
-    if any(not (kind in _PLAIN or typing.get_origin(kind) is Literal) for kind in kinds):
-        return
-    if any(_fits(value, kind) for kind in kinds):
-        return
+    for kind in kinds:
+        if (settled := _settled(name, value, kind)) is not _MISFIT:
+            return settled
     allowed = [
         choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)
     ]
-    if allowed:
-        choices = ", ".join(map(repr, allowed))
-        raise ValueError(f"{name} must be one of {choices}, got {value!r}")
-    wanted = " or ".join(_PLAIN[kind] for kind in kinds)
-    raise TypeError(f"{name} must be {wanted}, got {value!r}")
+    wanted = [_wanted(kind) for kind in kinds if typing.get_origin(kind) is not Literal]
+    if allowed and not set(wanted) - {"None"}:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r:.100}")
+    hint = ": put a single one into a list" if isinstance(value, str | bytes) and "a list" in wanted else ""
+    error = ValueError if type(value) in map(type, allowed) else TypeError
+    raise error(f"{name} must be {' or '.join([*map(repr, allowed), *wanted])}, got {value!r:.100}{hint}")
 
 
-def check_whole(name: str, value: Any, least: int = 1) -> int:
-    """The number as an int; TypeError for what is no whole number, ValueError for one that is too small."""
-    check_value(name, value, int)
-    number = operator.index(value)
+def check_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """The number as an int; TypeError for what is no whole number, ValueError for one too small or too large."""
+    number: int = check_value(name, value, int)
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
+    if most is not None and number > most:
+        raise ValueError(f"{name} must be at most {most}, got {number}")
     return number
 
 
 def check_number(name: str, value: Any, *, zero: bool = False, why: str = "") -> None:
     """TypeError for what is no number, ValueError for one that is not finite and positive (or, with ``zero``, 0)."""
-    check_value(name, value, float)
-    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+    number = check_value(name, value, float)
+    if not (math.isfinite(number) and (number > 0 or (zero and number == 0))):
         wanted = "at least 0 and finite" if zero else "positive and finite"
-        raise ValueError(f"{name} {why and f'is {why} and '}must be {wanted}, got {value}")
+        raise ValueError(f"{name} {why and f'is {why} and '}must be {wanted}, got {number}")
+
+
+def check_share(name: str, value: Any, *, why: str = "") -> None:
+    """TypeError for what is no number, ValueError for one outside 0 to 1."""
+    if not 0 <= check_value(name, value, float) <= 1:
+        raise ValueError(f"{name} {why and f'is {why} and '}must lie in [0, 1], got {value}")
 
 
 _PLAIN: Mapping[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a number", str: "a text", types.NoneType: "None",
+    os.PathLike: "a path", Mapping: "a mapping", Callable: "a function",
+    Sequence: "a list", Collection: "a list", Iterable: "a list",
 }  # fmt: skip
+_MISFIT = object()
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    if typing.get_origin(kind) is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in typing.get_args(kind))
-    if kind is types.NoneType:
-        return value is None
-    if kind is bool or kind is str:
-        return isinstance(value, kind)
-    if isinstance(value, bool):
-        return False
+def _wanted(kind: Any) -> str:
+    """A type in the words of a message."""
+    kind = typing.get_origin(kind) or kind
+    return _PLAIN.get(kind) or f"a {kind.__name__}"
+
+
+def _settled(name: str, value: Any, kind: Any) -> Any:
+    """The value as one of a kind; `_MISFIT` where it is none."""
+    origin = typing.get_origin(kind) or kind
+    if origin is Literal:
+        fits = any(type(value) is type(choice) and value == choice for choice in typing.get_args(kind))
+    elif origin in (int, float):
+        return _number(name, value, kind)
+    elif origin in (Sequence, Collection, Iterable):
+        return _several(value, origin)
+    elif origin is Callable:
+        fits = callable(value)
+    else:
+        fits = origin is Any or not isinstance(origin, type) or isinstance(value, origin)
+    return value if fits else _MISFIT
+
+
+def _number(name: str, value: Any, kind: type) -> Any:
+    """A number as Python's own."""
+    if (
+        isinstance(value, bool)
+        or str(getattr(value, "dtype", "")).endswith("bool")
+        or getattr(value, "ndim", 0) > 0
+    ):
+        return _MISFIT
     try:
-        operator.index(value)
+        number: int | float = operator.index(value)
     except TypeError:
-        return kind is float and hasattr(value, "__float__") and not isinstance(value, str)
-    return True
+        if kind is int or isinstance(value, str) or not hasattr(value, "__float__"):
+            return _MISFIT
+        number = float(value)
+    if not (isinstance(number, float) or -_MOST <= number <= _MOST):
+        raise ValueError(f"{name} is too large to count with, got {number}")
+    return number
+
+
+# What 64 bits hold.
+_MOST = 2**63 - 1
+
+
+def _several(value: Any, origin: Any) -> Any:
+    """What can be gone through, in an order where that counts, and more than once where once may be too few."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        return _MISFIT
+    if getattr(value, "ndim", 1) == 0 or (origin is Sequence and isinstance(value, Set)):
+        return _MISFIT
+    return tuple(value) if isinstance(value, Iterator) and origin is not Iterable else value
 
 
 def _parameters(group: type) -> list[inspect.Parameter]:

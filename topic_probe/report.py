@@ -17,6 +17,7 @@ import torch
 
 from topic_probe import storage
 from topic_probe.contrast import Contrast
+from topic_probe.options import checked
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Report(ABC):
         return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance)]
 
 
+@checked
 def load_report(directory: str | os.PathLike[str]) -> Report:
     """The report in a folder that `Report.save` wrote, as the class it was.
 

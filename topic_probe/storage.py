@@ -448,6 +448,10 @@ def _settled(path: str | os.PathLike[str]) -> Path:
 
     It waits for a process that is between two steps.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a path is needed, got {path!r:.80}")
+    if not os.fspath(path):
+        raise ValueError("a path is needed, got ''; the current folder is '.'")
     place = Path(path).expanduser().resolve()
     gone = [part for part in (place, *place.parents) if not part.exists()]
     target = gone[-1] if gone else place  # a saved result may lie in a folder that is being replaced

@@ -415,6 +415,14 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert failed.stderr.count("\n") == 1
 
 
+def test_an_answer_comes_though_stderr_is_closed(capsys, toy_folder, monkeypatch):
+    # As Python starts under `2>&-` and in programs without a console.
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["check", toy_folder]) == 0
+    sys.stderr.close()
+    assert "patterns are seen             yes" in capsys.readouterr().out
+
+
 def test_what_libraries_print_is_no_part_of_the_answer(capsys, toy_folder, monkeypatch):
     from topic_probe.measure import weights
 

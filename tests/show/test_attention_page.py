@@ -330,13 +330,17 @@ def test_documents_in_any_shape_are_shown_but_only_one(topics):
         ({"heads": "first"}, "named as in 'L3H7'"),
         ({"heads": []}, "heads is empty"),
         ({"stack": "decoder"}, "no stack 'decoder'; it has 'self'"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 on"),
-        ({"max_heads": True}, "max_heads must be a whole number"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
     ],
 )
 def test_what_is_not_there_is_named(options, message, topics):
     with pytest.raises(ValueError, match=message):
         show_attention(opened("bert"), topics, ids_of(6), **options)
+
+
+def test_a_number_that_is_none_is_refused(topics):
+    with pytest.raises(TypeError, match="max_heads must be a whole number, got True"):
+        show_attention(opened("bert"), topics, ids_of(6), max_heads=True)
 
 
 def test_text_without_a_tokenizer_and_text_without_tokens_are_refused(topics):

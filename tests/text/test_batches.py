@@ -311,7 +311,9 @@ def test_five_million_tokens_are_one_document_like_any_other():
     "documents", ["a frog", b"bytes", ["a frog", "a toad"], [["a", "frog"]], {"input_ids": "a frog"}]
 )
 def test_texts_are_refused(documents):
-    with pytest.raises(TypeError, match=r"encode texts first|must hold token ids \(integers\)"):
+    with pytest.raises(
+        TypeError, match=r"encode texts first|needs token ids, .*; encode texts with encode_texts first"
+    ):
         read(documents)
 
 
@@ -325,15 +327,31 @@ def test_texts_are_refused(documents):
         ([5, 6, 7], "this looks like one document: wrap it in a list"),
         (torch.tensor([5, 6, 7]), "this looks like one document: wrap it in a list"),
         (np.array([5, 6, 7]), "this looks like one document: wrap it in a list"),
-        ([[5.0, 6.0]], r"document 0 must hold token ids \(integers\), not torch.float32"),
-        ([[5], np.array([1.5])], r"document 1 must hold token ids \(integers\), not torch.float64"),
-        ([[True, False]], r"document 0 must hold token ids \(integers\), not torch.bool"),
-        ([[5, None]], r"document 0 must hold token ids \(integers\), not list"),
-        ([[[5, 6], [7, 8]]], r"document 0 must be one row of token ids, not of shape \(2, 2\)"),
-        ([[[5, 6], [7]]], r"document 0 must hold token ids \(integers\), not list"),
-        ([[2**70]], r"document 0 must hold token ids \(integers\), not list"),
-        ([object()], r"document 0 must hold token ids \(integers\), not object"),
-        (torch.zeros(2, 3), r"document 0 must hold token ids \(integers\), not torch.float32"),
+        ([[5.0, 6.0]], r"document 0 needs token ids, which are whole numbers, got 5\.0"),
+        ([[5], np.array([1.5])], r"document 1 needs a row of whole ids, got float64"),
+        ([[True, False]], "document 0 needs token ids, which are whole numbers, got True"),
+        ([[5, None]], "document 0 needs token ids, which are whole numbers, got None"),
+        ([[[5, 6], [7, 8]]], r"document 0 needs token ids, which are whole numbers, got \[5, 6\]"),
+        ([[[5, 6], [7]]], r"document 0 needs token ids, which are whole numbers, got \[5, 6\]"),
+        ([[5, True]], "document 0 needs token ids, which are whole numbers, got True"),
+        ([{5, 6}], "document 0 needs token ids in their order, and a set has none"),
+        ([bytearray(b"ab")], "document 0 needs a list of token ids"),
+        ([np.ma.array([5, 6], mask=[0, 1])], "came as a masked array, whose mask would be lost"),
+        (
+            [torch.empty(2, dtype=torch.int64, device="meta")],
+            "needs a dense tensor with its numbers in memory",
+        ),
+        ([torch.tensor([5, 6]).to_sparse()], "needs a dense tensor with its numbers in memory"),
+        (torch.tensor(5), "an iterable of token-id lists, not Tensor"),
+        ({"input_ids": None}, r"needs input_ids; this one has \['input_ids'\]"),
+        ({"input_ids": 5}, "the parts of a batch must be rows of numbers, not int"),
+        ({"input_ids": [[5]], "attention_mask": ["1"]}, "the mask of document 0 must be numbers, not '1'"),
+        (
+            {"input_ids": [[5]], "word_index": [[0.5]]},
+            "word numbers of document 0 must be whole, not torch.float32",
+        ),
+        ([object()], "document 0 needs a list of token ids, got <object"),
+        (torch.zeros(2, 3), "document 0 needs a row of whole ids, got torch.float32"),
     ],
 )
 def test_what_holds_no_token_ids_is_refused_by_name(documents, match):
@@ -390,7 +408,7 @@ def test_what_holds_no_token_ids_is_refused_by_name(documents, match):
         (
             (IDS, (1.0 - MASK) * -1e9),
             {},
-            "the mask must hold 1 on real tokens and 0 on padding; this one holds other",
+            "the mask must hold 1 on real tokens and 0 on padding; other values came",
         ),
         ((IDS, MASK + torch.nan), {}, "the mask must hold 1 on real tokens and 0 on padding"),
         ((IDS, 2 * MASK), {}, "the mask must hold 1 on real tokens and 0 on padding"),
@@ -402,7 +420,7 @@ def test_what_holds_no_token_ids_is_refused_by_name(documents, match):
         (
             [{"input_ids": [5, 6], "word_index": [0]}],
             {},
-            "flags of document 0 must have an entry for each of its 2 ids",
+            "word numbers of document 0 must have an entry for each of its 2 ids",
         ),
     ],
 )
@@ -433,12 +451,12 @@ def test_bad_options_are_refused_before_anything_is_read(options, match):
         (
             (torch.tensor([[5]]),),
             TypeError,
-            r"a Document needs one row of int64 ids, not torch.int64 of shape \(1, 1\)",
+            r"ids of a Document must be a row of torch.int64, not torch.int64 of shape \(1, 1\)",
         ),
         (
             (torch.tensor([5], dtype=torch.int32),),
             TypeError,
-            "a Document needs one row of int64 ids, not torch.int32",
+            "ids of a Document must be a row of torch.int64, not torch.int32",
         ),
         (
             (torch.tensor([5, 6]), torch.tensor([0])),

@@ -3,11 +3,13 @@
 import errno
 import gzip
 import json
+import os
 from collections import Counter
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import tokenizers
 import transformers
@@ -217,7 +219,7 @@ def test_a_long_text_without_a_space_is_still_read(tokenizer, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"long": "wrap"}, "long must be 'cut' or 'chunk', got 'wrap'|Type-check error"),
+        ({"long": "wrap"}, "long must be one of 'cut', 'chunk', got 'wrap'"),
         ({"min_length": 0}, "min_length must be at least 1, got 0"),
         ({"max_length": 2}, "max_length must leave room for a token beside the 2 special ones, got 2"),
     ],
@@ -369,6 +371,85 @@ def test_folders_are_read_in_the_order_of_names_and_other_files_are_counted(tmp_
     assert list(corpus) == ["frogs", "toads\u2028sit", "newts\nswim", "wide", "axolotls"]
     assert corpus.provenance["files_of_other_kinds"] == 1
     assert list(Corpus.from_files([tmp_path / "d.txt", str(tmp_path / "b.txt")])) == ["wide", "newts\nswim"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The army lost.\n",
+        "Мы идём домой.\n" * 9,
+        "彼は軍隊へ行った。\n" * 9,
+        "ひらがなだけ、です。\n" * 9,
+        "ab",
+    ],
+)
+def test_wide_encodings_without_a_mark_are_refused_by_name(tmp_path, encoding, text):
+    (tmp_path / "wide.txt").write_bytes(text.encode(encoding))
+    with pytest.raises(ValueError, match=r"wide.txt does not read as UTF-8: .* without a byte order mark"):
+        list(Corpus.from_files(tmp_path))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_texts_with_a_mark_are_read_by_it(tmp_path, encoding):
+    (tmp_path / "marked.txt").write_bytes("Мы 😀 идём".encode(encoding))
+    assert list(Corpus.from_files(tmp_path)) == ["Мы 😀 идём"]
+
+
+def test_a_few_letters_of_another_encoding_and_marks_of_pages_are_no_reason_to_refuse(tmp_path):
+    (tmp_path / "old.txt").write_bytes("né à l'été\x0c \x1b[1mici\x1b[0m. ".encode("latin-1") * 50)
+    assert len(list(Corpus.from_files(tmp_path))) == 1
+
+
+def test_a_language_in_an_encoding_of_its_own_is_refused(tmp_path):
+    (tmp_path / "koi.txt").write_bytes(("Мы идём домой. " * 50).encode("koi8-r"))
+    with pytest.raises(ValueError, match="does not read as UTF-8"):
+        list(Corpus.from_files(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match=r"pipe.txt is a pipe or a device.* write the texts into a file"):
+        Corpus.from_files(tmp_path / "pipe.txt")
+    (tmp_path / "device.txt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"device.txt is a pipe or a device"):
+        Corpus.from_files([tmp_path / "device.txt"])
+    (tmp_path / "text.txt").write_text("a text")
+    corpus = Corpus.from_files(tmp_path)  # beside files they are counted
+    assert list(corpus) == ["a text"]
+    assert corpus.provenance["files_of_other_kinds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("paths", "error", "match"),
+    [
+        ("", ValueError, "paths must name files or folders, got ''"),
+        ([""], ValueError, "paths must name files or folders, got ''"),
+        (b"texts", TypeError, "paths must be a text or a path or a list, got b'texts'"),
+        (iter([b"texts"]), TypeError, "paths must be texts or paths of files, got b'texts'"),
+        (iter([3]), TypeError, "paths must be texts or paths of files, got 3"),
+        (None, TypeError, "paths must be a text or a path or a list, got None"),
+    ],
+)
+def test_what_names_no_file_is_refused(paths, error, match):
+    with pytest.raises(error, match=match):
+        Corpus.from_files(paths)
+
+
+@pytest.mark.parametrize(
+    ("texts", "match"),
+    [
+        ({"a": 1}, "a corpus needs a list of texts, and dict has several of something"),
+        (pd.DataFrame({"text": ["a"]}), "and DataFrame has several of something: pass the column"),
+        ({"a", "b"}, "in an order that stays, and a set has none"),
+        (lambda: "text", "must return texts to go through, it returned 'text'"),
+        (lambda: None, "must return texts to go through, it returned None"),
+    ],
+)
+def test_what_only_looks_like_texts_is_refused(texts, match):
+    with pytest.raises(TypeError, match=match):
+        list(Corpus.from_texts(texts))
 
 
 @pytest.mark.parametrize(

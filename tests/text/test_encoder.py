@@ -201,7 +201,7 @@ def test_all_documents_of_a_text_have_its_source(wordpiece):
 @pytest.mark.parametrize(
     ("texts", "error", "match"),
     [
-        ("one text", TypeError, "texts must be a list of texts; this is one text: wrap it in a list"),
+        ("one text", TypeError, "texts must be a list, got 'one text': put a single one into a list"),
         (["fine", None], TypeError, "text 1 must be a string, not NoneType"),
         (["fine", b"bytes"], TypeError, "text 1 must be a string, not bytes"),
         (
@@ -218,7 +218,7 @@ def test_what_is_no_text_is_refused_by_name(texts, error, match, wordpiece):
 
 
 def test_a_bare_text_is_refused_before_anything_is_read(wordpiece):
-    with pytest.raises(TypeError, match="this is one text"):
+    with pytest.raises(TypeError, match=r"texts must be a list, got .*: put a single one into a list"):
         encode_texts("one text", wordpiece)
 
 

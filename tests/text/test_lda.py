@@ -170,7 +170,7 @@ def test_words_of_a_vocabulary_are_letters_in_any_script():
     assert {TOKENS[index] for index in everything} - set(WORDS) == {"the", "and", "everywhere", "once", "x"}
     # With the Hindi word and its vowel signs, without "the", which "(the" has behind its bracket.
     assert word_ids(metaspace()).tolist() == [1, 2, 3, 8, 10]
-    with pytest.raises(TypeError, match="stop_words needs a list of words, got 'the'"):
+    with pytest.raises(TypeError, match="stop_words must be a list or None, got 'the'"):
         word_ids(wordpiece(), stop_words="the")
 
 
@@ -564,7 +564,7 @@ def test_fits_that_cannot_be_compared_are_refused():
     fit = a_fit([[1, 2]])
     with pytest.raises(ValueError, match="at least two fits, got 1"):
         topic_stability([fit])
-    with pytest.raises(ValueError, match="measure must be 'jaccard' or 'cosine', got 'rank'"):
+    with pytest.raises(ValueError, match="measure must be one of 'jaccard', 'cosine', got 'rank'"):
         topic_stability([fit, fit], measure="rank")
     with pytest.raises(ValueError, match="of different tokenizers"):
         topic_stability([fit, replace(fit, tokenizer_hash="1" * 64)])

@@ -528,7 +528,7 @@ def test_what_is_no_tokenizer_is_refused(thing):
 
 
 def test_an_unknown_treatment_of_split_words_is_refused(wordpiece, unchecked):
-    with pytest.raises(ValueError, match="'drop' or 'keep', got 'mean'"):
+    with pytest.raises(ValueError, match="'drop', 'keep', got 'mean'"):
         Topics.from_word_lists({"a": ["frog"]}, wordpiece, split_words="mean")
 
 
@@ -708,7 +708,7 @@ def test_columns_that_are_not_token_ids_are_translated():
         ({"vocabulary_size": 4}, "vocabulary_size must be at least 5, got 4"),
         ({"names": ["a"]}, "2 rows and needs as many names, got 1"),
         ({"names": ["a", "a"]}, "names that differ"),
-        ({"rounding": "up"}, "'plain' or 'public_code', got 'up'"),
+        ({"rounding": "up"}, "'plain', 'public_code', got 'up'"),
         ({"min_probability": 1.0}, "min_probability must be at least 0 and below 1"),
         ({"fraction": 0.0}, "fraction must be above 0"),
         ({"fraction": 1.5}, "fraction must be above 0 and at most 1, got 1.5"),

@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from topic_probe.cli.console import NAME, Console, only_answers_on_stdout, warn
+from topic_probe.cli.console import NAME, Console, only_answers_on_stdout, open_closed_streams, warn
 from topic_probe.cli.options import Parser, add_parser
 
 # Command → what gives it its options (file:function), and what it does, in the list of commands and on its own page.
@@ -51,6 +51,7 @@ FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of a command line: 0 fine, 1 an error or a failed claim, 2 wrong usage, 130 interrupted."""
+    open_closed_streams()
     try:
         parsed = build_parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why, or printed the help

@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 NAME = "topic-probe"
@@ -39,6 +41,19 @@ class Console:
         """Print what is not part of the answer for machines."""
         if not self.silent:
             print(text, file=sys.stderr if self.json else self.answers, flush=True)
+
+
+def open_closed_streams() -> None:
+    """Let standard streams that the shell has closed lead nowhere.
+
+    The file opened next would take the number of a closed one, and end up with whatever is written to that.
+    """
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(nowhere)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def warn(text: str, kind: str = "warning") -> None:

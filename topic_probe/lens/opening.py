@@ -13,12 +13,14 @@ from torch import nn
 
 from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
+from topic_probe.options import check_whole, checked
 
 _log = logging.getLogger(__name__)
 
 Host = Literal["auto", "bridge", "huggingface"]
 
 
+@checked
 def open_model(
     source: Any,
     *,
@@ -237,6 +239,7 @@ def _check_bridge(bridge: Any, model: nn.Module) -> None:
             raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
 
 
+@checked
 def random_init(model: Any, *, seed: int = 0) -> Any:
     """The same architecture with fresh weights, hooked in the same way: the untrained twin of a model.
 
@@ -256,7 +259,7 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
     model = open_model(model)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # Not torch.manual_seed, which would also seed the generators of every GPU.
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return _fresh(model, seed).train(model.training)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from topic_probe.lens import capture
+from topic_probe.options import check_whole
 from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.uncertainty import Alternative, check_interval
 
@@ -95,6 +96,7 @@ class Intervals:
 
     def __post_init__(self) -> None:
         check_interval(self.n_resamples, self.confidence)
+        check_whole("seed", self.seed, 0)
 
 
 @dataclass(frozen=True)

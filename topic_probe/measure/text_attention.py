@@ -18,6 +18,7 @@ from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
+from topic_probe.options import check_whole
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts
@@ -134,8 +135,7 @@ def read_text_attention(
     from topic_probe.lens.opening import open_model
 
     for name, number in (("max_tokens", max_tokens), ("max_heads", max_heads)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueError(f"{name} must be a whole number from 1 on, not {number!r}")
+        check_whole(name, number)
     model = open_model(model, tokenizer=tokenizer)
     tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
     view = capture.view(model, topics)

@@ -20,6 +20,7 @@ from topic_probe.measure.text_attention import (
     Tokens,
     read_text_attention,
 )
+from topic_probe.options import checked
 from topic_probe.show.page import Page, make_page, readable_text
 from topic_probe.show.style import ink_on, topic_colour
 from topic_probe.topics import Topics
@@ -34,6 +35,7 @@ _STAND_IN, _SPELLED, _SAFE = "\ue3c0", "\\ue3c0", "\\u003c"
 _BEFORE_CALL = re.compile(r"\n\s*(?=CircuitsVis\.render\()")
 
 
+@checked
 def show_attention(
     model: Any,
     topics: Topics,

@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from topic_probe.options import checked
 from topic_probe.report import version_of
 from topic_probe.show.page import Page, make_page
 from topic_probe.show.saved import VERDICTS, SavedFolder
 
 
+@checked
 def report_page(directory: str | os.PathLike[str], *, title: str | None = None) -> Page:
     """The page of everything in a folder that this package has saved, however deep it lies.
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from topic_probe.options import check_whole, checked
 from topic_probe.text.documents import Counts, Document, read_documents
 from topic_probe.topics.models import stop_word_ids
 from topic_probe.topics.vocabulary import vocabulary_size
@@ -40,6 +41,7 @@ class Words:
     reasons: tuple[str, ...] = ("", SPECIAL, NO_WORD, STOP)
 
 
+@checked
 def word_ids(
     tokenizer: Any, *, stop_words: Iterable[str] | None = None, min_letters: int = 2
 ) -> Int64[Tensor, "word"]:
@@ -59,6 +61,7 @@ def word_ids(
 
 def judge(tokenizer: Any, stop_words: Iterable[str] | None, min_letters: int) -> Words:
     """Every token id with the reason why it is no word to fit, if there is one."""
+    check_whole("min_letters", min_letters)
     size = vocabulary_size(tokenizer)
     texts = [""] * size
     ids = list(tokenizer.get_vocab().values())
@@ -171,9 +174,9 @@ class Reading:
         size = len(self.words.reason)
         for number, document in enumerate(read_documents(documents)):
             ids = document.ids.numpy()
-            if len(ids) and not 0 <= ids.min() <= ids.max() < size:
+            if len(wrong := ids[(ids < 0) | (ids >= size)]):
                 raise ValueError(
-                    f"document {number} holds the token id {ids.max()}, the tokenizer has 0..{size - 1}: "
+                    f"document {number} holds the token id {wrong[0]}, the tokenizer has 0..{size - 1}: "
                     "were the documents made with another tokenizer?"
                 )
             self.counts.add(document)

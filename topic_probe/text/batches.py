@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
 
 # Enough batches are looked at together to sort documents by length, few enough to keep a stream a stream.
@@ -65,6 +66,7 @@ class TokenBatch:
         )
 
 
+@checked
 def token_batches(
     documents: Any,
     *,
@@ -105,8 +107,6 @@ def token_batches(
     """
     if batch_size < 1 or (max_length is not None and max_length < 1):
         raise ValueError(f"batch_size and max_length must be at least 1, not {batch_size} and {max_length}")
-    if long not in ("cut", "chunk"):
-        raise ValueError(f"long must be 'cut' or 'chunk', not {long!r}")
     counts = Counts() if counts is None else counts
     pieces = cut_documents(
         read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, counts, special_ids

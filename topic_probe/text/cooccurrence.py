@@ -17,9 +17,11 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe import storage
+from topic_probe.options import check_whole, checked
 from topic_probe.text.bags import Bags
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
+from topic_probe.topics.lists import check_vocabulary_size, token_id_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,6 +216,7 @@ class Cooccurrence:
             ) from error
 
 
+@checked
 def count_cooccurrence(
     documents: Any,
     words: Any,
@@ -252,6 +255,8 @@ def count_cooccurrence(
     ids, size = _words(words, vocabulary_size)
     if max_words < 2:
         raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
+    if vocabulary_size is not None:
+        check_vocabulary_size(vocabulary_size)
     read = Counts()
     bags = _bags(
         documents,
@@ -305,17 +310,14 @@ def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, "
         ids = words.words[words.words < words.vocabulary_size].numpy()
         vocabulary_size = words.vocabulary_size
     else:
-        if isinstance(words, str | bytes):
-            raise TypeError("words must be topics or token ids, got a string: look it up with the tokenizer")
-        ids = np.unique(np.asarray(words if isinstance(words, Tensor) else list(words)))
+        remedy = "pass topics, or look words up with the tokenizer"
+        ids = np.unique(token_id_array(words, "words", remedy=remedy))
     if not len(ids):
         raise ValueError("there is no word to count: pass topics, or at least one token id")
-    if ids.dtype.kind not in "iu":
-        raise TypeError(f"words must be whole token ids, got {ids.dtype}")
     size = int(ids[-1]) + 1 if vocabulary_size is None else vocabulary_size
     if ids[0] < 0 or ids[-1] >= size:
         raise ValueError(f"token ids must be within 0..{size - 1}, got {ids[0]} to {ids[-1]}")
-    return ids.astype(np.int64), size
+    return ids, size
 
 
 def _bags(
@@ -330,10 +332,8 @@ def _bags(
     """For every document the places in ``ids`` of the words that it has, ascending."""
     from tqdm.auto import tqdm
 
-    if long not in ("cut", "chunk") or (max_length is not None and max_length < 1):
-        raise ValueError(
-            f"max_length must be at least 1 and long 'cut' or 'chunk', got {max_length} and {long!r}"
-        )
+    if max_length is not None:
+        check_whole("max_length", max_length)
     place = np.full(int(ids[-1]) + 2, -1)
     place[ids] = np.arange(len(ids))
     pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
+from topic_probe.options import checked
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
 from topic_probe.text.documents import Counts, Document, Long, Seen
 from topic_probe.text.encoder import Encoder
@@ -85,6 +86,7 @@ class Corpus:
         return cls(Texts(texts))
 
     @classmethod
+    @checked
     def from_files(
         cls,
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -115,6 +117,7 @@ class Corpus:
         return cls(Files.of(paths, field=field, split=split))
 
     @classmethod
+    @checked
     def from_dataset(
         cls,
         dataset: Any,
@@ -153,6 +156,7 @@ class Corpus:
         return cls(data, retry or Retry())
 
     @classmethod
+    @checked
     def wikipedia(
         cls,
         n_documents: int | None = 10_000,
@@ -196,6 +200,7 @@ class Corpus:
         if counts.texts == 0:
             self._check_not_empty(counts)
 
+    @checked
     def documents(
         self,
         tokenizer: Any,
@@ -242,6 +247,7 @@ class Corpus:
             progress,
         )
 
+    @checked
     def shard(self, index: int, n_shards: int) -> "Corpus":
         """One of ``n_shards`` shares, for as many processes; together they are the corpus, and none overlap.
 
@@ -327,8 +333,6 @@ class DocumentStream:
         cache: str | os.PathLike[str] | None,
         progress: bool,
     ) -> None:
-        if encoder.long not in ("cut", "chunk"):
-            raise ValueError(f"long must be 'cut' or 'chunk', got {encoder.long!r}")
         if min_length < 1:
             raise ValueError(f"min_length must be at least 1, got {min_length}")
         self.corpus, self.tokenizer = corpus, encoder.tokenizer

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from topic_probe.options import check_value
+from topic_probe.topics.lists import plain_array, plain_tensor, token_id_array
 from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
@@ -48,16 +50,22 @@ class Document:
     source: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ids.ndim != 1 or self.ids.dtype != torch.int64:
-            raise TypeError(
-                f"a Document needs one row of int64 ids, not {self.ids.dtype} of shape {tuple(self.ids.shape)}"
-            )
-        for name, part in (("word_index", self.word_index), ("special", self.special)):
-            if part is not None and part.shape != self.ids.shape:
+        for name, part, dtype in (
+            ("ids", self.ids, torch.int64),
+            ("word_index", self.word_index, torch.int64),
+            ("special", self.special, torch.bool),
+        ):
+            if part is None and name != "ids":
+                continue
+            if not isinstance(part, Tensor) or part.dtype != dtype or part.ndim != 1:
+                raise TypeError(f"{name} of a Document must be a row of {dtype}, not {_described(part)}")
+            if plain_tensor(part, f"{name} of a Document").shape != self.ids.shape:
                 raise ValueError(
                     f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
                     f"{tuple(part.shape)}"
                 )
+        source = check_value("source of a Document", self.source, int | None)
+        object.__setattr__(self, "source", source)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -110,6 +118,10 @@ class Document:
                 words = piece.word_index.masked_fill(torch.isin(piece.word_index, parted), -1)
                 piece = replace(piece, word_index=words)
             yield piece
+
+
+def _described(part: Any) -> str:
+    return f"{part.dtype} of shape {tuple(part.shape)}" if hasattr(part, "dtype") else f"{part!r:.100}"
 
 
 def content_hash(content: bytes) -> int:
@@ -303,7 +315,7 @@ def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Doc
         raise TypeError(_NEEDS_TOKENIZER.format("a string"))
     if isinstance(documents, Document) or _parts(documents) is not None:
         documents = [documents]
-    if not isinstance(documents, Iterable):
+    if not isinstance(documents, Iterable) or getattr(documents, "ndim", 1) == 0:
         raise TypeError(f"documents must be an iterable of token-id lists, not {type(documents).__name__}")
     for number, item in enumerate(documents):
         if isinstance(item, Document):
@@ -326,8 +338,9 @@ Parts = tuple[Any, Any, Any, Any, Any]
 
 def _parts(item: Any) -> Parts | None:
     """The parts of a batch; None for what is no batch."""
+    item = plain_array(item, "a batch or document")
     if isinstance(item, Mapping):
-        if "input_ids" not in item:
+        if item.get("input_ids") is None:
             raise TypeError(
                 f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
             )
@@ -353,11 +366,12 @@ def _from_batch(parts: Parts, pad_id: int | None) -> Iterator[Document]:
     for number, row in enumerate(ids):
         tokens = _one_document(row, number, pad_id if mask is None else None)
         kept = slice(None) if mask is None else _real(mask[number], tokens, number)
-        words, specials = (
-            None if part is None else _extra(part[number], dtype, tokens, number)[kept]
-            for part, dtype in ((word_index, torch.int64), (special, torch.bool))
+        yield Document(
+            tokens[kept],
+            None if word_index is None else _words(word_index[number], tokens, number)[kept],
+            None if special is None else _special(special[number], tokens, number)[kept],
+            None if sources is None else int(sources[number]),
         )
-        yield Document(tokens[kept], words, specials, None if sources is None else int(sources[number]))
 
 
 def _rows(part: Any) -> Any:
@@ -366,8 +380,10 @@ def _rows(part: Any) -> Any:
         return None
     if isinstance(part, str | bytes):
         raise TypeError(_NEEDS_TOKENIZER.format("a string"))
-    if hasattr(part, "ndim"):
+    if getattr(part, "ndim", 0):
         return part[None] if part.ndim == 1 else part
+    if not isinstance(part, Sequence):
+        raise TypeError(f"the parts of a batch must be rows of numbers, not {type(part).__name__}")
     return [part] if len(part) == 0 or not hasattr(part[0], "__len__") else part
 
 
@@ -390,15 +406,10 @@ def _check_table(ids: Any, mask: Any, pad_id: int | None) -> None:
 
 def _real(mask: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
     """Which tokens of one document are real, checked."""
-    kept = torch.as_tensor(mask)
-    if kept.shape != ids.shape:
-        raise ValueError(
-            f"the mask of document {number} must have an entry for each of its {len(ids)} ids, not the shape "
-            f"{tuple(kept.shape)}"
-        )
-    if not bool(((kept == 0) | (kept == 1)).all()):
-        raise ValueError("the mask must hold 1 on real tokens and 0 on padding; this one holds other values")
-    kept = kept.to("cpu", torch.bool)
+    kept = _flags(
+        _beside(mask, ids, f"the mask of document {number}"),
+        "the mask must hold 1 on real tokens and 0 on padding",
+    )
     places = kept.nonzero()
     if len(places) and int(places[-1] - places[0]) >= len(places):
         raise ValueError(
@@ -408,17 +419,40 @@ def _real(mask: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
     return kept
 
 
-def _extra(part: Any, dtype: torch.dtype, ids: Tensor, number: int) -> Tensor:
-    """Word numbers or special flags of one document, checked."""
-    if isinstance(part, Sequence):  # tokenizers say None where there is no word
+def _words(part: Any, ids: Tensor, number: int) -> Int64[Tensor, " position"]:
+    """Word numbers of one document, checked; tokenizers say None where there is no word."""
+    if isinstance(part, Sequence):
         part = [-1 if value is None else value for value in part]
-    values = torch.as_tensor(part).to("cpu", dtype)
+    what = f"word numbers of document {number}"
+    words = _beside(part, ids, what)
+    if words.is_floating_point() or words.dtype == torch.bool:
+        raise TypeError(f"{what} must be whole, not {words.dtype}")
+    return words.long()
+
+
+def _special(part: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
+    """Special flags of one document, checked."""
+    what = f"special flags of document {number}"
+    return _flags(_beside(part, ids, what), f"{what} must be 0 or 1")
+
+
+def _beside(part: Any, ids: Tensor, what: str) -> Tensor:
+    """Numbers that stand beside the ids of a document."""
+    try:
+        values = torch.as_tensor(plain_array(part, what), device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{what} must be numbers, not {part!r:.100} ({error})") from error
     if values.shape != ids.shape:
         raise ValueError(
-            f"word numbers and special flags of document {number} must have an entry for each of its {len(ids)} ids, "
-            f"not the shape {tuple(values.shape)}"
+            f"{what} must have an entry for each of its {len(ids)} ids, not the shape {tuple(values.shape)}"
         )
     return values
+
+
+def _flags(values: Tensor, needed: str) -> Bool[Tensor, " position"]:
+    if not bool(((values == 0) | (values == 1)).all()):
+        raise ValueError(f"{needed}; other values came")
+    return values.to(torch.bool)
 
 
 def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
@@ -430,17 +464,10 @@ def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
         raise TypeError(
             "documents must be a list of documents; this looks like one document: wrap it in a list"
         )
-    try:
-        tensor = torch.as_tensor(item)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"document {number} must hold token ids (integers), not {type(item).__name__}: {error}"
-        ) from None
-    if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
-        raise TypeError(f"document {number} must hold token ids (integers), not {tensor.dtype}")
-    ids = tensor.detach().to("cpu", torch.int64)
-    if ids.ndim != 1:
-        raise TypeError(f"document {number} must be one row of token ids, not of shape {tuple(ids.shape)}")
+    what = f"document {number}"
+    ids = torch.from_numpy(
+        token_id_array(item, what, ordered=True, remedy="encode texts with encode_texts first")
+    )
     if (
         pad_id is not None
         and len(ids) > 2

@@ -12,6 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, of_sources, source_keys
 from topic_probe.topics.vocabulary import settings_restored
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
@@ -25,6 +26,7 @@ NOT_ALIGNED = "texts in which the tokenizer's tokens cannot be found again"
 WITHOUT_SPACES = "texts with scripts written without spaces, parted character by character"
 
 
+@checked
 def encode_texts(
     texts: Iterable[str],
     tokenizer: Any,
@@ -60,8 +62,6 @@ def encode_texts(
         >>> [token for token, whole in zip(tokens, document.whole.tolist()) if whole]
         ['the', 'army', 'band']
     """
-    if isinstance(texts, str | bytes):
-        raise TypeError("texts must be a list of texts; this is one text: wrap it in a list")
     keys = None if sources is None else source_keys(sources)
     return _encoded(
         of_sources(texts, keys, "texts"),

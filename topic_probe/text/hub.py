@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from topic_probe.options import check_whole
 from topic_probe.text.sources import Excluded, Source, field_of, hash_of_texts, is_transient
 
 
@@ -41,6 +42,8 @@ class HubData(Source):
         for name, value in (("n_documents", self.n_documents), ("spread", self.spread)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.seed is not None:
+            check_whole("seed", self.seed, 0)
         if self.seed is not None and self.n_documents is None:
             raise ValueError("seed draws a sample, so it needs n_documents as well")
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.options import check_whole, shares
+from topic_probe.options import check_number, check_whole, shares
 from topic_probe.report import Report
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -214,9 +214,14 @@ class Updates:
     ] = "documents"
 
     def __post_init__(self) -> None:
-        check_whole("passes", self.passes, 1)
+        check_whole("passes", self.passes)
+        check_whole("iterations", self.iterations)
         if self.chunk_size is not None:
-            check_whole("chunk_size", self.chunk_size, 1)
+            check_whole("chunk_size", self.chunk_size)
+        for name, prior in (("alpha", self.alpha), ("eta", self.eta)):
+            if prior is not None and not isinstance(prior, str):
+                for number in prior if isinstance(prior, Iterable) else [prior]:
+                    check_number(name, number, why="a prior")
 
 
 @dataclass(frozen=True)
@@ -270,8 +275,12 @@ def fit_topics(
     Raises:
         ValueError: if no word is left, or for options that do not fit together.
     """
-    check_whole("n_topics", n_topics, 1)
-    check_whole("workers", workers, 1)
+    check_whole("n_topics", n_topics)
+    check_whole("workers", workers)
+    check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
+    priors = [] if isinstance(updates.alpha, str | int | float) else updates.alpha
+    if len(priors) not in (0, n_topics):
+        raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(priors)}")
     if distributed and workers > 1:
         raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
     if updates.alpha == "auto" and (workers > 1 or distributed):

@@ -6,6 +6,7 @@ stream, sampling, splitting over processes and the cache of token ids need.
 
 import asyncio
 import bz2
+import codecs
 import gzip
 import hashlib
 import http.client
@@ -16,7 +17,7 @@ import re
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import cache
@@ -209,6 +210,15 @@ class Texts(Source):
         texts = self.texts
         if isinstance(texts, str | bytes):
             raise TypeError("a corpus needs a list of texts; this is one text: put it into a list")
+        if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1:
+            raise TypeError(
+                f"a corpus needs a list of texts, and {type(texts).__name__} has several of something: pass the column "
+                "or the values that are the texts"
+            )
+        if isinstance(texts, Set):
+            raise TypeError(
+                "a corpus needs texts in an order that stays, and a set has none: sort it into a list"
+            )
         if isinstance(texts, Iterator):
             raise TypeError(
                 "a corpus is read several times and an iterator only once: pass a list, or a function that returns a "
@@ -227,6 +237,10 @@ class Texts(Source):
     def read(self, part: int, start: int) -> Iterator[str | Excluded]:
         """The texts without the first ``start``."""
         texts = self.texts() if callable(self.texts) else self.texts
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise TypeError(
+                f"the function of a corpus must return texts to go through, it returned {texts!r:.80}"
+            )
         for place, value in enumerate(islice(texts, start, None), start):
             yield as_entry(value, first=place == 0)
 
@@ -262,13 +276,18 @@ class Files(Source):
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         found: list[Path] = []
         skipped = 0
-        for path in (Path(item).expanduser() for item in given):
+        for path in map(_path, given):
             if not path.exists():
                 raise FileNotFoundError(f"{path} does not exist")
             if path.is_dir():
-                inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
-                found += (fitting := [file for file in inside if _kind(file)])
+                inside = [file for file in sorted(path.rglob("*")) if not file.is_dir()]
+                found += (fitting := [file for file in inside if file.is_file() and _kind(file)])
                 skipped += len(inside) - len(fitting)
+            elif not path.is_file():
+                raise ValueError(
+                    f"{path} is a pipe or a device, and a corpus reads its files several times: write the texts into a "
+                    "file first, or pass a list to Corpus.from_texts"
+                )
             elif _kind(path) is None:
                 raise ValueError(f"{path} is neither .txt nor .jsonl (nor one of these with .gz)")
             else:
@@ -339,6 +358,15 @@ class Files(Source):
         return digest.hexdigest()
 
 
+def _path(item: Any) -> Path:
+    """A path as a user names one; an empty one would be the current folder."""
+    if not isinstance(item, str | os.PathLike):
+        raise TypeError(f"paths must be texts or paths of files, got {item!r:.80}")
+    if not os.fspath(item):
+        raise ValueError("paths must name files or folders, got ''; the current folder is '.'")
+    return Path(item).expanduser()
+
+
 def _kind(path: Path) -> str | None:
     name = path.name.lower().removesuffix(".gz")
     return next((kind for kind in (_TXT, _JSONL) if name.endswith(kind)), None)
@@ -349,11 +377,38 @@ def _lines(path: Path) -> Iterator[str]:
     opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opened(path, "rb") as file:
-            encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+            encoding = _encoding(path, file.peek(_HEAD)[:_HEAD])
             with io.TextIOWrapper(file, encoding, errors="replace") as lines:
                 yield from lines
     except (EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is no whole gzip file ({error}): get it again or leave it out") from error
+
+
+# The beginning of a file by which its encoding is known.
+_HEAD = 8192
+# UTF-32 first, whose mark begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
+
+
+def _encoding(path: Path, head: bytes) -> str:
+    """The encoding that a file begins with; ValueError for what does not read as UTF-8."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    text = head.decode("utf-8", errors="replace")
+    # UTF-16 without a mark has a control character for every space of a line, or for the script of its letters; text
+    # of a language in an encoding of 8 bits has few letters that are no UTF-8, or nearly all.
+    n_control, n_unread = len(_CONTROL.findall(text)), text.count("\ufffd")
+    if n_control > max(1, len(text) / 100) or n_unread > max(8, len(text) / 5):
+        raise ValueError(
+            f"{path} does not read as UTF-8: it is UTF-16 or UTF-32 without a byte order mark, of another encoding, or "
+            "no text; save it as UTF-8 (`iconv -f UTF-16LE -t UTF-8`) or leave it out"
+        )
+    return "utf-8-sig"
 
 
 def _paragraphs(lines: Iterable[str]) -> Iterator[str]:

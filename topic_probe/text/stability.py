@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from topic_probe.options import checked
 from topic_probe.text.lda import TOP, TopicFit
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class TopicStability:
         return f"TopicStability: mean {self.mean:.3f} ({self.measure}) over {len(self.similarity)} other fits\n{table}"
 
 
-def topic_stability(fits: Sequence[TopicFit], *, n: int = TOP, measure: str = "jaccard") -> TopicStability:
+@checked
+def topic_stability(
+    fits: Sequence[TopicFit], *, n: int = TOP, measure: Literal["jaccard", "cosine"] = "jaccard"
+) -> TopicStability:
     """How well the topics of the first fit are found again in each of the others.
 
     Topics are paired one to one so that the sum of likenesses is largest.
@@ -73,8 +77,6 @@ def topic_stability(fits: Sequence[TopicFit], *, n: int = TOP, measure: str = "j
     """
     if len(fits) < 2:
         raise ValueError(f"stability compares at least two fits, got {len(fits)}")
-    if measure not in ("jaccard", "cosine"):
-        raise ValueError(f"measure must be 'jaccard' or 'cosine', got {measure!r}")
     if len({fit.tokenizer_hash for fit in fits}) > 1:
         raise ValueError("the fits are of different tokenizers, so their words cannot be compared by id")
     tables = [_comparable(fit, n if measure == "jaccard" else None) for fit in fits]

@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from topic_probe.options import checked
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
+@checked
 def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
     """A Hugging Face tokenizer that knows the most frequent words of some texts, and ``[UNK]`` for all others.
 
@@ -28,8 +31,6 @@ def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
 
     if n_words < 1:
         raise ValueError(f"n_words must be at least 1, got {n_words}")
-    if isinstance(texts, str):
-        raise TypeError("word_tokenizer needs many texts (a Corpus or a list of strings), not one string")
     pad, unknown, first, last, mask = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.options import check_whole
-from topic_probe.topics.lists import Ids, token_id_array, word_list
+from topic_probe.options import check_value
+from topic_probe.topics.lists import Ids, check_vocabulary_size, plain_array, token_id_array, word_list
 from topic_probe.topics.vocabulary import look_up, tokenizer_hash, vocabulary_size
 from topic_probe.words import form
 
@@ -61,6 +61,11 @@ def topic_model(lda: Any, token_ids: Any, size: int | None, tokenizer: Any) -> T
 def _gensim_columns(lda: Any, n: int, tokenizer: Any) -> list[int] | None:
     """Token ids of the columns of a gensim model as its ``id2word`` has them; None where columns are ids."""
     mapping = getattr(lda, "id2word", None)
+    if mapping is not None and not callable(getattr(mapping, "get", None)):
+        raise TypeError(
+            f"id2word of the model must be a mapping column -> token id or token, got {type(mapping).__name__}: name "
+            "the token id of every column with token_ids="
+        )
     words = [mapping.get(column) for column in range(n)] if mapping else [str(column) for column in range(n)]
     if all(str(word).isdecimal() for word in words):
         ids = [int(word) for word in words]
@@ -109,11 +114,12 @@ def never_kept(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
 
 def matrix(phi: Any) -> Any:
     """The topic model as a 2-d array or tensor of real numbers, not copied."""
-    if not isinstance(phi, Tensor):
+    if not isinstance(phi, Tensor | np.ndarray):
         try:
             phi = np.asarray(phi)
         except ValueError as error:
             raise ValueError("phi must be [topic, token], with rows of equal length") from error
+    phi = plain_array(phi, "phi")
     real = (
         not (phi.dtype.is_complex or phi.dtype == torch.bool)
         if isinstance(phi, Tensor)
@@ -129,39 +135,41 @@ def matrix(phi: Any) -> Any:
 
 def probabilities_of(row: Any, what: str) -> Float64[np.ndarray, "column"]:
     """A row of the topic model, summing to one."""
-    values = np.asarray(row.detach().cpu().double() if isinstance(row, Tensor) else row, dtype=np.float64)
+    values = np.asarray(row.double() if isinstance(row, Tensor) else row, dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(wrong):
         raise ValueError(
             f"{what} must be finite and not negative, got {values[wrong[0]]} in column {wrong[0]}"
         )
-    total = values.sum()
-    if total == 0:
+    if not values.any():
         raise ValueError(f"{what} is zero everywhere: leave the topic out")
+    with np.errstate(over="ignore"):
+        total = values.sum()
+    if not np.isfinite(total):
+        values = values / values.max()
+        total = values.sum()
     probabilities: np.ndarray = values / total
     return probabilities
 
 
 def kept_per_topic(n_columns: int, fraction: float, rounding: Rounding) -> int:
     """How many tokens a topic keeps: the share ``fraction`` of the columns, rounded as asked for."""
-    if isinstance(fraction, bool) or not 0 < fraction <= 1:
+    if not 0 < check_value("fraction", fraction, float) <= 1:
         raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
     if rounding == "plain":
         return max(1, math.floor(n_columns * fraction + 0.5))
-    if rounding == "public_code":
-        return min(n_columns, int(n_columns * fraction) + 1)
-    raise ValueError(f"rounding must be 'plain' or 'public_code', got {rounding!r}")
+    return min(n_columns, int(n_columns * fraction) + 1)
 
 
 def columns_of(n_columns: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple[Ids, int]:
     """The token id of every column, and the number of token ids."""
     if token_ids is None:
-        size = check_whole("vocabulary_size", n_columns if size is None else size, n_columns)
+        size = check_vocabulary_size(n_columns if size is None else size, n_columns)
         return np.arange(n_columns), size
     if size is None:
         raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
-    size = check_whole("vocabulary_size", size)
-    columns = token_id_array(token_ids, "token_ids", below=size)
+    size = check_vocabulary_size(size)
+    columns = token_id_array(token_ids, "token_ids", below=size, ordered=True)
     different = len(np.unique(columns))
     if not len(columns) == different == n_columns:
         raise ValueError(

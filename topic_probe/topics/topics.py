@@ -18,8 +18,15 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe import storage
-from topic_probe.options import check_whole
-from topic_probe.topics.lists import Ids, by_topic, token_id_array, word_list
+from topic_probe.options import check_value, check_whole, checked, settle_fields
+from topic_probe.topics.lists import (
+    Ids,
+    by_topic,
+    check_vocabulary_size,
+    plain_tensor,
+    token_id_array,
+    word_list,
+)
 from topic_probe.topics.models import (
     Rounding,
     columns_of,
@@ -34,6 +41,7 @@ from topic_probe.topics.vocabulary import (
     ONE_PIECE,
     OUTCOMES,
     SPLIT,
+    check_tokenizer,
     look_up,
     readable,
     tokenizer_hash,
@@ -88,6 +96,8 @@ class Topics:
     policy: str = ""
 
     def __post_init__(self) -> None:
+        settle_fields(self)
+        check_vocabulary_size(self.vocabulary_size)
         n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
@@ -108,6 +118,7 @@ class Topics:
     # --- constructors ---------------------------------------------------------------------------
 
     @classmethod
+    @checked
     def blocks(cls, *, n_topics: int, words_per_topic: int) -> "Topics":
         """Topics of the toy vocabulary: id 0 is [MASK] and has none, word i is in the ceil(i / v)-th topic.
 
@@ -121,6 +132,7 @@ class Topics:
         """
         n_topics = check_whole("n_topics", n_topics)
         width = check_whole("words_per_topic", words_per_topic)
+        check_vocabulary_size(n_topics * width + 1, name="n_topics times words_per_topic")
         return cls(
             names=tuple(str(topic) for topic in range(n_topics)),
             vocabulary_size=n_topics * width + 1,
@@ -130,6 +142,7 @@ class Topics:
         )
 
     @classmethod
+    @checked
     def from_token_ids(
         cls, ids: Mapping[Any, Any], *, vocabulary_size: int, tokenizer: Any = None
     ) -> "Topics":
@@ -151,7 +164,7 @@ class Topics:
             >>> topics.membership.int().tolist()
             [[1, 0], [0, 1], [1, 1]]
         """
-        size = check_whole("vocabulary_size", vocabulary_size)
+        size = check_vocabulary_size(vocabulary_size)
         given, outliers = by_topic(ids, "token ids")
         lists = {
             name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
@@ -170,6 +183,7 @@ class Topics:
         )
 
     @classmethod
+    @checked
     def from_word_lists(
         cls,
         words: Mapping[Any, Any],
@@ -203,8 +217,6 @@ class Topics:
             >>> topics.left_out
             {'unknown words': ('siege',)}
         """
-        if split_words not in ("drop", "keep"):
-            raise ValueError(f"split_words must be 'drop' or 'keep', got {split_words!r}")
         given, outliers = by_topic(words, "words")
         lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
         listed = dict.fromkeys(word for values in lists.values() for word in values)
@@ -246,6 +258,7 @@ class Topics:
         )
 
     @classmethod
+    @checked
     def from_matrix(
         cls,
         phi: Any,
@@ -294,7 +307,8 @@ class Topics:
         per_topic = kept_per_topic(n_columns, fraction, rounding)
         if not 0 <= min_probability < 1:
             raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
-        names = tuple(str(topic) for topic in range(n_topics)) if names is None else tuple(names)
+        names = [str(topic) for topic in range(n_topics)] if names is None else names
+        names = tuple(check_value(f"names[{place}]", name, str) for place, name in enumerate(names))
         if len(names) != n_topics:
             raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
         columns, size = columns_of(n_columns, token_ids, vocabulary_size)
@@ -331,6 +345,7 @@ class Topics:
         )
 
     @classmethod
+    @checked
     def from_lda(
         cls,
         lda: Any,
@@ -470,9 +485,13 @@ class Topics:
             >>> topics.places(torch.tensor([9, 7, 0])).tolist()  # of the words 5, 7, 9
             [2, 1, -1]
         """
+        if not isinstance(entries, Tensor):
+            raise TypeError(
+                f"topics know whole-number entries, got {type(entries).__name__}: pass a tensor of ids"
+            )
         if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
             raise TypeError(f"topics know whole-number entries, got {entries.dtype}: pass token ids")
-        ids = entries.detach().cpu().long().contiguous()
+        ids = plain_tensor(entries, "entries").long().contiguous()
         place = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
         return torch.where(self.words[place] == ids, place, -1).to(entries.device)
 
@@ -519,6 +538,7 @@ class Topics:
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise ValueError if the topics were made with another tokenizer; without one, they fit any."""
+        check_tokenizer(tokenizer)
         if self.tokenizer_hash is None:
             return
         other = tokenizer_hash(tokenizer)
@@ -542,10 +562,11 @@ class Topics:
         """
         if isinstance(documents, str | bytes):
             raise TypeError("coverage needs documents of token ids, got text: tokenize it first")
+        documents = check_value("documents", documents, Iterable)
         counts = torch.zeros(len(self.group_topics) + 1, dtype=torch.int64)
         n_documents = 0
         for document in documents:
-            ids = torch.from_numpy(token_id_array(document, f"document {n_documents}"))
+            ids = torch.from_numpy(token_id_array(document, f"document {n_documents}", ordered=True))
             # No topic is -1, so it is counted in the first cell.
             counts += torch.bincount(self.labels(ids) + 1, minlength=len(counts))
             n_documents += 1
@@ -564,7 +585,7 @@ class Topics:
 
     def with_vocabulary_size(self, n: int) -> "Topics":
         """The same topics over ``n`` token ids, for a model whose table is padded beyond the tokenizer."""
-        n = check_whole("vocabulary size", n)
+        n = check_vocabulary_size(n, name="vocabulary size")
         single = self.words < self.vocabulary_size
         pieces = [piece for compound in self.compounds for piece in compound]
         highest = max(self.words[single].tolist() + pieces)
@@ -587,6 +608,7 @@ class Topics:
             >>> shuffled.sizes.tolist(), shuffled == topics
             ([4, 4, 4], False)
         """
+        seed = check_whole("seed", seed, 0)
         order = torch.randperm(len(self.words), generator=torch.Generator().manual_seed(seed))
         return replace(
             self,
@@ -595,10 +617,12 @@ class Topics:
             policy=f"{self.policy}; topic sets shuffled over the words with seed {seed}",
         )
 
+    @checked
     def restrict(self, ids: Iterable[Any]) -> "Topics":
         """The same topics with only the given entries, for example those that occur in a text."""
         return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
 
+    @checked
     def without(self, ids: Iterable[Any]) -> "Topics":
         """The same topics without the given entries. Entries that have no topic anyway change nothing.
 
@@ -637,13 +661,15 @@ class Topics:
         Entries are readable words where they are known (through ``tokenizer``, or through the constructor's),
         otherwise ids. Entries that read the same, as with and without a leading space, are listed once.
         """
+        n = check_whole("n", n, 0)
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
         return [self._first_words(topic, n, tokenizer) for topic in range(self.n_topics)]
 
     def label(self, topic: int, n: int = 3) -> str:
         """A topic as people know it, ``id: word·word·word``, with its first ``n`` words."""
-        if not 0 <= topic < self.n_topics:
+        n = check_whole("n", n, 0)
+        if not 0 <= check_value("topic", topic, int) < self.n_topics:
             raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
         words = [_printable(word) for word in self._first_words(topic, n)]
         return f"{topic}: {'·'.join(words) or '(no words)'}"
@@ -828,6 +854,9 @@ def _assemble(
     twins: tuple[str, ...] | None = None,
 ) -> Topics:
     """Topics from (entry, topic) pairs; empty and identical topics are warned about."""
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+    names = tuple(str(_storable(name)) for name in names)
     twins = _identical_topics(entries, topics, names) if twins is None else twins
     reasons = {reason: tuple(dict.fromkeys(map(_storable, items))) for reason, items in left_out.items()}
     reasons = {reason: items for reason, items in {**reasons, _IDENTICAL: twins}.items() if items}
@@ -850,7 +879,7 @@ def _assemble(
     )
     _warn_of_empty(assembled, assembled.sizes == 0)
     if twins:
-        warnings.warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=3)
+        warnings.warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
     if tokenizer is None:
         return assembled
     texts = tuple(readable(tokenizer, assembled._pieces(entry)) for entry in words.tolist())
@@ -862,7 +891,7 @@ def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
     if names:
         warnings.warn(
             f"topics without a word, which measure as NaN: {_abridged(names)}; `left_out` may say why",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

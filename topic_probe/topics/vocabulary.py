@@ -144,12 +144,17 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, bare)) or bare
 
 
-def _vocabulary(tokenizer: Any) -> dict[Any, int]:
-    if not callable(tokenizer) or not hasattr(tokenizer, "get_vocab"):
+def check_tokenizer(tokenizer: Any) -> None:
+    """TypeError for what is no tokenizer of Hugging Face."""
+    if isinstance(tokenizer, type) or not (callable(tokenizer) and hasattr(tokenizer, "get_vocab")):
         raise TypeError(
-            f"a Hugging Face tokenizer is needed, got {tokenizer!r}; "
+            f"a Hugging Face tokenizer is needed, got {tokenizer!r:.100}; "
             "transformers.AutoTokenizer.from_pretrained loads one from a name or folder"
         )
+
+
+def _vocabulary(tokenizer: Any) -> dict[Any, int]:
+    check_tokenizer(tokenizer)
     vocabulary: dict[Any, int] = tokenizer.get_vocab()
     return vocabulary
 

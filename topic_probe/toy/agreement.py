@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from topic_probe.contrast import Contrast, PairSums, word_relations
-from topic_probe.options import check_value, check_whole
+from topic_probe.options import check_whole, checked
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
@@ -154,6 +154,7 @@ class AgreementReport(Report, kind="agreement"):
         return notes
 
 
+@checked
 def measure_agreement(
     model: nn.Module,
     world: World | None = None,
@@ -197,7 +198,6 @@ def measure_agreement(
     """
     config = toy_config(model)
     world, masking = world or config.world, masking or config.masking
-    check_value("loss", loss, Loss)
     if n_documents < 2:
         raise ValueError(f"needed at least 2 documents for a standard error, got n_documents={n_documents}")
     if batch_size is None:
@@ -247,7 +247,7 @@ class _Documents:
 @lru_cache(maxsize=2)
 def _documents(world: World, masking: Masking, n_documents: int, seed: int) -> _Documents:
     """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     drawn = list(masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator))
     batches = tuple(batch for _, batch in drawn)
     try:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64, Num
 from torch import nn
 
+from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
@@ -74,12 +75,13 @@ class LandscapeReport(Report, kind="landscape"):
         return [f"Theorem 3: the weighted mean of the optimum is between {low:.4g} and {high:.4g}{unmet}"]
 
 
+@checked
 def measure_landscape(
     world: World,
     masking: Masking,
     *,
-    alphas: Float[np.ndarray, " alpha"] | None = None,
-    betas: Float[np.ndarray, " beta"] | None = None,
+    alphas: Num[np.ndarray, " alpha"] | None = None,
+    betas: Num[np.ndarray, " beta"] | None = None,
     value: ValueMatrix = "blocks",
     trained: Mapping[str, nn.Module] | None = None,
 ) -> LandscapeReport:

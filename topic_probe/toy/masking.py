@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from topic_probe.options import check_share, check_whole, checked, settle_fields
 from topic_probe.toy.world import Documents, World
 
 MASK_ID = 0
@@ -76,10 +77,9 @@ class Masking:
     p_random: float = 0.1
 
     def __post_init__(self) -> None:
+        settle_fields(self)
         for name in ("p_mask", "p_keep", "p_random"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} is a probability and must lie in [0, 1], got {value}")
+            check_share(name, getattr(self, name), why="a probability")
         if self.p_keep + self.p_random > 1:
             raise ValueError(
                 "p_keep + p_random must not exceed 1, because the rest is the probability of showing [MASK]; "
@@ -96,10 +96,12 @@ class Masking:
         """Share of positions that show their own word without being random, a = 1 − (1 − p_c) p_m."""
         return 1 - (1 - self.p_keep) * self.p_mask
 
+    @checked
     def random_share(self, world: World) -> float:
         """Share of positions that show one given word because of a random draw, ε = p_m p_r / n."""
         return self.p_mask * self.p_random / world.n_words
 
+    @checked
     def corrupt(self, documents: Documents, *, n_words: int, generator: torch.Generator) -> MaskedBatch:
         """The documents with positions chosen and corrupted; the documents themselves are left as they are.
 
@@ -116,8 +118,7 @@ class Masking:
             >>> int(every.corrupt(documents, n_words=4, generator=generator).shown.max())  # [MASK] everywhere
             0
         """
-        if n_words < 1:
-            raise ValueError(f"random words come from 1..n_words, so it must be at least 1, got {n_words}")
+        check_whole("n_words", n_words)
         words = torch.arange(1, n_words + 1, device=generator.device)
         return self.corrupt_tokens(
             documents.ids,

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe.options import check_number, check_value, check_whole
+from topic_probe.options import check_number, check_value, check_whole, checked, settle_fields
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
@@ -28,6 +28,9 @@ from topic_probe.toy.world import World
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
+
+# Beyond any model; a mistyped number is refused before anything of that size is begun.
+_MOST_SIZE = 10**6
 
 Init = Literal["usual", "near-zero"]
 Rule = Literal["zero", "identity", "theorem1", "theorem2", "random"]
@@ -111,8 +114,7 @@ class ToyConfig:
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
-        check_value("regime", self.regime, RegimeName)
-        check_value("dtype", self.dtype, Dtype)
+        settle_fields(self)
         # What is left out is filled in, so that two configs of one model are equal.
         d_model = self.vocabulary_size if self.d_model is None else self.d_model
         trained = (self.trained,) if isinstance(self.trained, str) else self.trained
@@ -125,9 +127,8 @@ class ToyConfig:
         }
         for name, value in whole.items():
             object.__setattr__(self, name, value)
-        check_value("init", self.init, Init)
         for name in ("d_model", "d_attention", "n_layers", "n_heads"):
-            check_whole(name, getattr(self, name))
+            check_whole(name, getattr(self, name), most=_MOST_SIZE)
         if self.width_attention > self.width:
             raise ValueError(
                 f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
@@ -233,6 +234,7 @@ class ToyConfig:
         return cls(**{**values, "world": world, "masking": masking})
 
 
+@checked
 def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
     """The toy as a hooked model: a HookedTransformer on TransformerLens 3, a TransformerBridge on 4.
 
@@ -365,7 +367,7 @@ def _locate(name: str) -> tuple[str, int]:
 
 def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "..."]]:
     """Every tensor at its initialisation, drawn whether it is used or not: W_V does not depend on the regime."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     values = {}
     for name in config.tensor_names:
         shape = config.shape(name)

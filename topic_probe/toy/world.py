@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.options import check_number, check_whole
+from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
+from topic_probe.topics.lists import check_vocabulary_size, plain_array
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -86,8 +87,10 @@ class World:
     word_probabilities: Sequence[Sequence[float]] | Float[Tensor, "topic word"] | None = None
 
     def __post_init__(self) -> None:
+        settle_fields(self)
         for name in ("n_topics", "words_per_topic", "min_length", "max_length"):
             check_whole(name, getattr(self, name))
+        check_vocabulary_size(self.vocabulary_size, name="n_topics times words_per_topic")
         if self.min_length > self.max_length:
             raise ValueError(
                 f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
@@ -179,6 +182,7 @@ class World:
         """Whether documents differ in their topic proportions; with one topic, or τ = T, all are alike."""
         return self.n_topics > 1 and self.topics_per_document != self.n_topics
 
+    @checked
     def documents(self, n: int, *, generator: torch.Generator) -> Documents:
         """A batch of n new documents, padded to the longest of them, on the device of the generator."""
         check_whole("n", n)
@@ -193,6 +197,7 @@ class World:
         ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
         return Documents(ids, mask, proportions)
 
+    @checked
     def stream(self, batch_size: int, *, generator: torch.Generator) -> Iterator[Documents]:
         """An endless stream of fresh batches.
 
@@ -295,7 +300,12 @@ def _normalised_rows(
     probabilities: Sequence[Sequence[float]] | Float[Tensor, "topic word"], n_topics: int, n_words: int
 ) -> tuple[tuple[float, ...], ...]:
     """The rows as nested tuples that sum to 1."""
-    matrix = torch.as_tensor(probabilities, dtype=torch.float64)
+    try:
+        matrix = torch.as_tensor(plain_array(probabilities, "word_probabilities"), dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"word_probabilities must be rows of numbers, got {probabilities!r:.100} ({error})"
+        ) from error
     if matrix.shape != (n_topics, n_words):
         raise ValueError(
             f"word_probabilities must have n_topics={n_topics} rows over the {n_words} words 1..{n_words} "

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from topic_probe.options import check_number, check_value, check_whole
+from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.toy.model import Init
 
 PLACES = {"K": "key", "Q": "query", "V": "value"}
@@ -52,6 +52,7 @@ class TextConfig:
     scale: float = 0.02
 
     def __post_init__(self) -> None:
+        settle_fields(self)
         if self.d_mlp is None:
             # Filled in, so that two configs of one model are equal.
             object.__setattr__(self, "d_mlp", 4 * self.d_model)
@@ -61,7 +62,6 @@ class TextConfig:
             raise ValueError(
                 f"d_model must be a multiple of n_heads, got {self.d_model} and {self.n_heads} heads"
             )
-        check_value("init", self.init, Init | Literal["given"])
         for name in ("noise", "scale"):
             check_number(name, getattr(self, name), zero=True, why="a standard deviation")
 
@@ -75,6 +75,7 @@ class TextConfig:
         return asdict(self)
 
 
+@checked
 def build_bert(
     config: TextConfig, *, seed: int = 0, tensors: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
@@ -153,7 +154,7 @@ def is_attention(name: str) -> bool:
 def _initial_values(
     config: TextConfig, parameters: Mapping[str, nn.Parameter], seed: int
 ) -> dict[str, Float64[Tensor, "..."]]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     values = {}
     for name, parameter in parameters.items():
         if parameter.ndim == 2:

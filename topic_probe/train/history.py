@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
-from topic_probe.options import check_number, check_value, check_whole
+from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report
 from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
@@ -73,10 +73,9 @@ class TrainConfig:
     forward: Forward = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))  # a list has no hash
-        check_value("loss", self.loss, Loss)
-        check_value("optimizer", self.optimizer, OptimizerName)
-        check_value("forward", self.forward, Forward)
+        settle_fields(self)
+        steps = tuple(check_whole("measure_steps", step, 0) for step in self.measure_steps)
+        object.__setattr__(self, "measure_steps", steps)  # a list has no hash
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
             check_whole(name, getattr(self, name), least)
         for name in ("n_documents", "measure_every"):

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
+from topic_probe.options import checked
 from topic_probe.storage import draft
 from topic_probe.train.history import History, Series, TrainConfig, under
 from topic_probe.train.tasks import Task, TextTask, ToyTask
@@ -31,6 +32,7 @@ MOST_EMPTY_BATCHES = 1000  # in a row; a sensible p_mask never comes near
 CHECKPOINT_FORMAT = "topic_probe toy training 1"
 
 
+@checked
 def train_toy(
     model: nn.Module,
     config: TrainConfig,
@@ -72,6 +74,7 @@ def train_toy(
     return _train(ToyTask(model, config), config, measure, log, checkpoint, checkpoint_every, progress)
 
 
+@checked
 def train_text(
     model: nn.Module,
     documents: Any,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.train.history import History
 from topic_probe.uncertainty import divide
@@ -115,6 +116,7 @@ class DynamicsReport(Report, kind="dynamics"):
         return [self.pattern, *reasons]
 
 
+@checked
 def measure_dynamics(
     history: History,
     *,
