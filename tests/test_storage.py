@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import killed
 import numpy as np
 import pytest
 import saved_results
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 import topic_probe as tp
-from topic_probe.storage import draft, kind_of, load, save
+from topic_probe.storage import MANIFEST, MANIFESTS, draft, kind_of, load, save
 
 BEFORE = Path(__file__).parent / "saved_before"
 
@@ -313,3 +317,77 @@ def test_a_disk_that_fills_up_when_a_draft_is_synced_is_an_error(tmp_path, monke
     ):
         place.write_text("all of it")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- whatever is saved, and whatever happens to it ------------------------------------------------------
+
+texts = st.text(st.characters(codec="utf-8"), max_size=4)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(texts, inside, max_size=3),
+    max_leaves=8,
+)
+kinds = st.sampled_from("? i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())  # noqa: SIM905
+arrays = st.dictionaries(
+    st.text("abc_", min_size=1, max_size=4),
+    npst.arrays(kinds, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)),
+    max_size=3,
+)
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text("abc", max_size=3), json_values, max_size=3), arrays, st.booleans())
+def test_whatever_is_saved_is_loaded_as_it_was(content, arrays, turned):
+    arrays = {name: array.T if turned else array for name, array in arrays.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder, "result"), "attention", content, arrays)
+        loaded = load(Path(folder, "result"), "attention")
+    assert loaded.content == content
+    assert loaded.arrays.keys() == arrays.keys()
+    for name, array in arrays.items():
+        found = loaded.arrays[name]
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes("C"))
+
+
+@pytest.mark.parametrize("path", [None, True, 3, 2.5, b"folder", ["folder"], ""])
+def test_what_is_no_path_is_refused(path, unchecked):
+    for call in (load, kind_of, lambda place: save(place, "attention", {})):
+        with pytest.raises((TypeError, ValueError), match="a path is needed, got"):
+            call(path)
+
+
+@pytest.fixture(scope="module")
+def saved_topics(tmp_path_factory):
+    """The files of saved topics, by name."""
+    folder = tmp_path_factory.mktemp("saved") / "topics"
+    tp.Topics.from_token_ids({"war": [1, 2], "music": [3]}, vocabulary_size=5).save(folder)
+    return {part.name: part.read_bytes() for part in folder.iterdir()}
+
+
+def load_changed(files, name, content):
+    with tempfile.TemporaryDirectory() as folder:
+        for other, unchanged in files.items():
+            Path(folder, other).write_bytes(content if other == name else unchanged)
+        return tp.Topics.load(folder)
+
+
+@given(st.data())
+def test_a_file_that_ends_early_is_refused_by_name(saved_topics, data):
+    name = data.draw(st.sampled_from(sorted(saved_topics)))
+    length = data.draw(st.integers(0, len(saved_topics[name]) - 1))
+    with pytest.raises(ValueError, match=rf"{name}|{MANIFEST}"):
+        load_changed(saved_topics, name, saved_topics[name][:length])
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_what_is_no_saved_result_is_refused_by_name(content):
+    for name in MANIFESTS:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, name).write_bytes(content)
+            with pytest.raises(ValueError, match=name):
+                load(folder)

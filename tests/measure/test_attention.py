@@ -652,7 +652,7 @@ def test_labels_of_sources_are_as_many_as_documents_and_not_for_a_corpus(topics)
     for n in (8, 10):
         with pytest.raises(ValueError, match=r"each of the documents needs a label that names its source"):
             tp.measure_attention(bert(), topics, some_documents(9), groups=range(n))
-    with pytest.raises(ValueError, match=r"groups must be 'source', 'document' or a label for each"):
+    with pytest.raises(ValueError, match=r"groups must be 'source' or 'document' or a list, got"):
         tp.measure_attention(bert(), topics, some_documents(9), groups="article")
     tokenizer = tp.word_tokenizer(["one two"])
     stream = tp.Corpus.from_texts(["one two"]).documents(tokenizer)

@@ -43,10 +43,6 @@ class Reading:
     ] = "source"
 
     def __post_init__(self) -> None:
-        if isinstance(self.groups, str | bytes) and self.groups not in ("source", "document"):
-            raise ValueError(
-                f"groups must be 'source', 'document' or a label for each of the documents, got {self.groups!r}"
-            )
         if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
             raise ValueError(
                 f"batch_size and max_length must be at least 1, not {self.batch_size} and {self.max_length}"

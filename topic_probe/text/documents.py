@@ -311,7 +311,7 @@ def cut(
 
 def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
     """The single documents in whatever `token_batches` takes, without padding."""
-    if isinstance(documents, str | bytes):
+    if isinstance(documents, str | bytes | bytearray | memoryview):
         raise TypeError(_NEEDS_TOKENIZER.format("a string"))
     if isinstance(documents, Document) or _parts(documents) is not None:
         documents = [documents]
