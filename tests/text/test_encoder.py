@@ -383,7 +383,9 @@ def test_labels_that_name_nothing_are_refused(wordpiece):
             list(encode_texts(["the army"], wordpiece, sources=[missing]))
     with pytest.raises(TypeError, match=r"labels such as texts or numbers, not a object"):
         list(encode_texts(["the army"], wordpiece, sources=[object()]))
-    with pytest.raises(TypeError, match=r"sources must be a list or None, got .*: put a single one into a list"):
+    with pytest.raises(
+        TypeError, match=r"sources must be a list or None, got .*: put a single one into a list"
+    ):
         encode_texts(["the army"], wordpiece, sources="A")
     for n in (1, 3):
         with pytest.raises(ValueError, match=r"each of the texts needs a label that names its source"):
