@@ -123,7 +123,28 @@ def word_interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Float64[np.ndarray, "item 2"]:
+    """The interval [item, low and high] of a statistic of mean scores, as `word_intervals` has it."""
+    return word_intervals(
+        Ends(same, n_same, different, n_different), None, strata, statistic=statistic, n_resamples=n_resamples,
+        confidence=confidence, seed=seed,
+    )[0]  # fmt: skip
+
+
+def word_intervals(
+    of_words: Ends,
+    squares: Float64[np.ndarray, "word item"] | None,
+    strata: Int64[np.ndarray, "word"],
+    *,
+    statistic: Statistic = "ratio",
+    n_resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> list[Float64[np.ndarray, "item 2"]]:
     """The interval [item, low and high] of a statistic of mean scores between words, from resampled words.
+
+    And, where ``squares`` are given, that of the effect size, from the same draws: squared scores of every word, as
+    either end, with all words of either kind. How far a standard deviation moves is of words as a difference is, so
+    the narrowing is that of the difference.
 
     Words are drawn with replacement within their stratum (the topic), never pairs: a word that is drawn
     twice counts twice in every pair it takes part in, and is no pair with itself. A pair of words drawn w and
@@ -137,33 +158,44 @@ def word_interval(
     """
     if statistic not in ("ratio", "difference"):
         raise ValueError(f"words are resampled for 'ratio' and 'difference', got {statistic!r}")
+    statistics: list[Statistic] = [statistic] if squares is None else [statistic, "difference"]
     if len(strata) < MIN_UNITS:
-        return np.full((same.shape[-1], 2), np.nan)
+        return [np.full((of_words.same.shape[-1], 2), np.nan)] * len(statistics)
     order, sizes, lone = _strata(strata)
-    parts = [part[:, order] for part in (same, n_same[..., None], different, n_different[..., None])]
+    parts = [part.reshape(*part.shape[:2], -1)[:, order] for part in of_words]
     n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
     # A stratum of n resampled units has (n − 1)/n of the variance.
     scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
     # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
     scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
     scales = (scale_same, scale_same, scale, scale)
-    narrowing = _share_of_words(parts, sizes, lone, scale_same, scale, statistic)
+    narrowings = [_share_of_words(parts, sizes, lone, scale_same, scale, kind) for kind in statistics]
     ends = [factor * part.sum(0) for factor, part in zip(scales, parts, strict=True)]
     totals = [part.sum((0, 1)) / 2 for part in parts]
+    if squares is not None:
+        ends, totals = [*ends, scale * squares[order]], [*totals, squares.sum(0) / 2]
+    columns, of_end = np.concatenate(ends, axis=1), np.cumsum([end.shape[1] for end in ends])[:-1]
 
     def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
-        top, n_top, bottom, n_bottom = (
-            total + narrowing * ((weights - 1) @ end) for total, end in zip(totals, ends, strict=True)
-        )
-        positive = (n_top > 0) & (n_bottom > 0)
-        top_mean, bottom_mean = divide(top, n_top), divide(bottom, n_bottom)
-        return np.where(positive, compare(top_mean, bottom_mean, statistic), np.nan)
+        moves = np.split((weights - 1) @ columns, of_end, axis=1)
+        values = []
+        for number, narrowing in enumerate(narrowings):
+            top, n_top, bottom, n_bottom, *of_both = (
+                total + narrowing * move for total, move in zip(totals, moves, strict=True)
+            )
+            if number == 0:
+                found = compare(divide(top, n_top), divide(bottom, n_bottom), statistic)
+            else:
+                found = effect_size(top, n_top, bottom, n_bottom, *of_both)
+            values.append(np.where((n_top > 0) & (n_bottom > 0), found, np.nan))
+        return np.concatenate(values, axis=1)
 
     values = resample(resampled, sizes, n_resamples=n_resamples, seed=seed)
     effective = np.minimum(effective_units(parts[1].sum(0)), effective_units(parts[3].sum(0)))
     # Every stratum spends one unit on its own mean.
     effective = effective * (1 - len(sizes) / len(strata))
-    return percentile_interval(values, effective, confidence=confidence)
+    parts_of_values = np.split(values, len(statistics), axis=1)
+    return [percentile_interval(part, effective, confidence=confidence) for part in parts_of_values]
 
 
 def _strata(

@@ -17,6 +17,7 @@ from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.patterns import padded_positions, units_of
 from topic_probe.measure.processes import Processes, joined
+from topic_probe.measure.squares import PairSquares, pair_squares
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
@@ -30,7 +31,7 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import no_interval_reason, word_interval
+from topic_probe.uncertainty import no_interval_reason, word_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +91,7 @@ def measure_embeddings(
     exclude: Iterable[int] = (),
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
+    effect_size: bool = True,
     reading: Reading,
     intervals: Intervals,
     run: Run,
@@ -118,6 +120,8 @@ def measure_embeddings(
         exclude: token ids left out, of the pairs as well as of the mean and the components: special and unused ids.
         include_self: whether the pair of a position with itself is a same-word pair of a layer, as in the paper.
         statistic: what intervals are about.
+        effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
+            much as reading the table a few times, standard deviations as much as multiplying it with itself.
 
     Raises:
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
@@ -148,8 +152,11 @@ def measure_embeddings(
         )
         sums = group_sums(words)
         overall, by_topic = pair_sums(sums, words)
-        options = {"center": center or remove_components > 0, "remove_components": remove_components,
-                   "exclude": excluded, "statistic": statistic, **recorded(intervals)}  # fmt: skip
+        squares = pair_squares(words, sums.of_forms) if effect_size else None
+        options = {
+            "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
+            "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
+        }  # fmt: skip
         record = provenance(
             topics,
             model=known.description,
@@ -173,12 +180,12 @@ def measure_embeddings(
                 **vars(intervals),
             )
             record["options"] |= {"include_self": include_self, "special_ids": specials}
-        cosine, dot = _with_intervals(overall, sums, words, statistic, intervals)
-        per_topic = _per_topic(by_topic, words)
+        cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)
+        per_topic = _per_topic(by_topic, squares, words)
         return EmbeddingReport(cosine, dot, per_topic, layers, record, embedding_matrices(words, sums))
 
 
-def _per_topic(sums: PairSums, words: EmbeddingWords) -> dict[str, Contrast]:
+def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:
     topics, forms = words.topics, words.form
     sizes = words.group.bincount(minlength=len(topics.group_topics)) @ topics.group_topics.long()
     # Forms of one word count once in a topic; most words have but one.
@@ -190,30 +197,37 @@ def _per_topic(sums: PairSums, words: EmbeddingWords) -> dict[str, Contrast]:
         "topic": tuple(topics.label(topic) for topic in range(topics.n_topics)),
         "n_words": tuple(sizes.tolist()),
     }
+    of_topics = [None] * len(SCORES) if squares is None else squares.topics
     return {
-        score: PairSums(sums.sums[number], sums.counts).contrast(index=index)
-        for number, score in enumerate(SCORES)
+        score: PairSums(values, sums.counts, of_pairs).contrast(index=index)
+        for score, values, of_pairs in zip(SCORES, sums.sums, of_topics, strict=True)
     }
 
 
 def _with_intervals(
     overall: PairSums,
     of_groups: GroupSums,
+    squares: PairSquares | None,
     words: EmbeddingWords,
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
 ) -> list[Contrast]:
     """The contrasts of cosine and dot product, each with its interval."""
-    parts = [PairSums(sums, overall.counts) for sums in overall.sums]
+    totals = [None] * len(SCORES) if squares is None else [np.asarray(total) for total in squares.total]
+    parts = [PairSums(sums, overall.counts, total) for sums, total in zip(overall.sums, totals, strict=True)]
     if intervals.n_resamples == 0:
         return [part.contrast(statistic=statistic) for part in parts]
     ends = word_ends(words, of_groups.of_forms, seed=intervals.seed)
-    limits = word_interval(*ends, words.strata, statistic=statistic, **vars(intervals))
-    notes = [no_interval_reason(interval, words.n_forms, "words") for interval in limits]
-    return [
-        part.contrast(interval=interval, note=note, statistic=statistic)
-        for part, interval, note in zip(parts, limits, notes, strict=True)
-    ]
+    # Every pair has two ends.
+    of_words = None if squares is None else 2 * squares.by_form.numpy()
+    limits, *of_effects = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
+    names = "interval", "effect_size_interval"
+    found = []
+    for number, part in enumerate(parts):
+        uncertainty = dict(zip(names, (of_score[number] for of_score in (limits, *of_effects)), strict=False))
+        note = no_interval_reason(limits[number], words.n_forms, "words")
+        found.append(part.contrast(note=note, statistic=statistic, **uncertainty))
+    return found
 
 
 # ---------------------------------------------------------------------------- states of layers

@@ -220,7 +220,11 @@ class EmbeddingWords(LabelledWords):
 
     def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
         """The embeddings of some of the words, on the CPU."""
-        return self.table[self.index[places].to(self.table.device)].cpu().double()
+        return self.vectors(places).double()
+
+    def vectors(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float[Tensor, "some d_embed"]:
+        """The same as exact as the table is."""
+        return self.table[self.index[places].to(self.table.device)].cpu()
 
 
 def labelled_words(

@@ -1,0 +1,149 @@
+"""Sums of squared scores over all pairs of words: what the standard deviation of pair scores is made of.
+
+The squares of a word's dot products with n words add up to Σ_j (e·e_j)² = eᵀ G e with G = Σ_j e_j e_jᵀ, which costs
+n·d² for all n of them; the products themselves cost n²·d, less for fewer words than about twice the width. Every pair
+of different words that have topics is of the same topic or of different ones, so sums over both kinds need no topics;
+those of a single topic do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.measure.words import SCORES, EmbeddingWords
+
+_BLOCK = 4096
+_COLUMNS = 128
+
+
+@dataclass(frozen=True)
+class PairSquares:
+    """Sums of squared cosines and of squared dot products over ordered pairs of different words.
+
+    Attributes:
+        by_form: of every word, all its forms together, with all others.
+        topics: of the pairs that a topic's numbers are about: different words within it, and its words with all words
+            they share no topic with.
+    """
+
+    by_form: Float64[Tensor, "form score"]
+    topics: Float64[np.ndarray, "score topic"]
+
+    @property
+    def total(self) -> Float64[np.ndarray, " score"]:
+        """Over all pairs."""
+        return np.asarray(self.by_form.sum(0).numpy())
+
+
+def pair_squares(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"]) -> PairSquares:
+    """The sums of squares of words; ``of_forms`` are the scores of their `form_pairs`."""
+    topics, forms = words.topics, words.form_pairs
+    everyone = squares_with_all(words, torch.arange(len(words)))
+    own = torch.stack([torch.ones(len(words), dtype=torch.float64), words.norms**4], 1)
+    of_one_word = own.index_add(0, forms.first, of_forms.T**2)
+
+    within, sharing = torch.zeros(topics.n_topics, len(SCORES), dtype=torch.float64), torch.zeros_like(own)
+    entry, topic = topics.membership[words.places].nonzero(as_tuple=True)
+    for number, members in _by_topic(entry, topic, topics.n_topics):
+        mates = squares_with_all(words, members)
+        within[number] = mates.sum(0) - own[members].sum(0)
+        sharing.index_add_(0, members, mates)
+    for first, second, again in _sharing_several(entry, topic, words):
+        sharing.index_add_(0, first, -again[:, None] * _squares_of(words, first, second))
+    # Forms of one word are no pair, neither within a topic nor, where they share none, of different topics.
+    apart = everyone - sharing
+    apart.index_add_(0, forms.first[~forms.shared], -(of_forms.T[~forms.shared] ** 2))
+    of_topics = within.index_add(0, topic, apart[entry])
+    pair, topic = (topics.membership[words.places[side]] for side in (forms.first, forms.second))
+    pair, topic = (pair & topic).nonzero(as_tuple=True)
+    of_topics.index_add_(0, topic, -(of_forms.T[pair] ** 2))
+    return PairSquares(words.by_form(everyone - of_one_word), of_topics.T.numpy())
+
+
+def squares_with_all(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
+    """For every one of some words, the sum of its squared scores with all of them, itself included."""
+    squared_norms = words.norms[places].square()
+    scale = torch.stack([squared_norms, torch.ones_like(squared_norms)], 1)
+    few = len(places) <= 2 * words.table.shape[1]
+    return (_through_products(words, places, 1 / scale) if few else _through_moments(words, places)) / scale
+
+
+def _through_products(
+    words: EmbeddingWords, places: Int64[Tensor, " some"], weights: Float64[Tensor, "some score"]
+) -> Float64[Tensor, "some score"]:
+    """Squared dot products with all of them, each weighed."""
+    rows = words.vectors(places).numpy()
+    of_columns = weights.numpy().astype(rows.dtype)
+    # numpy knows that these are symmetric where all of them are one block, and computes half.
+    blocks = (rows[start : start + _BLOCK] @ rows.T for start in range(0, len(rows), _BLOCK))
+    sums = [np.square(products, out=products) @ of_columns for products in blocks]
+    return torch.from_numpy(np.concatenate(sums).astype(np.float64))
+
+
+def _through_moments(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
+    """The same, of dot products divided by the norm of the other word alone, and of dot products."""
+    width = words.table.shape[1]
+    moments = np.zeros((len(SCORES), width, width))
+    for block in torch.split(places, _BLOCK):
+        rows = words.vectors(block)
+        units = rows / words.norms[block].to(rows)[:, None]
+        # Here, too, half of the work is enough, and numpy does no more.
+        for moment, side in zip(moments, (units.numpy(), rows.numpy()), strict=True):
+            moment += side.T @ side
+    # Half of it is enough to apply it, too: what stands below the diagonal stands above it once more.
+    above = np.triu(moments) + np.triu(moments, 1)
+    sums = []
+    for block in torch.split(places, _BLOCK):
+        vectors = words.vectors(block).numpy()
+        sums.append(np.stack([_applied(vectors, moment.astype(vectors.dtype)) for moment in above], 1))
+    return torch.from_numpy(np.concatenate(sums))
+
+
+def _applied(
+    rows: Float[np.ndarray, "some width"], above: Float[np.ndarray, "width width"]
+) -> Float64[np.ndarray, " some"]:
+    """eᵀ U e of every row e, for a matrix without anything below its diagonal."""
+    total = np.zeros(len(rows))
+    for start in range(0, rows.shape[1], _COLUMNS):
+        stop = start + _COLUMNS
+        total += np.einsum("sw,sw->s", rows[:, :stop] @ above[:stop, start:stop], rows[:, start:stop])
+    return total
+
+
+def _by_topic(
+    entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], n_topics: int
+) -> Iterator[tuple[int, Int64[Tensor, " some"]]]:
+    """The words of every topic that has any."""
+    in_order = entry[topic.argsort(stable=True)]
+    members = torch.split(in_order, topic.bincount(minlength=n_topics).tolist())
+    return ((number, some) for number, some in enumerate(members) if len(some))
+
+
+def _sharing_several(
+    entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], words: EmbeddingWords
+) -> Iterator[tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"], Float64[Tensor, " pair"]]]:
+    """The ordered pairs of words, each with itself among them, that share several topics, and how many beyond one."""
+    from scipy.sparse import csr_array
+
+    several = entry.bincount(minlength=len(words))[entry] > 1
+    held, place = torch.unique(entry[several], return_inverse=True)
+    shape = len(held), words.topics.n_topics
+    has = csr_array((np.ones(len(place)), (place.numpy(), topic[several].numpy())), shape=shape)
+    for start in range(0, len(held), _BLOCK):
+        common = (has[start : start + _BLOCK] @ has.T).tocoo()
+        again = common.data > 1
+        first, second = (torch.from_numpy(part[again].astype(np.int64)) for part in (common.row, common.col))
+        yield held[start + first], held[second], torch.from_numpy(common.data[again] - 1)
+
+
+def _squares_of(
+    words: EmbeddingWords, first: Int64[Tensor, " pair"], second: Int64[Tensor, " pair"]
+) -> Float64[Tensor, "pair score"]:
+    """Squared cosines and dot products of pairs."""
+    blocks = zip(torch.split(first, _BLOCK), torch.split(second, _BLOCK), strict=True)
+    dot = torch.cat([(words.rows(one) * words.rows(other)).sum(1) for one, other in blocks])
+    return torch.stack([dot / (words.norms[first] * words.norms[second]), dot], 1).square()
