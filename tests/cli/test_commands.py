@@ -140,7 +140,7 @@ def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, 
     assert (
         err == f"topic-probe: interrupted: interrupted after 4 documents; the report of these is in {out}\n"
     )
-    assert "heads with the highest ratios" in said
+    assert "heads with the strongest evidence" in said
     assert tp.load_report(out).provenance["options"]["stopped"] == "interrupted after 4 documents"
 
 
@@ -479,7 +479,7 @@ def test_where_no_head_has_a_ratio_the_answer_says_so(run, model_folder, words, 
     code, said, _ = run("measure", "attention", model_folder, "--topics", words, "--corpus", text, *FAST)
     assert code == 0
     assert "Empty DataFrame" not in said
-    assert "heads with the highest ratios\nnone: no head has a ratio" in said
+    assert "then highest effect size)\nnone: no head has an effect size" in said
 
 
 def test_the_answer_counts_what_of_a_corpus_was_not_read(run, model_folder, words, tmp_path):

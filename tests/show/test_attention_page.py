@@ -99,8 +99,11 @@ def test_the_numbers_beside_a_head_are_those_of_a_double_loop_over_its_pattern(t
     # … which are the same that measure_attention gives, to every digit.
     report = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0)
     place = report.heads.index["layer"].index(1) + 2
-    (shown,) = [given["title"] for given in parsed.all("span", **{"class": "ratio"})]
-    assert float(shown.split(": ")[1]) == report.heads.ratio[place]
+    shown = [float(given["title"].split(": ")[1]) for given in parsed.all("span", **{"class": "ratio"})]
+    assert shown == [report.heads.effect_size[place], report.heads.ratio[place]]
+    pairs = np.array([*scores["same topic"], *scores["different topic"]])
+    effect = (mean["same topic"] - mean["different topic"]) / pairs.std()
+    assert shown[0] == pytest.approx(effect, rel=1e-4)
     # … and the cells of the page have these relations.
     counts = np.bincount(embedded(page)["relation"].ravel(), minlength=4)[1:]
     assert counts.tolist() == [len(found) for found in scores.values()]
@@ -226,7 +229,18 @@ def test_the_strongest_heads_are_shown_and_the_page_says_so(topics):
     heads = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0).heads.top(3).index
     expected = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
     assert [head["label"] for head in embedded(page)["heads"]] == expected
-    assert "the 3 heads with the highest ratio on this text, of 12 in all layers" in Parsed(page.html).text
+    assert (
+        "the 3 heads with the highest effect size on this text, of 12 in all layers" in Parsed(page.html).text
+    )
+    ratios = show_attention(model, topics, ids, max_heads=3, by="ratio", circuitsvis=False)
+    heads = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0).heads.top(
+        3, by="ratio"
+    )
+    expected = [
+        f"L{layer}H{head}" for layer, head in zip(*map(heads.index.get, ("layer", "head")), strict=True)
+    ]
+    assert [head["label"] for head in embedded(ratios)["heads"]] == expected
+    assert "the 3 heads with the highest ratio on this text" in Parsed(ratios.html).text
     within = show_attention(model, topics, ids, layer=2, max_heads=9, circuitsvis=False)
     assert {head["label"][:2] for head in embedded(within)["heads"]} == {"L2"}
     assert len(embedded(within)["heads"]) == zoo.HEADS
@@ -239,7 +253,7 @@ def test_a_text_without_topics_or_with_one_word_shows_dashes_and_their_reason(to
         single = show_attention(opened("bert"), topics, [7], circuitsvis=False)
     parsed = check_stands_alone(page)
     assert "No word of this text belongs to a topic" in parsed.text
-    assert "no ratio is defined on this text" in parsed.text
+    assert "no effect size is defined on this text" in parsed.text
     assert "same topic – 0" in parsed.text
     assert "nan" not in parsed.text.lower()
     assert "no pair of different words shares a topic" in check_stands_alone(single).text

@@ -1,6 +1,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -117,6 +118,18 @@ def test_saved_reports_are_shown_with_their_numbers_settings_and_versions(tmp_pa
     assert "share of attention that goes to special tokens" in defined
     assert "p_value" not in defined  # which this report does not have
     assert "verdict" not in defined
+
+
+def test_heads_with_q_values_stand_in_the_order_of_evidence(tmp_path):
+    report = attention_report()
+    heads = replace(
+        report.heads, same_topic=np.array([1.25, 0.5]), n_same_topic=np.array([8.0, 2.0]),
+        q_value=np.array([0.6, 0.01]), spread=np.array([0.25, 0.5]),
+    )  # fmt: skip
+    replace(report, heads=heads).save(tmp_path / "attention")
+    parsed = check_stands_alone(report_page(tmp_path))
+    assert parsed.text.index("self 1 0 2 0.5 0.25 2") < parsed.text.index("self 0 3 1.5 1.25 0.5 2.5")
+    assert "difference ÷ standard deviation" in section(report_page(tmp_path), "How each number is defined")
 
 
 def test_a_name_that_means_something_else_in_one_kind_of_report_is_defined_for_each():

@@ -133,12 +133,15 @@ _SHOWN = (
     "ratio",
     "ratio_low",
     "ratio_high",
+    "effect_size",
+    "effect_size_low",
+    "effect_size_high",
     "q_value",
 )
 
 
 def _text(kind: str, report: Any) -> str:
-    """What a report shows; of attention the heads with the highest ratios, and what was read and left out."""
+    """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if kind == "embeddings" and report.layers is not None:
         return (
             f"{report}\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
@@ -147,13 +150,12 @@ def _text(kind: str, report: Any) -> str:
         return str(report)
     heads = report.heads.top(10).to_dataframe()
     shown = heads[[column for column in _SHOWN if column in heads]]
-    best = table(shown) if len(shown) else "none: no head has a ratio"
+    best = table(shown) if len(shown) else "none: no head has an effect size"
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
     left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
     reasons = [report.overall.reason] if report.overall.reason else []
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons))
-    return (
-        f"all heads\n{table(report.overall.to_dataframe())}\n\nheads with the highest ratios\n{best}\n{notes}"
-    )
+    ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
+    return f"all heads\n{table(report.overall.to_dataframe())}\n\n{ranked}\n{best}\n{notes}"

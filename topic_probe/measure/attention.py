@@ -80,6 +80,8 @@ class AttentionReport(Report, kind="attention"):
         ratio = f"overall ratio {self.overall.ratio:.4g}"
         if self.overall.interval is not None and np.isfinite(self.overall.interval).all():
             ratio += f" [{self.overall.interval[0]:.4g}, {self.overall.interval[1]:.4g}]"
+        if np.isfinite(self.overall.effect_size):
+            ratio += f", effect size {self.overall.effect_size:.4g}"
         notes = [ratio, *super()._notes()]
         if n := self.provenance.get("without_words"):
             notes.append(

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int8, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, word_relations
+from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
@@ -126,6 +126,7 @@ def read_text_attention(
     stack: Stack | None = None,
     max_tokens: int = 128,
     max_heads: int = 6,
+    by: Ranking = "evidence",
     include_self: bool = True,
     first_position: FirstPosition = "sink",
     tokenizer: Any = None,
@@ -166,7 +167,7 @@ def read_text_attention(
         raise ValueError(f"the model {_NOT_FINITE}")
     measured = by_relation.by_source.total().contrast(index=reader.index)
     measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
-    chosen, why = _choose_heads(measured, layer, heads, max_heads)
+    chosen, why = _choose_heads(measured, layer, heads, max_heads, by)
     names = SIDES[shown]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
     (queries, query_places), (keys, key_places) = (side[name] for name in names)
@@ -256,7 +257,11 @@ def _is_whole_input(given: Any) -> bool:
 
 
 def _choose_heads(
-    measured: Contrast, layer: int | None, heads: Iterable[HeadName] | HeadName | None, max_heads: int
+    measured: Contrast,
+    layer: int | None,
+    heads: Iterable[HeadName] | HeadName | None,
+    max_heads: int,
+    by: Ranking,
 ) -> tuple[list[int], list[str]]:
     """Where the wanted heads are among those measured, and why these where nobody named them."""
     index = measured.index or {}
@@ -272,15 +277,16 @@ def _choose_heads(
         return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
     within = [at for (number, _), at in place.items() if layer in (None, number)]
     where = "all layers" if layer is None else f"layer {layer}"
-    ratios = measured.ratio[within]
-    # Heads without a ratio come last.
-    order = np.argsort(-np.nan_to_num(ratios, nan=-np.inf), kind="stable")[:max_heads]
-    chosen, why = [within[at] for at in order], []
-    if not np.isfinite(ratios).any():
-        why = [f"Shown are the first {len(chosen)} heads of {where}: no ratio is defined on this text."]
+    order = measured[within].order(by).tolist()
+    # Heads without a number come last.
+    places = [*order, *(at for at in range(len(within)) if at not in order)]
+    chosen, why = [within[at] for at in places[:max_heads]], []
+    number = "effect size" if by == "evidence" else by.replace("_", " ")
+    if not order:
+        why = [f"Shown are the first {len(chosen)} heads of {where}: no {number} is defined on this text."]
     elif len(chosen) < len(within):
         why = [
-            f"Shown are the {len(chosen)} heads with the highest ratio on this text, of {len(within)} in {where}; "
+            f"Shown are the {len(chosen)} heads with the highest {number} on this text, of {len(within)} in {where}; "
             "heads= chooses others."
         ]
     return chosen, why

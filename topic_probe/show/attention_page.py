@@ -10,7 +10,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from topic_probe.contrast import RELATIONS
+from topic_probe.contrast import RELATIONS, Ranking
 from topic_probe.measure.options import FirstPosition
 from topic_probe.measure.text_attention import (
     HeadAttention,
@@ -47,6 +47,7 @@ def show_attention(
     order: Order = "topic",
     max_tokens: int = 128,
     max_heads: int = 6,
+    by: Ranking = "evidence",
     include_self: bool = True,
     first_position: FirstPosition = "sink",
     tokenizer: Any = None,
@@ -55,9 +56,10 @@ def show_attention(
 ) -> Page:
     """A page of one text: its tokens coloured by topic, and the patterns of a few heads with the numbers of each.
 
-    Beside each pattern stand the head's means over same-word, same-topic and different-topic pairs and their ratio on
-    this text, which are those of `measure_attention`. In the page the words can be put in the order of the text or
-    grouped by topic. A notebook shows the page; ``.save("page.html")`` writes it as one file that needs no network.
+    Beside each pattern stand the head's means over same-word, same-topic and different-topic pairs, their ratio and
+    effect size on this text, which are those of `measure_attention`. In the page the words can be put in the order of
+    the text or grouped by topic. A notebook shows the page; ``.save("page.html")`` writes it as one file that needs no
+    network.
 
     Args:
         model: anything that `open_model` takes.
@@ -65,11 +67,13 @@ def show_attention(
         text_or_ids: a text, token ids (list, tensor, array), or one document of `encode_texts`.
         layer: the layer to show; None: all are looked at.
         heads: the heads to show: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head). None
-            takes those with the highest ratio on this text.
+            takes the first ones by ``by``.
         stack: which attention of a model with two stacks: "encoder", "decoder" or "cross"; None takes the first.
         order: how words stand when the page opens, grouped by "topic" or by "position".
         max_tokens: longer texts are cut here, and the page says so.
         max_heads: how many heads are shown where none are named.
+        by: what is highest of the heads that are shown where none are named: "evidence" is the effect size on this
+            text; or "ratio", which is high by chance where the different-topic mean is tiny.
         include_self: whether the pair of a position with itself is a same-word pair.
         first_position: what stands at the beginning to a causal model: a "sink" of attention, or a "word".
         tokenizer: the model's tokenizer, where the model has none.
@@ -83,7 +87,7 @@ def show_attention(
     _check_order(order)
     attention = read_text_attention(
         model, topics, text_or_ids, layer=layer, heads=heads, stack=stack, max_tokens=max_tokens, max_heads=max_heads,
-        include_self=include_self, first_position=first_position, tokenizer=tokenizer, check_rows=check_rows,
+        by=by, include_self=include_self, first_position=first_position, tokenizer=tokenizer, check_rows=check_rows,
     )  # fmt: skip
     return attention_page(attention, order=order, circuitsvis=circuitsvis)
 

@@ -122,6 +122,8 @@ _CONTRAST = {
     "topic_ratio": "same word and same topic pooled by their numbers of pairs, ÷ different_topic (the quantity of the "
     "paper's Theorem 3)",
     "difference": "same_topic − different_topic: 0 where topics make no difference; for scores that can be negative",
+    "effect_size": "difference ÷ standard deviation of the scores of same-topic and different-topic pairs together: 0 "
+    "where topics make no difference; unlike a ratio it is not large by chance where the means are tiny",
     "n_same_word": "number of pairs behind same_word; for several heads together it counts pairs of every head",
     "n_same_topic": "number of pairs behind same_topic",
     "n_different_topic": "number of pairs behind different_topic",
@@ -129,6 +131,8 @@ _CONTRAST = {
     "ratio_high": "upper end of that interval",
     "difference_low": "lower end of the interval of the difference",
     "difference_high": "upper end of that interval",
+    "effect_size_low": "lower end of the interval of the effect size",
+    "effect_size_high": "upper end of that interval",
     "p_value": "share of permuted topic labels (topic sizes kept) with a number as extreme",
     "q_value": "p-value corrected over heads (Benjamini–Hochberg)",
     "matched_ratio": "ratio with pairs compared at equal distance, because words of a topic may simply stand closer",

@@ -285,6 +285,10 @@ def _result(path: Path, label: str, *, alone: bool) -> Piece:
 
 def _report(report: Report, label: str, *, alone: bool) -> Piece:
     frame = report.to_dataframe()
+    heads = getattr(report, "heads", None)
+    if isinstance(heads, Contrast) and heads.q_value is not None and len(heads) == len(frame):
+        strongest = heads.order().tolist()
+        frame = frame.reindex([*strongest, *frame.index.difference(strongest)])
     rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
     overall = getattr(report, "overall", None)
     pooled = overall.row() if isinstance(overall, Contrast) and not overall.shape else None
