@@ -192,7 +192,7 @@ def _settled(name: str, value: Any, kind: Any) -> Any:
 def _number(name: str, value: Any, kind: type) -> Any:
     """A number as Python's own."""
     if (
-        isinstance(value, bool)
+        isinstance(value, bool | type)
         or str(getattr(value, "dtype", "")).endswith("bool")
         or getattr(value, "ndim", 0) > 0
     ):

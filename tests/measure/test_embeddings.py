@@ -300,3 +300,10 @@ def test_the_paper_s_embedding_regime_has_the_inner_products_that_were_put_in():
     np.testing.assert_allclose(report.dot.interval, [1, 1], atol=1e-12)
     assert "has no meaning: read the difference" in report.dot.reason
     assert np.isnan(report.dot.ratio)
+
+
+@pytest.mark.parametrize("exclude", [["3"], [True], [1.5], "3", [2**80]])
+def test_what_is_no_token_id_to_exclude_is_refused(exclude, unchecked):
+    world = World(n_topics=2, words_per_topic=2)
+    with pytest.raises((TypeError, ValueError), match="exclude"):
+        measure_embeddings(build_toy(ToyConfig(world=world)), world.topics, exclude=exclude)

@@ -415,3 +415,15 @@ def test_a_begin_token_is_put_where_the_tokenizer_puts_none_and_nowhere_twice(wo
     assert next(iter(encode_texts(["the frog"], wordpiece, begin_token=True))).ids[:2].tolist() == [101, 1996]
     with pytest.raises(ValueError, match="needs a tokenizer with a begin token"):
         list(encode_texts(["the frog"], unigram(), begin_token=True))
+
+
+def test_what_is_no_tokenizer_is_refused_before_anything_is_read(wordpiece):
+    for tokenizer in (None, "bert-base-uncased", type(wordpiece)):
+        with pytest.raises(TypeError, match="a Hugging Face tokenizer is needed, got"):
+            encode_texts(["the army"], tokenizer)
+
+
+def test_a_length_that_the_special_tokens_fill_is_refused(wordpiece):
+    for max_length in (0, 1, 2):
+        with pytest.raises(ValueError, match=f"room for a token beside the 2 special ones, got {max_length}"):
+            encode_texts(["the army"], wordpiece, max_length=max_length)

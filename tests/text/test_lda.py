@@ -773,3 +773,30 @@ def test_the_thresholds_of_the_paper_give_topics_of_real_text(real_fit):
         topics.check_tokenizer(minilm())
     n = len(real_fit.token_ids)
     assert sizes == {f: {max(1, math.floor(n * f + 0.5))} for f in sizes}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"alpha": []}, "alpha must be one number for each of 2 topics, got 0"),
+        ({"alpha": [0.1] * 3}, "alpha must be one number for each of 2 topics, got 3"),
+        ({"alpha": -1.0}, "alpha is a prior and must be positive and finite"),
+        (
+            {"alpha": "flat"},
+            "alpha must be 'symmetric' or 'asymmetric' or 'auto' or a number or a list, got 'flat'",
+        ),
+        ({"eta": float("nan")}, "eta is a prior and must be positive and finite"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"min_letters": 0}, "min_letters must be at least 1, got 0"),
+        ({"seed": 2**32}, "seed must be at most 4294967295, got 4294967296"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+    ],
+)
+def test_options_that_gensim_would_refuse_or_swallow_are_named(options, match, unchecked):
+    with pytest.raises((TypeError, ValueError), match=match):
+        fit_topics([[5, 6]] * 9, wordpiece(), n_topics=2, **options)
+
+
+def test_an_id_below_zero_is_named(unchecked):
+    with pytest.raises(ValueError, match="document 1 holds the token id -3, the tokenizer has"):
+        fit_topics([[5], [5, -3]], wordpiece(), n_topics=2)

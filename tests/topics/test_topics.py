@@ -1294,3 +1294,89 @@ def test_a_piece_that_reads_as_another_word_is_none_of_its_variants():
     topics = Topics.from_word_lists({"music": ["music", "Band"]}, tokenizer)
     assert topics.words.tolist() == [tokenizer.convert_tokens_to_ids("▁music")]
     assert topics.left_out["pieces that read as another word"] == ("Band",)
+
+
+# --- what only looks like an option ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (
+            lambda: Topics.blocks(n_topics=2**20, words_per_topic=2**20),
+            "n_topics times words_per_topic must be at most",
+        ),
+        (
+            lambda: Topics.from_token_ids({"a": [1]}, vocabulary_size=2**80),
+            "vocabulary_size is too large to count with",
+        ),
+        (
+            lambda: Topics.from_token_ids({"a": [1]}, vocabulary_size=2**40),
+            "vocabulary_size must be at most 2147483647",
+        ),
+        (
+            lambda: Topics.from_token_ids({"a": [1]}, vocabulary_size=9, tokenizer="bert"),
+            "a Hugging Face tokenizer",
+        ),
+        (
+            lambda: Topics.from_token_ids({torch.tensor(1): [1], 1: [2]}, vocabulary_size=9),
+            "numbers that differ",
+        ),
+        (lambda: Topics.from_matrix([[1, 2]], fraction="0.5"), "fraction must be a number, got '0.5'"),
+        (
+            lambda: Topics.from_matrix([[1, 2]], fraction=0.5, one_topic_per_word="0"),
+            "must be True or False, got '0'",
+        ),
+        (
+            lambda: Topics.from_matrix([[1], [1]], fraction=1.0, names="ab"),
+            "names must be a list or None, got 'ab'",
+        ),
+        (
+            lambda: Topics.from_matrix([[1], [1]], fraction=1.0, names={"a", "b"}),
+            "names must be a list or None",
+        ),
+        (
+            lambda: Topics.from_matrix([[1], [1]], fraction=1.0, names=[0, 1]),
+            r"names\[0\] must be a text, got 0",
+        ),
+        (
+            lambda: Topics.from_matrix([[1, 2]], fraction=0.5, token_ids={1, 2}, vocabulary_size=9),
+            "a set has none",
+        ),
+        (
+            lambda: Topics.from_matrix(np.ma.array([[1.0]], mask=[[1]]), fraction=1.0),
+            "phi came as a masked array",
+        ),
+        (
+            lambda: Topics.from_matrix(torch.empty(1, 2, device="meta"), fraction=1.0),
+            "phi needs a dense tensor",
+        ),
+        (
+            lambda: Topics.blocks(n_topics=1, words_per_topic=2).shuffled(seed=None),
+            "seed must be a whole number",
+        ),
+        (
+            lambda: Topics.blocks(n_topics=1, words_per_topic=2).label(True),
+            "topic must be a whole number, got True",
+        ),
+        (
+            lambda: Topics.blocks(n_topics=1, words_per_topic=2).top_words(tokenizer=3),
+            "a Hugging Face tokenizer",
+        ),
+        (lambda: Topics.blocks(n_topics=1, words_per_topic=2).labels([1]), "whole-number entries, got list"),
+    ],
+)
+def test_what_only_looks_like_an_option_is_named(make, match, unchecked):
+    with pytest.raises((TypeError, ValueError), match=match):
+        make()
+
+
+def test_rows_whose_sum_is_beyond_the_largest_number_are_read_as_they_are():
+    phi = np.array([[1.5e308, 0.5e308], [1.0, 3.0]])
+    assert Topics.from_matrix(phi, fraction=0.5).top_words() == [[0], [1]]
+
+
+def test_names_with_half_a_character_can_be_saved(tmp_path):
+    topics = Topics.from_token_ids({"\ud800": [1], "b": [2]}, vocabulary_size=3)
+    topics.save(tmp_path / "topics")
+    assert Topics.load(tmp_path / "topics").names == ("\\ud800", "b")

@@ -194,6 +194,12 @@ class Accumulator(Protocol):
         """Adds what some cells say of one document; a document without words of topics comes too, without pairs."""
 
 
+def check_accumulator(accumulator: Any) -> None:
+    """TypeError for what cannot be added to."""
+    if not callable(getattr(accumulator, "add", None)) or not hasattr(accumulator, "sums"):
+        raise TypeError(f"accumulators must be objects with `sums` and `add`, got {accumulator!r:.100}")
+
+
 class Relations:
     """Sums by relation of every source: means, ratios, effect sizes and their intervals."""
 

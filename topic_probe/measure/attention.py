@@ -17,6 +17,7 @@ from topic_probe.measure.accumulators import (
     Null,
     Relations,
     Sinks,
+    check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
@@ -144,6 +145,8 @@ def measure_attention(
     """
     from topic_probe.lens.opening import open_model
 
+    for accumulator in accumulators:
+        check_accumulator(accumulator)
     with joined(run.distributed, run.patience) as processes:
         view = capture.view(open_model(model), topics)
         reading = reading.of(view.facts)

@@ -31,6 +31,7 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
+from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import no_interval_reason, word_intervals
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def measure_embeddings(
     with joined(run.distributed and documents is not None, run.patience) as processes:
         model = open_model(model)
         known = capture.facts(model, topics)
-        excluded = sorted({int(id_) for id_ in exclude})
+        excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
         words = labelled_words(
             capture.word_embeddings(model),
             topics,

@@ -31,6 +31,7 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
+from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
     MIN_UNITS,
     compare,
@@ -184,7 +185,7 @@ def measure_matched(
 
     model = open_model(model)
     known = capture.facts(model, topics)
-    excluded = sorted({int(id_) for id_ in exclude})
+    excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = MatchedWords.of(
         model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from topic_probe.lens import capture
 from topic_probe.options import check_whole
 from topic_probe.text.documents import content_hash, source_keys
+from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
@@ -54,7 +55,12 @@ class Reading:
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
         specials = model.special_ids if self.special_ids is None else self.special_ids
         groups = self.groups if isinstance(self.groups, str) else tuple(source_keys(self.groups))
-        return replace(self, max_length=longest, special_ids=sorted(set(specials)), groups=groups)
+        return replace(
+            self,
+            max_length=longest,
+            special_ids=sorted(set(token_id_array(specials, "special_ids").tolist())),
+            groups=groups,
+        )
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_wo
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
+from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import Ends, divide, no_interval_reason, word_interval
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def measure_weights(
 
     model = open_model(model)
     known = capture.facts(model, topics)
-    excluded = sorted({int(id_) for id_ in exclude})
+    excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
     projections = _Projections(model, distance)

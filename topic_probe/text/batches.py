@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from topic_probe.options import checked
+from topic_probe.options import check_whole, checked
 from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
+from topic_probe.topics.lists import token_id_array
 
 # Enough batches are looked at together to sort documents by length, few enough to keep a stream a stream.
 BATCHES_PER_SORT = 32
@@ -107,13 +109,15 @@ def token_batches(
     """
     if batch_size < 1 or (max_length is not None and max_length < 1):
         raise ValueError(f"batch_size and max_length must be at least 1, not {batch_size} and {max_length}")
+    if vocabulary_size is not None:
+        check_whole("vocabulary_size", vocabulary_size)
+    special = np.unique(token_id_array(special_ids, "special_ids"))
     counts = Counts() if counts is None else counts
     pieces = cut_documents(
-        read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, counts, special_ids
+        read_documents(documents, pad_id=pad_id), vocabulary_size, max_length, long, counts, special.tolist()
     )
-    specials = torch.tensor(sorted(special_ids), dtype=torch.int64)
     kept = pieces if keep is None else filter(keep, pieces)
-    return _batches(kept, batch_size, pad_id or 0, specials, first_is_sink)
+    return _batches(kept, batch_size, pad_id or 0, torch.from_numpy(special), first_is_sink)
 
 
 def _batches(

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, of_sources, source_keys
-from topic_probe.topics.vocabulary import settings_restored
+from topic_probe.topics.vocabulary import check_tokenizer, settings_restored
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
@@ -101,6 +101,7 @@ class Encoder:
     begin_token: bool
 
     def __post_init__(self) -> None:
+        check_tokenizer(self.tokenizer)
         if self.max_length is not None and self.max_length <= self.n_around:
             raise ValueError(
                 f"max_length must leave room for a token beside the {self.n_around} special ones, got "

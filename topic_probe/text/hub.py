@@ -44,6 +44,8 @@ class HubData(Source):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.seed is not None:
             check_whole("seed", self.seed, 0)
+        if isinstance(self.data, str) and not self.data:
+            raise ValueError("dataset must be a name or a folder, got ''")
         if self.seed is not None and self.n_documents is None:
             raise ValueError("seed draws a sample, so it needs n_documents as well")
 

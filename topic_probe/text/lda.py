@@ -278,9 +278,8 @@ def fit_topics(
     check_whole("n_topics", n_topics)
     check_whole("workers", workers)
     check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
-    priors = [] if isinstance(updates.alpha, str | int | float) else updates.alpha
-    if len(priors) not in (0, n_topics):
-        raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(priors)}")
+    if not isinstance(updates.alpha, str | int | float) and len(updates.alpha) != n_topics:
+        raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(updates.alpha)}")
     if distributed and workers > 1:
         raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
     if updates.alpha == "auto" and (workers > 1 or distributed):

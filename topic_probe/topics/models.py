@@ -114,12 +114,12 @@ def never_kept(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
 
 def matrix(phi: Any) -> Any:
     """The topic model as a 2-d array or tensor of real numbers, not copied."""
-    if not isinstance(phi, Tensor | np.ndarray):
+    phi = plain_array(phi, "phi")
+    if not isinstance(phi, Tensor):
         try:
             phi = np.asarray(phi)
         except ValueError as error:
             raise ValueError("phi must be [topic, token], with rows of equal length") from error
-    phi = plain_array(phi, "phi")
     real = (
         not (phi.dtype.is_complex or phi.dtype == torch.bool)
         if isinstance(phi, Tensor)
