@@ -14,14 +14,15 @@ ROOT = Path(tp.__file__).parent
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words
+storage options uncertainty words turns
 topics.lists topics.vocabulary topics.models topics.topics topics
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
 text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
 toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.agreement toy.landscape
-lens lens.sites lens.visibility lens.heads lens.huggingface lens.adapters lens.capture lens.check lens.opening
+lens lens.sites lens.running lens.visibility lens.heads lens.huggingface lens.adapters lens.capture lens.check
+lens.opening
 measure measure.options measure.words measure.squares measure.matrix measure.accumulators measure.processes
 measure.shares measure.runs measure.engine measure.patterns measure.attention measure.embeddings measure.matching
 measure.matched measure.weights measure.text_attention

@@ -4,6 +4,7 @@ A model comes in through `opening`, which hooks it, and is read through `capture
 What differs between kinds of hooked models stands in `adapters`, one class for each. In import order:
 
 * `sites`: where a model attends and what goes into it, for every kind alike.
+* `running`: who is in a forward pass of a model, and the turns that threads take with it.
 * `visibility`: which keys a query may see, found in masks and patterns.
 * `huggingface`: reading attention inside a Hugging Face model, and finding out on a few tokens what can be read of it.
 * `heads`: where Hugging Face architectures keep the weights of heads.

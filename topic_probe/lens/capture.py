@@ -20,12 +20,14 @@ from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
 from topic_probe.lens.huggingface import (
     Probe,
+    by_itself,
     configs,
     decoder_start,
     evaluating,
     every_module,
     same_pattern,
 )
+from topic_probe.lens.running import StillRunningError
 from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern, looks_ahead
 from topic_probe.lens.visibility import SeenPairs
 from topic_probe.topics import Topics
@@ -219,13 +221,8 @@ def view(model: Any, topics: Topics | None = None) -> View:
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
     host, known = adapter(model), facts(model, topics)
-    state, trial, modules = _trials.get(model, (None, None, ()))
-    if trial is None or state != _state(model):
-        trial = _try_out(host)
-        _remember(model, trial)
-    elif trial.tap is not None:
-        alive = tuple(module for weak in modules if (module := weak()) is not None)
-        trial = replace(trial, tap=replace(trial.tap, modules=alive))
+    with by_itself(model):
+        trial = _trial(host)
     return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder, facts=known)
 
 
@@ -273,16 +270,17 @@ def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head
 @contextmanager
 def without_hooks(model: Any) -> Iterator[None]:
     """Leaves out the hooks that are on a model's hook points inside the block: a trial must not trigger them."""
-    kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in model.hook_dict.values()]
-    try:
-        for point, _, _ in kept:
-            point.fwd_hooks = []
-            point._forward_hooks.clear()
-        yield
-    finally:
-        for point, hooks, torch_hooks in kept:
-            point.fwd_hooks = hooks
-            point._forward_hooks.update(torch_hooks)
+    with by_itself(model):
+        kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in model.hook_dict.values()]
+        try:
+            for point, _, _ in kept:
+                point.fwd_hooks = []
+                point._forward_hooks.clear()
+            yield
+        finally:
+            for point, hooks, torch_hooks in kept:
+                point.fwd_hooks = hooks
+                point._forward_hooks.update(torch_hooks)
 
 
 # The trial of a model, and what it depends on.
@@ -327,7 +325,7 @@ def _checked_patterns(
 
     try:
         with_patterns(host.model, places, inputs, check)
-    except ValueError:
+    except (ValueError, StillRunningError):
         raise
     except Exception as error:  # a host may fail in any way on inputs that others take
         raise ValueError(
@@ -335,6 +333,18 @@ def _checked_patterns(
             "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
         ) from error
     return shown, all(dark)
+
+
+def _trial(host: Adapter) -> Trial:
+    """What a trial shows of a model, or has shown if that still holds."""
+    state, trial, modules = _trials.get(host.model, (None, None, ()))
+    if trial is None or state != _state(host.model):
+        trial = _try_out(host)
+        _remember(host.model, trial)
+    elif trial.tap is not None:
+        alive = tuple(module for weak in modules if (module := weak()) is not None)
+        trial = replace(trial, tap=replace(trial.tap, modules=alive))
+    return trial
 
 
 State = tuple[object, ...]

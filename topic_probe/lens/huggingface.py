@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from topic_probe.lens.running import StillRunningError, alone
 from topic_probe.lens.sites import (
     SIDES,
     TRIAL_LENGTH,
@@ -194,21 +195,27 @@ def configs(model: nn.Module) -> list[Any]:
     return list(known.values())
 
 
+def by_itself(model: nn.Module) -> AbstractContextManager[None]:
+    """A block in which no other thread measures a model; refused within a forward pass of it."""
+    return alone(every_module(model), configs(model))
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; every module gets its own mode back, also after an exception.
+    """Evaluation mode without gradients, by itself; every module gets its own mode back, also after an exception.
 
     Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
     """
-    training = [(module, module.training) for module in every_module(model)]
-    try:
-        for module, _ in training:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, was_training in training:
-            module.training = was_training
+    with by_itself(model):
+        training = [(module, module.training) for module in every_module(model)]
+        try:
+            for module, _ in training:
+                module.training = False
+            with torch.no_grad():
+                yield
+        finally:
+            for module, was_training in training:
+                module.training = was_training
 
 
 @contextmanager
@@ -487,6 +494,8 @@ def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
     try:
         with evaluating(model):
             return _probe(model, trunk(model), trial_inputs(model), check_returned)
+    except StillRunningError:
+        raise
     except Exception as error:  # a model may fail in any way on inputs that others take
         return Probe(
             reason=str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

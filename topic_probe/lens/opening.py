@@ -13,7 +13,9 @@ from torch import nn
 
 from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
+from topic_probe.lens.running import StillRunningError
 from topic_probe.options import check_whole, checked
+from topic_probe.turns import in_turn
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,10 @@ def open_model(
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
             checkpoint. A given model keeps its own.
 
+    Threads may measure one model, or models that share weights, at once: they take turns, forward pass by forward pass.
+    A forward pass of your own in another thread is not kept apart from them: it may meet the model in evaluation mode
+    and with another attention implementation. From within a forward pass of a model, by a hook, it cannot be measured.
+
     A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
     says why it cannot be.
 
@@ -57,6 +63,7 @@ def open_model(
         OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
         ValueError: where a model has no word embeddings, a checkpoint lacks weights, or ``host="bridge"`` is asked for
             and TransformerLens has no adapter that shows the model's true patterns.
+        RuntimeError: within a forward pass of ``source``.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
@@ -77,7 +84,8 @@ def open_model(
             f"not {type(source).__name__}"
         )
     _check_has_words(source)
-    with torch.random.fork_rng(devices=[]):  # building may draw weights that are overwritten later
+    # Building may draw weights that are overwritten later.
+    with huggingface.by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
         bridge = None
         if host != "huggingface":
             bridge = _bridge(source, tokenizer, required=host == "bridge")
@@ -113,7 +121,8 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
         config = transformers.AutoConfig.from_pretrained(name, revision=revision)
         classes = getattr(config, "architectures", None) or ["AutoModel"]
         model_class = getattr(transformers, classes[0], transformers.AutoModel)
-        with _no_weight_bar():
+        # Loading changes the default type of tensors and how weights are drawn, for all threads.
+        with in_turn(torch.default_generator), _no_weight_bar():
             model, info = model_class.from_pretrained(
                 name, revision=revision, dtype=dtype, output_loading_info=True
             )
@@ -215,6 +224,8 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
             inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
         ).train(model.training)
         _check_bridge(bridge, model)
+    except StillRunningError:
+        raise
     except Exception as error:  # adapters fail in many ways on models they were not written for
         if required:
             raise ValueError(
@@ -257,7 +268,12 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
         True
     """
     model = open_model(model)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with (
+        huggingface.by_itself(model),
+        in_turn(torch.default_generator),
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+    ):
         # Not torch.manual_seed, which would also seed the generators of every GPU.
         torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return _fresh(model, seed).train(model.training)

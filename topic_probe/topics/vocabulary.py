@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from topic_probe.turns import in_turn
 from topic_probe.words import without_marks
 
 # What a word can turn out to be. Where its variants differ, the earlier one counts.
@@ -190,15 +191,16 @@ def settings_restored(tokenizer: Any) -> Iterator[None]:
     if backend is None:
         yield
         return
-    truncation, padding = backend.truncation, backend.padding
-    try:
-        yield
-    finally:
-        if truncation is None:
-            backend.no_truncation()
-        else:
-            backend.enable_truncation(**truncation)
-        if padding is None:
-            backend.no_padding()
-        else:
-            backend.enable_padding(**padding)
+    with in_turn(backend):
+        truncation, padding = backend.truncation, backend.padding
+        try:
+            yield
+        finally:
+            if truncation is None:
+                backend.no_truncation()
+            else:
+                backend.enable_truncation(**truncation)
+            if padding is None:
+                backend.no_padding()
+            else:
+                backend.enable_padding(**padding)

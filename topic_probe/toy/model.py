@@ -25,6 +25,7 @@ from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
+from topic_probe.turns import in_turn
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
@@ -442,7 +443,7 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
     from transformer_lens import HookedTransformerConfig
 
     settings = HookedTransformerConfig(**_settings(config))
-    with warnings.catch_warnings():
+    with in_turn(warnings), warnings.catch_warnings():  # which are one list for all threads
         warnings.simplefilter("ignore", DeprecationWarning)
         model = _hooked_transformer_class()(settings, residual=config.residual)
     identity = torch.eye(config.width)
