@@ -16,15 +16,11 @@ from torch import Tensor
 
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
-    MIN_UNITS,
     Statistic,
-    compare,
     divide,
     effect_size,
-    effective_units,
     no_interval_reason,
-    percentile_interval,
-    resample,
+    source_interval,
     standard_deviation,
 )
 
@@ -398,7 +394,7 @@ class SourceSums:
         Float64[np.ndarray, "source *count_shape 3"],
         Float64[np.ndarray, "source *shape"],
     ]:
-        """Keys, sums, counts and squares, sorted by key so that a seeded resampling does not depend on order."""
+        """Keys, sums, counts and squares, sorted by key so that nothing depends on the order of documents."""
         keys = sorted(self._rows)
         order = [self._rows[key] for key in keys]
         return np.array(keys, np.uint64), self._sums[order], self._counts[order], self._squares[order]
@@ -426,14 +422,10 @@ class SourceSums:
         self,
         *,
         statistic: Statistic = "ratio",
-        n_resamples: int = 1000,
-        confidence: float = 0.95,
-        seed: int = 0,
+        confidence: float | None = 0.95,
     ) -> Contrast:
-        """The contrast over all sources, with its interval; ``n_resamples=0`` leaves the interval out."""
-        return contrast_of_sources(
-            *self.rows()[1:], statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
-        )
+        """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out."""
+        return contrast_of_sources(*self.rows()[1:], statistic=statistic, confidence=confidence)
 
 
 def contrast_of_sources(
@@ -442,84 +434,64 @@ def contrast_of_sources(
     squares: Float64[np.ndarray, "source *shape"] | None = None,
     *,
     statistic: Statistic = "ratio",
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    confidence: float | None = 0.95,
 ) -> Contrast:
-    """The contrast over all sources, with its intervals; ``n_resamples=0`` leaves intervals out."""
-    total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
-    if n_resamples == 0:
-        return total.contrast(statistic=statistic)
-    interval, *of_effect = _bootstrap(
-        sums, counts, squares, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
-    )
-    note = no_interval_reason(interval, len(sums), "sources")
-    uncertainty = dict(zip(("interval", "effect_size_interval"), (interval, *of_effect), strict=False))
-    return total.contrast(note=note, statistic=statistic, **uncertainty)
+    """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out.
 
-
-def bootstrap_interval(
-    documents: SourceSums
-    | tuple[Float64[np.ndarray, "document *shape 3"], Float64[np.ndarray, "document *count_shape 3"]],
-    *,
-    statistic: Statistic = "ratio",
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval [..., low and high] of a statistic of the pooled means, from resampled documents.
-
-    Documents are drawn with replacement, all heads with the same draws, and each draw is pooled as the
-    whole was; the ends are the percentiles of `percentile_interval`. An end is infinite where resampled
-    different-topic means reach 0. NaN where there is no interval: fewer than eight documents with pairs of
-    both kinds, or a ratio to a mean that is around 0 or below.
+    Intervals are those of `topic_probe.uncertainty.source_interval`. NaN where there is none: fewer than eight sources
+    with pairs of both kinds, or a ratio to a mean that is around 0 or below.
     """
-    sums, counts = documents.rows()[1:3] if isinstance(documents, SourceSums) else documents
-    return _bootstrap(
-        sums, counts, None, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
-    )[0]
+    total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
+    if confidence is None:
+        return total.contrast(statistic=statistic)
+    interval = interval_of_sources(sums, counts, statistic=statistic, confidence=confidence)
+    note = no_interval_reason(interval, len(sums), "sources")
+    of_effect = None if squares is None else _effect_interval(sums, counts, squares, confidence)
+    return total.contrast(note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect)
 
 
-def _bootstrap(
+def interval_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
-    squares: Float64[np.ndarray, "source *shape"] | None,
     *,
-    statistic: Statistic,
-    n_resamples: int,
+    statistic: Statistic = "ratio",
+    confidence: float = 0.95,
+) -> Float64[np.ndarray, "*shape 2"]:
+    """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once."""
+    counts = _like(counts, sums)
+
+    def terms(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        (top, bottom), (n_top, n_bottom) = _terms(sums, statistic), _terms(counts, statistic)
+        above, below = divide(top, n_top), divide(bottom, n_bottom)
+        return (above - below, None) if statistic == "difference" else (above, below)
+
+    positive = (np.minimum(*_terms(sums, statistic)) >= 0).all(0, keepdims=True)
+    pairs = _terms(counts, statistic)
+    return source_interval(terms, (sums, counts), pairs, positive=positive, confidence=confidence)
+
+
+def _effect_interval(
+    sums: Float64[np.ndarray, "source *shape 3"],
+    counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"],
     confidence: float,
-    seed: int,
-) -> list[Float64[np.ndarray, "*shape 2"]]:
-    """The interval of a statistic and, where squares are given, that of the effect size, from the same draws."""
-    shape, n_numbers = sums.shape[1:-1], 1 if squares is None else 2
-    if len(sums) < MIN_UNITS:
-        return [np.full((*shape, 2), np.nan)] * n_numbers
-    if counts.ndim > 2:
-        counts = counts.reshape(len(sums), *(1 for _ in range(sums.ndim - counts.ndim)), *counts.shape[1:])
-        counts = np.broadcast_to(counts, sums.shape)
-    parts = [part.reshape(len(sums), -1, 3) for part in (sums, counts)]
-    # Above the line and below it; an effect size has other words of the same topic above it.
-    used = [term for part in parts for term in _terms(part, statistic)]
-    (same, n_same) = (np.ascontiguousarray(part[..., 1]) for part in parts)
+) -> Float64[np.ndarray, "*shape 2"]:
+    """The interval of the effect size."""
+    counts = _like(counts, sums)
 
-    def resampled(weights: Float64[np.ndarray, "resample source"]) -> Float64[np.ndarray, "resample item"]:
-        top, bottom, n_top, n_bottom = (weights @ term for term in used)
-        values = compare(divide(top, n_top), divide(bottom, n_bottom), statistic)
-        if squares is None:
-            return values
-        effects = effect_size(
-            weights @ same, weights @ n_same, bottom, n_bottom, weights @ squares.reshape(len(sums), -1)
-        )
-        return np.concatenate([values, effects], axis=1)
+    def terms(sums: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, None]:
+        (same, different), (n_same, n_different) = _terms(sums, "ratio"), _terms(counts, "ratio")
+        return effect_size(same, n_same, different, n_different, squares), None
 
-    values = resample(resampled, np.array([len(sums)]), n_resamples=n_resamples, seed=seed)
-    n_items = values.shape[1] // n_numbers
-    below = effective_units(used[3])
-    effective = [np.minimum(effective_units(above), below) for above in (used[2], n_same)[:n_numbers]]
-    return [
-        percentile_interval(part, units, confidence=confidence).reshape(*shape, 2)
-        for part, units in zip((values[:, :n_items], values[:, n_items:]), effective, strict=False)
-    ]
+    return source_interval(terms, (sums, counts, squares), _terms(counts, "ratio"), confidence=confidence)
+
+
+def _like(
+    counts: Float64[np.ndarray, "source *count_shape 3"], sums: Float64[np.ndarray, "source *shape 3"]
+) -> Float64[np.ndarray, "source *shape 3"]:
+    """Counts of what shares them, for each of it."""
+    missing = (1,) * (sums.ndim - counts.ndim)
+    return np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
 
 
 def matched_means(
@@ -555,15 +527,15 @@ def matched_spread(
 
 
 def _terms(
-    by_relation: Float64[np.ndarray, "document item 3"], statistic: Statistic
-) -> tuple[Float64[np.ndarray, "document item"], Float64[np.ndarray, "document item"]]:
+    by_relation: Float64[np.ndarray, "*shape 3"], statistic: Statistic
+) -> tuple[Float64[np.ndarray, "*shape"], Float64[np.ndarray, "*shape"]]:
     """Sums (or counts) above and below the line of a statistic."""
     if statistic not in get_args(Statistic):
         raise ValueError(f"statistic must be one of {get_args(Statistic)}, got {statistic!r}")
     same = by_relation[..., 1]
     if statistic == "topic_ratio":
         same = same + by_relation[..., 0]
-    return np.ascontiguousarray(same), np.ascontiguousarray(by_relation[..., 2])
+    return same, by_relation[..., 2]
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -1,15 +1,15 @@
 """How sure a number is: resampling, intervals, permutation p-values, false discovery rates. Plain numpy and scipy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 Statistic = Literal["ratio", "topic_ratio", "difference"]
 Alternative = Literal["two-sided", "greater", "less"]
 
-MIN_UNITS = 8  # resampling fewer documents or words than this says more about them than about the model
+MIN_UNITS = 8  # an interval from fewer sources or words than this says more about them than about the model
 
 # Scores whose standard deviation is a millionth of their size differ by rounding alone: that of float32, and of sums.
 _ROUNDING = 1e-6
@@ -292,6 +292,128 @@ def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.n
     """
     enough = (weights > 0).sum(0) >= MIN_UNITS
     return np.where(enough, divide(weights.sum(0) ** 2, (weights**2).sum(0)), 0.0)
+
+
+# What an interval over sources is about, from sums that are pooled over them: a number and None, or what stands above
+# and below the line of a ratio.
+Terms = Callable[..., tuple[Float64[np.ndarray, "rows *shape"], Float64[np.ndarray, "rows *shape"] | None]]
+
+
+def source_interval(
+    terms: Terms,
+    sums: Sequence[Float64[np.ndarray, "source *_"]],
+    pairs: Sequence[Float64[np.ndarray, "source *shape"]],
+    *,
+    positive: Bool[np.ndarray, "1 *shape"] | bool = False,
+    confidence: float = 0.95,
+) -> Float64[np.ndarray, "*shape 2"]:
+    """The interval [..., low and high] of a number that follows from pooled sums, from leaving out every source once.
+
+    What leaving a source out does to the number (the jackknife) gives its variance, and Student's t says how far to go.
+    The degrees of freedom of that variance are estimated too: there are fewer where some sources hold most pairs, or
+    move the number most (see `_degrees_of_freedom`). Nothing is drawn, so the same sources give the same interval.
+
+    A ratio of scores that are never negative is taken by its logarithm, which is closer to a normal distribution.
+    Others by Fieller's theorem: those ratios r for which ``above − r below`` is not told from 0. There an end is
+    infinite where the denominator is not told from 0.
+
+    Args:
+        terms: from rows of pooled sums the number and None, or numerator and denominator.
+        sums: what is pooled, by source.
+        pairs: how many pairs a source has, of every kind that the number needs.
+        positive: where all scores are at least 0.
+        confidence: the share of intervals that is to hold the true number.
+
+    Returns:
+        NaN where fewer than eight sources have pairs of each kind; where the number is NaN; where its denominator is
+        not positive, or neither it nor the numerator is told from 0.
+    """
+    check_interval(0, confidence)
+    if len(sums[0]) < MIN_UNITS:
+        return np.full((*pairs[0].shape[1:], 2), np.nan)
+    effective = np.min([effective_units(part) for part in pairs], axis=0, keepdims=True)
+    whole = [part.sum(0, keepdims=True) for part in sums]
+    above, below = terms(*whole)
+    above_without, below_without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
+    missing = (effective == 0) | np.isnan(above)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if below is None or below_without is None:
+            ends = _t_interval(above, above_without, effective, confidence)
+        else:
+            logarithm, without = np.log(above / below), np.log(above_without / below_without)
+            by_logarithm = np.exp(_t_interval(logarithm, without, effective, confidence))
+            by_fieller = _fieller_interval(above, below, above_without, below_without, effective, confidence)
+            usable = positive & np.isfinite(logarithm) & np.isfinite(without).all(0)
+            ends = np.where(usable[..., None], by_logarithm, by_fieller)
+            missing |= ~(below > 0)
+    interval: np.ndarray = np.where(missing[..., None], np.nan, ends)[0]
+    return interval
+
+
+def _t_interval(
+    number: Float64[np.ndarray, "1 *shape"],
+    without: Float64[np.ndarray, "source *shape"],
+    effective: Float64[np.ndarray, "1 *shape"],
+    confidence: float,
+) -> Float64[np.ndarray, "1 *shape 2"]:
+    from scipy.special import stdtrit
+
+    moved = without - without.mean(0)
+    error = np.sqrt(_jackknifed(moved, moved))
+    reach = stdtrit(_degrees_of_freedom(moved, effective), 0.5 + confidence / 2) * error
+    return np.stack([number - reach, number + reach], axis=-1)
+
+
+def _fieller_interval(
+    above: Float64[np.ndarray, "1 *shape"],
+    below: Float64[np.ndarray, "1 *shape"],
+    above_without: Float64[np.ndarray, "source *shape"],
+    below_without: Float64[np.ndarray, "source *shape"],
+    effective: Float64[np.ndarray, "1 *shape"],
+    confidence: float,
+) -> Float64[np.ndarray, "1 *shape 2"]:
+    """The ratios r with |above − r below| ≤ t · its standard error: between the roots of a r² − 2 b r + c."""
+    from scipy.special import stdtrit
+
+    of_above, of_below = above_without - above_without.mean(0), below_without - below_without.mean(0)
+    degrees = _degrees_of_freedom(of_above - above / below * of_below, effective)
+    reach = stdtrit(degrees, 0.5 + confidence / 2) ** 2
+    a = below**2 - reach * _jackknifed(of_below, of_below)
+    b = above * below - reach * _jackknifed(of_above, of_below)
+    c = above**2 - reach * _jackknifed(of_above, of_above)
+    # Negative, but for rounding, only where neither the numerator nor the denominator is told from 0.
+    root = np.sqrt(np.where(a > 0, np.maximum(b**2 - a * c, 0), b**2 - a * c))
+    roots = np.sort([(b - root) / a, (b + root) / a], axis=0)
+    # Where the denominator is not told from 0, the ratios beyond the roots are held: those on this number's side.
+    low = np.where(a > 0, roots[0], np.where(above > 0, roots[1], -np.inf))
+    high = np.where(a > 0, roots[1], np.where(above > 0, np.inf, roots[0]))
+    ends = np.stack([low, high], axis=-1)
+    return np.where(np.isnan(root)[..., None], np.nan, ends)
+
+
+def _jackknifed(
+    moved: Float64[np.ndarray, "source *shape"], with_it: Float64[np.ndarray, "source *shape"]
+) -> Float64[np.ndarray, "1 *shape"]:
+    """The covariance of two numbers, from how far leaving out each source moves them."""
+    covariance: np.ndarray = (moved * with_it).sum(0, keepdims=True) * (len(moved) - 1) / len(moved)
+    return covariance
+
+
+def _degrees_of_freedom(
+    moved: Float64[np.ndarray, "source *shape"], effective: Float64[np.ndarray, "1 *shape"]
+) -> Float64[np.ndarray, "1 *shape"]:
+    """Of a variance that is estimated from what leaving out each source moves; from 1 to the number of sources − 1.
+
+    Satterthwaite's: 2 ÷ the relative variance of the estimate, which is 2/(n − 1) + excess kurtosis/n for n numbers. As
+    few sources say little about their tails, it is at most one less than the number of equal sources that carry as
+    many pairs.
+    """
+    n, squares = len(moved), moved**2
+    kurtosis: np.ndarray = n * divide((squares**2).sum(0, keepdims=True), squares.sum(0, keepdims=True) ** 2)
+    excess = (n - 1) / ((n - 2) * (n - 3)) * ((n + 1) * (kurtosis - 3) + 6)
+    degrees = 2 / (2 / (n - 1) + np.maximum(np.nan_to_num(excess), 0) / n)
+    held: np.ndarray = np.maximum(np.minimum(degrees, effective - 1), 1.0)
+    return held
 
 
 def check_interval(n_resamples: int, confidence: float) -> None:

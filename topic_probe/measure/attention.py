@@ -211,7 +211,7 @@ def _report(
     def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
-        contrast = contrast_of_sources(of_groups, counts, squares, **vars(intervals))
+        contrast = contrast_of_sources(of_groups, counts, squares, confidence=intervals.over_sources)
         contrast = replace(contrast, index=names or None)
         same, n_same = (np.add.reduceat(sums[name], starts) for name in ("null", "n_null"))
         if not same.size:

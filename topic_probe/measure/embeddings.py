@@ -178,7 +178,7 @@ def measure_embeddings(
                 run=run,
                 processes=processes,
                 statistic=statistic,
-                **vars(intervals),
+                confidence=intervals.over_sources,
             )
             record["options"] |= {"include_self": include_self, "special_ids": specials}
         cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)

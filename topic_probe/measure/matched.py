@@ -33,14 +33,11 @@ from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
-    MIN_UNITS,
     compare,
     divide,
-    effective_units,
     no_interval_reason,
-    percentile_interval,
     permutation_p_value,
-    resample,
+    source_interval,
     word_interval,
 )
 
@@ -323,7 +320,7 @@ class _Comparison:
         if measured.table is not None:
             by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
             p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *measured.table)
-        intervals = self._document_intervals(measured, total.shape)
+        intervals = self._source_intervals(measured, total.shape)
         overall = self._contrast(total, n_total, intervals, (len(measured.by_source), "sources"), p_values)
         everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
         heads = matched_contrast(*everything, index=measured.index)
@@ -344,41 +341,35 @@ class _Comparison:
         padded = np.pad(part, ((0, 0), (0, n_classes - part.shape[1]), (0, 0), (0, 0)))
         return np.asarray(padded.reshape(len(part), *self.bins.shape, *part.shape[2:]))
 
-    def _document_intervals(
-        self, measured: ClassSums, shape: tuple[int, ...]
-    ) -> Float64[np.ndarray, "way 2"]:
-        ways = ways_of(np.zeros(shape)).values()
-        if self.intervals.n_resamples == 0 or len(measured.by_source) < MIN_UNITS:
+    def _source_intervals(self, measured: ClassSums, shape: tuple[int, ...]) -> Float64[np.ndarray, "way 2"]:
+        ways, confidence = ways_of(np.zeros(shape)).values(), self.intervals.over_sources
+        if confidence is None or not len(measured.by_source):
             return np.full((len(ways), 2), np.nan)
         n_distances = shape[2]
         parts = [
             self._with_all_classes(part.reshape(len(part), -1, n_distances, 3))
             for part in measured.by_source.rows()[1:3]
         ]
-        return np.stack([self._document_interval(*(collapse(part, axes) for part in parts)) for axes in ways])
+        matched = [[collapse(part, axes) for part in parts] for axes in ways]
+        return np.stack([self._source_interval(sums, counts, confidence) for sums, counts in matched])
 
-    def _document_interval(
-        self, sums: Float64[np.ndarray, "document cell 3"], counts: Float64[np.ndarray, "document cell 3"]
+    def _source_interval(
+        self,
+        sums: Float64[np.ndarray, "source cell 3"],
+        counts: Float64[np.ndarray, "source cell 3"],
+        confidence: float,
     ) -> Float64[np.ndarray, "2"]:
-        """The interval of a matched number, bins and weights being found anew in every resample."""
+        """The interval of a matched number, bins and weights being found anew without every source."""
         used = (counts[..., 1].sum(0) > 0) & (counts[..., 2].sum(0) > 0)
         sums, counts = sums[:, used], counts[:, used]
-        if not used.any():
-            return np.full(2, np.nan)
-        flat = [np.ascontiguousarray(part.reshape(len(part), -1)) for part in (sums, counts)]
 
-        def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample 1"]:
-            same, different, _, _ = matched_means(
-                *((weights @ part).reshape(len(weights), -1, 3) for part in flat)
-            )
-            return compare(same, different, self.statistic)[:, None]
+        def terms(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+            same, different, _, _ = matched_means(sums, counts)
+            return (same - different, None) if self.statistic == "difference" else (same, different)
 
-        values = resample(
-            resampled, np.array([len(sums)]), n_resamples=self.intervals.n_resamples, seed=self.intervals.seed
-        )
-        by_document = counts.sum(1)
-        effective = np.minimum(effective_units(by_document[:, 1:2]), effective_units(by_document[:, 2:3]))
-        return np.asarray(percentile_interval(values, effective, confidence=self.intervals.confidence)[0])
+        pairs = [counts[..., relation].sum(1) for relation in (1, 2)]
+        positive = bool((sums >= 0).all())
+        return source_interval(terms, (sums, counts), pairs, positive=positive, confidence=confidence)
 
     # --- both -----------------------------------------------------------------------------------
 

@@ -91,14 +91,21 @@ class Intervals:
     """How sure a number is said to be."""
 
     n_resamples: Annotated[
-        int, "resampled sets of documents, or words, behind the intervals; 0 leaves them out"
+        int,
+        "resampled sets of words behind intervals over words; those over sources leave out each source once and need "
+        "no draws; 0 leaves all intervals out",
     ] = 1000
     confidence: Annotated[float, "what share of intervals is to hold the true number"] = 0.95
-    seed: Annotated[int, "seed of resampling and permutations"] = 0
+    seed: Annotated[int, "seed of resampled words and permutations"] = 0
 
     def __post_init__(self) -> None:
         check_interval(self.n_resamples, self.confidence)
         check_whole("seed", self.seed, 0)
+
+    @property
+    def over_sources(self) -> float | None:
+        """The confidence of intervals over sources; None where all intervals are left out."""
+        return self.confidence if self.n_resamples else None
 
 
 @dataclass(frozen=True)

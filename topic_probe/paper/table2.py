@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, bootstrap_interval, word_relations
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, interval_of_sources, word_relations
 from topic_probe.lens import capture
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
@@ -58,9 +58,7 @@ from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import readable
 from topic_probe.uncertainty import (
     divide,
-    effective_units,
-    percentile_interval,
-    resample,
+    source_interval,
     split_halves,
     word_interval,
 )
@@ -235,7 +233,7 @@ class _Comparison:
         for number, (threshold, topics) in enumerate(self.topics.items()):
             kinds = [(kinds_of_class >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
             averages = {
-                "attention": _attention_row(sums, kinds, self.run.seed),
+                "attention": _attention_row(sums, kinds),
                 "cosine": self._cosine_row(flags[3 * number : 3 * number + 3], topics),
             }
             for score, row in averages.items():
@@ -290,8 +288,8 @@ class _Comparison:
         return _row(means, intervals, quotient)
 
 
-def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], seed: int) -> dict[str, Any]:
-    """Mean attention by kind of pair, with intervals from resampled documents."""
+def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]]) -> dict[str, Any]:
+    """Mean attention by kind of pair, with intervals over sources."""
     if not len(sums.by_source):
         return _row([nan] * 3, [np.full(2, nan)] * 2, np.full(2, nan))
     _, totals, counts, _ = sums.by_source.rows()
@@ -303,24 +301,22 @@ def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]], see
         for kind in kinds
     )
     nothing = np.zeros_like(same[0])
-    quotient = bootstrap_interval(
-        (np.stack([nothing, same[0], top[0]], -1), np.stack([nothing, same[1], top[1]], -1)),
-        n_resamples=_RESAMPLES, confidence=_LEVEL, seed=seed,
-    )  # fmt: skip
+    quotient = interval_of_sources(
+        np.stack([nothing, same[0], top[0]], -1), np.stack([nothing, same[1], top[1]], -1), confidence=_LEVEL
+    )
     means = [float(divide(part.sum(), n.sum())) for part, n in (same, top, different)]
-    return _row(means, [_mean_interval(*part, seed=seed) for part in (same, top)], quotient)
+    return _row(means, [_mean_interval(*part) for part in (same, top)], quotient)
 
 
 def _mean_interval(
-    sums: Float64[np.ndarray, " document"], counts: Float64[np.ndarray, " document"], *, seed: int
+    sums: Float64[np.ndarray, " source"], counts: Float64[np.ndarray, " source"]
 ) -> Float64[np.ndarray, "2"]:
-    """The interval of a pooled mean from resampled documents."""
+    """The interval of a pooled mean."""
 
-    def resampled(weights: Float64[np.ndarray, "resample document"]) -> Float64[np.ndarray, "resample 1"]:
-        return divide(weights @ sums[:, None], weights @ counts[:, None])
+    def mean(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, None]:
+        return divide(sums, counts), None
 
-    values = resample(resampled, np.array([len(sums)]), n_resamples=_RESAMPLES, seed=seed)
-    return np.asarray(percentile_interval(values, effective_units(counts[:, None]), confidence=_LEVEL)[0])
+    return source_interval(mean, (sums, counts), [counts], confidence=_LEVEL)
 
 
 # --- tables -----------------------------------------------------------------------------------------
