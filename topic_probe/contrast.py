@@ -119,6 +119,10 @@ class Contrast:
         >>> contrast = tp.Contrast(*(np.array(number) for number in (*means, *pairs)))
         >>> float(contrast.ratio), float(contrast.topic_ratio)  # (3 · 10 + 2 · 30) / 40 ÷ 1
         (2.0, 2.25)
+        >>> spread = np.array(0.5)  # the standard deviation of the scores of the 90 pairs of different words
+        >>> numbers = [np.array(number) for number in (*means, *pairs)]
+        >>> float(tp.Contrast(*numbers, spread=spread).effect_size)  # (2 − 1) ÷ ½
+        2.0
         >>> nothing_to_compare = tp.Contrast(*(np.array(number) for number in (3.0, np.nan, 1.0, 10.0, 0.0, 60.0)))
         >>> float(nothing_to_compare.ratio), nothing_to_compare.reason
         (nan, 'no pair of different words shares a topic')
