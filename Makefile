@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference readme
+.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference models readme
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -44,12 +44,16 @@ MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_s
 demo: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --overwrite --out reproduced --models "MiniLM=$(MINILM)" || test $$? = 1
 
-# Outputs of the notebooks, the reference, and what the README prints are kept; these make them anew.
+# Outputs of the notebooks, the reference, the architectures, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python demos/run_notebooks.py --model "$(MINILM)"
 
 reference: .venv/ready
 	.venv/bin/python demos/build_reference.py
+
+# Every text architecture of transformers, measured with both generations of TransformerLens: some minutes.
+models: .venv/ready .venv-tl3/ready
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv/bin/python demos/build_models.py --workers $(WORKERS) .venv/bin/python .venv-tl3/bin/python
 
 readme: .venv/ready
 	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_result

@@ -85,10 +85,15 @@ TWO_STACKS = {"bart", "bart-uneven", "bart-headless", "t5", "t5-headless"}
 
 
 def make(name: str, *, seed: int = 0) -> Any:
-    """A model in evaluation mode whose attention is far from uniform; the global generators stay as they are."""
+    """A model of a name in evaluation mode whose attention is far from uniform."""
+    return drawn(_MAKERS[name], seed=seed)
+
+
+def drawn(maker: Callable[[], nn.Module], *, seed: int = 0) -> Any:
+    """What a maker makes, far from uniform; the global generators stay as they are."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = _MAKERS[name]()
+        model = maker()
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
     return model.eval()

@@ -3,6 +3,7 @@
 import copy
 from itertools import product
 
+import any_architecture
 import numpy as np
 import pytest
 import torch
@@ -182,3 +183,25 @@ def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused(
     each = torch.stack([allowed[0, 0], allowed[0, 0].T])[None]
     with pytest.raises(ValueError, match="heads of a layer see different keys"):
         visibility.visible_keys(each, 1, 2, 2)
+
+
+def test_sparse_attention_that_chooses_its_keys_is_refused_where_the_choice_is_not_seen():
+    # A document of one word shows a mask as well, but that of another choice.
+    model = any_architecture.build("deepseek_v32", "DeepseekV32ForCausalLM")
+    with pytest.raises(ValueError, match="depends on the words, as in sparse attention"):
+        tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0)
+
+
+def test_sparse_attention_that_chooses_its_keys_is_read_from_the_mask_of_each_call():
+    model = any_architecture.build("qwen4_exp_text", "Qwen4ExpForCausalLM")
+    heads = tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0).heads
+    pairs = heads.n_same_word + heads.n_same_topic + heads.n_different_topic
+    model.set_attn_implementation("eager")
+    seen = 0
+    for ids in DOCUMENTS:
+        with torch.no_grad():
+            patterns = model(torch.tensor([ids]), output_attentions=True).attentions
+        # The first position is a sink: no word.
+        seen += int((patterns[0][0, :, 1:, 1:] > 0).any(0).sum())
+    assert pairs.tolist() == [seen] * 4
+    assert seen < sum((len(ids) - 1) * len(ids) // 2 for ids in DOCUMENTS)

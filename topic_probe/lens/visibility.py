@@ -22,6 +22,13 @@ def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bo
     return allowed[:, 0].expand(batch, queries, -1)[..., :keys]
 
 
+_DEPENDS_ON_WORDS = (
+    "which keys a query of a layer may see depends on the words, as in sparse attention that chooses its keys, and "
+    "whole patterns do not tell a key that was not chosen from one that got nothing; only through='rows' shows it, "
+    "where the model runs on sdpa"
+)
+
+
 class SeenPairs:
     """Which pairs of positions every site lets see each other, as the patterns of the longest documents so far show.
 
@@ -36,10 +43,19 @@ class SeenPairs:
         self._masks: dict[int, Bool[Tensor, "query key"]] = {}
 
     def look(self, site: int, pattern: Float[Tensor, "head query key"], *, one_word: bool = False) -> bool:
-        """Takes what a document shows of a site; False where it does not show what is masked there."""
+        """Takes what a document shows of a site; False where it does not show what is masked there.
+
+        Raises:
+            ValueError: where the document and the one of one word have different masks.
+        """
         length = pattern.shape[-1]
+        mask = self._masks.get(site)
+        if mask is not None and length <= len(mask):
+            if bool(((pattern > 0).any(0) & ~mask[:length, :length]).any()):
+                raise ValueError(_DEPENDS_ON_WORDS)
+            return True
         longest, low, high = self._bands.get(site, (0, 0, 0))
-        if length <= longest or (site in self._masks and length <= len(self._masks[site])):
+        if length <= longest:
             return True
         seen = (pattern > 0).any(0)
         lowest, highest = seen_offsets(seen)
