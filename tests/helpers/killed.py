@@ -5,6 +5,7 @@ first state in which a reader finds neither the old nor the new result, or which
 prints after how many kills the action ended.
 """
 
+import json
 import os
 import shutil
 import stat
@@ -50,8 +51,11 @@ def _die_at(number: int) -> None:
             os._exit(9)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _CHANGES or (event == "open" and arguments[2] & _WRITES):
+        if event in _CHANGES:
             change()
+        if event == "open" and arguments[2] & _WRITES:
+            change()
+            change(lambda: os.open(arguments[0], arguments[2]))  # nothing is in it yet
 
     fsync, exchanged = os.fsync, storage._exchanged
 
@@ -91,6 +95,21 @@ def put_many(folder: Path, number: int, **options: Any) -> Any:
             put(draft / name, number)
 
 
+def put_sealed(folder: Path, number: int, **options: Any) -> Any:
+    """A folder of several results with the checksums of all files, as a recipe saves it."""
+    with storage.draft(folder, **options) as draft:
+        (draft / "tables").mkdir()
+        (draft / "tables" / "numbers.json").write_text(f"[{number}]")
+        put(draft / "a", number)
+        storage.seal(draft, "recipe", {"number": number})
+
+
+def put_file(file: Path, number: int, **options: Any) -> Any:
+    """A single file, as a training leaves its checkpoint."""
+    with storage.draft(file, file=True, **options) as draft:
+        draft.write_text(f"{number:50}")
+
+
 def read(folder: Path) -> int | None:
     """The number; None where nothing is saved."""
     try:
@@ -109,6 +128,22 @@ def read_many(folder: Path) -> int | None:
     numbers = {read(folder / name) for name in ("a", "b")}
     assert len(numbers) == 1, f"a mixture of {numbers}"
     return numbers.pop()
+
+
+def read_sealed(folder: Path) -> int | None:
+    """The number that its files say."""
+    number = read(folder)
+    if number is not None:
+        assert storage.damaged_files(folder) == []
+        assert (
+            read(folder / "a") == number == json.loads((folder / "tables" / "numbers.json").read_bytes())[0]
+        )
+    return number
+
+
+def read_file(file: Path) -> int | None:
+    """The number in a file."""
+    return int(file.read_text()) if file.exists() else None
 
 
 def start_old(folder: Path) -> None:
@@ -138,11 +173,17 @@ SCENARIOS: dict[str, tuple[Any, Any, Any]] = {
     "overwrite the same": (lambda folder: put(folder, 1), put, read),
     "overwrite what the version before saved": (start_old, put, read),
     "overwrite several": (lambda folder: put_many(folder, 0), put_many, read_many),
+    "overwrite a sealed folder": (lambda folder: put_sealed(folder, 0), put_sealed, read_sealed),
+    "overwrite a file": (lambda file: put_file(file, 0), put_file, read_file),
     "overwrite several in two steps": (lambda folder: put_many(folder, 0), put_many, read_many),
 }
 
 
-def check(scenario: str, folder: Path) -> int:
+# How many files each of them saves.
+N_FILES = {put: 2, put_plain: 1, put_many: 4, put_sealed: 4, put_file: 1}
+
+
+def check(scenario: str, folder: Path, run: Callable[[int, Callable[[], Any]], bool] = run_killed) -> int:
     """The number of kills after which the action ended."""
     start, act, look = SCENARIOS[scenario]
     for number in range(1, 200):
@@ -151,7 +192,7 @@ def check(scenario: str, folder: Path) -> int:
         target = home / "out"
         start(target)
         before = look(target)
-        killed = run_killed(number, lambda place=target: act(place, 1, overwrite=True))
+        killed = run(number, lambda place=target: act(place, 1, overwrite=True))
         assert look(target) in ((before, 1) if killed else (1,)), f"neither old nor new after kill {number}"
         act(target, 2, overwrite=look(target) is not None)
         assert look(target) == 2
@@ -159,10 +200,7 @@ def check(scenario: str, folder: Path) -> int:
         hidden = [path.name for path in home.rglob(".*")]
         assert not hidden, f"kill {number} left {hidden}"
         assert list(home.iterdir()) == [target]
-        results = names.count(storage.MANIFEST)
-        assert len(names) == (results if act is put_plain else 2 * results), (
-            f"kill {number} left one of {names}"
-        )
+        assert len(names) == N_FILES[act], f"kill {number} left one of {names}"
         if not killed:
             return number - 1
     raise AssertionError("it never ends")

@@ -19,7 +19,7 @@ import pytest
 import topic_probe as tp
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
-from topic_probe.measure.processes import Processes
+from topic_probe.measure.processes import _BYTES, _LETTERS, Processes, _State
 from topic_probe.measure.shares import share_of
 from topic_probe.text.documents import Counts, Document
 
@@ -184,6 +184,16 @@ def test_a_process_that_is_gone_is_named_within_a_bounded_time(tmp_path):
         "in a group of the user's 1",
     }
     assert not any("OtherProcessError" in words for words in said.values())
+
+
+@pytest.mark.parametrize("letter", ["a", "\N{PILE OF POO}", "\x00", "\ud800", '"'])
+def test_a_sign_of_life_has_room_for_the_words_of_any_error(letter):
+    failed = dict.fromkeys(range(5), letter * _LETTERS)
+    packed = _State(7, failed, left=True).packed()
+    assert packed.shape == (_BYTES,)
+    read = _State.of(packed)
+    assert (read.reached, read.left, list(read.failed)) == (7, True, [0, 1, 2])
+    assert letter == "\ud800" or read.failed[2] == failed[2]
 
 
 def test_a_checkpoint_of_two_processes_is_taken_up_by_two_and_by_no_other_number(told, two_processes):

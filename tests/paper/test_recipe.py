@@ -156,6 +156,19 @@ def test_a_recipe_has_the_settings_of_its_variant_and_the_options_of_its_measure
     assert given.options == ("quick", "only", "seed", "folder", "progress", "colour")
 
 
+def test_claims_are_json_for_every_reader_also_of_a_result_that_nobody_timed(tmp_path):
+    """NaN and Infinity are no JSON; Python writes and reads them all the same."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    found = replace(result(Claim("words attract", "Figure 9", "3.2")), seconds=math.nan)
+    text = (found.save(tmp_path / "result") / "claims.json").read_text()
+    content = json.loads(text, parse_constant=refuse)
+    assert content["seconds"] is None
+    assert content["claims"][0]["measured"] is None
+
+
 def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
     found = result(Claim("words attract", "Figure 9", "3.2", 2.0, above=1.0))
     folder = found.save(tmp_path / "deep" / "result")

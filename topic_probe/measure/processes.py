@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-# Seconds between two signs of life, at first and at last: something new is passed on at once, silence costs little.
-_QUICK, _CALM = 0.005, 0.5
+# Seconds between two signs of life: at first, at last, and at last more for every process, because all go to one.
+_QUICK, _CALM, _EACH = 0.005, 0.1, 0.005
 
 # A sign of life is JSON in so many bytes; of so many failures so many letters are passed on.
 _BYTES, _FAILURES, _LETTERS = 4096, 3, 200
@@ -246,7 +246,7 @@ class _State:
 
     def packed(self) -> Tensor:
         few = sorted(self.failed.items())[:_FAILURES]
-        content = json.dumps([self.reached, few, self.left]).encode()
+        content = json.dumps([self.reached, few, self.left], ensure_ascii=False).encode(errors="replace")
         return torch.frombuffer(bytearray(content.ljust(_BYTES)), dtype=torch.uint8)
 
     @classmethod
@@ -295,11 +295,11 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         """Rounds, the next one at once if there is something new."""
-        said, pause = self.own, _QUICK
+        said, pause, longest = self.own, _QUICK, _CALM + _EACH * self.size
         while not (self.all.failed or self.all.left):
             with self.changed:
                 self.changed.wait_for(lambda said=said: self.own != said, pause)  # type: ignore[misc]
-                pause = _QUICK if self.own != said else min(2 * pause, _CALM)
+                pause = _QUICK if self.own != said else min(2 * pause, longest)
                 said = self.own
             heard = self._lead(said) if self.index == 0 else self._follow(said)
             with self.changed:

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -191,11 +191,12 @@ class RecipeResult:
         absent, and takes the place of an earlier result only with ``overwrite=True``.
         """
         with draft(directory, overwrite=overwrite) as folder:
-            about = {"recipe": self.recipe, "title": self.title, "quick": self.quick, "seconds": self.seconds}
-            content = {**about, "claims": [claim.to_dict() for claim in self.claims]}
-            (folder / "claims.json").write_text(
-                json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
-            )
+            about = {"recipe": self.recipe, "title": self.title, "quick": self.quick}
+            seconds = self.seconds if isfinite(self.seconds) else None
+            claims = [claim.to_dict() for claim in self.claims]
+            content = {**about, "seconds": seconds, "claims": claims}
+            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+            (folder / "claims.json").write_text(text, encoding="utf-8")
             (folder / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
             for trained in self.runs:
                 trained.history.save(folder / "histories" / slug(trained.setting.name))
@@ -204,7 +205,7 @@ class RecipeResult:
                     report.save(folder / "reports" / kind / slug(name))
             self._save_tables(folder / "tables")
             self._save_figures(folder / "figures")
-            seal(folder, "recipe", {"recipe": self.recipe, "title": self.title, "quick": self.quick})
+            seal(folder, "recipe", about)
         return Path(directory).expanduser()
 
     def _save_tables(self, folder: Path) -> None:
