@@ -556,3 +556,16 @@ def test_intervals_cover_the_truth_as_often_as_they_say(statistic, n):
     # 2.75 standard errors of a share of 0.95 in 400 runs, √(0.95 · 0.05 / 400) = 0.011, on either side. Intervals a
     # quarter too narrow cover 0.858 ± 0.017.
     assert 0.92 <= coverage <= 0.98
+
+
+def test_where_p_value_and_interval_disagree_is_counted():
+    p_value = np.array([0.01, 0.01, 0.5, 0.5, np.nan, 0.01])
+    interval = np.array([[1.1, 2], [0.9, 2], [0.9, 2], [0.5, 0.9], [1.1, 2], [np.nan, np.nan]])
+    ones = np.ones(6)
+    contrast = Contrast(*[ones] * 6, p_value=p_value, interval=interval)
+    assert contrast.n_disagreements == 2  # the second and the fourth
+    assert (
+        Contrast(*[ones] * 6, p_value=p_value, interval=interval - 1, statistic="difference").n_disagreements
+        == 2
+    )
+    assert Contrast(*[ones] * 6, p_value=p_value).n_disagreements == 0

@@ -194,6 +194,16 @@ class Contrast:
         return divide(self.difference, self.spread)
 
     @property
+    def n_disagreements(self) -> int:
+        """In how many cells one of p-value (below 0.05) and interval speaks of an effect and the other does not."""
+        if self.p_value is None or self.interval is None:
+            return 0
+        nothing = 0.0 if self.statistic == "difference" else 1.0
+        low, high = self.interval[..., 0], self.interval[..., 1]
+        known = ~np.isnan(self.p_value) & ~np.isnan(low)
+        return int((known & ((self.p_value < 0.05) == ((low <= nothing) & (nothing <= high)))).sum())
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The common shape of all numbers; ``()`` for an overall contrast."""
         return self.same_word.shape

@@ -135,7 +135,21 @@ class Report(ABC):
     def _notes(self) -> list[str]:
         """Why numbers of the table are missing, each reason once, and what intervals resample."""
         reasons = [value.reason for value in _content(self).values() if isinstance(value, Contrast)]
-        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance)]
+        disagreements = sum(
+            value.n_disagreements for value in _content(self).values() if isinstance(value, Contrast)
+        )
+        both = (
+            []
+            if not disagreements
+            else [f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS}"]
+        )
+        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance), *both]
+
+
+_TWO_QUESTIONS = (
+    "a p-value says whether other groupings of the same words would do as well, an interval how the number would vary "
+    "with other sources"
+)
 
 
 @checked

@@ -1,5 +1,6 @@
 """How sure a number is: resampling, intervals, permutation p-values, false discovery rates. Plain numpy and scipy."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -487,6 +488,18 @@ def permutation_p_value(
     less = (1 + (defined & (null <= centre + slack)).sum(-1)) / (1 + n)
     sides = {"greater": greater, "less": less, "two-sided": np.minimum(1, 2 * np.minimum(greater, less))}
     return np.where(np.isnan(observed) | (n == 0), np.nan, sides[alternative])
+
+
+def needed_permutations(n_tests: int, n_together: int, n_sides: int, *, q: float = 0.05) -> int:
+    """How many permutations it takes until tests at the least possible p-value have a q-value below ``q``.
+
+    Args:
+        n_tests: all tests that are corrected together.
+        n_together: how many of them have that p-value.
+        n_sides: 2 for two-sided p-values.
+        q: the false discovery rate.
+    """
+    return math.floor(n_sides * n_tests / (q * n_together))
 
 
 def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:

@@ -1,5 +1,7 @@
+import functools
 import warnings
-from itertools import product
+from dataclasses import replace
+from itertools import count, cycle, product
 
 import numpy as np
 import pytest
@@ -17,12 +19,13 @@ from transformers import (
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure import attention, engine
+from topic_probe.measure import attention, engine, nulls
 from topic_probe.measure.accumulators import DISTANCE_BINS, Null, Relations
 from topic_probe.measure.engine import FIRST, Engine
-from topic_probe.measure.options import Patterns
+from topic_probe.measure.options import Patterns, Permutations
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.text.batches import token_batches
+from topic_probe.uncertainty import benjamini_hochberg
 
 VOCABULARY = 50
 TOPICS = {"fruit": [5, 6, 7, 8, 20], "tools": [10, 11, 12, 13, 20], "birds": [30, 31, 32, 5]}
@@ -250,7 +253,7 @@ def block_documents(n, seed=0, lists=BLOCKS):
 def prefers_own_topic(documents, strength):
     """A pattern that gives other words of the same topic ``strength`` times what different topics get."""
     label = {word: number for number, words in enumerate(BLOCKS.values()) for word in words}
-    rows = iter(documents)
+    rows = cycle(documents)
 
     def change(pattern):
         weights = []
@@ -451,10 +454,12 @@ def test_permutation_p_values_are_uniform_without_structure():
         report = tp.measure_attention(
             model, topics, documents, n_resamples=0, n_permutations=39, alternative="greater", seed=seed
         )
-        found.append(report.heads.p_value[0])
-    ordered = np.sort(found)
-    distance = np.abs(ordered - (np.arange(120) + 0.5) / 120).max()
-    assert distance < 1.63 / np.sqrt(120)  # Kolmogorov–Smirnov at 1 %
+        found.append(
+            [report.heads.p_value[0], report.matched.p_value[0], float(report.overall_matched.p_value)]
+        )
+    for ordered in np.sort(found, axis=0).T:
+        distance = np.abs(ordered - (np.arange(120) + 0.5) / 120).max()
+        assert distance < 1.63 / np.sqrt(120)  # Kolmogorov–Smirnov at 1 %
 
 
 def test_the_null_keeps_topic_sizes_and_counts_every_pair_once(topics):
@@ -483,6 +488,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     documents, model = some_documents(6), gpt2()
     reader = PatternReader(capture.view(tp.open_model(model)), topics, Patterns())
     null = Null(topics, 5, seed=3, n_cells=reader.n_cells)
+    matched, matched_overall = [], []
     for batch in token_batches(documents, batch_size=4):
         Engine(reader, [null]).add(batch)
     for number in range(5):
@@ -499,6 +505,81 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
             null.sums["null"][:, number], report.heads.same_topic * report.heads.n_same_topic, rtol=1e-5
         )
         np.testing.assert_array_equal(null.sums["n_null"][:, number], report.heads.n_same_topic)
+        matched.append(report.matched.ratio)
+        matched_overall.append(report.overall_matched.ratio)
+    # p-values of the matched ratio: how many permutations measure one that is as high.
+    truth = tp.measure_attention(
+        model, topics, documents, n_resamples=0, n_permutations=5, seed=3, alternative="greater", special_ids=(),
+        first_position="word", batch_size=4,
+    )  # fmt: skip
+    for contrast, null in (
+        (truth.matched, np.array(matched)),
+        (truth.overall_matched, np.array(matched_overall)),
+    ):
+        as_high = (null >= contrast.ratio).sum(0)
+        np.testing.assert_allclose(contrast.p_value, (1 + as_high) / 6)
+        assert (contrast.q_value >= contrast.p_value).all()
+
+
+def test_enough_permutations_go_on_for_the_heads_at_the_floor_only(tmp_path):
+    """Ten heads without structure and a layer of two that look for their topic: 2/201 · 12/2 is not below 0.05."""
+    documents = block_documents(24)
+    prefer, number = prefers_own_topic(documents, 3.0), count()
+    build = functools.partial(bert, num_hidden_layers=6)
+    model = with_pattern(lambda pattern: prefer(pattern) if next(number) % 6 == 2 else pattern, build)
+    capture.view(model)  # the trial is made before patterns are changed by turns
+    number = count()
+    topics = tp.Topics.from_token_ids(BLOCKS, vocabulary_size=VOCABULARY)
+    options = {"special_ids": (), "n_resamples": 0, "batch_size": 24}
+    few = tp.measure_attention(model, topics, documents, **options)
+    lowest = few.heads.p_value < 2 / 200
+    assert [few.heads.index["layer"][at] for at in np.flatnonzero(lowest)] == [2, 2]
+    assert few.heads.q_value[lowest] == pytest.approx(2 / 201 * 12 / 2)
+    assert "p of 2 heads is at the floor, 2/201" in str(few)
+    assert "3 of 12 heads must share it before any has q < 0.05" in str(few)
+    assert "p-value and interval disagree" not in str(few)  # there are no intervals
+
+    enough = tp.measure_attention(
+        model, topics, documents, n_permutations="enough", checkpoint=tmp_path / "sums", **options
+    )
+    # 2/(n + 1) · 12 < 0.05 takes 480 permutations for a head that is left alone.
+    assert enough.heads.p_value[lowest] == pytest.approx(2 / 481)
+    assert enough.matched.p_value[lowest] == pytest.approx(2 / 481)
+    assert (enough.heads.q_value[lowest] < 0.05).all()
+    np.testing.assert_array_equal(enough.heads.p_value[~lowest], few.heads.p_value[~lowest])
+    assert enough.provenance["options"]["n_permutations"] == "enough"
+    assert enough.provenance["n_permutations_at_floor"] == 480
+    assert "at the floor" not in str(enough)
+    assert enough.overall.p_value == few.overall.p_value
+
+    again = tp.measure_attention(
+        model, topics, documents, n_permutations="enough", checkpoint=tmp_path / "sums", **options
+    )
+    assert again.heads == enough.heads
+    with pytest.raises(ValueError, match="these can be read only once: pass a list"):
+        tp.measure_attention(model, topics, iter(documents), n_permutations="enough", **options)
+    with pytest.raises(ValueError, match="n_permutations must be 'enough' or a whole number, got 'many'"):
+        tp.measure_attention(model, topics, documents, n_permutations="many", **options)
+
+
+def test_as_many_permutations_are_enough_as_there_is_room_for_and_the_table_says_so(topics, monkeypatch):
+    monkeypatch.setattr(nulls, "MOST_PERMUTATIONS", 210)
+    p_value = np.array([2 / 201, *np.linspace(0.1, 1, 269)])
+    heads = tp.Contrast(*np.ones((6, 270)), p_value=p_value, q_value=benjamini_hochberg(p_value))
+    chosen, n_more = nulls.what_needs_more(heads, Permutations(n_permutations="enough"), topics)
+    assert (chosen.tolist(), n_more) == ([0], 10)
+    assert nulls.what_needs_more(heads, Permutations(), topics)[1] == 0
+    options = {"n_permutations": 200, "alternative": "two-sided"}
+    [said] = nulls.about_floor(heads, {"options": options})
+    assert "54 of 270 heads must share it" in said
+    assert said.endswith("n_permutations='enough' goes on for them")
+    p_value[0] = 2 / 211
+    [said] = nulls.about_floor(
+        heads, {"options": options | {"n_permutations": "enough"}, "n_permutations_at_floor": 210}
+    )
+    assert "n_permutations=10,800 lets a single head stand out" in said
+    many = replace(heads, p_value=np.full(270, 2 / 201), q_value=np.full(270, 2 / 201))
+    assert nulls.about_floor(many, {"options": options}) == []
 
 
 def test_documents_with_nan_are_skipped_and_counted_and_many_are_refused(topics, monkeypatch):
@@ -567,6 +648,22 @@ def test_a_single_topic_has_no_ratio_and_says_why():
     assert np.isfinite(report.heads.same_topic).all()
     assert "different topics" in report.heads.reason
     assert np.isnan(report.heads.p_value).all()
+
+
+def test_a_table_explains_a_p_value_that_its_interval_does_not_bear_out(topics):
+    report = tp.measure_attention(bert(), topics, some_documents(20), special_ids={2})
+    fields = (report.overall, report.stacks, report.layers, report.heads)
+    n = sum(
+        bool((p < 0.05) == (low <= 1 <= high))
+        for field in fields
+        for p, (low, high) in zip(np.ravel(field.p_value), field.interval.reshape(-1, 2), strict=True)
+    )
+    heads = replace(
+        report.heads, interval=np.stack([report.heads.ratio - 0.1, report.heads.ratio + 0.1], -1) * 0 + 1
+    )
+    unlike = replace(report, heads=replace(heads, p_value=np.full(4, 0.01)))
+    assert f"p-value and interval disagree {n} times" in str(report) if n else "disagree" not in str(report)
+    assert "a p-value says whether other groupings of the same words would do as well" in str(unlike)
 
 
 def test_few_documents_have_no_interval_and_say_so(topics):

@@ -7,8 +7,8 @@ into `accumulators`, small objects with named sums; `runs` saves these, `process
 reads one text. Words by themselves (`words`, `squares`, `matrix`) need no documents: `embeddings`, `weights`. A module
 imports only from those before it:
 
-    options, words, squares, accumulators, processes, shares, runs, engine, patterns, matrix, matching, attention,
-    embeddings, weights, matched, text_attention
+    options, words, squares, accumulators, processes, shares, runs, engine, patterns, matrix, nulls, matching,
+    attention, embeddings, weights, matched, text_attention
 
 What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to
 `measure_attention`. A new measurement is a module with its function, its accumulators and its report; CONTRIBUTING.md

@@ -7,7 +7,7 @@ known of documents beside the sums is their `Progress`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -274,12 +274,27 @@ class Sinks:
 class Null:
     """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
 
-    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes.
+    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Sums are of
+    all distances, and by distance.
     """
 
-    def __init__(self, topics: Topics, n_permutations: int, seed: int, n_cells: int) -> None:
-        shape = (n_cells, n_permutations)
-        self.sums = {"null": np.zeros(shape), "n_null": np.zeros(shape)}
+    def __init__(
+        self,
+        topics: Topics,
+        n_permutations: int,
+        seed: int | Sequence[int],
+        n_cells: int,
+        chosen: Int64[np.ndarray, " cell"] | None = None,
+    ) -> None:
+        """A null of the chosen cells of all that are measured; None: of each."""
+        chosen = np.arange(n_cells) if chosen is None else chosen
+        self.row_of_cell = np.full(n_cells, -1)
+        self.row_of_cell[chosen] = np.arange(len(chosen))
+        shape, by_distance = (len(chosen), n_permutations), (len(chosen), len(_EDGES) + 1, n_permutations)
+        self.sums = {
+            "null": np.zeros(shape), "n_null": np.zeros(shape),
+            "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),
+        }  # fmt: skip
         words = LabelledWords(topics, torch.arange(len(topics.words)))
         # Every permutation: which word's topics each word is given.
         order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
@@ -290,20 +305,29 @@ class Null:
 
     def add(self, scores: Scores) -> None:
         """Adds, for every permutation, the pairs of different words that would share a topic."""
-        between = scores.pairs.relation > SAME_WORD
-        pairs, n_permutations = scores.pairs, self.groups.shape[1]
-        if not (n_permutations and bool(between.any())):
+        pairs, rows, n_permutations = scores.pairs, self.row_of_cell[scores.cells], self.groups.shape[1]
+        between = (pairs.relation > SAME_WORD).nonzero().flatten()
+        if not (n_permutations and len(between) and (rows >= 0).any()):
             return
+        bins, order = distance_bins(pairs.distance[between]).sort()
+        between = between[order]
         # The last column counts pairs; float32 is precise enough for a null.
-        table = torch.cat([pairs.values, pairs.n[:, None]], 1)[between].float()
+        values = pairs.values[between][:, torch.from_numpy(rows >= 0)]
+        table = torch.cat([values, pairs.n[between, None]], 1).float()
         query, key = scores.query.places[pairs.query[between]], scores.key.places[pairs.key[between]]
-        step = max(1, 2**24 // len(table))
+        sizes = torch.bincount(bins, minlength=len(_EDGES) + 1).tolist()
+        rows, step = rows[rows >= 0], max(1, 2**24 // len(table))
         for start in range(0, n_permutations, step):
             part = slice(start, min(start + step, n_permutations))
-            sums = (table.T @ self.same_topic(query, key, part).float()).double().numpy()
-            place = np.ix_(scores.cells, np.arange(part.start, part.stop))
-            self.sums["null"][place] += sums[:-1]
-            self.sums["n_null"][place] += sums[-1]
+            shared = torch.split(self.same_topic(query, key, part).float(), sizes)
+            for number, (of_bin, shares) in enumerate(zip(torch.split(table, sizes), shared, strict=True)):
+                if not len(of_bin):
+                    continue
+                sums = (of_bin.T @ shares).double().numpy()
+                self.sums["null"][rows, part] += sums[:-1]
+                self.sums["n_null"][rows, part] += sums[-1]
+                self.sums["binned_null"][rows, number, part] += sums[:-1]
+                self.sums["n_binned_null"][rows, number, part] += sums[-1]
 
     def same_topic(
         self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,22 +16,22 @@ from topic_probe.measure.accumulators import (
     Accumulator,
     Distances,
     Null,
+    Progress,
     Relations,
     Sinks,
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit
+from topic_probe.measure.nulls import about_floor, nulls_of, what_needs_more, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
+from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
-    Alternative,
-    benjamini_hochberg,
     divide,
-    permutation_p_value,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class AttentionReport(Report, kind="attention"):
             ratio += f" [{self.overall.interval[0]:.4g}, {self.overall.interval[1]:.4g}]"
         if np.isfinite(self.overall.effect_size):
             ratio += f", effect size {self.overall.effect_size:.4g}"
-        notes = [ratio, *super()._notes()]
+        notes = [ratio, *super()._notes(), *about_floor(self.heads, self.provenance)]
         if n := self.provenance.get("without_words"):
             notes.append(
                 f"every token of {n} documents was taken as a word, because they came without their text"
@@ -147,24 +148,50 @@ def measure_attention(
 
     for accumulator in accumulators:
         check_accumulator(accumulator)
+    if permutations.n_permutations == "enough" and not can_be_read_again(documents):
+        raise ValueError(
+            "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
+            "or what Corpus.documents gives"
+        )
     with joined(run.distributed, run.patience) as processes:
         view = capture.view(open_model(model), topics)
         reading = reading.of(view.facts)
         reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
         limit = source_limit(reader.n_cells)
         n = reader.n_cells
-        sinks, null = Sinks(n), Null(topics, permutations.n_permutations, intervals.seed, n)
+        sinks, null = Sinks(n), Null(topics, permutations.n, intervals.seed, n)
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
-            "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": limit,
+            "n_permutations": permutations.n, "seed": intervals.seed, "limit": limit,
         }  # fmt: skip
         if accumulators:
             facts["accumulators"] = [type(accumulator).__qualname__ for accumulator in accumulators]
         by_relation = Relations(limit)
         engine = Engine(reader, [by_relation, Distances(n), sinks, null, *accumulators])
-        progress = engine.run(
-            documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=True
-        )
+
+        def measure(with_engine: Engine, kept: Run, **more: Any) -> Progress:
+            return with_engine.run(
+                documents,
+                reading=reading,
+                run=kept,
+                processes=processes,
+                facts=facts | more,
+                only_labelled=True,
+            )
+
+        progress = measure(engine, run)
+        contrasts = _contrasts(reader, engine.sums, intervals, permutations)
+        n_at_floor = permutations.n
+        chosen, n_more = what_needs_more(contrasts["heads"], permutations, topics)
+        if len(chosen) and progress.stopped is None:
+            further = Null(topics, n_more, (intervals.seed, 1), n, chosen)
+            place = None if run.checkpoint is None else Path(run.checkpoint) / "further permutations"
+            kept = replace(run, checkpoint=place)
+            again = measure(Engine(reader, [further]), kept, n_permutations=n_more, chosen=chosen.tolist())
+            progress.stopped = again.stopped
+            if again.stopped is None:
+                n_at_floor += n_more
+                contrasts = _contrasts(reader, engine.sums, intervals, permutations, further.sums, chosen)
     options = {
         "level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS, "stopped": progress.stopped,
     }  # fmt: skip
@@ -180,6 +207,7 @@ def measure_attention(
         "without_words": progress.counts.without_words,
         "documents_measured": progress.measured,
         **by_relation.by_source.record,
+        "n_permutations_at_floor": n_at_floor,
         "corpus": progress.corpus,
         "processes": processes.size,
     }
@@ -189,17 +217,18 @@ def measure_attention(
             "compare; were topics and documents made with the same tokenizer?",
             stacklevel=3,
         )
-    return _report(reader, engine.sums, record, intervals, permutations.alternative)
+    return AttentionReport(**contrasts, provenance=record)
 
 
-def _report(
+def _contrasts(
     reader: PatternReader,
     sums: Mapping[str, Any],
-    record: Mapping[str, Any],
     intervals: Intervals,
-    alternative: Alternative,
-) -> AttentionReport:
-    """What the sums of the accumulators say, by their names."""
+    permutations: Permutations,
+    further: Mapping[str, Any] | None = None,
+    chosen: Int64[np.ndarray, " head"] | None = None,
+) -> dict[str, Any]:
+    """What the sums of the accumulators say, by their names; chosen heads have further permutations."""
     sites, index = reader.view.sites, reader.index
     site_of = np.repeat(np.arange(len(sites)), reader.view.n_heads)
     stacks = list(dict.fromkeys(site.stack for site in sites))
@@ -213,28 +242,38 @@ def _report(
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
         contrast = contrast_of_sources(of_groups, counts, squares, confidence=intervals.over_sources)
         contrast = replace(contrast, index=names or None)
-        same, n_same = (np.add.reduceat(sums[name], starts) for name in ("null", "n_null"))
-        if not same.size:
+        if not permutations.n:
             return contrast
         # What a permutation does not put into one topic is of different ones.
-        every, n_every = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
-        ratios = divide(divide(same, n_same), divide(every - same, n_every - n_same))
-        p_value = permutation_p_value(contrast.ratio, ratios, alternative=alternative)
-        return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+        every = tuple(part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
+        return with_p_values(
+            contrast, nulls_of(sums, further, starts), every, chosen, permutations.alternative
+        )
 
+    def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        binned, n_binned, squares = (
+            np.add.reduceat(sums[name], starts) for name in ("binned", "n_binned", "squares_binned")
+        )
+        contrast = _matched(binned, n_binned, squares)
+        if not permutations.n:
+            return contrast
+        every = tuple(part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
+        nulls = nulls_of(sums, further, starts, by_distance=True)
+        return with_p_values(contrast, nulls, every, chosen, permutations.alternative)
+
+    every_head = np.arange(reader.n_cells)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
-    by_distance = sums["binned"], sums["n_binned"], sums["squares_binned"]
-    return AttentionReport(
-        overall=pooled(np.zeros_like(site_of))[0],
-        stacks=pooled(stack_of, stack=tuple(stacks)),
-        layers=pooled(site_of, stack=tuple(s.stack for s in sites), layer=tuple(s.layer for s in sites)),
-        heads=pooled(np.arange(reader.n_cells), **index),
-        matched=replace(_matched(*by_distance), index=index),
-        overall_matched=_matched(*(part.sum(0, keepdims=True) for part in by_distance))[0],
-        without_sinks=without_sinks.contrast(index=index),
-        sink_mass=divide(sums["sink_mass"], sums["n_rows"]),
-        provenance=record,
-    )
+    return {
+        "overall": pooled(np.zeros_like(site_of))[0],
+        "stacks": pooled(stack_of, stack=tuple(stacks)),
+        "layers": pooled(site_of, stack=tuple(s.stack for s in sites), layer=tuple(s.layer for s in sites)),
+        "heads": pooled(every_head, **index),
+        "matched": replace(matched(every_head), index=index),
+        "overall_matched": matched(np.zeros_like(every_head))[0],
+        "without_sinks": without_sinks.contrast(index=index),
+        "sink_mass": divide(sums["sink_mass"], sums["n_rows"]),
+    }
 
 
 def _matched(

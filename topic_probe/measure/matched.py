@@ -180,6 +180,11 @@ def measure_matched(
     """
     from topic_probe.lens.opening import open_model
 
+    if permutations.n_permutations == "enough":
+        raise ValueError(
+            "n_permutations='enough' goes on for single heads of measure_attention: give measure_matched a number, "
+            "such as 1000"
+        )
     model = open_model(model)
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
@@ -209,7 +214,7 @@ def measure_matched(
             comparison.codes,
             documents,
             distances=DISTANCE_BINS,
-            table=permutations.n_permutations > 0,
+            table=permutations.n > 0,
             **vars(reading),
             **vars(patterns),
             **vars(run),
@@ -381,7 +386,7 @@ class _Comparison:
         n_table: Float64[np.ndarray, "word word"] | None,
     ) -> Float64[np.ndarray, " way"]:
         """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
-        if self.permutations.n_permutations == 0:
+        if self.permutations.n == 0:
             return np.full(len(MATCHED_ON), np.nan)
         classes, n_bins = self.bins.classes.numpy(), counts.size // 3
         null = []
@@ -406,7 +411,7 @@ class _Comparison:
         generator = np.random.default_rng(self.intervals.seed)
         strata, form = self.bins.strata(self.words), self.words.form.numpy()
         sharing = np.nonzero(np.triu(self.words.topics.shared.numpy()))
-        for _ in range(self.permutations.n_permutations):
+        for _ in range(self.permutations.n):
             given = np.arange(self.words.n_forms)
             for words in strata:
                 given[generator.permutation(words)] = words
@@ -448,7 +453,7 @@ class _Comparison:
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.intervals.n_resamples:
             uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, *units)}
-        if self.permutations.n_permutations:
+        if self.permutations.n:
             uncertainty["p_value"] = p_values
         return matched_contrast(*parts, **uncertainty)
 

@@ -213,6 +213,11 @@ def _between_words(
         start = end
 
 
+def can_be_read_again(documents: Any) -> bool:
+    """Whether documents are there a second time; a generator is used up by the first."""
+    return not isinstance(documents, Iterator)
+
+
 @dataclass
 class Counts:
     """What was read, cut and left out; parts add up.

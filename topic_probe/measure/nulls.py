@@ -1,0 +1,143 @@
+"""From the sums of permuted labels to p-values, and how far these reach."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from topic_probe.contrast import Contrast, matched_means
+from topic_probe.measure.options import Permutations
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import (
+    Alternative,
+    benjamini_hochberg,
+    divide,
+    needed_permutations,
+    permutation_p_value,
+)
+
+# "Enough" permutations are no more than these, and no more than there is room for so many permuted words.
+MOST_PERMUTATIONS = 20_000
+MOST_PERMUTED_WORDS = 2**26
+
+# A head is called below this q-value.
+_CALLED = 0.05
+
+Null = tuple[np.ndarray, np.ndarray]  # sums and numbers of the pairs that share a topic, [cell, permutation]
+
+
+def nulls_of(
+    sums: Mapping[str, Any],
+    further: Mapping[str, Any] | None,
+    starts: Int64[np.ndarray, " group"],
+    *,
+    by_distance: bool = False,
+) -> list[Null]:
+    """The sums under permutations, pooled over groups of heads, and those that single heads have beside them.
+
+    Args:
+        sums: those of `topic_probe.measure.accumulators.Null`, by name.
+        further: the same of heads that needed more permutations.
+        starts: where every group of heads begins.
+        by_distance: whether sums are kept apart by distance, [cell, bin, permutation].
+    """
+    names = ("binned_null", "n_binned_null") if by_distance else ("null", "n_null")
+    same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
+    single = len(starts) == len(sums[names[0]])
+    of_single = [(further[names[0]], further[names[1]])] if further is not None and single else []
+    return [(same, n_same), *of_single]
+
+
+def with_p_values(
+    contrast: Contrast,
+    nulls: Sequence[Null],
+    every: Null,
+    chosen: Int64[np.ndarray, " cell"] | None,
+    alternative: Alternative,
+) -> Contrast:
+    """The contrast with p-values and q-values of its ratios.
+
+    Args:
+        contrast: what was measured.
+        nulls: sums and numbers of same-topic pairs under permutations; a second null adds to that of chosen cells.
+        every: sums and numbers of the pairs of different words. What a permutation does not put into one topic is of
+            different ones.
+        chosen: the cells of the second null.
+        alternative: what counts as extreme.
+    """
+    null = _ratios(nulls[0], every)
+    p_value = permutation_p_value(contrast.ratio, null, alternative=alternative)
+    if chosen is not None and len(nulls) > 1:
+        sums, counts = every
+        both = np.concatenate([null[chosen], _ratios(nulls[1], (sums[chosen], counts[chosen]))], axis=1)
+        p_value[chosen] = permutation_p_value(contrast.ratio[chosen], both, alternative=alternative)
+    return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def _ratios(same: Null, every: Null) -> Float64[np.ndarray, "cell permutation"]:
+    """The ratio under every permutation; of sums by distance the matched one, bins weighed by own same-topic pairs."""
+    if same[0].ndim == 2:
+        above, below = (
+            divide(*of_pairs) for of_pairs in (same, [e - s for e, s in zip(every, same, strict=True)])
+        )
+        return divide(above, below)
+    ratios = np.empty((len(same[0]), same[0].shape[2]))
+    for cell in range(len(ratios)):  # one by one, because the tables of all of them are large
+        # [permutation, bin, relation]; pairs of the same word are in none of it.
+        sums, counts = (
+            np.stack([np.zeros_like(s[cell]), s[cell], e[cell] - s[cell]], -1).swapaxes(0, 1)
+            for s, e in zip(same, every, strict=True)
+        )
+        of_topic, of_others, *_ = matched_means(sums, counts)
+        ratios[cell] = divide(of_topic, of_others)
+    return ratios
+
+
+# ---------------------------------------------------------------------------- the least possible p-value
+
+
+def at_floor(p_value: Float64[np.ndarray, " head"], n: int, n_sides: int) -> Bool[np.ndarray, " head"]:
+    """Which p-values are the least that so many permutations can give."""
+    return np.asarray(np.isclose(p_value, n_sides / (n + 1), rtol=1e-9, atol=0))
+
+
+def what_needs_more(
+    heads: Contrast, permutations: Permutations, topics: Topics
+) -> tuple[Int64[np.ndarray, " head"], int]:
+    """The heads that need more permutations than there were, and how many more of them, where enough are asked for."""
+    nothing = np.zeros(0, dtype=np.int64)
+    if permutations.n_permutations != "enough" or heads.p_value is None or heads.q_value is None:
+        return nothing, 0
+    chosen = np.flatnonzero(at_floor(heads.p_value, permutations.n, permutations.n_sides))
+    if not len(chosen) or heads.q_value[chosen].max() < _CALLED:
+        return nothing, 0
+    # As if one of them were left at the end, as far as there is room for the permuted words.
+    wanted = needed_permutations(int(np.isfinite(heads.p_value).sum()), 1, permutations.n_sides, q=_CALLED)
+    n = min(wanted, MOST_PERMUTATIONS, MOST_PERMUTED_WORDS // len(topics.words))
+    return (chosen, n - permutations.n) if n > permutations.n else (nothing, 0)
+
+
+def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
+    """How far permutations reach, where that is not far enough to call a head that no permutation has reached."""
+    options, p_value, q_value = provenance["options"], heads.p_value, heads.q_value
+    n = provenance.get("n_permutations_at_floor", options.get("n_permutations"))
+    if p_value is None or q_value is None or not n:
+        return []
+    n_sides = 2 if options["alternative"] == "two-sided" else 1
+    lowest, n_tests = at_floor(p_value, n, n_sides), int(np.isfinite(p_value).sum())
+    if not lowest.any() or q_value[lowest].max() < _CALLED:
+        return []
+    together = math.floor(n_sides * n_tests / (_CALLED * (n + 1))) + 1
+    further = (
+        f"that is as far as 'enough' goes; n_permutations={needed_permutations(n_tests, 1, n_sides):,} lets a single "
+        "head stand out"
+        if options["n_permutations"] == "enough"
+        else "n_permutations='enough' goes on for them"
+    )
+    return [
+        f"p of {lowest.sum()} heads is at the floor, {n_sides}/{n + 1:,}, the least that {n:,} permutations can give: "
+        f"{together} of {n_tests} heads must share it before any has q < {_CALLED}; {further}"
+    ]
