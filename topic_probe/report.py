@@ -133,7 +133,7 @@ class Report(ABC):
         return f"<p><b>{escape(type(self).__name__)}</b></p>{table}{notes}"
 
     def _notes(self) -> list[str]:
-        """Why numbers of the table are missing, each reason once, and what intervals resample."""
+        """Why numbers of the table are missing, each reason once; what intervals resample; how a model was read."""
         reasons = [value.reason for value in _content(self).values() if isinstance(value, Contrast)]
         disagreements = sum(
             value.n_disagreements for value in _content(self).values() if isinstance(value, Contrast)
@@ -143,7 +143,8 @@ class Report(ABC):
             if not disagreements
             else [f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS}"]
         )
-        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance), *both]
+        read = (self.provenance.get("model") or {}).get("notes", ())
+        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance), *both, *read]
 
 
 _TWO_QUESTIONS = (

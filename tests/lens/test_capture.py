@@ -494,7 +494,7 @@ if zoo.GENERATION == 3:  # there is no HookedTransformer and no HookedEncoder on
         model, hooked = converted(name)
         assert opening.open_model(hooked) is hooked
         view = capture.view(hooked)
-        assert view.honours_padding
+        assert view.sharing.lengths
         assert view.tap is None
         inputs = view.inputs(*zoo.documents())
         real = inputs.mask
@@ -573,10 +573,10 @@ def test_a_model_is_tried_once_and_measured_with_no_pass_but_those_of_its_docume
     assert again == whole
     second = capture.view(model)
     assert not tries_anew(model)
-    assert (second.sites, second.n_heads, second.honours_padding) == (
+    assert (second.sites, second.n_heads, second.sharing.lengths) == (
         first.sites,
         first.n_heads,
-        first.honours_padding,
+        first.sharing.lengths,
     )
     assert (second.tap is None) == (first.tap is None)
     inputs = first.inputs(ids, mask)
@@ -601,8 +601,8 @@ def test_the_trial_at_opening_finds_what_a_trial_through_the_hook_points_finds(n
     hooked.train(not hooked.training)
     assert tries_anew(hooked)
     later = capture.view(hooked)
-    assert (later.sites, later.n_heads, later.honours_padding) == (
-        at_opening.sites, at_opening.n_heads, at_opening.honours_padding,
+    assert (later.sites, later.n_heads, later.sharing.lengths) == (
+        at_opening.sites, at_opening.n_heads, at_opening.sharing.lengths,
     )  # fmt: skip
     assert (later.tap is None) == (at_opening.tap is None)
 
@@ -672,10 +672,13 @@ def test_a_changed_attention_implementation_of_one_stack_makes_a_new_trial(host)
     model = opening.open_model(zoo.make("bart"), host=host)
     assert not tries_anew(model)
     decoder = model.original_model.model.decoder
-    decoder.config = copy.deepcopy(decoder.config)
-    decoder.config._attn_implementation_internal = "sdpa"
+    shared, own = decoder.config, copy.deepcopy(decoder.config)
+    for module in decoder.modules():
+        if vars(module).get("config") is shared:
+            module.config = own
+    own._attn_implementation_internal = "sdpa"
     capture.view(model)
-    decoder.config._attn_implementation_internal = "eager"
+    own._attn_implementation_internal = "eager"
     assert tries_anew(model)
 
 

@@ -263,7 +263,7 @@ def test_models_of_transformerlens_own_layers_show_the_softmax_of_their_own_quer
     inputs = view.inputs(*zoo.documents())
     causal = "causal" in str(getattr(model.cfg, "attention_dir", ""))
     # On TransformerLens 3 a native bridge leaves padding dark, too.
-    assert view.honours_padding
+    assert view.sharing.lengths
     kept = {}
     names = [f"blocks.{site.layer}.attn.hook_{part}" for site in view.sites for part in "qk"]
     for hook_name in names:
@@ -329,7 +329,7 @@ def test_the_real_checkpoint_opens_with_its_tokenizer():
     view = capture.view(hooked)
     assert [(site.stack, site.layer) for site in view.sites] == [("self", layer) for layer in range(6)]
     assert view.n_heads == (12,) * 6
-    assert view.honours_padding
+    assert view.sharing.lengths
     assert view.tap is not None
     assert hooked.tokenizer.convert_tokens_to_ids(["[CLS]", "topic"]) == [101, 8476]
     assert capture.facts(hooked).special_ids == {0, 100, 101, 102, 103}
@@ -350,7 +350,7 @@ def test_loaded_models_take_the_dtype_and_device_asked_for(tmp_path):
     hooked = opening.open_model(tmp_path, dtype=torch.bfloat16, device="cpu")
     assert capture.word_embeddings(hooked).dtype == torch.bfloat16
     assert capture.facts(hooked).description["dtype"] == "bfloat16"
-    assert capture.view(hooked).honours_padding
+    assert capture.view(hooked).sharing.lengths
 
 
 def test_a_head_that_the_checkpoint_does_not_hold_is_left_out_and_never_random(tmp_path):

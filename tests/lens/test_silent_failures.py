@@ -137,7 +137,7 @@ def bidirectional():
 def test_a_host_that_attends_to_padding_never_gets_a_padded_batch():
     model = bidirectional()
     view = capture.view(model)
-    assert view.honours_padding == (zoo.GENERATION == 4)
+    assert view.sharing.lengths == (zoo.GENERATION == 4)
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
     documents = [row[kept].tolist() for row, kept in zip(IDS, MASK, strict=True)]
     options = {"n_permutations": 0, "n_resamples": 0}
@@ -672,9 +672,23 @@ def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names(where):
         ValueError, match=r"writes on its own tensors .*\(encoder\.layer\.1\.intermediate\.count\)"
     ):
         capture.view(hooked)
-    assert counting.seen == []
-    assert "latest" not in vars(counting)
-    assert where == "weight" or counting.count == 0
+    if where == "buffer":
+        assert counting.seen == []
+        assert "latest" not in vars(counting)
+        assert counting.count == 0
+
+
+def test_weights_that_a_pass_rescales_are_rescaled_once():
+    import transformers as hf
+
+    config = hf.RwkvConfig(vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, rescale_every=1)
+    model = hf.RwkvForCausalLM(config).eval()
+    with torch.no_grad():
+        expected = copy.deepcopy(model)(IDS).logits
+        hooked = tp.open_model(model)
+        assert "writes on its own tensors" in hooked.probe.reason
+        capture.hidden_states(hooked, sites.Inputs(IDS, MASK), lambda *_: None)
+        torch.testing.assert_close(model(IDS).logits, expected)
 
 
 def test_a_trial_goes_beyond_the_window_of_a_model_where_that_takes_moments():
@@ -685,3 +699,254 @@ def test_a_trial_goes_beyond_the_window_of_a_model_where_that_takes_moments():
         model = zoo.make("gemma2")
         model.config.sliding_window = window
         assert huggingface.trial_inputs(model).ids.shape[1] == length
+
+
+# 15. A user's own attention function is never called.
+
+
+@contextmanager
+def registered(name, function, mask=None):
+    """A function of a user in transformers' table of attention functions, with a mask function."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(name, function)
+    if mask is not None:
+        AttentionMaskInterface.register(name, AttentionMaskInterface()[mask])
+    try:
+        yield
+    finally:
+        AttentionInterface._global_mapping.pop(name)
+        AttentionMaskInterface._global_mapping.pop(name, None)
+
+
+def cold_attention(module, query, key, value, attention_mask, *, scaling=None, **options):
+    """Attention that is twice as hot as usual in the first head only."""
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    scores[:, 0] *= 2
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    pattern = scores.softmax(-1)
+    return (pattern @ value).transpose(1, 2).contiguous(), pattern
+
+
+def without_pattern(*given, **options):
+    return cold_attention(*given, **options)[0], None
+
+
+def fused(module, query, key, value, attention_mask, **options):
+    """What the model computes anyway, by another kernel, which knows no pattern."""
+    answer = torch.nn.functional.scaled_dot_product_attention(query, key, value, attention_mask)
+    return answer.transpose(1, 2).contiguous(), None
+
+
+@pytest.mark.parametrize("host", ["auto", "huggingface"])
+def test_the_pattern_of_a_users_own_attention_function_is_measured(host):
+    model, calls = zoo.make("bert-headless"), []
+
+    def counted(*given, **options):
+        calls.append(1)
+        return cold_attention(*given, **options)
+
+    with registered("my_attention", counted, "eager"):
+        model.set_attn_implementation("my_attention")
+        with torch.no_grad():
+            answer = model(IDS, attention_mask=MASK.long(), output_attentions=True)
+        view = capture.view(tp.open_model(model, host=host))
+        calls.clear()
+        found = read(view)
+        assert len(calls) == 3
+        for (pattern, visible), true in zip(found.values(), answer.attentions, strict=True):
+            torch.testing.assert_close(
+                pattern.transpose(1, 2)[MASK], true.transpose(1, 2)[MASK], rtol=0, atol=1e-6
+            )
+            assert torch.equal(visible, MASK[:, None, :].expand(-1, 20, -1))
+        hooked = view.model(IDS, MASK.long()).last_hidden_state
+        torch.testing.assert_close(hooked[MASK], answer.last_hidden_state[MASK], rtol=0, atol=1e-6)
+        edited = view.model.run_with_hooks(IDS, MASK, fwd_hooks=[("blocks.0.attn.hook_pattern", swap)])
+        assert (edited.last_hidden_state - hooked).abs().max() > 0.01
+    assert model.config._attn_implementation == "my_attention"
+    eager = zoo.own_patterns(model, capture.view(tp.open_model(zoo.make("bert-headless"))).inputs(IDS, MASK))
+    assert (eager["self"][0][0, 0] - answer.attentions[0][0, 0]).abs().max() > 0.01  # the failure
+
+
+@pytest.mark.parametrize("host", ["auto", "huggingface"])
+def test_a_users_attention_function_without_a_pattern_is_refused_where_it_computes_something_of_its_own(host):
+    model = zoo.make("gpt2")
+    with registered("my_attention", without_pattern, "eager"):
+        model.set_attn_implementation("my_attention")
+        hooked = tp.open_model(model, host=host)
+        sentence = (
+            r"computes something else as it is \(my_attention attention\) than .*where it returns its pattern"
+        )
+        with pytest.raises(ValueError, match=sentence):
+            capture.view(hooked)
+        if host == "auto":
+            with pytest.raises(ValueError, match=r"TransformerLens cannot host .*computes something else"):
+                tp.open_model(model, host="bridge")
+
+
+@pytest.mark.parametrize("mask", ["eager", "sdpa"])
+def test_a_users_kernel_that_computes_what_eager_attention_does_is_measured_by_that(mask):
+    model = zoo.make("bert-headless")
+    with registered("my_kernel", fused, mask):
+        model.set_attn_implementation("my_kernel")
+        assert_true_patterns(capture.view(tp.open_model(model)), model)
+
+
+def test_a_users_function_without_a_mask_function_is_measured_as_it_is():
+    """Its model attends to padding, so that no documents of different length share a batch."""
+    model = zoo.make("bert-headless")
+    with registered("my_attention", cold_attention):
+        model.set_attn_implementation("my_attention")
+        view = capture.view(tp.open_model(model))
+        assert (view.sharing.lengths, view.sharing.batches) == (False, True)
+        found = read(view)
+        with torch.no_grad():
+            true = model(IDS, attention_mask=MASK.long(), output_attentions=True).attentions
+        for (pattern, _), expected in zip(found.values(), true, strict=True):
+            torch.testing.assert_close(pattern, expected, rtol=0, atol=1e-6)
+
+
+def test_another_function_under_the_same_name_makes_a_new_trial():
+    model = zoo.make("bert-headless")
+    with registered("my_attention", cold_attention, "eager"):
+        model.set_attn_implementation("my_attention")
+        hooked = tp.open_model(model)
+        first = capture.view(hooked)
+    with (
+        registered("my_attention", without_pattern, "eager"),
+        pytest.raises(ValueError, match="something else"),
+    ):
+        capture.view(hooked)
+    assert first.sites
+
+
+# 16. Eager attention and the fused kernel of one architecture compute two models.
+
+
+def falcon(implementation):
+    import transformers as hf
+
+    config = hf.FalconConfig(
+        vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True,
+        new_decoder_architecture=False, multi_query=False, parallel_attn=False,
+    )  # fmt: skip
+    config._attn_implementation = implementation
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = hf.FalconForCausalLM(config)
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def outputs(model):
+    with torch.no_grad():
+        return model(IDS, attention_mask=MASK.long()).logits[MASK]
+
+
+@pytest.mark.parametrize("host", ["auto", "huggingface"])
+def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is_that(host):
+    fused, eager = falcon("sdpa"), falcon("eager")
+    assert (outputs(fused) - outputs(eager)).abs().max() > 0.1  # the failure
+    with pytest.raises(
+        ValueError, match=r"something else as it is \(sdpa attention\) .*load it with attn_impl"
+    ):
+        capture.view(tp.open_model(fused, host=host))
+    assert_true_patterns(capture.view(tp.open_model(eager, host=host)), eager)
+
+
+def test_a_bridge_of_the_users_own_is_refused_where_its_outputs_change_as_it_is_read():
+    _, bridge = raw_bridge("bert")
+    bridge.original_model.config.architectures = None
+    attention = bridge.original_model.bert.encoder.layer[0]
+
+    def halved(_module, _given, output):
+        if bridge.original_model.config._attn_implementation == "sdpa":
+            return output * 0.5 if isinstance(output, torch.Tensor) else (output[0] * 0.5, *output[1:])
+        return output
+
+    attention.register_forward_hook(halved)
+    with pytest.raises(ValueError, match="computes something else as it is"):
+        capture.view(bridge)
+
+
+def test_half_precision_is_told_and_not_refused(monkeypatch):
+    model = zoo.make("bert-headless").to(torch.bfloat16)
+    assert capture.view(tp.open_model(model)).note == ""
+    monkeypatch.setattr(huggingface, "output_difference", lambda *_: 0.2)
+    hooked = tp.open_model(model)
+    note = "its outputs differ by 2e-01 of their length"
+    assert capture.view(hooked).note.endswith(note)
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    report = tp.measure_attention(hooked, topics, [IDS[0].tolist()], n_permutations=0)
+    assert report.provenance["model"]["notes"][0].endswith(note)
+    assert note in repr(report)
+
+
+def test_how_far_outputs_are_apart_is_a_share_of_their_length_at_real_positions():
+    inputs = sites.some_tokens(50, torch.device("cpu"))
+    one = torch.ones(2, 7, 4)
+    other = one.clone()
+    other[1, 5] = 100  # padding
+    assert huggingface.output_difference({"states": one}, {"states": other}, inputs) == 0
+    other[0, 3, 2] = 3  # a vector of length 2 moves by 2
+    assert huggingface.output_difference((one,), (other,), inputs) == pytest.approx(1)
+    assert huggingface.output_difference({"states": one}, None, inputs) == 0
+
+
+# 17. Something else than attention reads padding, or the documents beside.
+
+
+def convbert():
+    import transformers as hf
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = hf.ConvBertModel(hf.ConvBertConfig(**zoo._narrow))
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def beside(model):
+    """A BERT in which every document reads the mean of its batch."""
+    model.embeddings.register_forward_hook(
+        lambda _module, _given, states: states + states.mean(0, keepdim=True)
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (
+            convbert,
+            "documents of different length never shared a batch: beside padding, attention differs by",
+        ),
+        (lambda: beside(zoo.make("bert-headless")), "every document was measured by itself: beside another"),
+    ],
+)
+def test_batches_change_nothing_where_a_model_reads_padding_or_other_documents(make, note):
+    hooked = tp.open_model(make())
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
+    documents = [row[kept].tolist() for row, kept in zip(IDS, MASK, strict=True)] * 2
+    options = {"n_permutations": 0, "n_resamples": 0}
+    together, alone = (
+        tp.measure_attention(hooked, topics, documents, batch_size=size, **options) for size in (6, 1)
+    )
+    for name in ("same_word", "same_topic", "different_topic"):
+        one, other = (torch.tensor(getattr(report.heads, name)) for report in (together, alone))
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert together.provenance["model"]["notes"][0].startswith(note)
+    inputs = capture.view(hooked).inputs(IDS, MASK)
+    single = capture.patterns(hooked, inputs.document(1))
+    for site, batched in list(capture.patterns(hooked, inputs).items())[1:]:
+        assert sites.batch_error(site, batched, single[site], inputs, 1) > 1e-4  # the failure
+
+
+def test_an_ordinary_model_shares_batches_and_says_nothing():
+    for name in ("bert", "gpt2", "mpnet", "t5"):
+        view = capture.view(tp.open_model(zoo.make(name)))
+        assert (view.sharing, view.note) == (sites.EVERY_BATCH, "")
+        assert "notes" not in view.facts.description

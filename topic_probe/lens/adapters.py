@@ -32,6 +32,7 @@ from topic_probe.lens.huggingface import (
     probe,
     returned_patterns,
     run,
+    run_as_it_is,
     takes_decoder_ids,
     trial_inputs,
     trunk,
@@ -80,6 +81,10 @@ class Adapter(ABC):
     @abstractmethod
     def run(self, inputs: Inputs) -> Any:
         """One forward pass, without the scores over the vocabulary where the host allows it."""
+
+    def run_as_it_is(self, inputs: Inputs) -> Any:
+        """The answer of a model that nothing was done to; None where reading does nothing to it."""
+        return None
 
     def beside_sdpa(self) -> Probe | None:
         """How to read rows beside the fused kernel, as a trial run shows; None where that is not possible."""
@@ -137,6 +142,10 @@ def adapter(model: Any) -> Adapter:
 
 class _AroundHuggingFace(Adapter):
     """What hosts around a Hugging Face model have in common: it is asked itself."""
+
+    def run_as_it_is(self, inputs: Inputs) -> Any:
+        """Of the trunk of the model inside."""
+        return run_as_it_is(trunk(self.inside), inputs)
 
     def trial_inputs(self) -> Inputs:
         """With tokens for the decoder where there is one."""

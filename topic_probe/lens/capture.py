@@ -21,14 +21,16 @@ from topic_probe.lens.heads import HeadWeights
 from topic_probe.lens.huggingface import (
     Probe,
     by_itself,
+    check_outputs,
     configs,
     decoder_start,
     evaluating,
     every_module,
+    own_function,
     same_pattern,
 )
 from topic_probe.lens.running import StillRunningError
-from topic_probe.lens.sites import SIDES, Inputs, Site, check_pattern, looks_ahead
+from topic_probe.lens.sites import SIDES, Inputs, Sharing, Site, check_pattern, looks_ahead, sharing
 from topic_probe.lens.visibility import SeenPairs
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -63,16 +65,17 @@ class Trial:
         sites: where it attends.
         n_heads: number of heads at every site.
         causal: whether no query of a site attends to a later position.
-        honours_padding: False where the host attends to padding whatever the mask says; documents of different length
-            then never share a batch.
+        sharing: which documents may share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
+        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
     """
 
     sites: tuple[Site, ...]
     n_heads: tuple[int, ...]
     causal: tuple[bool, ...]
-    honours_padding: bool
+    sharing: Sharing
     tap: Probe | None
+    note: str
 
 
 @dataclass(frozen=True)
@@ -223,13 +226,18 @@ def view(model: Any, topics: Topics | None = None) -> View:
     host, known = adapter(model), facts(model, topics)
     with by_itself(model):
         trial = _trial(host)
+    if notes := [note for note in (trial.sharing.note, trial.note) if note]:
+        known = replace(known, description={**known.description, "notes": notes})
     return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder, facts=known)
 
 
 def with_patterns(
     model: Any, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], object]
-) -> None:
+) -> Any:
     """Runs a hooked model and hands every site's pattern to ``read``; the hooks are gone afterwards.
+
+    Returns:
+        The answer of the model.
 
     Raises:
         ValueError: where a site stayed silent.
@@ -246,7 +254,7 @@ def with_patterns(
 
     hooks = [(site.hook_name, hook_for(number)) for number, site in enumerate(wanted)]
     with host.showing_patterns(), model.hooks(fwd_hooks=hooks):
-        host.run(inputs)
+        answer = host.run(inputs)
     if silent:
         names = ", ".join(wanted[number].hook_name for number in sorted(silent))
         raise ValueError(
@@ -254,17 +262,19 @@ def with_patterns(
             "kernels (sdpa, flash) do: load the model with attn_implementation='eager' before wrapping it, or pass "
             "the Hugging Face model itself to topic_probe.open_model"
         )
+    return answer
 
 
 def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head query key"]]:
     """The whole pattern of every site; for a few tokens, because nothing is thrown away."""
-    places = sites(model)
-    by_site: dict[Site, Tensor] = {}
     with evaluating(model):
-        with_patterns(
-            model, places, inputs, lambda number, pattern: by_site.__setitem__(places[number], pattern)
-        )
-    return by_site
+        return _shown_patterns(model, sites(model), inputs)
+
+
+def _shown_patterns(model: Any, places: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
+    shown: dict[Site, Tensor] = {}
+    with_patterns(model, places, inputs, lambda number, pattern: shown.__setitem__(places[number], pattern))
+    return shown
 
 
 @contextmanager
@@ -295,8 +305,10 @@ def _try_out(host: Adapter) -> Trial:
         )
     inputs = host.trial_inputs()
     with without_hooks(host.model), evaluating(host.model):
-        shown, dark = _checked_patterns(host, places, inputs)
-        tap = host.beside_sdpa() if dark else None
+        shown, dark, note = _checked_patterns(host, places, inputs)
+        alone = [_shown_patterns(host.model, places, inputs.document(number)) for number in (0, 1)]
+        shared = sharing(dark, shown, alone, inputs)
+        tap = host.beside_sdpa() if shared.lengths else None
         if tap is not None:
             # It is only used where its rows are those of the patterns that the host shows.
             beside: dict[Site, Tensor] = {}
@@ -309,13 +321,13 @@ def _try_out(host: Adapter) -> Trial:
                 tap = None
     patterns = [shown[site] for site in places]
     heads = tuple(pattern.shape[1] for pattern in patterns)
-    return Trial(places, heads, tuple(not looks_ahead(pattern) for pattern in patterns), dark, tap)
+    return Trial(places, heads, tuple(not looks_ahead(pattern) for pattern in patterns), shared, tap, note)
 
 
 def _checked_patterns(
     host: Adapter, places: tuple[Site, ...], inputs: Inputs
-) -> tuple[dict[Site, Tensor], bool]:
-    """The pattern of every site, each checked as soon as it is seen, and whether padding stays dark in all."""
+) -> tuple[dict[Site, Tensor], bool, str]:
+    """The pattern of every site, each checked as soon as it is seen; whether padding stays dark; what is to be told."""
     shown: dict[Site, Tensor] = {}
     dark: list[bool] = []
 
@@ -324,7 +336,8 @@ def _checked_patterns(
         shown[places[number]] = pattern
 
     try:
-        with_patterns(host.model, places, inputs, check)
+        answer = with_patterns(host.model, places, inputs, check)
+        as_it_is = host.run_as_it_is(inputs)
     except (ValueError, StillRunningError):
         raise
     except Exception as error:  # a host may fail in any way on inputs that others take
@@ -332,7 +345,7 @@ def _checked_patterns(
             f"{host.name} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
             "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
         ) from error
-    return shown, all(dark)
+    return shown, all(dark), "" if as_it_is is None else check_outputs(host.inside, as_it_is, answer, inputs)
 
 
 def _trial(host: Adapter) -> Trial:
@@ -361,13 +374,14 @@ def remember_probe(host: Any, known: Probe) -> None:
         heads, causal = (
             dict(zip(known.sites, of_sites, strict=True)) for of_sites in (known.n_heads, known.causal)
         )
-        tap = known if known.beside_sdpa and known.honours_padding else None
+        tap = known if known.beside_sdpa and known.sharing.lengths else None
         trial = Trial(
             sites=places,
             n_heads=tuple(int(heads[site]) for site in places),
             causal=tuple(bool(causal[site]) for site in places),
-            honours_padding=known.honours_padding,
+            sharing=known.sharing,
             tap=tap,
+            note=known.note,
         )
         _remember(host, trial)
 
@@ -407,7 +421,8 @@ def _state(model: Any) -> State:
         )
         for module in modules
     )
-    return (*structure, *plain)
+    own = (own_function(config._attn_implementation_internal) for config in configs(model))
+    return (*structure, *plain, *(_identity(function) for function in own if function is not None))
 
 
 def _identity(function: Any) -> object:
@@ -522,7 +537,7 @@ class Facts:
         context_length: how many tokens the model can take; None where nothing limits it.
         pad_id: what padding holds by the model's tokenizer or configuration; None where neither says.
         special_ids: ids of special tokens as far as tokenizer or configuration tells; they have no topic.
-        description: what a report says of the model it measured.
+        description: what a report says of the model it measured, and of how it was read where that is unusual.
     """
 
     vocabulary_size: int

@@ -10,7 +10,7 @@ import torch
 
 from topic_probe.lens import capture
 from topic_probe.lens.adapters import adapter
-from topic_probe.lens.sites import Inputs
+from topic_probe.lens.sites import TOLERANCE, batch_error
 
 # The versions that the tests run with.
 TESTED: Mapping[str, tuple[str, ...]] = {
@@ -18,9 +18,6 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "transformers": ("5.23",),
     "torch": ("2.13",),
 }
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""How far rows of attention may be from summing to one, and a document from itself in a batch, by precision."""
 
 _WORDS = "Same words, different topics: bassoonists re-tuned antidisestablishmentarianism"
 
@@ -55,8 +52,9 @@ class ModelCheck:
         stacks: Where it attends.
         row_error: How far the rows of its patterns are from summing to one, at most; NaN without patterns.
         rows_sum_to_one: Whether that is rounding only.
-        honours_padding: Whether no document attends to the padding beside it. Where it does, documents of different
-            length are never put into one batch, so numbers are right but slower to come by.
+        honours_padding: Whether no document reads the padding beside it, by attention or otherwise (ConvBERT's
+            convolutions do). Where it does, documents of different length are never put into one batch, so numbers are
+            right but slower to come by.
         batch_error: How far the patterns of a document in a padded batch are from those of it alone, at most.
         batch_changes_nothing: Whether that is rounding only.
         fused: Whether attention is read beside PyTorch's fused kernel, which is faster.
@@ -197,7 +195,7 @@ def check_model(model: Any) -> ModelCheck:
         attention=view is not None,
         reason=reason,
         rows_sum_to_one=attention["row_error"] <= tolerance,
-        honours_padding=view is not None and view.honours_padding,
+        honours_padding=view is not None and view.sharing.lengths,
         batch_changes_nothing=attention["batch_error"] <= tolerance,
         fused=view is not None and view.tap is not None,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
@@ -223,14 +221,7 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
     inputs = view.host.trial_inputs()
     with capture.without_hooks(view.model):
         together = capture.patterns(view.model, inputs)
-        alone = []
-        for number in range(len(inputs.ids)):
-            # One of the documents by itself, without padding.
-            one, target = slice(number, number + 1), inputs.target_mask
-            parts = [inputs.ids[one, inputs.mask[number]], inputs.mask[one, inputs.mask[number]]]
-            if inputs.target_ids is not None and target is not None:
-                parts += [inputs.target_ids[one, target[number]], target[one, target[number]]]
-            alone.append(capture.patterns(view.model, Inputs(*parts)))
+        alone = [capture.patterns(view.model, inputs.document(number)) for number in range(len(inputs.ids))]
     heads = dict(zip(view.sites, view.n_heads, strict=True))
     causal_at = dict(zip(view.sites, view.causal, strict=True))
     stacks = []
@@ -241,10 +232,8 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
     row_errors, batch_errors = [], []
     for number, patterns in enumerate(alone):
         for site, pattern in patterns.items():
-            queries, keys = (mask[number] for mask in inputs.masks(site))
-            single, batched = pattern.double(), together[site][number][:, queries][:, :, keys].double()
-            row_errors.append((single.sum(-1) - 1).abs().max())
-            batch_errors.append((batched - single[0]).abs().max())
+            row_errors.append((pattern.double().sum(-1) - 1).abs().max())
+            batch_errors.append(batch_error(site, together[site], pattern, inputs, number))
     # The maximum of tensors is NaN if one of them is.
     return {
         "stacks": tuple(stacks),

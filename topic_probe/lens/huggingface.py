@@ -29,13 +29,16 @@ from torch import Tensor, nn
 
 from topic_probe.lens.running import StillRunningError, alone
 from topic_probe.lens.sites import (
+    EVERY_BATCH,
     SIDES,
     TRIAL_LENGTH,
     TRIAL_TARGET,
     Inputs,
+    Sharing,
     Site,
     check_pattern,
     looks_ahead,
+    sharing,
     some_tokens,
 )
 from topic_probe.lens.visibility import visible_keys
@@ -81,7 +84,14 @@ def _eager(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    output, pattern = _own_eager(module)(module, query, key, value, attention_mask, **options)
+    output, pattern = _own_eager(module)(
+        module, query, key, value, _additive(attention_mask, query.dtype), **options
+    )
+    return _shown(module, value, output, pattern)
+
+
+def _shown(module: nn.Module, value: Tensor, output: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
+    """Shows the pattern of a call to whoever is listening; what goes on is computed anew where they changed it."""
     listener = _listener.get()
     if listener is None or listener.pattern is None:
         return output, pattern
@@ -91,6 +101,51 @@ def _eager(
         return output, pattern
     groups = used.shape[1] // value.shape[1]
     return (used @ value.repeat_interleave(groups, dim=1)).transpose(1, 2).contiguous(), used
+
+
+def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A mask as eager attention takes it: added to the scores."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def own_function(implementation: str | None) -> Callable[..., Any] | None:
+    """The attention function that a user has registered under a name; None for those that transformers brings."""
+    from transformers import AttentionInterface
+
+    function = AttentionInterface().get(implementation)
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    return None if package in ("transformers", __name__.partition(".")[0]) else function
+
+
+def _showing(implementation: str | None) -> str:
+    """The name of the attention that shows what a configuration has its model compute: eager, or a user's function.
+
+    A function that returns no pattern is replaced by eager attention; whether that computes the same is seen in the
+    outputs of the trial.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    function = own_function(implementation)
+    if function is None:
+        return EAGER
+
+    def shown(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        output, pattern = function(module, query, key, value, attention_mask, **options)
+        if pattern is None:
+            return _eager(module, query, key, value, attention_mask, **options)
+        return _shown(module, value, output, pattern)
+
+    name, masks = f"{EAGER} {implementation}", AttentionMaskInterface()
+    AttentionInterface.register(name, shown)
+    # Without a mask function of its own, its model has no mask, and none is what it is measured with.
+    AttentionMaskInterface._global_mapping.pop(name, None)
+    if implementation in masks:
+        AttentionMaskInterface.register(name, masks[implementation])
+    return name
 
 
 def _beside_sdpa(
@@ -112,9 +167,7 @@ def _beside_sdpa(
             if isinstance(bias := options.get("position_bias"), Tensor):
                 inside["position_bias"] = _take_rows(bias, index)
             mask = None if attention_mask is None else _take_rows(attention_mask, index)
-            if mask is not None and mask.dtype == torch.bool:
-                additive = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device)
-                mask = additive.masked_fill(~mask, torch.finfo(query.dtype).min)
+            mask = _additive(mask, query.dtype)
             # One value column is enough: only the pattern is wanted, not its product with the values.
             return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
 
@@ -165,7 +218,8 @@ def every_module(model: nn.Module) -> Iterator[nn.Module]:
 def attention_implementation(model: nn.Module, name: str, listener: Listener | None = None) -> Iterator[None]:
     """Switches every part of a Hugging Face model to an attention implementation, and back afterwards.
 
-    Attention calls inside the block are shown to the listener.
+    Attention calls inside the block are shown to the listener. Eager attention that shows its pattern gives way to the
+    function that a user has registered and a configuration names.
 
     The configuration is what attention layers and mask functions look at in every forward pass, and encoder and decoder
     may have one each.
@@ -174,8 +228,8 @@ def attention_implementation(model: nn.Module, name: str, listener: Listener | N
     before = [config._attn_implementation_internal for config in switched]
     token = _listener.set(listener)
     try:
-        for config in switched:
-            config._attn_implementation_internal = name
+        for config, own in zip(switched, before, strict=True):
+            config._attn_implementation_internal = _showing(own) if name == EAGER else name
         yield
     finally:
         _listener.reset(token)
@@ -225,21 +279,29 @@ def without_traces(model: nn.Module) -> Iterator[list[str]]:
     A Hugging Face model that is asked for its patterns or states puts hooks on its layers to collect them, and marks
     itself as hooked; BigBird turns into a model of full attention on a short text; tables of positions grow: all for
     good. Every attribute of modules and configurations is what it was afterwards, and so is what is in its containers.
+    Only where a pass writes on weights nothing is put back, because settings may say what was done to them (RWKV's
+    rescaled layers).
     """
     before = [(name, module, *_attributes(module)) for name, module in model.named_modules()]
     settings = [(config, *_attributes(config)) for config in configs(model)]
+    weights = [(weight, _writes(weight)) for weight in model.parameters()]
     replaced: list[str] = []
     try:
         yield replaced
     finally:
-        for name, module, own, held in before:
-            now, parts = module._modules, held.get("_modules", {})
-            if any(now.get(part) is not its for part, its in parts.items()):
-                changed = (part for part, its in parts.items() if now.get(part) is not its)
+        if all(_writes(weight) == writes for weight, writes in weights):
+            for name, module, own, held in before:
+                parts = held.get("_modules", {}).items()
+                changed = [part for part, its in parts if module._modules.get(part) is not its]
                 replaced += [f"{name}.{part}" if name else part for part in changed]
-            _put_back(vars(module), own, held)
-        for config, own, held in settings:
-            _put_back(vars(config), own, held)
+                _put_back(vars(module), own, held)
+            for config, own, held in settings:
+                _put_back(vars(config), own, held)
+
+
+def _writes(weight: Tensor) -> int:
+    """How often a tensor was written on; tensors made for inference do not count it."""
+    return 0 if weight.is_inference() else weight._version
 
 
 _Attributes = tuple[dict[str, Any], dict[str, Any]]
@@ -323,17 +385,12 @@ def run_as_it_is(model: nn.Module, inputs: Inputs) -> Any:
     with without_traces(model) as replaced:
         answer = model(**arguments(model, inputs))
     written = [pair for pair, writes in zip(tensors, before, strict=True) if _writes(pair[1]) != writes]
-    for name, tensor in written:
-        if name in kept:
-            tensor.copy_(kept[name])
+    if all(name in kept for name, _ in written):
+        for name, buffer in written:
+            buffer.copy_(kept[name])
     if replaced or written:
         raise ValueError(_changes_itself(model, inputs, replaced, [name for name, _ in written]))
     return answer
-
-
-def _writes(weight: Tensor) -> int:
-    """How often a tensor was written on; tensors made for inference do not count it."""
-    return 0 if weight.is_inference() else weight._version
 
 
 def _changes_itself(model: nn.Module, inputs: Inputs, replaced: list[str], written: list[str]) -> str:
@@ -393,7 +450,8 @@ class Probe:
         n_heads: number of heads of each.
         modules: the module behind each call, to notice when a later pass differs.
         causal: of each, whether no query attended to a later position.
-        honours_padding: whether no query attended to padding.
+        sharing: which documents may share a batch.
+        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
         through: "calls" where attention is seen as it is computed, "returned" where the model only hands patterns back
             at the end (changes to them then have no effect).
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
@@ -405,7 +463,8 @@ class Probe:
     n_heads: tuple[int, ...] = ()
     modules: tuple[nn.Module, ...] = ()
     causal: tuple[bool, ...] = ()
-    honours_padding: bool = True
+    sharing: Sharing = EVERY_BATCH
+    note: str = ""
     through: str = "calls"
     beside_sdpa: bool = False
     reason: str = ""
@@ -503,21 +562,11 @@ def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
 
 
 def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bool) -> Probe:
-    calls: Calls = []
-
-    def keep(module: nn.Module, pattern: Tensor) -> Tensor:
-        calls.append((module, pattern.detach()))
-        return pattern
-
-    run_as_it_is(base, inputs)
-    with attention_implementation(model, EAGER, Listener(pattern=keep)):
-        run(base, inputs)
-    returned: list[Any] = []
-    with suppress(Exception), attention_implementation(model, "eager"):
-        # Models without patterns refuse to return them in many ways.
-        returned = _attentions(base, run(base, inputs, output_attentions=True, return_dict=True))
+    as_it_is = run_as_it_is(base, inputs)
+    calls, answer = _calls(model, base, inputs)
+    returned, returning = _returned(model, base, inputs)
     if not calls:
-        return _probe_of_returned(base, returned, inputs)
+        return _probe_of_returned(model, base, inputs, returned, as_it_is, returning)
     patterns = [pattern for _, pattern in calls]
     modules = tuple(module for module, _ in calls)
     names = {id(module): name for name, module in model.named_modules()}
@@ -525,30 +574,111 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bo
     sites = _name_sites(patterns, inputs, [int(match[1]) if match else None for match in matches])
     if check_returned and not _agree(sites, patterns, returned, inputs):
         try:
-            return _probe_of_returned(base, returned, inputs)
+            return _probe_of_returned(model, base, inputs, returned, as_it_is, returning)
         except ValueError:
+            check_outputs(base, as_it_is, answer, inputs)
             warnings.warn(
                 f"{type(base).__name__} has attention that is not one pattern over all pairs of positions (blocks, "
                 "recurrence); only its other attention is read",
                 stacklevel=2,
             )
-    fused = _rows_agree(model, inputs, calls)
-    return _judged(Probe(sites, modules=modules, beside_sdpa=fused), patterns, inputs, base)
+    fused = _rows_agree(model, inputs, calls, as_it_is)
+    alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
+    note = check_outputs(base, as_it_is, answer, inputs)
+    known = Probe(sites, modules=modules, beside_sdpa=fused, note=note)
+    return _judged(known, patterns, alone, inputs, base)
 
 
-def _probe_of_returned(base: nn.Module, returned: list[Any], inputs: Inputs) -> Probe:
+def _calls(model: nn.Module, base: nn.Module, inputs: Inputs) -> tuple[Calls, Any]:
+    """The attention calls of a pass, with its answer."""
+    calls: Calls = []
+
+    def keep(module: nn.Module, pattern: Tensor) -> Tensor:
+        calls.append((module, pattern.detach()))
+        return pattern
+
+    with attention_implementation(model, EAGER, Listener(pattern=keep)):
+        return calls, run(base, inputs)
+
+
+def _returned(model: nn.Module, base: nn.Module, inputs: Inputs) -> tuple[list[Any], Any]:
+    """The patterns that a model returns, with its answer; none where it does not return them."""
+    own = any(own_function(config._attn_implementation_internal) for config in configs(model))
+    with suppress(Exception), attention_implementation(model, EAGER if own else "eager"):
+        # Models without patterns refuse to return them in many ways.
+        answer = run(base, inputs, output_attentions=True, return_dict=True)
+        return _attentions(base, answer), answer
+    return [], None
+
+
+def _probe_of_returned(
+    model: nn.Module, base: nn.Module, inputs: Inputs, returned: list[Any], as_it_is: Any, returning: Any
+) -> Probe:
     patterns = _checked(base, returned)
+    note = check_outputs(base, as_it_is, returning, inputs)
     sites = _name_sites(patterns, inputs, [None] * len(patterns))
-    return _judged(Probe(sites, through="returned"), patterns, inputs, base)
+    alone = [_returned(model, base, inputs.document(number))[0] for number in (0, 1)]
+    return _judged(Probe(sites, through="returned", note=note), patterns, alone, inputs, base)
 
 
-def _judged(known: Probe, patterns: list[Tensor], inputs: Inputs, base: nn.Module) -> Probe:
-    """A probe with what its patterns show: heads, and whether later positions and padding are attended to."""
+def _judged(
+    known: Probe, patterns: list[Tensor], alone: list[list[Tensor]], inputs: Inputs, base: nn.Module
+) -> Probe:
+    """A probe with what its patterns show: heads, whether later positions are attended to, and what padding does."""
     name = type(base).__name__
     dark = [check_pattern(*shown, inputs, whose=name) for shown in zip(known.sites, patterns, strict=True)]
     heads = tuple(pattern.shape[1] for pattern in patterns)
     causal = tuple(not looks_ahead(pattern) for pattern in patterns)
-    return replace(known, n_heads=heads, causal=causal, honours_padding=all(dark))
+    together, *single = (dict(zip(known.sites, parts, strict=True)) for parts in (patterns, *alone))
+    return replace(known, n_heads=heads, causal=causal, sharing=sharing(all(dark), together, single, inputs))
+
+
+def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -> str:
+    """Compares what a model computes while it is read with what it computes as it is.
+
+    Returns:
+        How far they are apart where the rounding of half precision may be the reason, to be told; else nothing.
+
+    Raises:
+        ValueError: where they are the outputs of two models.
+    """
+    difference = output_difference(as_it_is, answer, inputs)
+    dtype = next(base.parameters()).dtype
+    if not difference > _OUTPUT_TOLERANCE.get(dtype, 1e-1):
+        return ""
+    own = {config._attn_implementation_internal for config in configs(base)}
+    message = (
+        f"{type(base).__name__} computes something else as it is ({', '.join(sorted(map(str, own)))} attention) than "
+        f"with the attention that shows its patterns: its outputs differ by {difference:.0e} of their length"
+    )
+    if dtype in (torch.float32, torch.float64):
+        raise ValueError(
+            f"{message}. To measure what it is with eager attention, load it with attn_implementation='eager'; a "
+            "function of your own in transformers.AttentionInterface is measured where it returns its pattern"
+        )
+    return message
+
+
+# How far outputs may be apart, of their length. What is more may still be rounding in half precision.
+_OUTPUT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2}
+
+
+def output_difference(one: Any, other: Any, inputs: Inputs) -> float:
+    """How far two answers are apart at the worst real position, as a share of the vector there."""
+    shares = [torch.zeros(1)]
+    for ours, theirs in zip(_vectors(one, inputs), _vectors(other, inputs), strict=False):
+        length = ours.norm(dim=-1).clamp_min(torch.finfo(ours.dtype).tiny)
+        shares.append(((ours - theirs).norm(dim=-1) / length).cpu())
+    return float(torch.cat(shares).max())
+
+
+def _vectors(answer: Any, inputs: Inputs) -> Iterator[Tensor]:
+    """What an answer holds for every real position."""
+    masks = [inputs.mask] if inputs.target_mask is None else [inputs.mask, inputs.target_mask]
+    for value in answer.values() if isinstance(answer, Mapping) else answer or ():
+        for mask in masks:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:-1] == mask.shape:
+                yield value[mask].double()
 
 
 def _agree(sites: tuple[Site, ...], called: list[Tensor], returned: list[Any], inputs: Inputs) -> bool:
@@ -577,7 +707,7 @@ def same_pattern(pattern: Tensor, reference: Tensor, inputs: Inputs) -> bool:
     return torch.allclose(pattern[rows], reference[rows], rtol=0, atol=tolerance, equal_nan=True)
 
 
-def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
+def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls, as_it_is: Any) -> bool:
     if not getattr(model, "_supports_sdpa", False):
         return False
     beside: list[tuple[nn.Module, Tensor, Tensor]] = []
@@ -593,7 +723,7 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls) -> bool:
 
     try:
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=keep)):
-            run(trunk(model), inputs)
+            check_outputs(trunk(model), as_it_is, run(trunk(model), inputs), inputs)
     except (ValueError, TypeError, KeyError, RuntimeError):
         # Some layers need what the fused kernel cannot do (a cap on the scores, say) and refuse: eager then.
         return False

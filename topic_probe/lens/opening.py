@@ -56,7 +56,9 @@ def open_model(
     and with another attention implementation. From within a forward pass of a model, by a hook, it cannot be measured.
 
     A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
-    says why it cannot be.
+    says why it cannot be. What is measured is the model as you have it: an attention function of your own in
+    transformers' `AttentionInterface` is called and its pattern taken, and a model whose outputs are others while its
+    patterns are shown (a function without patterns, Falcon with ALiBi on sdpa) is refused.
 
     Raises:
         TypeError: where ``source`` is none of these.
@@ -241,7 +243,10 @@ def _check_bridge(bridge: Any, model: nn.Module) -> None:
     view = capture.view(bridge)
     inputs = view.host.trial_inputs()
     theirs = capture.patterns(bridge, inputs)
-    ours = capture.patterns(build_host(model), inputs)
+    adapter_free: Any = build_host(model)
+    if adapter_free.probe.reason:
+        raise ValueError(adapter_free.probe.reason)
+    ours = capture.patterns(adapter_free, inputs)
     tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
     for site in view.sites:
         shown, true = theirs[site], ours.get(site)

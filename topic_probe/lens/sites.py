@@ -1,5 +1,6 @@
 """Where a model attends and what goes into it, in words that are the same for every kind of host."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,12 @@ class Inputs:
             raise ValueError("these inputs have no target side, which a decoder needs")
         return self.target_ids, self.target_mask
 
+    def document(self, number: int) -> "Inputs":
+        """One document by itself, without padding."""
+        row = slice(number, number + 1)
+        sides = (self.side(side) for side in ("source", "target")[: 1 if self.target_ids is None else 2])
+        return Inputs(*(part[row, mask[number]] for ids, mask in sides for part in (ids, mask)))
+
     def masks(self, site: Site) -> tuple[Bool[Tensor, "batch query"], Bool[Tensor, "batch key"]]:
         """Which queries and which keys of a site are real tokens."""
         queries, keys = SIDES[site.stack]
@@ -54,6 +61,57 @@ SIDES = {
     "cross": ("target", "source"),
 }
 """Whose positions are queries and whose are keys, by stack."""
+
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""How far rows of attention may be from summing to one, and a document from itself in a batch, by precision."""
+
+
+def batch_error(
+    site: Site, batched: Float[Tensor, "batch head query key"], single: Tensor, inputs: Inputs, number: int
+) -> Float[Tensor, ""]:
+    """How far the pattern of a document in a batch is from that of it alone, at most."""
+    queries, keys = (mask[number] for mask in inputs.masks(site))
+    return (batched[number][:, queries][:, :, keys].double() - single[0].double()).abs().max()
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which documents may share a batch.
+
+    Attributes:
+        lengths: whether documents of different length may: False where padding changes what is beside it.
+        batches: whether any documents may: False where documents change what is beside them.
+        note: why not, for reports; empty where all may.
+    """
+
+    lengths: bool
+    batches: bool
+    note: str
+
+
+EVERY_BATCH = Sharing(True, True, "")
+
+
+def sharing(
+    dark: bool,
+    shown: Mapping[Site, Tensor],
+    alone: Sequence[Mapping[Site, Tensor]],
+    inputs: Inputs,
+) -> Sharing:
+    """Which documents may share a batch, by the patterns of a whole and a padded one together, and of each alone."""
+    whole, padded = (
+        max(float(batch_error(site, shown[site], single[site], inputs, number)) for site in shown)
+        for number, single in enumerate(alone)
+    )
+    rounding = TOLERANCE.get(next(iter(shown.values())).dtype, 1e-5)
+    if whole > 100 * rounding:
+        note = f"every document was measured by itself: beside another, its attention differs by {whole:.0e}"
+        return Sharing(False, False, note)
+    if dark and not padded > max(rounding, 10 * whole):
+        return EVERY_BATCH
+    why = f"beside padding, attention differs by {padded:.0e}" if dark else "the model attends to padding"
+    return Sharing(False, True, f"documents of different length never shared a batch: {why}")
 
 
 def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> bool:

@@ -210,9 +210,10 @@ class Engine:
     def add(self, batch: TokenBatch) -> None:
         """Adds a batch, in halves where memory or the host want it so."""
         lengths, units = batch.mask.sum(1), self.reader.units(batch)
-        padded = not self.reader.view.honours_padding and bool((lengths != lengths[0]).any())
+        sharing = self.reader.view.sharing
+        apart = not (sharing.batches and (sharing.lengths or bool((lengths == lengths[0]).all())))
         documents = None
-        if len(batch) == 1 or not (padded or self.reader.n_kept(units) > MAX_KEPT_NUMBERS):
+        if len(batch) == 1 or not (apart or self.reader.n_kept(units) > MAX_KEPT_NUMBERS):
             try:
                 documents = self.reader.read(batch, units)
             except RuntimeError as error:
