@@ -375,6 +375,21 @@ def test_what_is_no_path_is_refused(path, unchecked):
             call(path)
 
 
+@pytest.mark.parametrize("overwrite", ["0", "", 0, 1, None])
+def test_only_true_overwrites(tmp_path, overwrite, unchecked):
+    put(tmp_path / "result", 1)
+    with pytest.raises(TypeError, match="overwrite must be True or False, got"):
+        put(tmp_path / "result", 2, overwrite=overwrite)
+    assert number_in(tmp_path / "result") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_in_place_of_a_manifest_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / MANIFEST)
+    with pytest.raises(ValueError, match=rf"{MANIFEST} is a pipe and no saved result"):
+        load(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def saved_topics(tmp_path_factory):
     """The files of saved topics, by name."""

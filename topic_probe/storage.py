@@ -216,6 +216,8 @@ def check_free(
     path: str | os.PathLike[str], *, overwrite: bool, file: bool = False, kind: str | None = None
 ) -> None:
     """FileExistsError for a place that `draft` would not fill, or `save` with a result of this kind."""
+    if not isinstance(overwrite, bool):  # "0" would be taken for True, and what is there be gone
+        raise TypeError(f"overwrite must be True or False, got {overwrite!r:.80}")
     target = Path(path).expanduser().resolve()
     if not target.exists():
         return
@@ -267,6 +269,8 @@ def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
     """
     # The new name again at the end: it may have come, and the former ones gone, while they were looked for.
     for name in (MANIFEST, *_FORMER_FILES, MANIFEST):
+        if (folder / name).is_fifo():
+            raise ValueError(f"{folder / name} is a pipe and no saved result: nobody may ever write to it")
         with suppress(FileNotFoundError, NotADirectoryError):
             return _opened(folder / name, (folder / name).read_bytes())
     raise FileNotFoundError(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 from importlib import import_module
-from inspect import unwrap
 
 import numpy as np
 import pytest
@@ -436,8 +435,13 @@ def test_anything_else_is_a_type_error(source):
 
 
 def test_an_unknown_host_is_an_error():
-    with pytest.raises(ValueError, match="host must be 'auto', 'bridge' or 'huggingface', not 'vllm'"):
-        unwrap(opening.open_model)(zoo.make("bert"), host="vllm")  # below the type checker of the tests
+    with pytest.raises(ValueError, match="host must be one of 'auto', 'bridge', 'huggingface', got 'vllm'"):
+        opening.open_model(zoo.make("bert"), host="vllm")
+
+
+def test_what_is_no_tokenizer_is_refused_before_a_model_is_hooked():
+    with pytest.raises(TypeError, match="a Hugging Face tokenizer is needed, got 'bert-base-uncased'"):
+        opening.open_model(zoo.make("bert"), tokenizer="bert-base-uncased")
 
 
 def save_word_level_tokenizer(folder):

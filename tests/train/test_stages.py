@@ -282,3 +282,8 @@ def test_too_few_rows_and_bad_thresholds_are_refused():
         planted(smooth=0)
     with pytest.raises(ValueError, match="least"):
         planted(least=1.0)
+
+
+def test_a_median_over_more_rows_than_there_are_is_refused():
+    with pytest.raises(ValueError, match=f"smooth is a number of rows and must be at most {len(STEPS)}"):
+        planted(smooth=len(STEPS) + 1)

@@ -15,6 +15,7 @@ from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
 from topic_probe.lens.running import StillRunningError
 from topic_probe.options import check_whole, checked
+from topic_probe.topics.vocabulary import check_tokenizer
 from topic_probe.turns import in_turn
 
 _log = logging.getLogger(__name__)
@@ -72,8 +73,8 @@ def open_model(
         >>> tp.open_model(toy) is toy  # a hooked model already
         True
     """
-    if host not in ("auto", "bridge", "huggingface"):
-        raise ValueError(f"host must be 'auto', 'bridge' or 'huggingface', not {host!r}")
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
     if capture.is_hooked(source):
         return source
     if isinstance(source, str | os.PathLike):

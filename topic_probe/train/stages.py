@@ -242,6 +242,10 @@ def find_stages(
         )
     if smooth is not None and smooth < 1:
         raise ValueError(f"smooth is a number of rows and must be at least 1 (no smoothing), got {smooth}")
+    if smooth is not None and smooth > len(steps):
+        raise ValueError(
+            f"smooth is a number of rows and must be at most {len(steps)}, all there are, got {smooth}"
+        )
     window = max(1, len(steps) // 50) if smooth is None else smooth
     v, k, q = (_running_median(curve, window) for curve in (value, key, query))
     starts = [_start(curve, started, least) for curve in (v, k, q)]
