@@ -87,6 +87,7 @@ def test_sums_by_class_are_those_of_a_double_loop_over_own_patterns(name):
     patterns = zoo.own_patterns(plain, inputs)
     n_heads = sum(layer.shape[1] for layers in patterns.values() for layer in layers)
     sums, counts = (np.zeros((n_heads, 4, 3, 3)) for _ in range(2))
+    squares = np.zeros((n_heads, 4, 3))
     table, n_table = (np.zeros((len(words), len(words))) for _ in range(2))
     place, start = {word: number for number, word in enumerate(words)}, 0
     for stack, layers in patterns.items():
@@ -115,6 +116,7 @@ def test_sums_by_class_are_those_of_a_double_loop_over_own_patterns(name):
                 score = pattern[row, :, i, j].double().numpy() * int(visible[row, i].sum())
                 where = (heads, code // 3, sum(abs(i - j) >= limit for limit in distances), code % 3)
                 sums[where] += score
+                squares[where[:-1]] += score**2
                 counts[where] += 1
                 for a, b in ((one, other), (other, one)):
                     table[place[a], place[b]] += score.sum()
@@ -127,6 +129,8 @@ def test_sums_by_class_are_those_of_a_double_loop_over_own_patterns(name):
     by_source = found.by_source.total()
     np.testing.assert_allclose(by_source.sums.reshape(4, 3, 3), sums.sum(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(by_source.counts.reshape(4, 3, 3), counts.sum(0))
+    np.testing.assert_allclose(found.squares, squares, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(by_source.squares.reshape(4, 3), squares.sum(0), rtol=1e-4, atol=1e-5)
     assert found.record["documents_measured"] == 3
 
 
@@ -140,6 +144,11 @@ def test_sums_do_not_depend_on_batches_and_a_stream_is_read_once(topics):
     assert next(stream, None) is None
     np.testing.assert_allclose(whole.attention.ratio, single.attention.ratio, rtol=1e-5)
     np.testing.assert_allclose(whole.attention.interval, single.attention.interval, rtol=1e-4)
+    effects = [report.attention.effect_size_interval for report in (whole, single)]
+    np.testing.assert_allclose(*effects, rtol=1e-3, atol=1e-6)
+    assert np.isfinite(effects[0]).all()
+    np.testing.assert_array_less(effects[0][:, 0], whole.attention.effect_size)
+    np.testing.assert_array_less(whole.attention.effect_size, effects[0][:, 1])
     np.testing.assert_array_equal(whole.attention.p_value, single.attention.p_value)
 
 
@@ -149,14 +158,18 @@ def test_sums_do_not_depend_on_batches_and_a_stream_is_read_once(topics):
 def test_matched_means_worked_by_hand():
     sums = np.array([[0, 8.0, 3.0], [0, 5.0, 0.0], [0, 6.0, 8.0]])
     counts = np.array([[0, 4.0, 1.0], [0, 5.0, 0.0], [0, 1.0, 2.0]])
-    found = matched_contrast(sums, counts)
+    squares = np.array([16.0 + 9.0, 5.0, 36.0 + 32.0])  # 2, 2, 2, 2 and 3; 1, 1, 1, 1, 1; 6 and 4, 4
+    found = matched_contrast(sums, counts, squares)
     assert found.same_topic == pytest.approx((4 * 2 + 1 * 6) / 5)
     assert found.different_topic == pytest.approx((4 * 3 + 1 * 4) / 5)
     assert (found.n_same_topic, found.n_different_topic) == (5, 3)
+    assert found.effect_size == pytest.approx((2.8 - 3.2) / np.std([2, 2, 2, 2, 3, 6, 4, 4]))
 
 
 def test_no_bin_with_both_kinds_is_nan_with_a_reason():
-    found = matched_contrast(np.array([[0, 1.0, 0], [0, 0, 1.0]]), np.array([[0, 1.0, 0], [0, 0, 1.0]]))
+    alone = np.array([[0, 1.0, 0], [0, 0, 1.0]])
+    found = matched_contrast(alone, alone, np.ones(2))
+    assert math.isnan(found.effect_size)
     assert math.isnan(found.ratio)
     assert "no bin holds pairs" in found.reason
 
@@ -206,9 +219,11 @@ def brute_force(report, score_of, topics, counts, min_documents, texts=None):
         cells.setdefault(inside[0], {"same": [], "different": []})[kind].append(score_of(one, other))
     both = [cell for cell in cells.values() if cell["same"] and cell["different"]]
     weights = [len(cell["same"]) for cell in both]
-    return tuple(
+    same, different = (
         np.average([np.mean(cell[kind]) for cell in both], weights=weights) for kind in ("same", "different")
     )
+    scores = [score for cell in both for kind in ("same", "different") for score in cell[kind]]
+    return same, different, (same - different) / np.std(scores)
 
 
 def within(value, limits):
@@ -225,8 +240,15 @@ def test_matched_cosines_are_those_of_a_loop_over_pairs(topics):
     table = model.get_input_embeddings().weight.detach().double()
     cosine = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1).numpy()
     for score, values in (("cosine", cosine), ("dot", (table @ table.T).numpy())):
-        same, different = brute_force(report, lambda one, other: values[one, other], topics, counts, 3)  # noqa: B023
+        same, different, effect = brute_force(
+            report,
+            lambda one, other: values[one, other],  # noqa: B023
+            topics,
+            counts,
+            3,
+        )
         found = getattr(report, score)[3]
+        assert found.effect_size == pytest.approx(effect)
         assert found.same_topic == pytest.approx(same)
         assert found.different_topic == pytest.approx(different)
 
@@ -238,7 +260,7 @@ def test_pairs_of_forms_of_one_word_are_in_no_bin(with_forms):
     report = measure_matched(model, with_forms, cooccurrence=counts, **options)
     table = model.get_input_embeddings().weight.detach().double()
     dot = (table @ table.T).numpy()
-    same, different = brute_force(report, lambda one, other: dot[one, other], with_forms, counts, 3, TEXTS)
+    same, different, _ = brute_force(report, lambda one, other: dot[one, other], with_forms, counts, 3, TEXTS)
     assert report.dot[3].same_topic == pytest.approx(same)
     assert report.dot[3].different_topic == pytest.approx(different)
     rows = counts.rows_of(with_forms.words)
@@ -263,9 +285,11 @@ def test_unmatched_numbers_are_those_of_the_plain_measurements(name, request):
     for score in ("cosine", "dot"):
         matched = getattr(report, score)[0]
         assert matched.ratio == pytest.approx(getattr(plain, score).ratio)
+        assert matched.effect_size == pytest.approx(getattr(plain, score).effect_size)
         assert matched.n_same_topic == getattr(plain, score).n_same_topic / 2  # unordered pairs
     attention = tp.measure_attention(model, topics, texts, **options)
     assert report.attention[0].ratio == pytest.approx(attention.overall.ratio, rel=1e-5)
+    assert report.attention[0].effect_size == pytest.approx(attention.overall.effect_size, rel=1e-4)
     assert report.attention[0].n_same_topic == attention.overall.n_same_topic
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_means
+from topic_probe.contrast import Contrast, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.measure.matching import (
     MATCHED_ON,
@@ -60,6 +60,9 @@ class MatchedReport(Report, kind="matched"):
     if the effect were co-occurrence alone, the matched ratio would be 1. Bins have a width, and the PMI of rare words
     is mostly noise, so part of what co-occurrence does is left in a matched number: it errs upwards, and less so the
     more documents were counted and the more frequent the words are (``min_documents``).
+
+    Effect sizes are matched differences ÷ the standard deviation of the scores of all pairs in bins that hold both
+    kinds; those of attention have intervals.
 
     Attributes:
         cosine: mean cosine between word embeddings, all pairs of different words.
@@ -259,10 +262,11 @@ class _Comparison:
         contrasts, by_bin = [], {}
         for number, score in enumerate(SCORES):
             table = self.words.scores[score]
-            sums = self._by_code(table)
+            sums, squares = self._by_code(table), self._by_code(table**2).sum(-1)
             p_values = self._p_values(sums, self.counts, table, None)
-            contrasts.append(self._contrast(sums, self.counts, intervals[:, number], units, p_values))
-            by_bin[score] = self._by_bin(sums, self.counts)
+            limits = {"interval": intervals[:, number]}
+            contrasts.append(self._contrast(sums, self.counts, squares, limits, units, p_values))
+            by_bin[score] = self._by_bin(sums, self.counts, squares)
         return contrasts[0], contrasts[1], by_bin
 
     def _word_intervals(self) -> Float64[np.ndarray, "way score 2"]:
@@ -319,15 +323,18 @@ class _Comparison:
         self, measured: ClassSums
     ) -> tuple[Contrast, Contrast, Contrast, Contrast, Float64[np.ndarray, " way"]]:
         """By way of matching, by layer, by head, by bin, and the coverage."""
-        sums, counts = (self._with_all_classes(part) for part in (measured.heads, measured.n_heads))
-        total, n_total = sums.sum(0), counts.sum(0)
+        by_head = measured.heads, measured.n_heads, measured.squares[..., None]
+        sums, counts, squares = (self._with_all_classes(part) for part in by_head)
+        total, n_total, total_squares = sums.sum(0), counts.sum(0), squares.sum(0)[..., 0]
         p_values = np.full(len(ways_of(total)), np.nan)
         if measured.table is not None:
             by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
             p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *measured.table)
         intervals = self._source_intervals(measured, total.shape)
-        overall = self._contrast(total, n_total, intervals, (len(measured.by_source), "sources"), p_values)
+        units = (len(measured.by_source), "sources")
+        overall = self._contrast(total, n_total, total_squares, intervals, units, p_values)
         everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
+        everything.append(collapse(squares, (0, 1, 2))[..., 0])
         heads = matched_contrast(*everything, index=measured.index)
         names = list(zip(measured.index["stack"], measured.index["layer"], strict=True))
         starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
@@ -337,44 +344,63 @@ class _Comparison:
                 name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")
             },
         )
-        by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total)))
+        by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total, total_squares)))
         return overall, layers, heads, by_bin, coverage_of(n_total)
 
-    def _with_all_classes(self, part: Float64[np.ndarray, "head class distance 3"]) -> np.ndarray:
-        """[head, PMI, frequency, distance, 3]; the last classes may have had no pair."""
+    def _with_all_classes(self, part: Float64[np.ndarray, "head class distance kind"]) -> np.ndarray:
+        """[head, PMI, frequency, distance, kind]; the last classes may have had no pair."""
         n_classes = int(np.prod(self.bins.shape))
         padded = np.pad(part, ((0, 0), (0, n_classes - part.shape[1]), (0, 0), (0, 0)))
         return np.asarray(padded.reshape(len(part), *self.bins.shape, *part.shape[2:]))
 
-    def _source_intervals(self, measured: ClassSums, shape: tuple[int, ...]) -> Float64[np.ndarray, "way 2"]:
+    def _source_intervals(
+        self, measured: ClassSums, shape: tuple[int, ...]
+    ) -> dict[str, Float64[np.ndarray, "way 2"]]:
+        """Of the statistic and of the effect size."""
         ways, confidence = ways_of(np.zeros(shape)).values(), self.intervals.over_sources
+        names = "interval", "effect_size_interval"
         if confidence is None or not len(measured.by_source):
-            return np.full((len(ways), 2), np.nan)
-        n_distances = shape[2]
+            return {name: np.full((len(ways), 2), np.nan) for name in names}
+        _, sums, counts, squares = measured.by_source.rows()
         parts = [
-            self._with_all_classes(part.reshape(len(part), -1, n_distances, 3))
-            for part in measured.by_source.rows()[1:3]
+            self._with_all_classes(part.reshape(len(part), -1, shape[2], part.shape[-1]))
+            for part in (sums, counts, squares[..., None])
         ]
-        matched = [[collapse(part, axes) for part in parts] for axes in ways]
-        return np.stack([self._source_interval(sums, counts, confidence) for sums, counts in matched])
+        limits = []
+        for axes in ways:
+            by_cell, n_by_cell, squares_by_cell = (collapse(part, axes) for part in parts)
+            limits.append(self._source_interval(by_cell, n_by_cell, squares_by_cell, confidence))
+        return {
+            name: np.stack(of_ways) for name, of_ways in zip(names, zip(*limits, strict=True), strict=True)
+        }
 
     def _source_interval(
         self,
         sums: Float64[np.ndarray, "source cell 3"],
         counts: Float64[np.ndarray, "source cell 3"],
+        squares: Float64[np.ndarray, "source cell 1"],
         confidence: float,
-    ) -> Float64[np.ndarray, "2"]:
-        """The interval of a matched number, bins and weights being found anew without every source."""
+    ) -> tuple[Float64[np.ndarray, "2"], Float64[np.ndarray, "2"]]:
+        """The intervals of matched numbers, bins and weights being found anew without every source."""
         used = (counts[..., 1].sum(0) > 0) & (counts[..., 2].sum(0) > 0)
-        sums, counts = sums[:, used], counts[:, used]
+        parts = sums[:, used], counts[:, used], squares[:, used, 0]
+        pairs = [parts[1][..., relation].sum(1) for relation in (1, 2)]
+        positive = bool((parts[0] >= 0).all())
 
         def terms(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
             same, different, _, _ = matched_means(sums, counts)
             return (same - different, None) if self.statistic == "difference" else (same, different)
 
-        pairs = [counts[..., relation].sum(1) for relation in (1, 2)]
-        positive = bool((sums >= 0).all())
-        return source_interval(terms, (sums, counts), pairs, positive=positive, confidence=confidence)
+        def of_effect(
+            sums: np.ndarray, counts: np.ndarray, squares: np.ndarray
+        ) -> tuple[np.ndarray, np.ndarray | None]:
+            same, different, _, _ = matched_means(sums, counts)
+            return divide(same - different, matched_spread(sums, counts, squares)), None
+
+        return (
+            source_interval(terms, parts[:2], pairs, positive=positive, confidence=confidence),
+            source_interval(of_effect, parts, pairs, confidence=confidence),
+        )
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -441,28 +467,38 @@ class _Comparison:
         self,
         sums: Float64[np.ndarray, "pmi frequency distance 3"],
         counts: Float64[np.ndarray, "pmi frequency distance 3"],
-        intervals: Float64[np.ndarray, "way 2"],
+        squares: Float64[np.ndarray, "pmi frequency distance"],
+        intervals: dict[str, Float64[np.ndarray, "way 2"]],
         units: tuple[int, str],
         p_values: Float64[np.ndarray, " way"],
     ) -> Contrast:
         ways = ways_of(sums)
         parts = []
-        for part in (sums, counts):
+        for part in (sums, counts, squares[..., None]):
             cells = [collapse(part, axes) for axes in ways.values()]
-            parts.append(np.stack([np.pad(c, ((0, part.size // 3 - len(c)), (0, 0))) for c in cells]))
+            parts.append(np.stack([np.pad(c, ((0, squares.size - len(c)), (0, 0))) for c in cells]))
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.intervals.n_resamples:
-            uncertainty |= {"interval": intervals, "note": no_interval_reason(intervals, *units)}
+            uncertainty |= intervals | {"note": no_interval_reason(intervals["interval"], *units)}
         if self.permutations.n:
             uncertainty["p_value"] = p_values
-        return matched_contrast(*parts, **uncertainty)
+        return matched_contrast(parts[0], parts[1], parts[2][..., 0], **uncertainty)
 
     def _by_bin(
-        self, sums: Float64[np.ndarray, "pmi frequency 1 3"], counts: Float64[np.ndarray, "pmi frequency 1 3"]
+        self,
+        sums: Float64[np.ndarray, "pmi frequency 1 3"],
+        counts: Float64[np.ndarray, "pmi frequency 1 3"],
+        squares: Float64[np.ndarray, "pmi frequency 1"],
     ) -> Contrast:
         flat, n_flat = sums.reshape(-1, 1, 3), counts.reshape(-1, 1, 3)
         held = np.flatnonzero(n_flat[:, 0, 1:].sum(1) > 0)
         same, different = (divide(flat[held, 0, place], n_flat[held, 0, place]) for place in (1, 2))
+        spread = matched_spread(flat[held], n_flat[held], squares.reshape(-1, 1)[held])
         return without_same_word(
-            same, different, n_flat[held, 0, 1], n_flat[held, 0, 2], index=self.bins.index(held)
+            same,
+            different,
+            n_flat[held, 0, 1],
+            n_flat[held, 0, 2],
+            index=self.bins.index(held),
+            spread=spread,
         )

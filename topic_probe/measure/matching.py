@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means
+from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Scores, Sum
 from topic_probe.measure.engine import Engine, source_limit
@@ -191,32 +191,33 @@ def ways_of(values: np.ndarray) -> dict[str, tuple[int, ...]]:
 
 
 def collapse(
-    values: Float64[np.ndarray, "*shape pmi frequency distance 3"], axes: tuple[int, ...]
-) -> Float64[np.ndarray, "*shape cell 3"]:
-    """Sums (or counts) by bins of some of the axes only."""
+    values: Float64[np.ndarray, "*shape pmi frequency distance kind"], axes: tuple[int, ...]
+) -> Float64[np.ndarray, "*shape cell kind"]:
+    """Sums (or counts, or squares of all kinds together) by bins of some of the axes only."""
     others = tuple(axis - 4 for axis in range(3) if axis not in axes)
     kept = values.sum(others)
-    return np.asarray(kept.reshape(*values.shape[:-4], -1, 3))
+    return np.asarray(kept.reshape(*values.shape[:-4], -1, values.shape[-1]))
 
 
 def matched_contrast(
     sums: Float64[np.ndarray, "*shape cell 3"],
     counts: Float64[np.ndarray, "*shape cell 3"],
+    squares: Float64[np.ndarray, "*shape cell"],
     *,
     note: str | None = None,
     **uncertainty: Any,
 ) -> Contrast:
     """Means of bin means, bins weighed by their number of same-topic pairs, over bins that hold both kinds of pairs.
 
-    ``n_same_topic`` and ``n_different_topic`` count the pairs in those bins; the last axis is as in `PairSums`, and
-    what is in its first place is not looked at.
+    ``n_same_topic`` and ``n_different_topic`` count the pairs in those bins, ``spread`` is that of their scores; the
+    last axis is as in `PairSums`, and what is in its first place is not looked at.
     """
     same, different, n_same, n_different = matched_means(sums, counts)
     unmatched = (counts[..., 1].sum(-1) > 0) & (counts[..., 2].sum(-1) > 0) & (n_same == 0)
     notes = [note, NOT_MATCHED if unmatched.any() else None]
-    return without_same_word(
-        same, different, n_same, n_different, note="; ".join(filter(None, notes)) or None, **uncertainty
-    )
+    uncertainty |= {"note": "; ".join(filter(None, notes)) or None}
+    spread = matched_spread(sums, counts, squares)
+    return without_same_word(same, different, n_same, n_different, spread=spread, **uncertainty)
 
 
 def without_same_word(*of_topics: np.ndarray, **more: Any) -> Contrast:
@@ -244,9 +245,11 @@ class ClassSums:
     a pair whose code is ``3 c + r`` is at ``[…, c, d, r]``, d being its distance bin. Heads each count all their pairs.
 
     Attributes:
-        by_source: sums and counts of sources (or blocks of them), all heads pooled: [source, class · distance, 3].
+        by_source: sums and counts of sources (or blocks of them), all heads pooled: [source, class · distance, 3],
+            and squares of all places together.
         heads: sums by head: [head, class, distance, 3].
         n_heads: the same of counts.
+        squares: of scores, by head, those of all places together.
         table: sums by pair of words, both directions and all heads pooled, and counts; None if not asked for.
         index: stack, layer and head of every head.
         record: what was read and left out, and why it stopped early, if it did.
@@ -255,6 +258,7 @@ class ClassSums:
     by_source: SourceSums
     heads: Float64[np.ndarray, "head class distance 3"]
     n_heads: Float64[np.ndarray, "head class distance 3"]
+    squares: Float64[np.ndarray, "head class distance"]
     table: tuple[Float64[np.ndarray, "word word"], Float64[np.ndarray, "word word"]] | None
     index: dict[str, tuple[Any, ...]]
     record: dict[str, Any]
@@ -306,6 +310,7 @@ def attention_by_class(
         by_class.by_source,
         by_class.by_head.reshape(shape),
         by_class.n_by_head.reshape(shape),
+        by_class.squares_by_head.reshape(shape[:-1]),
         None if by_pair is None else (by_pair.both("table"), by_pair.both("n_table")),
         reader.index,
         progress.record()
@@ -327,8 +332,11 @@ class Classes:
         shape = (n_heads, self.n_places)
         self.by_source = SourceSums(source_limit(self.n_places))
         self.by_head, self.n_by_head = np.zeros(shape), np.zeros(shape)
-        self.sums: dict[str, Sum] = {"by_head": self.by_head, "n_by_head": self.n_by_head}
-        self.sums["by_source"] = self.by_source
+        self.squares_by_head = np.zeros((n_heads, self.n_places // 3))
+        self.sums: dict[str, Sum] = {
+            "by_head": self.by_head, "n_by_head": self.n_by_head, "squares_by_head": self.squares_by_head,
+            "by_source": self.by_source,
+        }  # fmt: skip
 
     def add(self, scores: Scores) -> None:
         """Adds the pairs of a document to their classes."""
@@ -343,7 +351,14 @@ class Classes:
         self.n_by_head[at] += n.numpy()
         pooled = torch.zeros(2, self.n_places, dtype=torch.float64)
         pooled[:, held] = torch.stack([sums.sum(1), n * len(scores.cells)])
-        self.by_source.add(np.array([scores.source]), *pooled.view(2, 1, -1, 3).numpy())
+        held, place = torch.unique(bins, return_inverse=True)
+        squares = torch.zeros(len(held), len(scores.cells), dtype=torch.float64)
+        squares.index_add_(0, place, values.square())
+        self.squares_by_head[np.ix_(scores.cells, held.numpy())] += squares.T.numpy()
+        of_squares = torch.zeros(1, self.n_places // 3, dtype=torch.float64)
+        of_squares[0, held] = squares.sum(1)
+        of_pairs, n_of_pairs = pooled.view(2, 1, -1, 3).numpy()
+        self.by_source.add(np.array([scores.source]), of_pairs, n_of_pairs, of_squares.numpy())
 
 
 class PairTable:
