@@ -224,6 +224,7 @@ def _rows(
         "words": len(topics.words),
         "most_words_per_topic": int(topics.sizes.max()),
         "documents": int(attention.provenance["documents_measured"]),
+        "sources": int(attention.provenance["sources"]),
     }
     rows = []
     counts = ("same_topic", "different_topic", "n_same_topic", "n_different_topic")
