@@ -63,6 +63,10 @@ def text_topics() -> tp.Topics:
 # What is measured: by one process in the test, by two processes here.
 CASES: dict[str, Callable[..., Any]] = {
     "attention": lambda **more: tp.measure_attention(model(), topics(), documents(23), batch_size=4, **more),
+    # Four documents of every article, two of them in either process.
+    "articles": lambda **more: tp.measure_attention(
+        model(), topics(), documents(36), groups=[number // 4 for number in range(36)], **more
+    ),
     "one document": lambda **more: tp.measure_attention(model(), topics(), documents(1), **more),
     "no document": lambda **more: tp.measure_attention(model(), topics(), [], **more),
     "stream": lambda **more: tp.measure_attention(model(30_522), text_topics(), stream(), **more),

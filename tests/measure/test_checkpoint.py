@@ -168,6 +168,24 @@ def test_embeddings_of_documents_are_taken_up(tmp_path, measured):
     assert sum(measured) == N
 
 
+def test_the_pieces_of_an_article_before_and_after_an_interruption_are_one_source(tmp_path):
+    options = {"groups": [number % 12 for number in range(N)], **OPTIONS}
+    expected = tp.measure_attention(model(), topics(), documents(N), **options)
+    assert expected.provenance["sources"] == 12
+    assert np.isfinite(expected.overall.interval).all()
+    tp.measure_attention(model(), topics(), until(45, KeyboardInterrupt()), checkpoint=tmp_path, **options)
+    assert tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **options) == expected
+
+
+def test_sums_over_sources_and_sums_over_pieces_are_never_put_together(tmp_path):
+    tp.measure_attention(model(), topics(), documents(30), checkpoint=tmp_path, groups="document", **OPTIONS)
+    for groups in ("source", list(range(30))):
+        with pytest.raises(ValueError, match=r"another measurement, which differs in groups"):
+            tp.measure_attention(
+                model(), topics(), documents(30), checkpoint=tmp_path, groups=groups, **OPTIONS
+            )
+
+
 def changed_model():
     changed = model()
     with torch.no_grad():
