@@ -788,3 +788,118 @@ assert seen_by_users() == before
 def test_opening_a_model_prints_and_warns_nothing_and_changes_no_more_than_importing_transformerlens():
     done = subprocess.run([sys.executable, "-c", OPENING], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Models that need a word, or more.
+
+
+def adapted(name, **targets):
+    import peft
+
+    model = peft.get_peft_model(zoo.make(name), peft.LoraConfig(r=2, **targets)).eval()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # adapters begin as zeros
+    return model
+
+
+# What PEFT and torch say of themselves.
+of_peft = pytest.mark.filterwarnings(
+    "ignore:.*is_gradient_checkpointing:FutureWarning", "ignore:fan_in_fan_out:UserWarning"
+)
+of_quantisation = pytest.mark.filterwarnings(
+    "ignore:.*torch.ao.quantization is deprecated:DeprecationWarning",
+    "ignore:torch.quantize_per_tensor:UserWarning",
+)
+
+
+@of_peft
+@pytest.mark.parametrize(
+    ("name", "targets"), [("bert", ["query", "value"]), ("gpt2", ["c_attn"]), ("t5", ["q", "v"])]
+)
+def test_a_model_of_peft_is_read_with_its_adapters_and_has_an_untrained_twin(name, targets):
+    model = adapted(name, target_modules=targets)
+    hooked = tp.open_model(model)
+    view = capture.view(hooked)
+    inputs = view.inputs(*zoo.documents())
+    own = zoo.own_patterns(model.get_base_model(), inputs)  # with the adapters in its layers
+    without = zoo.own_patterns(copy.deepcopy(model).unload(), inputs)
+    for site, pattern in zip(view.sites, patterns_of(hooked), strict=True):
+        real = inputs.masks(site)[0]
+        taken, true, bare = (
+            rows.transpose(1, 2)[real]
+            for rows in (pattern, own[site.stack][site.layer], without[site.stack][site.layer])
+        )
+        torch.testing.assert_close(taken, true, rtol=0, atol=1e-5)
+        assert (taken - bare).abs().max() > 1e-3
+    twins = [tp.random_init(model, seed=seed).original_model for seed in (1, 1, 2)]
+    states = [twin.state_dict() for twin in twins]
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    assert any(not torch.equal(value, states[2][key]) for key, value in states[0].items())
+    assert {key: value.shape for key, value in states[0].items()} == {
+        key: value.shape for key, value in tp.open_model(model).original_model.state_dict().items()
+    }
+    assert not any(value.any() for key, value in states[0].items() if "lora_B" in key)
+
+
+@of_peft
+def test_learned_prompts_are_refused():
+    import peft
+
+    prompts = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = peft.get_peft_model(zoo.make("gpt2"), prompts)
+    with pytest.raises(ValueError, match=r"learned prompts before the words .*get_base_model\(\)"):
+        tp.open_model(model)
+
+
+def test_mpt_takes_no_more_tokens_than_its_positions_reach():
+    config = hf.MptConfig(d_model=32, n_heads=4, n_layers=1, max_seq_len=16, vocab_size=zoo.VOCABULARY)
+    model = tp.open_model(hf.MptForCausalLM(config).eval())
+    assert capture.view(model).facts.context_length == 16
+    topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7, 8]}, vocabulary_size=zoo.VOCABULARY)
+    report = tp.measure_attention(model, topics, [[5, 6, 7, 8] * 10], n_resamples=0, n_permutations=0)
+    assert report.provenance["options"]["max_length"] == 16
+
+
+@of_quantisation
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_model_in_dynamic_int8_is_measured_and_its_weights_are_refused(name):
+    model = torch.ao.quantization.quantize_dynamic(zoo.make(name), {nn.Linear}, dtype=torch.qint8)
+    hooked = tp.open_model(model)
+    view = capture.view(hooked)
+    ids = zoo.documents()[0][:1]
+    inputs = view.inputs(ids, torch.ones_like(ids, dtype=torch.bool))
+    for site, pattern in capture.patterns(hooked, inputs).items():
+        true = zoo.own_patterns(model, inputs)[site.stack][site.layer]
+        torch.testing.assert_close(pattern, true, rtol=0, atol=1e-5)
+    topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7, 8]}, vocabulary_size=zoo.VOCABULARY)
+    with pytest.raises(ValueError, match="are quantised, so matrices of heads cannot be read off them"):
+        tp.measure_weights(hooked, topics, n_resamples=0)
+    del model.get_input_embeddings().weight
+    model.get_input_embeddings().__dict__["weight"] = lambda: None  # what quantised embeddings have
+    with pytest.raises(ValueError, match=r"word embeddings of .* are quantised"):
+        tp.open_model(model)
+
+
+@pytest.mark.parametrize("open_it", [tp.open_model, tp.random_init])
+def test_a_model_without_numbers_says_so(open_it):
+    with torch.device("meta"):
+        model = hf.BertModel(zoo.make("bert").config)
+    n = len(list(model.parameters()))
+    with pytest.raises(ValueError, match=f"{n} of {n} weights of BertModel are on the meta device"):
+        open_it(model)
+
+
+def test_scores_that_are_returned_for_attention_are_no_patterns():
+    sizes = {"hidden_size": 32, "embedding_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = hf.SqueezeBertConfig(vocab_size=zoo.VOCABULARY, num_attention_heads=4, **sizes)
+    model = hf.SqueezeBertModel(config).eval()
+    ids = zoo.documents()[0]
+    with torch.no_grad():
+        returned = model(ids, output_attentions=True).attentions[0]
+    assert (returned < 0).any()  # so Hugging Face's own are none either
+    with pytest.raises(
+        ValueError, match="scores from before the softmax, as SqueezeBERT returns them, are none"
+    ):
+        capture.view(tp.open_model(model))

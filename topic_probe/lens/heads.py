@@ -142,10 +142,15 @@ def _output_projection(model: nn.Module, module: nn.Module) -> Tensor:
 
 
 def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
-    weight: Tensor = getattr(layer, "weight").detach()  # noqa: B009  (a Module's attributes have no known type)
-    return (
-        weight.T if type(layer).__name__ == "Conv1D" else weight
-    )  # GPT-2 keeps its matrices the other way round
+    weight: Any = layer.weight
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        raise ValueError(
+            f"the weights of {type(layer).__module__}.{type(layer).__name__} are quantised, so matrices of heads "
+            "cannot be read off them: measure the weights of the model before it is quantised. Attention can be measured of "
+            "the quantised one"
+        )
+    # GPT-2 keeps its matrices the other way round.
+    return weight.detach().T if type(layer).__name__ == "Conv1D" else weight.detach()
 
 
 def embedding_in_residual(
@@ -182,7 +187,7 @@ def unembedding(model: Any, *, d_model: int) -> Float[Tensor, "d_model vocabular
         raise ValueError(
             f"{type(model).__name__} has no head that scores the vocabulary, so it has no OV circuit to words"
         )
-    weight: Tensor = layer.weight.detach()
+    weight = _matrix(layer)
     if weight.shape[1] != d_model:
         raise ValueError(
             f"the head of {type(model).__name__} reads {weight.shape[1]} numbers behind a nonlinear layer, not the "

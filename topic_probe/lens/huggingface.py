@@ -178,7 +178,7 @@ def _beside_sdpa(
 
 def _take_rows(table: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, column]."""
-    wide = table.expand(len(index), *table.shape[1:])
+    index, wide = index.to(table.device), table.expand(len(index), *table.shape[1:])
     return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
 
 
@@ -349,8 +349,18 @@ def decoder_start(config: Any) -> int:
     return 0
 
 
+def is_peft(model: nn.Module) -> bool:
+    """Whether a model is one of PEFT's around a Hugging Face model."""
+    return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+
+
 def trunk(model: nn.Module) -> nn.Module:
-    """The model without its head, which would compute scores over the vocabulary that nobody looks at."""
+    """The model without its head, which would compute scores over the vocabulary that nobody looks at.
+
+    Adapters that PEFT has put into its layers stay there.
+    """
+    if is_peft(model):
+        model = model.get_base_model()  # type: ignore[operator]
     base = getattr(model, "base_model", model)
     return base if isinstance(base, nn.Module) else model
 
@@ -528,7 +538,7 @@ def context_length(model: nn.Module) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     # T5 has n_positions, too, but no limit.
     if limit is None and not hasattr(config, "relative_attention_num_buckets"):
-        limit = getattr(config, "n_positions", None)
+        limit = getattr(config, "n_positions", getattr(config, "max_seq_len", None))  # MPT has the second
     if limit is None or limit < 1:
         return None
     # RoBERTa numbers positions from the one behind the padding id, so that many rows of its table are never used.
@@ -718,7 +728,7 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls, as_it_is: Any) -
         mask: Tensor | None,
         shape: tuple[int, int],
     ) -> None:
-        every = torch.arange(shape[0], device=next(module.parameters()).device).expand(2, -1)
+        every = torch.arange(shape[0], device=inputs.ids.device).expand(2, -1)
         beside.append((module, rows_at(every).detach(), visible_keys(mask, 2, *shape)))
 
     try:

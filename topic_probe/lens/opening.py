@@ -76,6 +76,7 @@ def open_model(
     if tokenizer is not None:
         check_tokenizer(tokenizer)
     if capture.is_hooked(source):
+        _check_has_numbers(source)
         return source
     if isinstance(source, str | os.PathLike):
         source, tokenizer = _load(source, tokenizer, revision, dtype)
@@ -87,6 +88,8 @@ def open_model(
             f"not {type(source).__name__}"
         )
     _check_has_words(source)
+    _check_has_numbers(source)
+    _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
     with huggingface.by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
         bridge = None
@@ -104,10 +107,33 @@ def _check_has_words(model: Any) -> None:
         table = model.get_input_embeddings().weight
     except (AttributeError, NotImplementedError):
         table = None
+    if callable(table):
+        raise ValueError(
+            f"the word embeddings of {type(model).__name__} are quantised, so there is no table to read: leave them as "
+            "they are when you quantise the rest (nn.Linear only)"
+        )
     if getattr(table, "ndim", 0) != 2:
         raise ValueError(
             f"{type(model).__name__} has no table of word embeddings. If a part of it reads text, open that part (such "
             "as model.text_model)"
+        )
+
+
+def _check_has_numbers(model: nn.Module) -> None:
+    weights = list(model.parameters())
+    if n := sum(weight.is_meta for weight in weights):
+        raise ValueError(
+            f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have a "
+            "shape and no numbers: fill them first (from_pretrained, load_state_dict(assign=True)), and load a model that "
+            "was offloaded to disk without offloading"
+        )
+
+
+def _check_has_no_prompts(model: Any) -> None:
+    if huggingface.is_peft(model) and any(config.is_prompt_learning for config in model.peft_config.values()):
+        raise ValueError(
+            f"{type(model).__name__} puts learned prompts before the words of a document, where no words are: measure "
+            "the model without them (get_base_model())"
         )
 
 
@@ -290,7 +316,7 @@ def _fresh(model: Any, seed: int) -> Any:
     place: Any = {"device": parameter.device, "dtype": parameter.dtype}
     host = adapter(model)
     if host.inside is not None:
-        twin = type(host.inside)(copy.deepcopy(host.inside.config)).to(**place)
+        twin = _untrained(host.inside).to(**place)
         fresh = open_model(twin, host="huggingface" if isinstance(host, HuggingFaceAdapter) else "bridge")
         # Set afterwards, because TransformerLens would change a second time what it has changed for the model.
         fresh.tokenizer = getattr(model, "tokenizer", None)
@@ -303,6 +329,19 @@ def _fresh(model: Any, seed: int) -> Any:
     raise ValueError(
         f"{type(model).__name__} does not say how its weights are initialised; build an untrained twin and open it"
     )
+
+
+def _untrained(inside: Any) -> Any:
+    """A Hugging Face model as it is before training; one of PEFT with its adapters as they are then."""
+    if not huggingface.is_peft(inside):
+        return type(inside)(copy.deepcopy(inside.config))
+    adapters = copy.deepcopy(inside.peft_config)
+    first = next(iter(adapters))
+    twin = type(inside)(_untrained(inside.get_base_model()), adapters.pop(first), first)
+    for name, config in adapters.items():
+        twin.add_adapter(name, config)
+    twin.set_adapter(inside.active_adapter)
+    return twin
 
 
 def _redrawn(model: Any) -> Any:

@@ -63,6 +63,9 @@ SIDES = {
 """Whose positions are queries and whose are keys, by stack."""
 
 
+_SCORES = " (scores from before the softmax, as SqueezeBERT returns them, are none)"
+
+
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far rows of attention may be from summing to one, and a document from itself in a batch, by precision."""
 
@@ -131,8 +134,8 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
         raise ValueError(
             f"what {site.hook_name} of {whose} shows is not an attention pattern: needed probabilities of shape "
             f"[{needed[0]}, head, {needed[1]}, {needed[2]}], got {tuple(pattern.shape)} with values from "
-            f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}. Where this is a bridge, pass the Hugging Face "
-            "model itself to topic_probe.open_model, which reads it without the adapter"
+            f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}{_SCORES if right_shape else ''}. Where this is a "
+            "bridge, pass the Hugging Face model itself to topic_probe.open_model, which reads it without the adapter"
         )
     to_padding = queries[:, None, :, None] & ~keys[:, None, None, :]
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
