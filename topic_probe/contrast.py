@@ -53,17 +53,14 @@ def word_relations(
         key: the same of the words that they are related to.
         topics: which words belong to which topic.
     """
-    n_groups = len(topics.shared)
-    # One more row and column, all NO_RELATION, is what the label -1 of an entry without a topic points at.
-    codes = torch.full((n_groups + 1, n_groups + 1), NO_RELATION, dtype=torch.int8)
-    codes[:n_groups, :n_groups] = torch.where(topics.shared, SAME_TOPIC, DIFFERENT_TOPIC).to(torch.int8)
-    codes = codes.to(query.device)
     group, form = topics.group_of_word.to(query.device), topics.form_of_word.to(query.device)
     key = key.to(query.device)
-    of_query, of_key = (torch.where(side >= 0, group[side], n_groups) for side in (query, key))
-    related = codes[of_query.unsqueeze(-1), of_key.unsqueeze(-2)]
-    same_form = form[query].unsqueeze(-1) == form[key].unsqueeze(-2)
-    return torch.where(same_form & (related != NO_RELATION), SAME_WORD, related)
+    codes = torch.full((*query.shape, key.shape[-1]), DIFFERENT_TOPIC, dtype=torch.int8, device=query.device)
+    codes[topics.incidence.sharing(group[query], group[key])] = SAME_TOPIC
+    codes[form[query].unsqueeze(-1) == form[key].unsqueeze(-2)] = SAME_WORD
+    # A place of -1 was read as that of some word.
+    codes[(query < 0).unsqueeze(-1) | (key < 0).unsqueeze(-2)] = NO_RELATION
+    return codes
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,7 +122,9 @@ def topics_with_forms(texts, topic):
     names = tuple(dict.fromkeys(topic))
     membership = torch.tensor([[name == one for name in names] for one in topic])
     words = torch.arange(len(texts))
-    return tp.Topics(names=names, vocabulary_size=20, words=words, membership=membership, texts=tuple(texts))
+    return tp.Topics(
+        names=names, vocabulary_size=20, words=words, assignments=membership.nonzero(), texts=tuple(texts)
+    )
 
 
 def test_the_null_moves_the_forms_of_a_word_together_and_keeps_the_number_of_words_of_every_topic():

@@ -395,7 +395,7 @@ def test_word_level_sums_over_the_pieces_attended_to_and_averages_over_those_tha
         names=("one", "two"),
         vocabulary_size=VOCABULARY,
         words=torch.tensor([5, 10, VOCABULARY]),
-        membership=torch.tensor([[True, False], [False, True], [True, False]]),
+        assignments=torch.tensor([[0, 0], [1, 1], [2, 0]]),
         compounds=((40, 41),),
     )
     rows = torch.tensor(
@@ -469,7 +469,8 @@ def test_the_null_keeps_topic_sizes_and_counts_every_pair_once(topics):
     pairs = torch.cartesian_prod(*2 * [torch.arange(len(topics.words))]).T.contiguous()
     same = null.same_topic(pairs[0], pairs[1], slice(0, 50))
     groups = null.groups[:, 7]
-    expected = topics.shared[groups[:, None].long(), groups.long()].flatten()
+    sets = topics.incidence.table.toarray()[groups]
+    expected = torch.from_numpy((sets[:, None] & sets).any(-1)).flatten()
     assert torch.equal(same[:, 7], expected)
 
 
@@ -496,7 +497,9 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
             names=topics.names,
             vocabulary_size=VOCABULARY,
             words=topics.words,
-            membership=topics.group_topics[null.groups[:, number].long()],
+            assignments=torch.from_numpy(topics.incidence.table.toarray())[
+                null.groups[:, number].long()
+            ].nonzero(),
         )
         report = tp.measure_attention(
             model, permuted, documents, n_resamples=0, n_permutations=0, special_ids=(), first_position="word"

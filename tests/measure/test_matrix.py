@@ -26,7 +26,7 @@ def topics(texts=True):
     if not texts:
         return found
     return Topics(
-        names=found.names, vocabulary_size=50, words=found.words, membership=found.membership,
+        names=found.names, vocabulary_size=50, words=found.words, assignments=found.assignments,
         texts=tuple(TEXTS[id_] for id_ in found.words.tolist()),
     )  # fmt: skip
 

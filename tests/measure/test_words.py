@@ -13,7 +13,6 @@ from topic_probe.measure.words import (
     group_sums,
     labelled_words,
     pair_sums,
-    times_shared,
     word_ends,
 )
 from topic_probe.topics import Topics
@@ -202,7 +201,11 @@ def test_split_words_have_no_row_and_are_left_out_and_counted():
     words = torch.cat([plain.words, torch.tensor([VOCABULARY])])
     membership = torch.cat([plain.membership, plain.membership[:1]])
     topics = Topics(
-        names=plain.names, vocabulary_size=VOCABULARY, words=words, membership=membership, compounds=((1, 2),)
+        names=plain.names,
+        vocabulary_size=VOCABULARY,
+        words=words,
+        assignments=membership.nonzero(),
+        compounds=((1, 2),),
     )
     padded = torch.cat([table(), torch.ones(3, 7, dtype=torch.float64)])  # row 40 belongs to no word
     for rows in (table(), padded):
@@ -273,14 +276,6 @@ def test_planted_topics_are_found_and_lost_when_topics_are_shuffled():
     # 64 (1 + 1) against 64 · 1 in expectation.
     assert embedding_sums(rows, topics).contrast().ratio[1] == pytest.approx(2, abs=0.25)
     assert embedding_sums(rows, topics.shuffled(0)).contrast().ratio[1] == pytest.approx(1, abs=0.05)
-
-
-def test_sums_over_groups_that_share_a_topic_follow_the_definition():
-    shared = topics_of(OVERLAPPING).shared
-    values = torch.randn(len(shared), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for group in range(len(shared)):
-        loop = sum(values[other] for other in range(len(shared)) if shared[group, other])
-        torch.testing.assert_close(times_shared(shared, values)[group], loop)
 
 
 # ---------------------------------------------------------------- what intervals need

@@ -153,8 +153,9 @@ def test_groups_of_disjoint_topics_are_the_topics_in_their_order():
     topics = Topics.from_token_ids({"c": [9, 1], "a": [0], "b": [4, 2]}, vocabulary_size=10)
     assert topics.words.tolist() == [0, 1, 2, 4, 9]
     assert topics.group_of_word.tolist() == [1, 0, 2, 2, 0]
-    assert topics.group_topics.tolist() == torch.eye(3, dtype=torch.bool).tolist()
-    assert topics.shared.tolist() == torch.eye(3, dtype=torch.bool).tolist()
+    groups = torch.arange(3)
+    assert topics.incidence.table.toarray().tolist() == torch.eye(3, dtype=torch.bool).tolist()
+    assert topics.incidence.sharing(groups, groups).tolist() == torch.eye(3, dtype=torch.bool).tolist()
 
 
 def test_words_share_a_group_exactly_if_they_have_the_same_topics():
@@ -167,7 +168,8 @@ def test_words_share_a_group_exactly_if_they_have_the_same_topics():
     for i in range(1, 6):
         for j in range(1, 6):
             same = i == j or (min(i, j), max(i, j)) in together
-            assert bool(topics.shared[group[i], group[j]]) is same
+            shared = topics.incidence.sharing(*(torch.tensor([group[word]]) for word in (i, j)))
+            assert shared.tolist() == [[same]]
 
 
 def test_groups_equal_a_double_loop_over_random_overlapping_topics():
@@ -177,11 +179,12 @@ def test_groups_equal_a_double_loop_over_random_overlapping_topics():
     topics = Topics.from_token_ids(lists, vocabulary_size=70)
     rows = {int(w): member[int(w) - 3] for w in topics.words}
     assert sorted(rows) == (member.any(1).nonzero()[:, 0] + 3).tolist()
+    shared = topics.incidence.sharing(*2 * [torch.arange(len(topics.incidence))])
     for i, group_i in zip(topics.words.tolist(), topics.group_of_word.tolist(), strict=True):
-        assert torch.equal(topics.group_topics[group_i], rows[i])
+        assert topics.incidence.table[[group_i]].toarray()[0].tolist() == rows[i].tolist()
         for j, group_j in zip(topics.words.tolist(), topics.group_of_word.tolist(), strict=True):
             assert (group_i == group_j) is torch.equal(rows[i], rows[j])
-            assert bool(topics.shared[group_i, group_j]) is bool((rows[i] & rows[j]).any())
+            assert bool(shared[group_i, group_j]) is bool((rows[i] & rows[j]).any())
 
 
 def test_labels_are_minus_one_for_ids_without_a_topic_and_for_what_is_no_id():
@@ -324,7 +327,7 @@ def test_two_empty_topics_are_empty_and_not_identical():
 
 def test_a_single_topic_of_a_single_word_is_allowed():
     topics = Topics.from_token_ids({"only": [3]}, vocabulary_size=4)
-    assert (topics.n_topics, topics.sizes.tolist(), topics.shared.tolist()) == (1, [1], [[True]])
+    assert (topics.n_topics, topics.sizes.tolist(), topics.membership.tolist()) == (1, [1], [[True]])
 
 
 # --- word lists ---------------------------------------------------------------------------------
@@ -1085,10 +1088,14 @@ def test_topics_travel_to_other_processes_and_can_be_copied(wordpiece):
         ({"words": torch.tensor([-1, 1])}, "within 0..4"),
         ({"words": torch.tensor([1, 5])}, "within 0..4"),
         ({"compounds": ((1, 2),)}, "every compound must be among the words"),
-        ({"membership": torch.tensor([[True, False], [False, False]])}, "every word needs a topic"),
+        ({"assignments": torch.tensor([[0, 0]])}, "every word needs a topic"),
+        ({"assignments": torch.tensor([[1, 0], [0, 0]])}, "places below 2 with topics below 2, ascending"),
+        ({"assignments": torch.tensor([[0, 0], [1, 0], [1, 0]])}, "without repeats"),
+        ({"assignments": torch.tensor([[0, 0], [1, 2]])}, "topics below 2"),
+        ({"assignments": torch.tensor([[-1, 0], [0, 0], [1, 0]])}, "places below 2"),
         ({"names": ("a", "a")}, "names that differ"),
-        ({"names": ("a",)}, r"membership must be \[word, topic\] = \[2, 1\], got \[2, 2\]"),
-        ({"weights": torch.ones(3, dtype=torch.float64)}, "weights must hold a number for every True cell"),
+        ({"names": ("a",)}, "topics below 1"),
+        ({"weights": torch.ones(3, dtype=torch.float64)}, "weights must hold a number for every assignment"),
         ({"texts": ("one",)}, "one per word, got 1 for 2"),
     ],
 )
@@ -1097,7 +1104,7 @@ def test_contradicting_parts_are_refused(changes, message):
         "names": ("a", "b"),
         "vocabulary_size": 5,
         "words": torch.tensor([1, 2]),
-        "membership": torch.eye(2, dtype=torch.bool),
+        "assignments": torch.tensor([[0, 0], [1, 1]]),
     }
     assert Topics(**parts).n_topics == 2
     with pytest.raises(ValueError, match=message):
@@ -1253,7 +1260,7 @@ def test_a_hundred_topics_over_berts_vocabulary_take_less_than_a_second():
     start = time.perf_counter()
     topics = Topics.from_matrix(phi, fraction=0.001, one_topic_per_word=False)
     topics.labels(torch.arange(30_522))
-    repr(topics), topics.fingerprint, topics.shared
+    repr(topics), topics.fingerprint, topics.incidence
     assert time.perf_counter() - start < 1.0
     assert topics.sizes.tolist() == [31] * 100
 

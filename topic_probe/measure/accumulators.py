@@ -300,8 +300,7 @@ class Null:
         order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
         order = np.random.default_rng(seed).permuted(order, axis=0)
         self.groups = torch.from_numpy(words.groups_given(order))
-        self.shared = topics.shared
-        self.disjoint = bool((topics.shared == torch.eye(len(topics.shared), dtype=torch.bool)).all())
+        self.incidence = topics.incidence
 
     def add(self, scores: Scores) -> None:
         """Adds, for every permutation, the pairs of different words that would share a topic."""
@@ -333,8 +332,11 @@ class Null:
         self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
     ) -> Bool[Tensor, "pair permutation"]:
         """Which pairs of words, given by their places, share a topic under some of the permutations."""
-        of_query, of_key = self.groups[query, part], self.groups[key, part]
-        return of_query == of_key if self.disjoint else self.shared[of_query.long(), of_key.long()]
+        if self.incidence.disjoint:
+            return self.groups[query, part] == self.groups[key, part]
+        words, place = torch.unique(torch.cat([query, key]), return_inverse=True)
+        groups = self.groups[words, part].T.long()
+        return self.incidence.sharing(groups, groups)[:, place[: len(query)], place[len(query) :]].T
 
 
 def distance_bins(distance: Int64[Tensor, " pair"]) -> Int64[Tensor, " pair"]:

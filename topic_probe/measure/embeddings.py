@@ -188,11 +188,14 @@ def measure_embeddings(
 
 def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:
     topics, forms = words.topics, words.form
-    sizes = words.group.bincount(minlength=len(topics.group_topics)) @ topics.group_topics.long()
+    sizes = topics.incidence.by_topic(words.group.bincount(minlength=len(topics.incidence)).double()).long()
     # Forms of one word count once in a topic; most words have but one.
     several = forms.bincount()[forms] > 1
-    entry, topic = topics.membership[words.places[several]].nonzero(as_tuple=True)
-    once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
+    form, of_form = forms[several], words.group[several]
+    in_topics = topics.incidence.in_common(of_form, of_form)
+    topic = torch.from_numpy(in_topics.indices.astype(np.int64))
+    form = form.repeat_interleave(torch.from_numpy(np.diff(in_topics.indptr)))
+    once = torch.unique(torch.stack([form, topic]), dim=1)[1]
     sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
     index = {
         "topic": tuple(topics.label(topic) for topic in range(topics.n_topics)),

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
@@ -436,12 +437,13 @@ class _Comparison:
         """The pairs of different words that would share a topic, for every permutation, in one direction each."""
         generator = np.random.default_rng(self.intervals.seed)
         strata, form = self.bins.strata(self.words), self.words.form.numpy()
-        sharing = np.nonzero(np.triu(self.words.topics.shared.numpy()))
+        held = torch.unique(self.words.group)
+        sharing = np.nonzero(np.triu(self.words.topics.incidence.sharing(held, held).numpy()))
         for _ in range(self.permutations.n):
             given = np.arange(self.words.n_forms)
             for words in strata:
                 given[generator.permutation(words)] = words
-            groups = self.words.groups_given(given)
+            groups = np.searchsorted(held.numpy(), self.words.groups_given(given))
             first, second = pairs_of_labels(groups, *sharing)
             # Those of two groups are there in one direction, those within a group in both.
             once = (groups[first] != groups[second]) | (first < second)

@@ -91,7 +91,7 @@ class MatchedWords(EmbeddingWords):
     @cached_property
     def same(self) -> Bool[Tensor, "word word"]:
         """The pairs of different words that share a topic; forms of one word are no pair."""
-        return self.topics.shared[self.group][:, self.group] & ~self._one_word
+        return self.topics.incidence.sharing(self.group, self.group) & ~self._one_word
 
     @cached_property
     def different(self) -> Bool[Tensor, "word word"]:

@@ -103,7 +103,7 @@ def embedding_matrices(words: EmbeddingWords, sums: GroupSums) -> MatrixReport |
         return matrices_of_words(torch.stack([units @ units.T, rows @ rows.T]), index, words)
     if 2 * topics.n_topics**2 > MAX_NUMBERS:
         return None
-    by_topic = topics.group_topics.double().T @ sums.sums
+    by_topic = torch.stack([topics.incidence.by_topic(part) for part in sums.sums])
     return matrices_of_topics(
         means_between(by_topic @ by_topic.mT, sums.squares, sums.of_forms, words), index, topics
     )
@@ -123,14 +123,19 @@ def means_between(
         of_forms: scores of pairs of different forms of one word, as in `LabelledWords.form_pairs`.
         words: the words.
     """
-    member = words.topics.group_topics.double()
+    incidence = words.topics.incidence
     sizes = words.by_group(torch.ones(len(words), dtype=torch.float64))
     ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
     first, second, of_pairs = words.form_pairs_by_groups(torch.cat([of_forms, ones]))
     # The last of these matrices counts pairs.
-    of_words = torch.einsum("gs,mg,gt->mst", member, torch.cat([own, sizes[None]]), member)
-    of_words += torch.einsum("ks,mk,kt->mst", member[first], of_pairs, member[second])
-    per_topic = sizes @ member
+    groups = torch.arange(len(incidence))
+    of_words = torch.stack(
+        [
+            incidence.between_topics(one, groups, groups) + incidence.between_topics(pairs, first, second)
+            for one, pairs in zip(torch.cat([own, sizes[None]]), of_pairs, strict=True)
+        ]
+    )
+    per_topic = incidence.by_topic(sizes)
     counts = torch.outer(per_topic, per_topic) - of_words[-1]
     return torch.where(counts > 0, (sums - of_words[:-1]) / counts, torch.nan)
 
@@ -147,7 +152,7 @@ def matrices_of_words(
 ) -> MatrixReport:
     """The report of matrices over ``words``, brought into the order of topics, forms of a word beside each other."""
     topics = words.topics
-    first = topics.group_topics.long().argmax(1)[words.group]
+    first = topics.incidence.first_topic[words.group]
     lowest = torch.full((words.n_forms,), int(topics.words[-1])).scatter_reduce(
         0, words.form, words.ids, "amin"
     )

@@ -342,9 +342,7 @@ def _tokens(
         ids[0] = view.decoder_start
     places = torch.full_like(ids, -1)
     places[units.positions] = units.places
-    of_word = {
-        place: tuple(topics.membership[place].nonzero().flatten().tolist()) for place in units.places.tolist()
-    }
+    of_word = {place: topics.topics_of(place) for place in units.places.tolist()}
     continues = torch.zeros(len(ids), dtype=torch.bool)
     continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     if tokenizer is not None:

@@ -28,7 +28,7 @@ from topic_probe.measure.matrix import (
     means_between,
 )
 from topic_probe.measure.options import Intervals, recorded
-from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words, times_shared
+from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
@@ -209,8 +209,8 @@ def word_moments(
     topics = words.topics
     left_sums, right_sums = (words.by_group(side) for side in (left, right))
     sizes = words.by_group(torch.ones(len(words), 1, dtype=torch.float64))
-    sharing = left_sums.T @ times_shared(topics.shared, right_sums)
-    n_sharing = float((sizes * times_shared(topics.shared, sizes)).sum())
+    sharing = left_sums.T @ topics.incidence.times_shared(right_sums)
+    n_sharing = float((sizes * topics.incidence.times_shared(sizes)).sum())
     # Pairs of forms of one word, with a topic in common and without, count as an entry with itself does.
     forms = words.form_pairs
     near, far = (
@@ -315,7 +315,7 @@ def head_ends(
         own[:, head], of_forms[head] = (a * b).sum(1), (a[forms.first] * b[forms.second]).sum(1)
         for near, far in ((a, b), (b, a)):
             by_half = words.by_group(far, half[words.form]).flatten(1)
-            shared = times_shared(words.topics.shared, by_half)
+            shared = words.topics.incidence.times_shared(by_half)
             for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
                 # Half of it, because a pair is met from both of its ends.
@@ -360,8 +360,8 @@ def _topic_means(
     a: Float64[Tensor, "word d_head"], b: Float64[Tensor, "word d_head"], words: LabelledWords
 ) -> Float64[Tensor, "topic topic"]:
     """Means of a head's scores a_i·b_j between the words of any two topics."""
-    member, forms = words.topics.group_topics.double(), words.form_pairs
-    rows, columns = (member.T @ words.by_group(side) for side in (a, b))
+    forms = words.form_pairs
+    rows, columns = (words.topics.incidence.by_topic(words.by_group(side)) for side in (a, b))
     own = words.by_group((a * b).sum(1))
     of_forms = (a[forms.first] * b[forms.second]).sum(1)
     return means_between((rows @ columns.T)[None], own[None], of_forms[None], words)[0]

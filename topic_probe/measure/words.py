@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import torch
@@ -91,13 +92,13 @@ class LabelledWords:
         first, second = (torch.from_numpy(side) for side in pairs_of_labels(forms, several, several))
         differ = first != second
         first, second = first[differ], second[differ]
-        shared = self.topics.shared if len(first) else torch.zeros(1, 1, dtype=torch.bool)
-        return FormPairs(first, second, shared[self.group[first], self.group[second]])
+        in_common = self.topics.incidence.in_common(self.group[first], self.group[second])
+        return FormPairs(first, second, torch.from_numpy(np.diff(in_common.indptr) > 0))
 
     @cached_property
     def strata(self) -> Int64[np.ndarray, " form"]:
         """The topic that every form is resampled within: the first of its entries' topics."""
-        first = self.topics.group_topics.int().argmax(1)[self.group]
+        first = self.topics.incidence.first_topic[self.group]
         lowest = torch.full((self.n_forms,), self.topics.n_topics)
         return np.asarray(lowest.scatter_reduce(0, self.form, first, "amin").numpy())
 
@@ -113,7 +114,7 @@ class LabelledWords:
         self, values: Float64[Tensor, "word *rest"], half: Int64[Tensor, " word"] | None = None
     ) -> Float64[Tensor, "group *sums"]:
         """Sums of values over the words of every group; given halves, [group, half, …], apart by them."""
-        shape = (len(self.topics.group_topics), *(() if half is None else (2,)))
+        shape = (len(self.topics.incidence), *(() if half is None else (2,)))
         bins = self.group if half is None else 2 * self.group + half
         sums = values.new_zeros(math.prod(shape), *values.shape[1:]).index_add_(0, bins, values)
         return sums.view(*shape, *values.shape[1:])
@@ -153,7 +154,7 @@ class LabelledWords:
         """
         ones = torch.ones(len(self), 1, dtype=torch.float64)
         members = self.by_group(ones.squeeze(1), half[self.form])
-        mates = times_shared(self.topics.shared, members)
+        mates = self.topics.incidence.times_shared(members)
         numbers = (mates[self.group], (members.sum(0) - mates)[self.group])
         n_sums = torch.stack([self.by_form(part) for part in numbers]).unsqueeze(-1)
         n_of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
@@ -174,7 +175,7 @@ class LabelledWords:
     ) -> tuple[Int64[Tensor, " kind"], Int64[Tensor, " kind"], Float64[Tensor, "score kind"]]:
         """Sums of scores of `form_pairs` by the groups of their two entries: first group, second group, sums."""
         pairs = self.form_pairs
-        n_groups = len(self.topics.group_topics)
+        n_groups = len(self.topics.incidence)
         codes = n_groups * self.group[pairs.first] + self.group[pairs.second]
         kinds, kind = (torch.from_numpy(part) for part in np.unique(codes.numpy(), return_inverse=True))
         sums = scores.new_zeros(len(scores), len(kinds)).index_add_(1, kind, scores)
@@ -194,13 +195,6 @@ def pairs_of_labels(
     place = np.arange(len(block)) - np.repeat(np.cumsum(n_pairs) - n_pairs, n_pairs)
     row, column = np.divmod(place, sizes[second][block])
     return order[starts[first][block] + row], order[starts[second][block] + column]
-
-
-def times_shared(
-    shared: Bool[Tensor, "group group"], values: Float64[Tensor, "... group width"]
-) -> Float64[Tensor, "... group width"]:
-    """For every group, the sum of the values of all groups that share a topic with it."""
-    return torch.cat([block.double() @ values for block in torch.split(shared, 1024)], dim=-2)
 
 
 # ----------------------------------------------------------------------------------- rows of a table
@@ -245,7 +239,7 @@ def labelled_words(
     excluded = torch.isin(topics.words, torch.tensor(sorted(exclude), dtype=torch.int64))
     places = (single & ~excluded).nonzero().flatten()
     # Small integers are sorted in linear time.
-    labels = topics.group_of_word[places].numpy().astype(np.min_scalar_type(len(topics.group_topics)))
+    labels = topics.group_of_word[places].numpy().astype(np.min_scalar_type(len(topics.incidence)))
     places = places[torch.from_numpy(np.argsort(labels, kind="stable"))]
 
     norms = _norms(table, topics.words[places])
@@ -360,7 +354,7 @@ class GroupSums:
 
 def group_sums(words: EmbeddingWords) -> GroupSums:
     """The sums of every group of words with the same topics."""
-    n_groups = len(words.topics.group_topics)
+    n_groups = len(words.topics.incidence)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
     squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
     pairs = words.form_pairs
@@ -373,60 +367,59 @@ def group_sums(words: EmbeddingWords) -> GroupSums:
 def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, PairSums]:
     """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
 
-    Linear in the number of words, quadratic in the number of different topic sets among them. A topic's *same topic*
-    pairs are the different words in it; its *same word* and *different topic* pairs are its words with all their forms,
-    and with the words they share no topic with.
+    Linear in the number of words where topics do not overlap. A topic's *same topic* pairs are the different words in
+    it; its *same word* and *different topic* pairs are its words with all their forms, and with the words they share no
+    topic with.
     """
-    topics = words.topics
-    member = topics.group_topics.double()
-    overlap = bool((member.sum(1) > 1).any())
+    incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    # Where topics do not overlap, a group shares its topic with itself alone.
-    shared = times_shared(topics.shared, sums) if overlap else sums
-    mates = times_shared(topics.shared, sizes[:, None]).squeeze(1) if overlap else sizes
-    within = torch.einsum("sgd,sgd->sg", sums, shared)
+    within = torch.stack([(part * incidence.times_shared(part)).sum(1) for part in sums])
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
+    mates = incidence.times_shared(sizes[:, None]).squeeze(1)
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
     ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
     first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
-    share = topics.shared[first, second] if len(first) else torch.zeros(0, dtype=torch.bool)
-    empty = torch.zeros(2, 3, len(member), dtype=torch.float64)
+    in_common = incidence.in_common(first, second)
+    share = torch.from_numpy(np.diff(in_common.indptr) > 0)
+    empty = torch.zeros(2, 3, len(incidence), dtype=torch.float64)
     near, far = empty.index_add_(2, first, torch.stack([of_forms * share, of_forms * ~share]))
 
     by_group = torch.stack([squares + (near + far)[:2], within - squares - near[:2], different - far[:2]], -1)
     counts = [sizes + (near + far)[2], sizes * (mates - 1) - near[2], sizes * (sizes.sum() - mates) - far[2]]
     n_by_group = torch.stack(counts, -1)
-    of_topics = torch.einsum("sgr,gt->str", by_group, member)
-    n_of_topics = member.T @ n_by_group
-    if overlap:
+    of_topics = torch.stack([incidence.by_topic(part) for part in by_group])
+    n_of_topics = incidence.by_topic(n_by_group)
+    if not incidence.disjoint:
         # A pair that shares a topic need not share this one.
-        inside = of_forms @ (member[first] * member[second])
-        n = sizes @ member
-        of_topics[..., 1] = (member.T @ sums).square().sum(-1) - squares @ member - inside[:2]
-        n_of_topics[:, 1] = n * (n - 1) - inside[2]
+        inside = torch.from_numpy(in_common.T @ of_forms.T.numpy())
+        n = incidence.by_topic(sizes)
+        for score, part in enumerate(sums):
+            own = incidence.by_topic(squares[score]) + inside[:, score]
+            of_topics[score, :, 1] = incidence.by_topic(part).square().sum(-1) - own
+        n_of_topics[:, 1] = n * (n - 1) - inside[:, 2]
     overall = PairSums(by_group.sum(1).numpy(), n_by_group.sum(0).numpy())
     return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
 def word_ends(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *, seed: int) -> Ends:
     """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
-    half, topics = words.halves(seed), words.topics
-    n_groups, width = len(topics.group_topics), words.table.shape[1]
-    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2 * width)
-    shared = times_shared(topics.shared, sums)
-    partners = torch.stack([shared, sums.sum(1, keepdim=True) - shared], dim=2)  # same topic, different topic
-    partners = rearrange(partners, "score group relation (half d) -> group (score relation half) d", half=2)
-    scores = torch.zeros(len(words), 8, dtype=torch.float64)
-    squares = torch.zeros(len(words), dtype=torch.float64)
-    start = 0
-    for group, size in enumerate(torch.bincount(words.group, minlength=n_groups).tolist()):
-        chosen = slice(start, start + size)
-        rows = words.rows(chosen)
-        scores[chosen], squares[chosen] = rows @ partners[group].T, rows.square().sum(1)
-        start += size
-    scores[:, :4] /= words.norms[:, None]
-    ends = rearrange(
-        words.by_form(scores), "form (score relation half) -> relation form half score", score=2, relation=2
+    half, incidence = words.halves(seed), words.topics.incidence
+    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * len(incidence))
+    scores = torch.zeros(2, 2, 2, len(words), dtype=torch.float64)  # relation, score, half, word
+    for score, number in product(range(2), range(2)):
+        of_half = sums[score, number::2]
+        shared, total = incidence.times_shared(of_half), of_half.sum(0)
+        for block in torch.split(torch.arange(len(words)), _BLOCK):
+            rows = words.rows(block)
+            scores[0, score, number, block] = (rows * shared[words.group[block]]).sum(1)
+            scores[1, score, number, block] = rows @ total
+    scores[1] -= scores[0]
+    scores[:, 0] /= words.norms
+    squares = torch.cat(
+        [words.rows(part).square().sum(1) for part in torch.split(torch.arange(len(words)), _BLOCK)]
     )
+    ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
     own = torch.stack([torch.ones_like(squares), squares], 1)
-    return words.ends(ends, own, of_forms, half)
+    return words.ends(
+        rearrange(ends, "form relation half score -> relation form half score"), own, of_forms, half
+    )

@@ -272,7 +272,7 @@ class _Comparison:
         table = capture.word_embeddings(self.one.model)[self.words].double()
         table = table / table.norm(dim=1, keepdim=True)
         group = topics.labels(self.words)
-        strata = torch.where(group >= 0, topics.group_topics.int().argmax(1)[group] + 1, 0).numpy()
+        strata = torch.where(group >= 0, topics.incidence.first_topic[group] + 1, 0).numpy()
         half = torch.from_numpy(np.eye(2)[split_halves(strata, seed=self.run.seed)])
         cosines = table @ table.T
         ends = [2 * ((flag * cosines) @ half).T.numpy()[:, :, None] for flag in flags]

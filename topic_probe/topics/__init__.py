@@ -2,8 +2,9 @@
 
 What a user gives is checked and made uniform (`lists`: ids and words; `models`: the matrix of any topic model), words
 are looked up with a tokenizer (`vocabulary`), and all of it becomes `Topics`, which knows for every entry its topics,
-the group of entries with the same topics, and the form that it shares with other spellings of the same word. A module
-imports only from those above it: vocabulary, lists, models, topics.
+the group of entries with the same topics, and the form that it shares with other spellings of the same word. Which
+groups share a topic says their `Incidence`. A module imports only from those above it: incidence, vocabulary, lists,
+models, topics.
 
 A new way to make topics is a constructor of `topics.Topics` that ends in `topics._assemble`.
 """

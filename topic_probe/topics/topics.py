@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from topic_probe import storage
 from topic_probe.options import check_value, check_whole, checked, settle_fields
+from topic_probe.topics.incidence import Incidence
 from topic_probe.topics.lists import (
     Ids,
     by_topic,
@@ -74,10 +76,11 @@ class Topics:
         vocabulary_size: Number of token ids.
         words: Labelled entries, ascending. Entries below ``vocabulary_size`` are token ids; the entry
             ``vocabulary_size + k`` is the split word whose pieces are ``compounds[k]``.
-        membership: Row i holds the topics of ``words[i]``; every row has at least one.
+        assignments: A row for every word of every topic: its place in ``words``, and the topic; ascending. Every
+            word has at least one.
         compounds: Piece sequences of split words that were kept on demand.
-        weights: P(word | topic) for every True cell of ``membership``, row by row; None where topics come
-            from lists. It orders ``top_words`` and nothing else.
+        weights: P(word | topic) of every assignment; None where topics come from lists. It orders ``top_words`` and
+            nothing else.
         texts: Readable form of every entry of ``words``; empty where no tokenizer was at hand.
         tokenizer_hash: Hash of the tokenizer that the ids belong to; None where none was given.
         left_out: Reason -> what was left out or merged for it.
@@ -87,9 +90,9 @@ class Topics:
     names: tuple[str, ...]
     vocabulary_size: int
     words: Int64[Tensor, "word"]
-    membership: Bool[Tensor, "word topic"]
+    assignments: Int64[Tensor, "assignment 2"]
     compounds: tuple[tuple[int, ...], ...] = ()
-    weights: Float64[Tensor, "assignment"] | None = None
+    weights: Float64[Tensor, "weight"] | None = None
     texts: tuple[str, ...] = ()
     tokenizer_hash: str | None = None
     left_out: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
@@ -101,17 +104,23 @@ class Topics:
         n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
-        if self.membership.shape != (n, len(self.names)):
-            found = list(self.membership.shape)
-            raise ValueError(f"membership must be [word, topic] = {[n, len(self.names)]}, got {found}")
-        if n == 0 or not bool(self.membership.any(dim=1).all()):
+        place, topic = self.assignments.T
+        if len(place) and not (
+            0 <= int(place.min()) <= int(place.max()) < n
+            and 0 <= int(topic.min()) <= int(topic.max()) < self.n_topics
+            and bool(((place * self.n_topics + topic).diff() > 0).all())
+        ):
+            raise ValueError(
+                f"assignments must be places below {n} with topics below {self.n_topics}, ascending, without repeats"
+            )
+        if n == 0 or not bool((place.bincount(minlength=n) > 0).all()):
             raise ValueError("every word needs a topic, and there must be a word: leave other words out")
         if self.words[0] < 0 or self.words[-1] >= n_entries or bool((self.words.diff() <= 0).any()):
             raise ValueError(f"words must be ascending, without repeats, within 0..{n_entries - 1}")
         if int((self.words >= self.vocabulary_size).sum()) != len(self.compounds):
             raise ValueError("every compound must be among the words, as vocabulary_size + its place")
-        if self.weights is not None and len(self.weights) != int(self.membership.count_nonzero()):
-            raise ValueError("weights must hold a number for every True cell of membership")
+        if self.weights is not None and len(self.weights) != len(place):
+            raise ValueError("weights must hold a number for every assignment")
         if len(self.texts) not in (0, n):
             raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
 
@@ -137,7 +146,9 @@ class Topics:
             names=tuple(str(topic) for topic in range(n_topics)),
             vocabulary_size=n_topics * width + 1,
             words=torch.arange(1, n_topics * width + 1),
-            membership=torch.eye(n_topics, dtype=torch.bool).repeat_interleave(width, dim=0),
+            assignments=torch.stack(
+                [torch.arange(n_topics * width), torch.arange(n_topics).repeat_interleave(width)], 1
+            ),
             policy=f"blocks of {width} consecutive ids from 1 on; id 0 is [MASK] and has no topic",
         )
 
@@ -417,25 +428,42 @@ class Topics:
     def __len__(self) -> int:
         return self.n_topics
 
-    @cached_property
-    def _cells(self) -> tuple[Int64[Tensor, "assignment"], Int64[Tensor, "assignment"]]:
-        """Row and topic of every True cell of ``membership``; with many topics, far fewer than its cells."""
-        rows, topics = self.membership.nonzero(as_tuple=True)
-        return rows, topics
+    @property
+    def membership(self) -> Bool[Tensor, "word topic"]:
+        """Row i holds the topics of ``words[i]``; made when it is asked for, with a cell for every word and topic."""
+        cells = torch.zeros(len(self.words), self.n_topics, dtype=torch.bool)
+        cells[tuple(self.assignments.T)] = True
+        return cells
+
+    def topics_of(self, place: int) -> tuple[int, ...]:
+        """The topics of ``words[place]``, ascending."""
+        start, stop = torch.searchsorted(
+            self.assignments[:, 0].contiguous(), torch.tensor([place, place + 1])
+        )
+        return tuple(self.assignments[start:stop, 1].tolist())
 
     @cached_property
     def sizes(self) -> Int64[Tensor, "topic"]:
         """Words of every topic; 0 for an empty topic."""
-        return self._cells[1].bincount(minlength=self.n_topics)
+        return self.assignments[:, 1].bincount(minlength=self.n_topics)
 
     @cached_property
-    def _groups(self) -> tuple[Int64[Tensor, "word"], Bool[Tensor, "group topic"]]:
-        # Rows are compared as packed bits. Inverted, they sort by their first topic, so that groups come in
-        # the order of the topics where topics are disjoint.
-        packed = np.packbits(~self.membership.numpy(), axis=1)
-        keys = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
-        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
-        return torch.from_numpy(group.astype(np.int64)), self.membership[torch.from_numpy(first)]
+    def _groups(self) -> tuple[Int64[Tensor, "word"], Incidence]:
+        from scipy.sparse import csr_array
+
+        place, topic = self.assignments.numpy().T
+        starts = np.flatnonzero(np.diff(place, prepend=-1))
+        # The bytes of big-endian numbers sort as the numbers do. Behind the topics of a word stands a number that is
+        # higher than all, so that sets sort by their first topic, and then the larger set comes first.
+        ends = np.insert(topic, np.append(starts[1:], len(topic)), self.n_topics).astype(">i4").tobytes()
+        bounds = 4 * (np.append(starts, len(topic)) + np.arange(len(starts) + 1))
+        sets = [ends[start:stop] for start, stop in pairwise(bounds.tolist())]
+        number = {topics: number for number, topics in enumerate(sorted(set(sets)))}
+        found = [np.frombuffer(topics, ">i4")[:-1] for topics in number]
+        bounds = np.cumsum([0, *map(len, found)])
+        columns = np.concatenate(found).astype(np.int32)
+        table = csr_array((np.ones(len(columns), bool), columns, bounds), shape=(len(found), self.n_topics))
+        return torch.tensor([number[topics] for topics in sets]), Incidence(table)
 
     @property
     def group_of_word(self) -> Int64[Tensor, "word"]:
@@ -443,20 +471,9 @@ class Topics:
         return self._groups[0]
 
     @property
-    def group_topics(self) -> Bool[Tensor, "group topic"]:
-        """Topics of every group; groups are sorted by their first topic."""
+    def incidence(self) -> Incidence:
+        """The topics of every group, and which groups share one; groups are sorted by their first topic."""
         return self._groups[1]
-
-    @cached_property
-    def shared(self) -> Bool[Tensor, "group group"]:
-        """True where two groups share a topic: different words of the two are of the same topic.
-
-        Made on first use; it has the square of the number of groups as its size.
-        """
-        # Counts up to the number of topics are exact in float32, and only floats multiply fast.
-        topics = self.group_topics.float()
-        rows = [(topics[start : start + 4096] @ topics.T) > 0 for start in range(0, len(topics), 4096)]
-        return torch.cat(rows)
 
     @cached_property
     def form_of_word(self) -> Int64[Tensor, "word"]:
@@ -563,21 +580,19 @@ class Topics:
         if isinstance(documents, str | bytes):
             raise TypeError("coverage needs documents of token ids, got text: tokenize it first")
         documents = check_value("documents", documents, Iterable)
-        counts = torch.zeros(len(self.group_topics) + 1, dtype=torch.int64)
+        counts = torch.zeros(len(self.words) + 1, dtype=torch.int64)
         n_documents = 0
         for document in documents:
             ids = torch.from_numpy(token_id_array(document, f"document {n_documents}", ordered=True))
             # No topic is -1, so it is counted in the first cell.
-            counts += torch.bincount(self.labels(ids) + 1, minlength=len(counts))
+            counts += torch.bincount(self.places(ids) + 1, minlength=len(counts))
             n_documents += 1
-        groups, topics = self.group_topics.nonzero(as_tuple=True)
+        place, topic = self.assignments.T
         return Coverage(
             n_documents=n_documents,
             n_tokens=int(counts.sum()),
             n_labelled=int(counts[1:].sum()),
-            topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(
-                0, topics, counts[groups + 1]
-            ),
+            topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(0, topic, counts[place + 1]),
             topic_labels=tuple(self.label(topic) for topic in range(self.n_topics)),
         )
 
@@ -610,9 +625,11 @@ class Topics:
         """
         seed = check_whole("seed", seed, 0)
         order = torch.randperm(len(self.words), generator=torch.Generator().manual_seed(seed))
+        place, topic = self.assignments.T
+        dealt = torch.stack([order.argsort()[place], topic], dim=1)
         return replace(
             self,
-            membership=self.membership[order],
+            assignments=dealt[dealt[:, 0].argsort(stable=True)],
             weights=None,
             policy=f"{self.policy}; topic sets shuffled over the words with seed {seed}",
         )
@@ -641,12 +658,13 @@ class Topics:
         compounds = tuple(self.compounds[place] for place in (words[split] - self.vocabulary_size).tolist())
         words[split] = self.vocabulary_size + torch.arange(len(compounds))
         dropped = (*self.left_out.get(reason, ()), *self.words[~chosen].tolist())
+        place, topic = self.assignments[chosen[self.assignments[:, 0]]].T
         subset = replace(
             self,
             words=words,
-            membership=self.membership[chosen],
+            assignments=torch.stack([(chosen.cumsum(0) - 1)[place], topic], dim=1),
             compounds=compounds,
-            weights=None if self.weights is None else self.weights[chosen[self._cells[0]]],
+            weights=None if self.weights is None else self.weights[chosen[self.assignments[:, 0]]],
             texts=tuple(self.texts[place] for place in np.flatnonzero(keep)) if self.texts else (),
             left_out={**self.left_out, reason: dropped} if dropped else self.left_out,
         )
@@ -677,7 +695,7 @@ class Topics:
     @cached_property
     def _ranking(self) -> list[Int64[np.ndarray, "_"]]:
         """For every topic, the rows of its words, likeliest first."""
-        rows, topics = (index.numpy() for index in self._cells)
+        rows, topics = self.assignments.numpy().T
         weights = np.zeros(len(rows)) if self.weights is None else self.weights.numpy()
         order = np.lexsort((rows, -weights, topics))
         return np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
@@ -705,7 +723,7 @@ class Topics:
         return rows
 
     def _notes(self) -> list[str]:
-        several = int((self._cells[0].bincount() > 1).sum())
+        several = int((self.assignments[:, 0].bincount() > 1).sum())
         notes = [f"… {self.n_topics - _ROWS_SHOWN:,} more topics"] if self.n_topics > _ROWS_SHOWN else []
         notes += [f"{several:,} words have several topics"] if several else []
         notes += [f"policy: {self.policy}"] if self.policy else []
@@ -726,7 +744,7 @@ class Topics:
     # --- on disk ------------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        arrays = {"words": self.words.numpy(), "assignments": torch.stack(self._cells, dim=1).numpy()}
+        arrays = {"words": self.words.numpy(), "assignments": self.assignments.numpy()}
         return arrays if self.weights is None else {**arrays, "weights": self.weights.numpy()}
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -763,13 +781,11 @@ class Topics:
         saved = storage.load(path, _KIND, newest=_SCHEMA)
         content, arrays = saved.content, saved.arrays
         try:
-            membership = torch.zeros(len(arrays["words"]), len(content["names"]), dtype=torch.bool)
-            membership[tuple(torch.tensor(arrays["assignments"]).T)] = True
             topics = cls(
                 names=tuple(content["names"]),
                 vocabulary_size=content["vocabulary_size"],
                 words=torch.tensor(arrays["words"]),
-                membership=membership,
+                assignments=torch.tensor(arrays["assignments"]),
                 compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
                 weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
                 texts=tuple(content["texts"]),
@@ -863,15 +879,13 @@ def _assemble(
     if len(entries) == 0:
         why = "; ".join(f"{reason}: {_abridged(items)}" for reason, items in reasons.items())
         raise ValueError(f"no word is left in any topic ({why or 'every list is empty'})")
-    pairs, place = np.unique(np.stack([entries, topics], axis=1), axis=0, return_index=True)
-    words, row = np.unique(pairs[:, 0], return_inverse=True)
-    membership = torch.zeros(len(words), len(names), dtype=torch.bool)
-    membership[torch.from_numpy(row), torch.from_numpy(pairs[:, 1].copy())] = True
+    pairs, place = np.unique(entries * len(names) + topics, return_index=True)
+    words, row = np.unique(pairs // len(names), return_inverse=True)
     assembled = Topics(
         names=names,
         vocabulary_size=vocabulary_size,
         words=torch.from_numpy(words),
-        membership=membership,
+        assignments=torch.from_numpy(np.stack([row, pairs % len(names)], axis=1)),
         compounds=compounds,
         weights=None if weights is None else torch.from_numpy(weights[place]),
         left_out=reasons,

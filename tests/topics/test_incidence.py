@@ -1,0 +1,94 @@
+"""Groups of words that share a topic, from a sparse table: against double loops over sets."""
+
+import numpy as np
+import pytest
+import torch
+
+from topic_probe.topics import Topics, incidence
+
+# How many of 90 words are in each of so many topics: few pairs of words share one, some share several, nearly all do.
+CASES = {"sparse": (40, 3), "overlapping": (25, 12), "crowded": (12, 40)}
+
+
+def some_topics(case, *, disjoint=False):
+    generator = np.random.default_rng(3)
+    n_topics, n_words = CASES[case]
+    words = [generator.choice(90, n_words, replace=False) + 5 for _ in range(n_topics)]
+    if disjoint:
+        words = np.array_split(generator.permutation(90) + 5, n_topics)
+    return Topics.from_token_ids(dict(enumerate(map(list, words))), vocabulary_size=100)
+
+
+def sets_of(topics):
+    """The set of topics of every group, from the words."""
+    sets = {}
+    for place, group in enumerate(topics.group_of_word.tolist()):
+        sets[group] = set(topics.topics_of(place))
+    return [sets[group] for group in range(len(topics.incidence))]
+
+
+@pytest.fixture(params=[*CASES, "disjoint"])
+def topics(request):
+    return some_topics("sparse", disjoint=True) if request.param == "disjoint" else some_topics(request.param)
+
+
+def test_groups_are_sets_of_topics_sorted_by_the_first(topics):
+    sets = sets_of(topics)
+    assert len({frozenset(topics) for topics in sets}) == len(sets)
+    assert topics.incidence.first_topic.tolist() == [min(one) for one in sets] == sorted(map(min, sets))
+    assert topics.incidence.disjoint == all(len(one) == 1 for one in sets)
+    rows = topics.incidence.table.toarray()
+    assert [set(np.flatnonzero(row)) for row in rows] == sets
+
+
+def test_groups_share_a_topic_where_their_sets_meet(topics):
+    sets = sets_of(topics)
+    one, other = (torch.randint(len(sets), (2, 3, n)) for n in (7, 4))
+    found = topics.incidence.sharing(one, other)
+    assert found.shape == (2, 3, 7, 4)
+    for *batch, i, j in np.ndindex(2, 3, 7, 4):
+        meet = bool(sets[one[(*batch, i)]] & sets[other[(*batch, j)]])
+        assert bool(found[(*batch, i, j)]) is meet
+
+
+def test_nothing_shares_no_topic(topics):
+    none, some = torch.zeros(0, dtype=torch.int64), torch.arange(3)
+    assert topics.incidence.sharing(none, some).shape == (0, 3)
+    assert topics.incidence.sharing(some, none).shape == (3, 0)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "found anew"])
+def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics, kept, monkeypatch):
+    monkeypatch.setattr(incidence, "_KEPT_PAIRS", 2**28 if kept else 0)
+    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks
+    sets = sets_of(topics)
+    values = torch.randn(len(sets), 70, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values[::3] = 0
+    loop = torch.stack([sum(values[n] for n, other in enumerate(sets) if one & other) for one in sets])
+    for _ in range(2):
+        torch.testing.assert_close(topics.incidence.times_shared(values), loop)
+
+
+def test_the_cases_take_both_ways_of_adding_up():
+    crowded = {name: some_topics(name).incidence for name in CASES}
+    assert [2 * found._n_pairs > len(found) ** 2 for found in crowded.values()] == [False, False, True]
+
+
+def test_sums_by_topic_and_between_topics_are_those_of_a_loop(topics):
+    sets = sets_of(topics)
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(len(sets), 2, 3, generator=generator, dtype=torch.float64)
+    first, second = (torch.randint(len(sets), (30,), generator=generator) for _ in range(2))
+    loop = torch.zeros(topics.n_topics, 2, 3, dtype=torch.float64)
+    for group, one in enumerate(sets):
+        loop[sorted(one)] += values[group]
+    torch.testing.assert_close(topics.incidence.by_topic(values), loop)
+    torch.testing.assert_close(topics.incidence.by_topic(values[:, 0, 0]), loop[:, 0, 0])
+    weights = torch.randn(30, generator=generator, dtype=torch.float64)
+    between = torch.zeros(topics.n_topics, topics.n_topics, dtype=torch.float64)
+    common = topics.incidence.in_common(first, second)
+    for pair, (i, j) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+        for topic in sets[i]:
+            between[topic, sorted(sets[j])] += weights[pair]
+        assert set(common[[pair]].indices) == sets[i] & sets[j]
+    torch.testing.assert_close(topics.incidence.between_topics(weights, first, second), between)
