@@ -289,3 +289,10 @@ def test_the_form_of_any_text_is_that_of_its_only_word_and_stays_its_own_form(te
     words = [text[start:stop] for start, stop, _, is_word in read_words(text) if is_word]
     expected = words[0] if len(words) == 1 else text.strip()
     assert form(text) == unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", expected).casefold())
+
+
+def test_inflections_have_one_stem_and_folding_alone_keeps_them_apart():
+    assert {form(text, "stem") for text in ("song", "Songs", " songs", "SONG's")} == {"song"}
+    assert {form(text) for text in ("song", "Songs", " songs", "SONG's")} == {"song", "songs"}
+    assert form("battles", "stem") == form("battled", "stem") == form("battle", "stem") != form("bat", "stem")
+    assert form("men", "stem") != form("man", "stem")  # Porter's rules know endings, not words

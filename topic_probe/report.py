@@ -205,6 +205,7 @@ def _describe(topics: Topics) -> dict[str, Any]:
         "n_topics": topics.n_topics,
         "n_words": len(topics.words),
         "vocabulary_size": topics.vocabulary_size,
+        "one_word": topics.one_word,
         "policy": topics.policy,
         "left_out": {reason: len(items) for reason, items in topics.left_out.items()},
     }

@@ -14,8 +14,9 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import regex
@@ -168,17 +169,32 @@ def whole_words(words: Int64[np.ndarray, " token"]) -> Bool[np.ndarray, " token"
     return alone
 
 
+Forms = Literal["case", "stem"]
+"""Which words are forms of one: those that differ in case and the space around them only ("President", " president"),
+or also inflections ("song", "songs"), going by Porter's rules for English words."""
+
+
 @lru_cache(maxsize=2**17)
-def form(text: str) -> str:
-    """What all forms of one word have in common: the word in a text, NFKC and case folded.
+def form(text: str, forms: Forms = "case") -> str:
+    """What all forms of one word have in common: the word in a text, NFKC and case folded, or the stem of that.
 
     "President", " president", "PRESIDENT" and "(president" are forms of one word. A text of several words, or of none,
-    is a form as a whole, without the space around it.
+    is a form as a whole, without the space around it. Stems are those of Porter's rules: "song" and "songs" have the
+    same, "man" and "men" do not, and now and then neither do words that differ in more than inflection, as
+    "university" and "universe" do.
     """
     found = segments(text)
     places = np.flatnonzero(found.is_word)
     word = text[found.start[places[0]] : found.stop[places[0]]] if len(places) == 1 else text.strip()
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold())
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word).casefold())
+    return folded if forms == "case" else _stemmer().stem(folded)
+
+
+@cache
+def _stemmer() -> Any:
+    from gensim.parsing.porter import PorterStemmer
+
+    return PorterStemmer()
 
 
 def without_marks(text: str) -> str:

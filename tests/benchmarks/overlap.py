@@ -19,10 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from attention import memory
 from transformers import BertConfig, BertForMaskedLM
 
 import topic_probe as tp
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from attention import memory
 
 VOCABULARY, WORDS_PER_TOPIC = 30_522, 200
 DOCUMENTS, LENGTH = 16, 256

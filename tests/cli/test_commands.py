@@ -86,13 +86,14 @@ def test_measured_embeddings_are_those_of_the_python_call(run, model_folder, wor
 def test_options_of_word_lists_reach_them(run, model_folder, tmp_path):
     file = tmp_path / "words.json"
     file.write_text(json.dumps({"war": ["War", "army", "bassoonist"], "music": ["song", "guitar"]}))
-    options = ["--no-case-variants", "--split-words", "keep", *FEW, "--json"]
+    options = ["--no-case-variants", "--split-words", "keep", "--forms", "stem", *FEW, "--json"]
     code, said, _ = run("measure", "embeddings", model_folder, "--topics", file, *options)
     found = json.loads(said)["provenance"]
     assert code == 0
     # "War" is unknown in its own case to an uncased tokenizer, and the piece-wise word has no row.
     assert "compounds" in found["topics"]["policy"]
     assert "in any case" not in found["topics"]["policy"]
+    assert found["topics"]["one_word"] == "stem"
 
 
 def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_path):
@@ -118,6 +119,8 @@ def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_
 
     assert policy() == topics.fingerprint
     assert policy("--fraction", 0.05) == tp.Topics.from_lda(fit, fraction=0.05).fingerprint
+    stems = tp.Topics.from_lda(fit, fraction=0.05, of="tokenizer", forms="stem")
+    assert policy("--fraction", 0.05, "--fraction-of", "tokenizer", "--forms", "stem") == stems.fingerprint
 
 
 def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, texts, tmp_path, monkeypatch):

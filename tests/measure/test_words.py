@@ -4,9 +4,12 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from transformers import BertConfig, BertForMaskedLM
 
+import topic_probe as tp
 from topic_probe.measure import words as words_module
 from topic_probe.measure.words import (
     LabelledWords,
@@ -393,3 +396,83 @@ def test_intervals_cover_the_truth_when_topics_overlap():
     # A share of 0.95 in 250 runs has a standard error of √(0.95 · 0.05 / 250) = 0.014; these are 2.5 of them on either
     # side. Intervals a quarter too narrow cover 0.858 ± 0.022.
     assert ((covered / runs >= 0.915) & (covered / runs <= 0.985)).all()
+
+
+# ---------------------------------------------------------------- inflections
+
+
+def some_bert():
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
+        initializer_range=0.3,
+    )  # fmt: skip
+    return tp.open_model(BertForMaskedLM(config).double().eval(), host="huggingface")
+
+
+def test_inflections_are_measured_as_spellings_of_one_word_are():
+    """Of "song" and "songs", one word by stems, everything is as of "song" and "Song", one word by case."""
+    lists = {"music": [1, 2, 3, 4, 5, 12], "war": [6, 7, 8, 9, 5], "sea": [10, 11, 13]}
+    words = [
+        "song",
+        "songs",
+        "band",
+        "bands",
+        "guitar",
+        "army",
+        "armies",
+        "battle",
+        "war",
+        "ship",
+        "ships",
+        "play",
+        "sail",
+    ]
+    inflected = dict(enumerate(words, 1))
+    spelled = inflected | {2: "Song", 4: "Band", 7: "Army", 11: "Ship"}
+    plain = topics_of(lists)
+    stemmed, cased = (
+        replace(plain, texts=tuple(texts[entry] for entry in plain.words.tolist()), one_word=one_word)
+        for texts, one_word in ((inflected, "stem"), (spelled, "case"))
+    )
+    model = some_bert()
+    documents = np.random.default_rng(0).integers(1, 14, (12, 20)).tolist()
+    counts = tp.count_cooccurrence(documents, plain)
+    options = {"n_permutations": 30, "n_resamples": 50}
+    tables = []
+    for topics in (stemmed, cased):
+        embeddings = tp.measure_embeddings(model, topics, documents, n_resamples=50)
+        reports = [
+            tp.measure_attention(model, topics, documents, **options),
+            embeddings,
+            tp.measure_weights(model, topics, n_resamples=50),
+            tp.measure_matched(
+                model,
+                topics,
+                documents,
+                cooccurrence=counts,
+                min_documents=1,
+                pmi_bins=2,
+                frequency_bins=2,
+                **options,
+            ),
+        ]
+        assert all(report.provenance["topics"]["one_word"] == topics.one_word for report in reports)
+        tables.append([report.to_dataframe() for report in reports] + [embeddings.matrices.to_dataframe()])
+    by_ids = tp.measure_attention(model, plain, documents, **options).to_dataframe()
+    for one, other in zip(*tables, strict=True):
+        pd.testing.assert_frame_equal(one, other)
+    assert by_ids.n_same_topic.sum() > tables[0][0].n_same_topic.sum()
+
+
+@pytest.mark.parametrize("kind", ["attention", "embeddings"])
+def test_results_of_two_kinds_of_words_are_not_mixed(kind, tmp_path):
+    plain = topics_of({"music": [1, 2], "war": [3, 4]})
+    stemmed, cased = (
+        replace(plain, texts=("song", "songs", "war", "army"), one_word=rule) for rule in ("stem", "case")
+    )
+    model, documents = some_bert(), [[1, 2, 3, 4, 1, 3], [2, 4, 1, 3, 3, 1]]
+    measure = {"attention": tp.measure_attention, "embeddings": tp.measure_embeddings}[kind]
+    measure(model, cased, documents, checkpoint=tmp_path / "sums")
+    with pytest.raises(ValueError, match="topics"):
+        measure(model, stemmed, documents, checkpoint=tmp_path / "sums")

@@ -253,7 +253,7 @@ def prepared_with_a_large_vocabulary(settings):
     ("options", "message"),
     [({"fraction_of": "corpus"}, "fraction_of must be"), ({"length": 0}, "length must be at least 1, got 0")],
 )
-def test_settings_that_mean_nothing_are_refused(options, message):
+def test_settings_that_mean_nothing_are_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         TextSettings(**options)
 

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import transformers
 from safetensors.numpy import load_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.topics.lists import by_topic
 from topic_probe.topics.models import kept_per_topic
@@ -1387,3 +1389,95 @@ def test_names_with_half_a_character_can_be_saved(tmp_path):
     topics = Topics.from_token_ids({"\ud800": [1], "b": [2]}, vocabulary_size=3)
     topics.save(tmp_path / "topics")
     assert Topics.load(tmp_path / "topics").names == ("\\ud800", "b")
+
+
+# --- what a fraction is of ---------------------------------------------------------------------
+
+
+def test_a_fraction_of_the_tokenizer_counts_ids_that_no_document_has():
+    # A fit of 40 of 1,000 ids: 2 % of it are 0.8 words (1), of the tokenizer 20.
+    phi = np.random.default_rng(0).dirichlet(np.ones(40), size=3)
+    options = {"token_ids": range(100, 140), "vocabulary_size": 1000, "one_topic_per_word": False}
+    kept = {of: Topics.from_matrix(phi, fraction=0.02, of=of, **options) for of in ("fit", "tokenizer")}
+    assert kept["fit"].sizes.tolist() == [1] * 3
+    assert kept["tokenizer"].sizes.tolist() == [20] * 3
+    for topic in range(3):
+        best = set((100 + np.argsort(-phi[topic])[:20]).tolist())
+        assert sets_of(kept["tokenizer"])[str(topic)] == best
+    assert Topics.from_matrix(phi, fraction=0.02, **options) == kept["fit"]
+    assert "(0.02 of the 1000 ids of the tokenizer)" in kept["tokenizer"].policy
+    # Never more than there are columns; the public code's rounding is of the same number.
+    assert Topics.from_matrix(phi[:1], fraction=0.5, of="tokenizer", **options).sizes.tolist() == [40]
+    assert (
+        Topics.from_matrix(
+            phi, fraction=0.02, of="tokenizer", rounding="public_code", **options
+        ).sizes.tolist()
+        == [21] * 3
+    )
+    for threshold, words in {0.0005: 15, 0.001: 31, 0.002: 61}.items():
+        assert kept_per_topic(30_522, threshold, "plain") == words
+
+
+def test_a_fraction_of_something_else_is_refused(unchecked):
+    with pytest.raises(ValueError, match="of must be 'fit' or 'tokenizer', got 'corpus'"):
+        Topics.from_matrix(PHI, fraction=0.4, of="corpus")
+
+
+# --- inflections --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def songs():
+    """A tokenizer of whole words, some of which are inflections."""
+    return word_tokenizer(["song songs band bands army armies battle the"])
+
+
+LISTS = {"music": ["song", "songs", "band", "bands"], "war": ["army", "armies", "battle"]}
+
+
+def all_ways(tokenizer, **forms):
+    """The same topics by every constructor that reads words."""
+    ids = {name: tokenizer.convert_tokens_to_ids(words) for name, words in LISTS.items()}
+    phi = np.zeros((2, len(tokenizer)))
+    for topic, entries in enumerate(ids.values()):
+        phi[topic, entries] = 1
+    gensim = SimpleNamespace(get_topics=lambda: phi)
+    options = {"tokenizer": tokenizer, "names": list(LISTS), **forms}
+    return [
+        Topics.from_token_ids(ids, vocabulary_size=len(tokenizer), tokenizer=tokenizer, **forms),
+        Topics.from_word_lists(LISTS, tokenizer, case_variants=False, **forms),
+        Topics.from_matrix(phi, fraction=0.5, **options),
+        Topics.from_lda(gensim, fraction=0.5, stop_words=(), **options),
+    ]
+
+
+def test_stems_make_inflections_one_word_whoever_makes_the_topics(songs):
+    words = [word for words in LISTS.values() for word in words]
+    ids = torch.tensor(songs.convert_tokens_to_ids(words))
+    for plain, stemmed in zip(all_ways(songs), all_ways(songs, forms="stem"), strict=True):
+        assert len(set(plain.forms(ids).tolist())) == len(words)
+        numbers = dict(zip(words, stemmed.forms(ids).tolist(), strict=True))
+        assert numbers["song"] == numbers["songs"]
+        assert numbers["band"] == numbers["bands"]
+        assert numbers["army"] == numbers["armies"]
+        assert len(set(numbers.values())) == 4
+        assert plain != stemmed
+        assert "same stem" in repr(stemmed)
+        assert "same stem" not in repr(plain)
+        assert stemmed.without([int(ids[0])]).shuffled(1).with_vocabulary_size(99).one_word == "stem"
+
+
+def test_what_one_word_is_is_saved_and_topics_of_before_fold_case_only(tmp_path, songs):
+    for number, topics in enumerate([*all_ways(songs, forms="stem"), *all_ways(songs)]):
+        topics.save(tmp_path / str(number))
+        loaded = Topics.load(tmp_path / str(number))
+        assert loaded == topics
+        assert loaded.one_word == topics.one_word
+    assert Topics.load(SAVED).one_word == "case"
+
+
+def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):
+    with pytest.raises(ValueError, match="forms='stem' needs words that can be read: pass the tokenizer"):
+        Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
+    with pytest.raises(ValueError, match="forms must be 'case' or 'stem', got 'lemma'"):
+        Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="lemma")

@@ -27,6 +27,7 @@ WORD_LISTS = Call("topic_probe.topics:Topics.from_word_lists", filled=("words", 
 FROM_FIT = Call(
     "topic_probe.topics:Topics.from_lda",
     filled=("lda",),
+    flags={"of": "fraction-of"},
     without={
         "stop_words": "a fit has left them out already",
         "exclude": "the same",
@@ -178,12 +179,12 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
 
     path = topics_path(parsed)
     if path.is_file() and path.name not in storage.MANIFESTS:
-        _refuse(
-            FROM_FIT.given(parsed), "that is for topics that fit-topics has fitted, this is a file of words"
-        )
+        only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
+        _refuse(only_fits, "that is for topics that fit-topics has fitted, this is a file of words")
         return Topics.from_word_lists(_word_lists(path), tokenizer_of(model), **WORD_LISTS.arguments(parsed))
     folder = path.parent if path.is_file() else path
-    _refuse(WORD_LISTS.given(parsed), "that is for a JSON file of words")
+    only_lists = [flag for flag in WORD_LISTS.given(parsed) if flag not in FROM_FIT.options]
+    _refuse(only_lists, "that is for a JSON file of words")
     wanted = FROM_FIT.arguments(parsed)
     fits = [place for place in (folder, folder / "fit") if storage.kind_of(place) == "topic fit"]
     saved = [place for place in (folder, folder / "topics") if storage.kind_of(place) == "topics"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from topic_probe.measure.words import EmbeddingWords, GroupSums, LabelledWords
 from topic_probe.report import Report
 from topic_probe.topics import Topics
-from topic_probe.words import form
+from topic_probe.words import Forms, form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,7 @@ class MatrixReport(Report, kind="matrix"):
         topic: the topic of every row and column, ascending; of a word with several topics the first.
         words: the word of every row and column, its id where its text is not known; the labels of "topic".
         labels: ``id: word·word·word`` by topic.
+        one_word: which words are forms of one, as of the topics.
         provenance: empty inside another report, whose provenance it shares.
     """
 
@@ -46,6 +47,7 @@ class MatrixReport(Report, kind="matrix"):
     words: tuple[str | int, ...]
     labels: Mapping[int, str]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    one_word: Forms = "case"
 
     def __len__(self) -> int:
         return len(self.values)
@@ -87,7 +89,10 @@ class MatrixReport(Report, kind="matrix"):
     def _forms(self) -> Int64[np.ndarray, " row"]:
         """Number of the form of every row."""
         numbers: dict[str | int, int] = {}
-        forms = [form(word) or row if isinstance(word, str) else word for row, word in enumerate(self.words)]
+        forms = [
+            form(word, self.one_word) or row if isinstance(word, str) else word
+            for row, word in enumerate(self.words)
+        ]
         return np.array([numbers.setdefault(name, len(numbers)) for name in forms])
 
     def _notes(self) -> list[str]:
@@ -165,6 +170,7 @@ def matrices_of_words(
         topic=first[order].numpy(),
         words=tuple((topics.texts or topics.words.tolist())[place] for place in places),
         labels=_labels(topics),
+        one_word=topics.one_word,
     )
 
 

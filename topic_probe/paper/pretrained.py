@@ -24,6 +24,7 @@ from topic_probe.text.corpus import Corpus, DocumentStream
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
+from topic_probe.topics.models import FractionOf
 
 HUB = {
     "bert": "google-bert/bert-base-uncased",
@@ -65,7 +66,7 @@ class TextSettings:
     passes: int = 10
     length: int = 128
     n_documents: int | None = 2_000
-    fraction_of: str = "tokenizer"
+    fraction_of: FractionOf = "tokenizer"
 
     def __post_init__(self) -> None:
         if self.fraction_of not in ("tokenizer", "fit"):
@@ -313,10 +314,9 @@ class Prepared(Opened):
 
     def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
         """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
-        columns = len(self.fit.token_ids)
-        size = self.fit.vocabulary_size if self.settings.fraction_of == "tokenizer" else columns
-        fraction = min(1.0, threshold * size / columns)
-        return Topics.from_lda(self.fit, fraction=fraction, one_topic_per_word=one_topic_per_word)
+        return Topics.from_lda(
+            self.fit, fraction=threshold, of=self.settings.fraction_of, one_topic_per_word=one_topic_per_word
+        )
 
 
 def prepare_all(

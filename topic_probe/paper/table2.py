@@ -150,8 +150,9 @@ class _Comparison:
         largest = {threshold: int(topics.sizes.max()) for threshold, topics in self.topics.items()}
         self.n_pairs = {threshold: max(1, n * (n - 1) // 2) for threshold, n in largest.items()}
         texts = [readable(one.tokenizer, [index]) for index in frequent.words.tolist()]
-        forms = torch.from_numpy(np.unique([form(text) for text in texts], return_inverse=True)[1])
-        self.top = frequent.most_frequent(max(self.n_pairs.values()), forms=forms)
+        one_word = self.topics[thresholds[0]].one_word
+        forms = np.unique([form(text, one_word) for text in texts], return_inverse=True)[1]
+        self.top = frequent.most_frequent(max(self.n_pairs.values()), forms=torch.from_numpy(forms))
         self.complete_above = frequent.complete_above
         self.words = torch.unique(torch.cat([labelled, *self.top[:2]]))
 

@@ -16,6 +16,7 @@ from topic_probe.topics.vocabulary import look_up, tokenizer_hash, vocabulary_si
 from topic_probe.words import form
 
 Rounding = Literal["plain", "public_code"]
+FractionOf = Literal["fit", "tokenizer"]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from topic_probe.topics.lists import (
     word_list,
 )
 from topic_probe.topics.models import (
+    FractionOf,
     Rounding,
     columns_of,
     kept_per_topic,
@@ -49,7 +50,7 @@ from topic_probe.topics.vocabulary import (
     tokenizer_hash,
     vocabulary_size,
 )
-from topic_probe.words import form
+from topic_probe.words import Forms, form
 
 __all__ = ["Coverage", "Topics", "tokenizer_hash"]
 
@@ -83,6 +84,8 @@ class Topics:
             nothing else.
         texts: Readable form of every entry of ``words``; empty where no tokenizer was at hand.
         tokenizer_hash: Hash of the tokenizer that the ids belong to; None where none was given.
+        one_word: Which entries are forms of one word: those that differ in case and space only ("case"), or also in
+            inflection ("stem"). Pairs of them are pairs of the same word, and none of a topic.
         left_out: Reason -> what was left out or merged for it.
         policy: How words came to their topics, in a sentence.
     """
@@ -95,6 +98,7 @@ class Topics:
     weights: Float64[Tensor, "weight"] | None = None
     texts: tuple[str, ...] = ()
     tokenizer_hash: str | None = None
+    one_word: Forms = "case"
     left_out: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
     policy: str = ""
 
@@ -123,6 +127,10 @@ class Topics:
             raise ValueError("weights must hold a number for every assignment")
         if len(self.texts) not in (0, n):
             raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
+        if self.one_word not in get_args(Forms):
+            raise ValueError(f"forms must be 'case' or 'stem', got {self.one_word!r}")
+        if self.one_word == "stem" and not self.texts:
+            raise ValueError("forms='stem' needs words that can be read: pass the tokenizer of the ids")
 
     # --- constructors ---------------------------------------------------------------------------
 
@@ -155,7 +163,12 @@ class Topics:
     @classmethod
     @checked
     def from_token_ids(
-        cls, ids: Mapping[Any, Any], *, vocabulary_size: int, tokenizer: Any = None
+        cls,
+        ids: Mapping[Any, Any],
+        *,
+        vocabulary_size: int,
+        tokenizer: Any = None,
+        forms: Forms = "case",
     ) -> "Topics":
         """Topics from lists of token ids. An id listed under several topics belongs to all of them.
 
@@ -167,6 +180,8 @@ class Topics:
             vocabulary_size: Number of token ids; every id must be below it.
             tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
                 hash that ``check_tokenizer`` compares.
+            forms: Which entries are one word: "case": those that differ in case and the space around them only; "stem":
+                also inflections ("song", "songs"), going by Porter's rules for English, which needs the tokenizer.
 
         Example:
             >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7, 9]}, vocabulary_size=10)
@@ -189,6 +204,7 @@ class Topics:
             names=tuple(lists),
             vocabulary_size=size,
             tokenizer=tokenizer,
+            forms=forms,
             left_out=left_out,
             policy="as listed; an id listed under several topics belongs to all of them",
         )
@@ -203,6 +219,7 @@ class Topics:
         case_variants: bool = True,
         leading_space: bool = True,
         split_words: Literal["drop", "keep"] = "drop",
+        forms: Forms = "case",
     ) -> "Topics":
         """Topics from lists of words, looked up with a tokenizer. A word under several topics is in all.
 
@@ -218,6 +235,7 @@ class Topics:
                 for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
             split_words: What to do with a word that is several pieces in every variant: "drop" leaves it out,
                 "keep" stores the pieces of each variant as a compound, for measurements on whole words.
+            forms: As in ``from_token_ids``. Only listed words are looked up, so list the inflections that are wanted.
 
         Example:
             >>> tokenizer = tp.word_tokenizer(["the army lost the battle", "the band played a song"])
@@ -260,6 +278,7 @@ class Topics:
             vocabulary_size=size,
             compounds=compounds,
             tokenizer=tokenizer,
+            forms=forms,
             left_out=left_out,
             policy="words as listed"
             + (", in any case" if case_variants else "")
@@ -275,6 +294,7 @@ class Topics:
         phi: Any,
         *,
         fraction: float,
+        of: FractionOf = "fit",
         one_topic_per_word: bool = True,
         exclude: Iterable[Any] = (),
         rounding: Rounding = "plain",
@@ -283,16 +303,19 @@ class Topics:
         token_ids: Iterable[Any] | None = None,
         vocabulary_size: int | None = None,
         tokenizer: Any = None,
+        forms: Forms = "case",
     ) -> "Topics":
         """Topics from any topic model: of every topic, its most likely tokens.
 
         Every topic keeps the k tokens of the highest P(token | topic), equal ones in the order of their ids,
-        never one of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times
-        the number of columns V, which is the vocabulary of the topic model, excluded tokens included.
+        never one of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times V, the
+        number of columns or of token ids, as ``of`` says.
 
         Args:
             phi: [topic, token] array, tensor or nested list. Rows are divided by their sum; counts do too.
             fraction: Tokens kept per topic, as a share of V; above 0, at most 1.
+            of: What V is. "fit": the columns of phi, excluded tokens included. "tokenizer": all token ids, of which
+                phi may have but those that its documents hold.
             one_topic_per_word: A token that several topics keep stays with the topic where P(token | topic)
                 is highest, the lowest-numbered one where equal; the others get no token in its place. If
                 False, it belongs to all of them.
@@ -305,6 +328,7 @@ class Topics:
             token_ids: The token id of every column; by default, column i is the token id i.
             vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise V by default.
             tokenizer: As in ``from_token_ids``.
+            forms: As in ``from_token_ids``. Inflections that a topic keeps still count apart towards k.
 
         Example:
             >>> phi = [[0.5, 0.3, 0.2, 0.0], [0.1, 0.4, 0.2, 0.3]]  # two topics over four tokens
@@ -315,7 +339,8 @@ class Topics:
         """
         table = matrix(phi)
         n_topics, n_columns = table.shape
-        per_topic = kept_per_topic(n_columns, fraction, rounding)
+        if of not in get_args(FractionOf):
+            raise ValueError(f"of must be 'fit' or 'tokenizer', got {of!r}")
         if not 0 <= min_probability < 1:
             raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
         names = [str(topic) for topic in range(n_topics)] if names is None else names
@@ -323,6 +348,8 @@ class Topics:
         if len(names) != n_topics:
             raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
         columns, size = columns_of(n_columns, token_ids, vocabulary_size)
+        counted = size if of == "tokenizer" else n_columns
+        per_topic = min(n_columns, kept_per_topic(counted, fraction, rounding))
         excluded = np.isin(columns, token_id_array(exclude, "exclude"))
 
         kept = []
@@ -334,7 +361,10 @@ class Topics:
         weights = np.concatenate([probabilities for _, probabilities in kept])
         twins = _identical_topics(entries, topics, names)
         left_out: dict[str, Iterable[str | int]] = {"excluded": np.sort(columns[excluded]).tolist()}
-        policy = f"the {per_topic} most likely of {n_columns} tokens per topic; a token kept by several "
+        policy = (
+            f"the {per_topic} most likely of {n_columns} tokens per topic ({fraction:g} of the {counted} "
+        )
+        policy += f"{'ids of the tokenizer' if of == 'tokenizer' else 'columns'}); a token kept by several "
         if one_topic_per_word:
             left_out["left to a likelier topic"] = _repeats(np.sort(entries).tolist())
             best = np.lexsort((topics, -weights, entries))
@@ -350,6 +380,7 @@ class Topics:
             names=names,
             vocabulary_size=size,
             tokenizer=tokenizer,
+            forms=forms,
             left_out=left_out,
             policy=policy,
             twins=twins,
@@ -362,6 +393,7 @@ class Topics:
         lda: Any,
         *,
         fraction: float = 0.001,
+        of: FractionOf = "fit",
         one_topic_per_word: bool = True,
         stop_words: Iterable[str] | None = None,
         exclude: Iterable[Any] = (),
@@ -371,6 +403,7 @@ class Topics:
         token_ids: Iterable[Any] | None = None,
         vocabulary_size: int | None = None,
         tokenizer: Any = None,
+        forms: Forms = "case",
     ) -> "Topics":
         """Topics from LDA over token ids: what ``fit_topics`` gives, or a model of gensim's. Topic 15 stays topic 15.
 
@@ -378,8 +411,11 @@ class Topics:
 
         Args:
             lda: A ``TopicFit``, or a gensim model with ``get_topics`` (LdaModel, LdaMulticore, and others).
-            fraction: Words kept per topic, as a share of the vocabulary: the ambiguity threshold, for which the paper
-                has 0.0005, 0.001 and 0.002.
+            fraction: Words kept per topic, as a share of a vocabulary: the ambiguity threshold, for which the paper has
+                0.0005, 0.001 and 0.002.
+            of: Which vocabulary. "tokenizer" is the paper's: its topics of BERT have 15, 30 and 59 words, which these
+                shares of 30,522 ids are up to rounding. "fit" counts the words that the topic model was fitted on,
+                among which rare ones are not, so topics of a small corpus keep few.
             one_topic_per_word: Whether a word that several topics keep stays with its likeliest one, as in the paper's
                 Table 1; not so in its Table 5.
             stop_words: Words whose tokens are never kept, in any case. None: gensim's English list for a gensim model
@@ -394,6 +430,7 @@ class Topics:
                 ids or with tokens of ``tokenizer``; without ``id2word``, columns are token ids.
             vocabulary_size: Number of token ids; by default that of the fit, or of ``tokenizer``.
             tokenizer: As in ``from_token_ids``. A fit brings its own words and hash, and refuses another tokenizer.
+            forms: As in ``from_matrix``.
         """
         source = topic_model(lda, token_ids, vocabulary_size, tokenizer)
         if stop_words is None and source.filtered:
@@ -404,6 +441,7 @@ class Topics:
         topics = cls.from_matrix(
             source.phi,
             fraction=fraction,
+            of=of,
             one_topic_per_word=one_topic_per_word,
             exclude=excluded,
             rounding=rounding,
@@ -414,9 +452,9 @@ class Topics:
             tokenizer=tokenizer,
         )
         if tokenizer is not None or source.hash is None:
-            return topics
+            return replace(topics, one_word=forms)
         texts = tuple(source.texts[entry] for entry in topics.words.tolist())
-        return replace(topics, texts=texts, tokenizer_hash=source.hash)
+        return replace(topics, texts=texts, tokenizer_hash=source.hash, one_word=forms)
 
     # --- what measurements ask --------------------------------------------------------------------
 
@@ -479,13 +517,14 @@ class Topics:
     def form_of_word(self) -> Int64[Tensor, "word"]:
         """Number of the form of every word: entries that are forms of one word ("President", " president") share it.
 
-        Without readable texts every entry is a word of its own.
+        ``one_word`` says whether inflections ("song", "songs") are. Without readable texts every entry is a word of
+        its own.
         """
         if not self.texts:
             return torch.arange(len(self.words))
         numbers: dict[str | int, int] = {}
         # What reads as nothing is no form of anything else.
-        forms = [form(text) or row for row, text in enumerate(self.texts)]
+        forms = [form(text, self.one_word) or row for row, text in enumerate(self.texts)]
         return torch.tensor([numbers.setdefault(name, len(numbers)) for name in forms])
 
     def places(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
@@ -539,8 +578,10 @@ class Topics:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over what defines the topics: ids, names, vocabulary, weights and tokenizer."""
-        facts = [self.vocabulary_size, self.names, self.compounds, self.tokenizer_hash]
+        """SHA-256 over what defines the topics: ids, names, vocabulary, weights, tokenizer, and what is one word."""
+        facts: list[Any] = [self.vocabulary_size, self.names, self.compounds, self.tokenizer_hash]
+        # Topics of before there was a choice keep their fingerprint.
+        facts += [] if self.one_word == "case" else [self.one_word]
         digest = hashlib.sha256(json.dumps(facts).encode())
         for name, array in self._arrays().items():
             digest.update(f"{name} {array.shape}".encode())
@@ -727,6 +768,7 @@ class Topics:
         notes = [f"… {self.n_topics - _ROWS_SHOWN:,} more topics"] if self.n_topics > _ROWS_SHOWN else []
         notes += [f"{several:,} words have several topics"] if several else []
         notes += [f"policy: {self.policy}"] if self.policy else []
+        notes += ["forms: inflections of a word are one word (same stem)"] if self.one_word == "stem" else []
         return notes + [f"{reason}: {_abridged(items)}" for reason, items in self.left_out.items()]
 
     def _headline(self) -> str:
@@ -761,6 +803,7 @@ class Topics:
             "compounds": self.compounds,
             "texts": self.texts,
             "tokenizer_hash": self.tokenizer_hash,
+            "one_word": self.one_word,
             "left_out": dict(self.left_out),
             "policy": self.policy,
         }
@@ -790,6 +833,7 @@ class Topics:
                 weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
                 texts=tuple(content["texts"]),
                 tokenizer_hash=content["tokenizer_hash"],
+                one_word=content.get("one_word", "case"),
                 left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
                 policy=content["policy"],
             )
@@ -867,6 +911,7 @@ def _assemble(
     weights: Float64[np.ndarray, "assignment"] | None = None,
     compounds: tuple[tuple[int, ...], ...] = (),
     tokenizer: Any = None,
+    forms: Forms = "case",
     twins: tuple[str, ...] | None = None,
 ) -> Topics:
     """Topics from (entry, topic) pairs; empty and identical topics are warned about."""
@@ -895,9 +940,9 @@ def _assemble(
     if twins:
         warnings.warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
     if tokenizer is None:
-        return assembled
+        return replace(assembled, one_word=forms)
     texts = tuple(readable(tokenizer, assembled._pieces(entry)) for entry in words.tolist())
-    return replace(assembled, texts=texts, tokenizer_hash=tokenizer_hash(tokenizer))
+    return replace(assembled, texts=texts, tokenizer_hash=tokenizer_hash(tokenizer), one_word=forms)
 
 
 def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
