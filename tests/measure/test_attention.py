@@ -375,7 +375,7 @@ def test_a_word_that_begins_at_a_sink_is_no_word_of_several_tokens_either():
         names=("one", "two"),
         vocabulary_size=VOCABULARY,
         words=torch.tensor([5, 10, VOCABULARY, VOCABULARY + 1]),
-        membership=torch.tensor([[True, False], [False, True], [True, False], [True, False]]),
+        assignments=torch.tensor([[0, 0], [1, 1], [2, 0], [3, 0]]),
         compounds=((40, 41), (40, 41, 42)),
     )
     # 40, 41, 42 at the beginning, and again behind it.

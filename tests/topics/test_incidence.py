@@ -67,6 +67,9 @@ def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics, 
     loop = torch.stack([sum(values[n] for n, other in enumerate(sets) if one & other) for one in sets])
     for _ in range(2):
         torch.testing.assert_close(topics.incidence.times_shared(values), loop)
+        torch.testing.assert_close(
+            topics.incidence.times_shared(values, rough=True), loop, atol=1e-5, rtol=1e-5
+        )
 
 
 def test_the_cases_take_both_ways_of_adding_up():

@@ -195,7 +195,7 @@ class WordMoments:
 
     left: Float64[Tensor, "word d_model"]
     right: Float64[Tensor, "word d_model"]
-    words: LabelledWords
+    words: EmbeddingWords
     pairs: Float64[Tensor, "3 d_model d_model"]
     left_gram: Float64[Tensor, "d_model d_model"]
     right_gram: Float64[Tensor, "d_model d_model"]
@@ -203,7 +203,7 @@ class WordMoments:
 
 
 def word_moments(
-    left: Float64[Tensor, "word d_model"], right: Float64[Tensor, "word d_model"], words: LabelledWords
+    left: Float64[Tensor, "word d_model"], right: Float64[Tensor, "word d_model"], words: EmbeddingWords
 ) -> WordMoments:
     """The moments of two lists of vectors for the same words."""
     topics = words.topics
@@ -246,7 +246,7 @@ def circuit_sums(
 
 def _all_heads(
     projections: "_Projections",
-    words: LabelledWords,
+    words: EmbeddingWords,
     factors: Sequence[tuple[Circuit, Tensor, Tensor]],
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,
@@ -315,7 +315,7 @@ def head_ends(
         own[:, head], of_forms[head] = (a * b).sum(1), (a[forms.first] * b[forms.second]).sum(1)
         for near, far in ((a, b), (b, a)):
             by_half = words.by_group(far, half[words.form]).flatten(1)
-            shared = words.topics.incidence.times_shared(by_half)
+            shared = words.topics.incidence.times_shared(by_half, rough=words.rough)
             for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
                 # Half of it, because a pair is met from both of its ends.

@@ -212,6 +212,11 @@ class EmbeddingWords(LabelledWords):
     norms: Float64[Tensor, " word"]
     left_out: Mapping[str, int]
 
+    @property
+    def rough(self) -> bool:
+        """Whether the table is so large that sums of its rows are partly of float32."""
+        return self.table.dtype != torch.float64
+
     def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
         """The embeddings of some of the words, on the CPU."""
         return self.vectors(places).double()
@@ -364,7 +369,7 @@ def group_sums(words: EmbeddingWords) -> GroupSums:
     return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes, of_forms)
 
 
-def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, PairSums]:
+def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
     """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
 
     Linear in the number of words where topics do not overlap. A topic's *same topic* pairs are the different words in
@@ -373,7 +378,7 @@ def pair_sums(of_groups: GroupSums, words: LabelledWords) -> tuple[PairSums, Pai
     """
     incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    within = torch.stack([(part * incidence.times_shared(part)).sum(1) for part in sums])
+    within = torch.stack([(part * incidence.times_shared(part, rough=words.rough)).sum(1) for part in sums])
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
     mates = incidence.times_shared(sizes[:, None]).squeeze(1)
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
@@ -408,7 +413,7 @@ def word_ends(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *,
     scores = torch.zeros(2, 2, 2, len(words), dtype=torch.float64)  # relation, score, half, word
     for score, number in product(range(2), range(2)):
         of_half = sums[score, number::2]
-        shared, total = incidence.times_shared(of_half), of_half.sum(0)
+        shared, total = incidence.times_shared(of_half, rough=words.rough), of_half.sum(0)
         for block in torch.split(torch.arange(len(words)), _BLOCK):
             rows = words.rows(block)
             scores[0, score, number, block] = (rows * shared[words.group[block]]).sum(1)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+import torch.nn.functional as F
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -100,11 +101,17 @@ class Incidence:
         columns = rows.indices + n_topics * np.repeat(batch, np.diff(rows.indptr))
         return csr_array((rows.data, columns, rows.indptr), shape=(len(batch), n_batches * n_topics))
 
-    def times_shared(self, values: Float64[Tensor, "group width"]) -> Float64[Tensor, "group width"]:
+    def times_shared(
+        self, values: Float64[Tensor, "group width"], *, rough: bool = False
+    ) -> Float64[Tensor, "group width"]:
         """For every group, the sum of the values of all groups that share a topic with it, itself included.
 
         Sums by topic, added up over the topics of a group, have those that share several topics with it several times;
         these are taken out again. Only where most groups share a topic is it cheaper to go over all pairs of groups.
+
+        Args:
+            values: A row for every group.
+            rough: Whether what is taken out is added up in float32: several times faster, with an error of 1e-8 of it.
         """
         if self.disjoint:
             return values
@@ -112,9 +119,17 @@ class Incidence:
             return torch.cat([block @ values for block in self._blocks_of_all()])
         total = _product(self.table, self.by_topic(values))
         used = values.any(dim=1)
-        some, values = not bool(used.all()), values[used]
-        for rows, excess in self._repeated if self._n_pairs <= _KEPT_PAIRS else self._blocks_repeated():
-            total[rows] -= _product(excess[:, used.numpy()] if some else excess, values)
+        kept = self._n_pairs <= _KEPT_PAIRS
+        # What is found anew for every part of the columns had better be asked for once.
+        for columns in torch.split(
+            torch.arange(values.shape[1]), _COLUMNS if kept and not rough else len(total.T)
+        ):
+            part = values[used][:, columns]
+            for rows, excess in self._repeated if kept else self._blocks_repeated():
+                of_used = excess if len(part) == len(values) else excess[:, used.numpy()]
+                total[rows, columns] -= (
+                    _rough_product(of_used, part.float()) if rough else _product(of_used, part)
+                )
         return total
 
     @cached_property
@@ -129,7 +144,7 @@ class Incidence:
     def _blocks_repeated(self) -> Iterator[tuple[slice, Any]]:
         """For blocks of groups: how many topics more than one each has in common with every group."""
         counts, by_topic = self.table.astype(np.int32), self._by_topic.astype(np.int32)
-        step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1) // 16)
+        step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1) // 2)
         for start in range(0, len(self), step):
             rows = slice(start, min(start + step, len(self)))
             excess = counts[rows] @ by_topic
@@ -149,3 +164,11 @@ def _product(table: "csr_array", values: Float64[Tensor, "column width"]) -> Flo
     """A sparse table times values, some columns at a time."""
     parts = [table @ part.contiguous().numpy() for part in torch.split(values, _COLUMNS, dim=1)]
     return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _rough_product(
+    table: "csr_array", values: Float32[Tensor, "column width"]
+) -> Float64[Tensor, "row width"]:
+    """A sparse table times values, in float32."""
+    columns, starts, weights = (torch.from_numpy(part) for part in (table.indices, table.indptr, table.data))
+    return F.embedding_bag(columns, values, starts[:-1], mode="sum", per_sample_weights=weights).double()
