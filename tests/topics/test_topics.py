@@ -1419,7 +1419,7 @@ def test_a_fraction_of_the_tokenizer_counts_ids_that_no_document_has():
 
 
 def test_a_fraction_of_something_else_is_refused(unchecked):
-    with pytest.raises(ValueError, match="of must be 'fit' or 'tokenizer', got 'corpus'"):
+    with pytest.raises(ValueError, match="of must be one of 'fit', 'tokenizer', got 'corpus'"):
         Topics.from_matrix(PHI, fraction=0.4, of="corpus")
 
 
@@ -1479,5 +1479,5 @@ def test_what_one_word_is_is_saved_and_topics_of_before_fold_case_only(tmp_path,
 def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):
     with pytest.raises(ValueError, match="forms='stem' needs words that can be read: pass the tokenizer"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
-    with pytest.raises(ValueError, match="forms must be 'case' or 'stem', got 'lemma'"):
+    with pytest.raises(ValueError, match="forms must be one of 'case', 'stem', got 'lemma'"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="lemma")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -127,8 +127,6 @@ class Topics:
             raise ValueError("weights must hold a number for every assignment")
         if len(self.texts) not in (0, n):
             raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
-        if self.one_word not in get_args(Forms):
-            raise ValueError(f"forms must be 'case' or 'stem', got {self.one_word!r}")
         if self.one_word == "stem" and not self.texts:
             raise ValueError("forms='stem' needs words that can be read: pass the tokenizer of the ids")
 
@@ -339,8 +337,6 @@ class Topics:
         """
         table = matrix(phi)
         n_topics, n_columns = table.shape
-        if of not in get_args(FractionOf):
-            raise ValueError(f"of must be 'fit' or 'tokenizer', got {of!r}")
         if not 0 <= min_probability < 1:
             raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
         names = [str(topic) for topic in range(n_topics)] if names is None else names
