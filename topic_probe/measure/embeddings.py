@@ -191,11 +191,8 @@ def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWord
     sizes = topics.incidence.by_topic(words.group.bincount(minlength=len(topics.incidence)).double()).long()
     # Forms of one word count once in a topic; most words have but one.
     several = forms.bincount()[forms] > 1
-    form, of_form = forms[several], words.group[several]
-    in_topics = topics.incidence.in_common(of_form, of_form)
-    topic = torch.from_numpy(in_topics.indices.astype(np.int64))
-    form = form.repeat_interleave(torch.from_numpy(np.diff(in_topics.indptr)))
-    once = torch.unique(torch.stack([form, topic]), dim=1)[1]
+    entry, topic = topics.incidence.topics_in_common(words.group[several], words.group[several])
+    once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
     sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
     index = {
         "topic": tuple(topics.label(topic) for topic in range(topics.n_topics)),

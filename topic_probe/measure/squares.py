@@ -47,19 +47,21 @@ def pair_squares(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"])
     of_one_word = own.index_add(0, forms.first, of_forms.T**2)
 
     within, sharing = torch.zeros(topics.n_topics, len(SCORES), dtype=torch.float64), torch.zeros_like(own)
-    entry, topic = topics.membership[words.places].nonzero(as_tuple=True)
+    entry, topic = topics.incidence.topics_in_common(words.group, words.group)
     for number, members in _by_topic(entry, topic, topics.n_topics):
         mates = squares_with_all(words, members)
         within[number] = mates.sum(0) - own[members].sum(0)
         sharing.index_add_(0, members, mates)
     for first, second, again in _sharing_several(entry, topic, words):
-        sharing.index_add_(0, first, -again[:, None] * _squares_of(words, first, second))
+        counted = again[:, None] * _squares_of(words, first, second)
+        sharing.index_add_(0, first, -counted)
+        differ = first != second
+        sharing.index_add_(0, second[differ], -counted[differ])
     # Forms of one word are no pair, neither within a topic nor, where they share none, of different topics.
     apart = everyone - sharing
     apart.index_add_(0, forms.first[~forms.shared], -(of_forms.T[~forms.shared] ** 2))
     of_topics = within.index_add(0, topic, apart[entry])
-    pair, topic = (topics.membership[words.places[side]] for side in (forms.first, forms.second))
-    pair, topic = (pair & topic).nonzero(as_tuple=True)
+    pair, topic = topics.incidence.topics_in_common(words.group[forms.first], words.group[forms.second])
     of_topics.index_add_(0, topic, -(of_forms.T[pair] ** 2))
     return PairSquares(words.by_form(everyone - of_one_word), of_topics.T.numpy())
 
@@ -126,7 +128,7 @@ def _by_topic(
 def _sharing_several(
     entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], words: EmbeddingWords
 ) -> Iterator[tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"], Float64[Tensor, " pair"]]]:
-    """The ordered pairs of words, each with itself among them, that share several topics, and how many beyond one."""
+    """The pairs of words, each with itself among them, that share several topics, and how many beyond one."""
     from scipy.sparse import csr_array
 
     several = entry.bincount(minlength=len(words))[entry] > 1
@@ -135,7 +137,7 @@ def _sharing_several(
     has = csr_array((np.ones(len(place)), (place.numpy(), topic[several].numpy())), shape=shape)
     for start in range(0, len(held), _BLOCK):
         common = (has[start : start + _BLOCK] @ has.T).tocoo()
-        again = common.data > 1
+        again = (common.data > 1) & (common.row + start <= common.col)
         first, second = (torch.from_numpy(part[again].astype(np.int64)) for part in (common.row, common.col))
         yield held[start + first], held[second], torch.from_numpy(common.data[again] - 1)
 

@@ -78,6 +78,14 @@ class Incidence:
         """True where both groups of a pair belong to a topic: [pair, topic]."""
         return self.table[first.numpy()].multiply(self.table[second.numpy()]).tocsr()
 
+    def topics_in_common(
+        self, first: Int64[Tensor, " pair"], second: Int64[Tensor, " pair"]
+    ) -> tuple[Int64[Tensor, " found"], Int64[Tensor, " found"]]:
+        """For every topic that both groups of a pair belong to, the number of the pair, and the topic."""
+        found = self.in_common(first, second)
+        pair = torch.arange(len(first)).repeat_interleave(torch.from_numpy(np.diff(found.indptr)))
+        return pair, torch.from_numpy(found.indices.astype(np.int64))
+
     def sharing(
         self, one: Int64[Tensor, "*batch one"], other: Int64[Tensor, "*batch other"]
     ) -> Bool[Tensor, "*batch one other"]:
