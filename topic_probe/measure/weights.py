@@ -195,7 +195,7 @@ class WordMoments:
 
     left: Float64[Tensor, "word d_model"]
     right: Float64[Tensor, "word d_model"]
-    words: EmbeddingWords
+    words: LabelledWords
     pairs: Float64[Tensor, "3 d_model d_model"]
     left_gram: Float64[Tensor, "d_model d_model"]
     right_gram: Float64[Tensor, "d_model d_model"]
@@ -203,7 +203,7 @@ class WordMoments:
 
 
 def word_moments(
-    left: Float64[Tensor, "word d_model"], right: Float64[Tensor, "word d_model"], words: EmbeddingWords
+    left: Float64[Tensor, "word d_model"], right: Float64[Tensor, "word d_model"], words: LabelledWords
 ) -> WordMoments:
     """The moments of two lists of vectors for the same words."""
     topics = words.topics
@@ -246,7 +246,7 @@ def circuit_sums(
 
 def _all_heads(
     projections: "_Projections",
-    words: EmbeddingWords,
+    words: LabelledWords,
     factors: Sequence[tuple[Circuit, Tensor, Tensor]],
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,

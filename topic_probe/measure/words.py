@@ -80,6 +80,11 @@ class LabelledWords:
         return torch.from_numpy(appears.argsort().argsort()[number])
 
     @property
+    def rough(self) -> bool:
+        """Whether sums over pairs may partly be of float32; they are not where nothing is known of a table."""
+        return False
+
+    @property
     def n_forms(self) -> int:
         """How many different words there are."""
         return int(self.form.max()) + 1 if len(self) else 0
@@ -214,7 +219,7 @@ class EmbeddingWords(LabelledWords):
 
     @property
     def rough(self) -> bool:
-        """Whether the table is so large that sums of its rows are partly of float32."""
+        """Whether the table is so large that sums over its pairs are partly of float32."""
         return self.table.dtype != torch.float64
 
     def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
