@@ -950,3 +950,25 @@ def test_an_ordinary_model_shares_batches_and_says_nothing():
         view = capture.view(tp.open_model(zoo.make(name)))
         assert (view.sharing, view.note) == (sites.EVERY_BATCH, "")
         assert "notes" not in view.facts.description
+
+
+def test_rows_are_read_beside_the_fused_kernel_though_embeddings_read_padding():
+    import transformers as hf
+
+    config = hf.MobileBertConfig(
+        vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37,
+        embedding_size=16, intra_bottleneck_size=32, true_hidden_size=32,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = hf.MobileBertModel(config)
+        for parameter in model.parameters():
+            parameter.add_(0.15 * torch.randn_like(parameter))
+    view = capture.view(tp.open_model(model.eval()))
+    assert not view.sharing.lengths
+    assert view.tap is not None
+    inputs = view.inputs(IDS[:1], MASK[:1])
+    hooks, rows = (list(read(view, way, inputs).values()) for way in ("hooks", "rows"))
+    for one, other in zip(hooks, rows, strict=True):
+        torch.testing.assert_close(one[0], other[0], rtol=0, atol=1e-5)
+        assert torch.equal(one[1], other[1])

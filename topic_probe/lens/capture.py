@@ -308,7 +308,7 @@ def _try_out(host: Adapter) -> Trial:
         shown, dark, note = _checked_patterns(host, places, inputs)
         alone = [_shown_patterns(host.model, places, inputs.document(number)) for number in (0, 1)]
         shared = sharing(dark, shown, alone, inputs)
-        tap = host.beside_sdpa() if shared.lengths else None
+        tap = host.beside_sdpa() if dark else None
         if tap is not None:
             # It is only used where its rows are those of the patterns that the host shows.
             beside: dict[Site, Tensor] = {}
@@ -374,7 +374,7 @@ def remember_probe(host: Any, known: Probe) -> None:
         heads, causal = (
             dict(zip(known.sites, of_sites, strict=True)) for of_sites in (known.n_heads, known.causal)
         )
-        tap = known if known.beside_sdpa and known.sharing.lengths else None
+        tap = known if known.beside_sdpa else None
         trial = Trial(
             sites=places,
             n_heads=tuple(int(heads[site]) for site in places),

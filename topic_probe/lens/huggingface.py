@@ -640,7 +640,13 @@ def _judged(
     heads = tuple(pattern.shape[1] for pattern in patterns)
     causal = tuple(not looks_ahead(pattern) for pattern in patterns)
     together, *single = (dict(zip(known.sites, parts, strict=True)) for parts in (patterns, *alone))
-    return replace(known, n_heads=heads, causal=causal, sharing=sharing(all(dark), together, single, inputs))
+    return replace(
+        known,
+        n_heads=heads,
+        causal=causal,
+        sharing=sharing(all(dark), together, single, inputs),
+        beside_sdpa=known.beside_sdpa and all(dark),
+    )
 
 
 def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -> str:
