@@ -24,8 +24,8 @@ toy.model toy.lean toy.agreement toy.landscape
 lens lens.sites lens.running lens.visibility lens.heads lens.huggingface lens.adapters lens.capture lens.check
 lens.opening
 measure measure.options measure.words measure.squares measure.matrix measure.accumulators measure.processes
-measure.shares measure.runs measure.engine measure.patterns measure.nulls measure.attention measure.embeddings
-measure.matching measure.matched measure.weights measure.text_attention
+measure.shares measure.runs measure.engine measure.patterns measure.nulls measure.twins measure.attention
+measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 train train.bert train.history train.tasks train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.figures
 show.page show.attention_page show.saved show.results_page

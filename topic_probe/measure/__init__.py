@@ -7,7 +7,7 @@ into `accumulators`, small objects with named sums; `runs` saves these, `process
 reads one text. Words by themselves (`words`, `squares`, `matrix`) need no documents: `embeddings`, `weights`. A module
 imports only from those before it:
 
-    options, words, squares, accumulators, processes, shares, runs, engine, patterns, matrix, nulls, matching,
+    options, words, squares, accumulators, processes, shares, runs, engine, patterns, matrix, nulls, twins, matching,
     attention, embeddings, weights, matched, text_attention
 
 What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to

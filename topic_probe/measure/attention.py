@@ -26,6 +26,7 @@ from topic_probe.measure.nulls import about_floor, nulls_of, what_needs_more, wi
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
+from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import can_be_read_again
@@ -57,6 +58,8 @@ class AttentionReport(Report, kind="attention"):
             causal stack, the first position, to which models attend whatever stands there.
         sink_mass: by head, the share of attention that goes to these.
         provenance: model, topics, options and everything left out.
+        twins: "overall" and "heads" of untrained twins, a cell for each seed (and head); None where none were asked
+            for.
     """
 
     figure: ClassVar[str] = "heads:head_map"
@@ -69,6 +72,7 @@ class AttentionReport(Report, kind="attention"):
     without_sinks: Contrast
     sink_mass: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
+    twins: Mapping[str, Contrast] | None = None
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
@@ -84,7 +88,12 @@ class AttentionReport(Report, kind="attention"):
             ratio += f" [{self.overall.interval[0]:.4g}, {self.overall.interval[1]:.4g}]"
         if np.isfinite(self.overall.effect_size):
             ratio += f", effect size {self.overall.effect_size:.4g}"
-        notes = [ratio, *super()._notes(), *about_floor(self.heads, self.provenance)]
+        notes = [
+            ratio,
+            *super()._notes(),
+            *about_floor(self.heads, self.provenance),
+            *about_twins(self.twins, "overall"),
+        ]
         if n := self.provenance.get("without_words"):
             notes.append(
                 f"every token of {n} documents was taken as a word, because they came without their text"
@@ -106,6 +115,7 @@ def measure_attention(
     level: Level = "token",
     include_self: bool = True,
     accumulators: Sequence[Accumulator] = (),
+    twins: int = 0,
     reading: Reading,
     patterns: Patterns,
     intervals: Intervals,
@@ -128,6 +138,8 @@ def measure_attention(
         include_self: whether the pair of a position with itself is a same-word pair, as in the paper.
         accumulators: what else is to be added up in the same pass, see `topic_probe.measure.accumulators`; when the
             report is there, so are their sums.
+        twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
+            documents: what the number is where nothing was learned, and how much that varies.
 
     Raises:
         ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
@@ -148,13 +160,15 @@ def measure_attention(
 
     for accumulator in accumulators:
         check_accumulator(accumulator)
+    check_twins(twins, documents)
     if permutations.n_permutations == "enough" and not can_be_read_again(documents):
         raise ValueError(
             "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
             "or what Corpus.documents gives"
         )
     with joined(run.distributed, run.patience) as processes:
-        view = capture.view(open_model(model), topics)
+        model = open_model(model)
+        view = capture.view(model, topics)
         reading = reading.of(view.facts)
         reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
         limit = source_limit(reader.n_cells)
@@ -217,7 +231,19 @@ def measure_attention(
             "compare; were topics and documents made with the same tokenizer?",
             stacklevel=3,
         )
-    return AttentionReport(**contrasts, provenance=record)
+    report = AttentionReport(**contrasts, provenance=record)
+    if not twins or progress.stopped is not None:
+        return report
+
+    def of_twin(twin: Any, kept: Run) -> AttentionReport:
+        groups = vars(reading) | vars(patterns) | vars(kept)
+        options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
+        return measure_attention(twin, topics, documents, **options, **groups)
+
+    reports = measure_twins(twins, model, intervals.seed, run, of_twin)
+    names = ("overall", "heads")
+    measured = {name: by_seed([(seed, getattr(twin, name)) for seed, twin in reports]) for name in names}
+    return replace(report, twins=measured)
 
 
 def _contrasts(

@@ -1,6 +1,6 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.patterns import padded_positions, units_of
 from topic_probe.measure.processes import Processes, joined
 from topic_probe.measure.squares import PairSquares, pair_squares
+from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import (
     SCORES,
     EmbeddingWords,
@@ -53,6 +54,8 @@ class EmbeddingReport(Report, kind="embeddings"):
         provenance: model, topics, options, versions, and what was left out and why.
         matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
             between topics. None for thousands of topics, and in reports saved before there were any.
+        twins: "cosine" and "dot" of untrained twins, a cell for each seed, and with documents "layers cosine" and
+            "layers dot", a cell for each seed and layer; None where none were asked for.
     """
 
     figure: ClassVar[str] = "blocks:block_map"
@@ -62,6 +65,7 @@ class EmbeddingReport(Report, kind="embeddings"):
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
     matrices: MatrixReport | None = None
+    twins: Mapping[str, Contrast] | None = None
 
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
@@ -80,6 +84,9 @@ class EmbeddingReport(Report, kind="embeddings"):
         table: pd.DataFrame = pd.concat(parts, keys=SCORES, names=["score"])
         return table.reset_index(level="score").reset_index(drop=True)
 
+    def _notes(self) -> list[str]:
+        return [*super()._notes(), *about_twins(self.twins, "cosine")]
+
 
 @shares(reading=Reading, intervals=Intervals, run=Run)
 def measure_embeddings(
@@ -93,6 +100,7 @@ def measure_embeddings(
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
     effect_size: bool = True,
+    twins: int = 0,
     reading: Reading,
     intervals: Intervals,
     run: Run,
@@ -123,6 +131,8 @@ def measure_embeddings(
         statistic: what intervals are about.
         effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
             much as reading the table a few times, standard deviations as much as multiplying it with itself.
+        twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
+            documents: what the numbers are where nothing was learned, and how much that varies.
 
     Raises:
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
@@ -140,6 +150,7 @@ def measure_embeddings(
     """
     from topic_probe.lens.opening import open_model
 
+    check_twins(twins, documents)
     with joined(run.distributed and documents is not None, run.patience) as processes:
         model = open_model(model)
         known = capture.facts(model, topics)
@@ -183,7 +194,27 @@ def measure_embeddings(
             record["options"] |= {"include_self": include_self, "special_ids": specials}
         cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)
         per_topic = _per_topic(by_topic, squares, words)
-        return EmbeddingReport(cosine, dot, per_topic, layers, record, embedding_matrices(words, sums))
+        report = EmbeddingReport(cosine, dot, per_topic, layers, record, embedding_matrices(words, sums))
+    if not twins:
+        return report
+
+    def of_twin(twin: Any, kept: Run) -> EmbeddingReport:
+        return measure_embeddings(
+            twin, topics, documents, center=center, remove_components=remove_components, exclude=excluded,
+            include_self=include_self, statistic=statistic, effect_size=effect_size, n_resamples=0,
+            **vars(reading), **vars(kept),
+        )  # fmt: skip
+
+    return replace(report, twins=_of_twins(measure_twins(twins, model, intervals.seed, run, of_twin)))
+
+
+def _of_twins(reports: Sequence[tuple[int, EmbeddingReport]]) -> dict[str, Contrast]:
+    """The contrasts of twins under their seeds."""
+    found = {score: by_seed([(seed, getattr(twin, score)) for seed, twin in reports]) for score in SCORES}
+    for score in SCORES:
+        layers = [(seed, twin.layers[score]) for seed, twin in reports if twin.layers is not None]
+        found |= {f"layers {score}": by_seed(layers)} if layers else {}
+    return found
 
 
 def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:

@@ -1,0 +1,76 @@
+"""Untrained twins: what the same measurement gives where nothing was learned, and how much that varies."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from topic_probe.contrast import Contrast
+from topic_probe.measure.options import Run
+from topic_probe.report import Report
+from topic_probe.text.documents import can_be_read_again
+
+_R = TypeVar("_R", bound=Report)
+
+
+def check_twins(twins: int, documents: Any) -> None:
+    """ValueError for a number of twins that there cannot be, or documents that they could not read."""
+    if twins < 0:
+        raise ValueError(f"twins is how many untrained twins to measure, and at least 0, got {twins}")
+    if twins and documents is not None and not can_be_read_again(documents):
+        raise ValueError(
+            "every twin reads the documents again, and these can be read only once: pass a list, or what "
+            "Corpus.documents gives"
+        )
+
+
+def measure_twins(
+    n: int, model: Any, seed: int, run: Run, measure: Callable[[Any, Run], _R]
+) -> list[tuple[int, _R]]:
+    """The reports of untrained twins under the seeds of their weights.
+
+    Args:
+        n: how many.
+        model: the hooked model that they are twins of.
+        seed: seed of the first; those of the others follow.
+        run: how the runs are kept; every twin has a checkpoint of its own.
+        measure: what to measure of a twin.
+    """
+    from topic_probe.lens.opening import random_init
+
+    reports = []
+    for number in range(seed, seed + n):
+        place = None if run.checkpoint is None else Path(run.checkpoint) / f"twin {number}"
+        reports.append((number, measure(random_init(model, seed=number), replace(run, checkpoint=place))))
+    return reports
+
+
+def by_seed(contrasts: Sequence[tuple[int, Contrast]]) -> Contrast:
+    """The cells of contrasts one behind the other, under the seed of each."""
+    parts = [contrast for _, contrast in contrasts]
+    joined: dict[str, Any] = {}
+    for field in fields(Contrast):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], np.ndarray):
+            cells = [value if part.shape else value[None] for part, value in zip(parts, values, strict=True)]
+            joined[field.name] = np.concatenate(cells)
+        else:
+            joined[field.name] = values[0]
+    seeds = tuple(seed for seed, part in contrasts for _ in range(len(part) if part.shape else 1))
+    names = parts[0].index or {}
+    index = {name: tuple(cell for part in parts for cell in (part.index or {})[name]) for name in names}
+    return Contrast(**joined | {"index": {"seed": seeds, **index}})
+
+
+def about_twins(twins: Mapping[str, Contrast] | None, name: str) -> list[str]:
+    """What twins have where the model has a number."""
+    if twins is None:
+        return []
+    values = getattr(twins[name], twins[name].statistic)
+    n, spread = len(values), "" if len(values) < 2 else f" ± {values.std(ddof=1):.2g}"
+    return [
+        f"{n} untrained twin{'s' * (n > 1)}: {twins[name].statistic} {values.mean():.4g}{spread} "
+        f"({values.min():.4g} to {values.max():.4g})"
+    ]
