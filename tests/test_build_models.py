@@ -73,6 +73,11 @@ def test_the_page_counts_its_lines():
     assert counts[0] == sum(counts[1:]) == len(LINES) >= 200
 
 
+def test_no_architecture_is_measured_wrongly():
+    summary = re.search(r"\*\*\d+ architectures: (.*?)\.\*\*", PAGE)[1]
+    assert {part.split()[1] for part in summary.split(", ")} == {"equal", "refused"}
+
+
 def test_a_number_that_is_not_the_architectures_own_is_called_wrong(monkeypatch):
     own = zoo.own_patterns
 
