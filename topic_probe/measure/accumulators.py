@@ -135,10 +135,11 @@ class Scores:
     @cached_property
     def squares(self) -> Float64[Tensor, "cell bin"]:
         """Sums of squared scores between different words, of the same and of different topics, by distance."""
-        query, key = (self.relations > SAME_WORD).nonzero(as_tuple=True)
-        bins = distance_bins((self.query.first[query] - self.key.first[key]).abs())
-        in_bin = torch.nn.functional.one_hot(bins, len(DISTANCE_BINS) + 1).double()
-        return self.values[:, query, key].double().square_() @ in_bin
+        compared = (self.relations > SAME_WORD).flatten().nonzero().squeeze(1)
+        distance = (self.query.first[:, None] - self.key.first).abs().flatten()[compared]
+        squares = self.values.flatten(1).index_select(1, compared).double().square_()
+        sums = squares.new_zeros(len(squares), len(DISTANCE_BINS) + 1)
+        return sums.index_add_(1, distance_bins(distance), squares)
 
     @cached_property
     def pairs(self) -> "Pairs":
