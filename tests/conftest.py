@@ -1,6 +1,7 @@
 """No test may reach for a hub: whatever a test needs is made in it or shipped by a package."""
 
 import os
+from contextlib import contextmanager
 
 import hypothesis
 import jaxtyping
@@ -16,9 +17,22 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
-@pytest.fixture
-def unchecked():
-    """Calls as users make them: the checks of types that tests run with would be first to refuse a wrong choice."""
+@contextmanager
+def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def unchecked():
+    """Calls as users make them: the checks of types that tests run with would be first to refuse a wrong choice."""
+    with without_type_checks():
+        yield
+
+
+@pytest.fixture(scope="module")
+def unchecked_module():
+    """The same for all tests of a file, as those with generated input need it."""
+    with without_type_checks():
+        yield

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 import topic_probe as tp
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+
 # All that people pass for a number or a flag: of Python, numpy and torch, as text, in lists, nothing at all.
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 40), st.sampled_from([2**31, 2**63, 2**80, -(2**80)]), st.floats(),
@@ -72,7 +74,8 @@ def test_a_config_holds_what_it_was_given_or_names_it(case, value):
         assert value is None or isinstance(value, list | set | dict | str | np.ndarray | torch.Tensor)
         return
     assert same(held, value if number is None else number), (held, value)
-    assert type(held) in (bool, int, float)
+    default = getattr(config(**rest), name)
+    assert type(held) in ((type(default),) if isinstance(default, int) else (bool, int, float))
 
 
 FUNCTIONS = {

@@ -241,7 +241,10 @@ def tokenizations(draw):
     text = draw(texts)
     places = st.integers(0, len(text))
     if draw(st.booleans()):
-        cuts = sorted({0, len(text), *draw(st.lists(places, max_size=12))})
+        ends = [place for start, stop, *_ in read_words(text) for place in (start, stop)]
+        cuts = sorted(
+            {0, len(text), *ends, *draw(st.lists(places, max_size=9))} - draw(st.sets(places, max_size=3))
+        )
         spans = list(pairwise(cuts))
         dropped = draw(st.sets(st.integers(0, max(0, len(spans) - 1)), max_size=2))
         spans = [span for number, span in enumerate(spans) if number not in dropped]

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Document
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 SIZE, PAD = 50, 0
 ids = st.integers(1, SIZE - 1)
@@ -164,6 +166,8 @@ def ids_by_hand(row):
 
 
 @given(st.one_of(st.lists(rows, max_size=4), rows))
+@example([[5, True]])
+@example([bytearray(b"ab")])
 def test_what_is_taken_is_read_as_it_stands_and_the_rest_is_refused_by_a_sentence(documents):
     several = isinstance(documents, list) or (
         isinstance(documents, np.ndarray | tuple | set) and not len(documents)

@@ -1,6 +1,7 @@
 """Topics of any input are those that plain dictionaries and sorting give, or the input is refused by name."""
 
 import math
+import string
 import warnings
 
 import numpy as np
@@ -8,9 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics import Topics
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 SIZE = 12
 ids = st.integers(0, SIZE - 1)
@@ -150,27 +154,37 @@ def test_the_likeliest_tokens_of_any_matrix_are_those_that_sorting_gives(matrix,
 
 # --- words --------------------------------------------------------------------------------------------
 
-KNOWN = ["army", "battle", "band", "song", "the"]
-TOKENIZER = word_tokenizer([" ".join(KNOWN)])
-listed = st.lists(
-    st.one_of(st.sampled_from([*KNOWN, "Army", " song", "siege", "[CLS]", ""]), st.text(max_size=4)),
-    max_size=5,
-)
+KNOWN = ["army", "Army", "ARMY", "battle", "Band", "SONG", "new york", "a"]
+IDS = {token: index for index, token in enumerate(["[UNK]", "[CLS]", *KNOWN])}
+backend = Tokenizer(models.WordLevel(IDS, unk_token="[UNK]"))
+backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]")
+
+written = st.sampled_from([*KNOWN, "army ", " song", "bAND", "siege", "[CLS]", "[cls]", "", "A", "aRMY"])
+listed = st.lists(st.one_of(written, st.text(max_size=4)), max_size=5)
 
 
-@given(listed, listed)
-def test_listed_words_are_those_that_the_tokenizer_has_one_id_for(first, second):
-    ids = TOKENIZER.get_vocab()
+def ids_of_word(word, case):
+    """The ids of a word as it is written, and on demand in lower case, Capitalised and in UPPER CASE."""
+    word = word.strip()
+    variants = (
+        {word, word.lower(), word.capitalize(), string.capwords(word), word.upper()} if case else {word}
+    )
+    return {IDS[variant] for variant in variants if variant in KNOWN and " " not in variant}
+
+
+@given(listed, listed, st.booleans())
+def test_listed_words_are_those_that_the_tokenizer_has_one_id_for(first, second, case):
+    lists = {"first": first, "second": second}
     read = {
-        name: sorted({ids[word.strip().lower()] for word in words if word.strip().lower() in KNOWN})
-        for name, words in (("first", first), ("second", second))
+        name: sorted({index for word in words for index in ids_of_word(word, case)})
+        for name, words in lists.items()
     }
     if not any(read.values()):
         with pytest.raises(ValueError, match="no word is left in any topic"):
-            quietly(lambda: Topics.from_word_lists({"first": first, "second": second}, TOKENIZER))
+            quietly(lambda: Topics.from_word_lists(lists, TOKENIZER, case_variants=case))
         return
-    topics = quietly(lambda: Topics.from_word_lists({"first": first, "second": second}, TOKENIZER))
-    assert members(topics) == read
+    assert members(quietly(lambda: Topics.from_word_lists(lists, TOKENIZER, case_variants=case))) == read
 
 
 @given(
