@@ -280,6 +280,15 @@ def test_intervals_over_articles_hold_the_truth_as_often_as_they_say(n_sources, 
     assert COVERS[0] <= coverage <= COVERS[1]
 
 
+@pytest.mark.parametrize("tied", [0.0, 0.5])
+def test_the_truth_of_planted_articles_is_that_of_very_many_of_them(tied):
+    articles = planted_articles.draw(np.random.default_rng(1), 40_000, n_samples=1, tied=tied)
+    sums, counts = (part.sum((0, 1)) for part in articles.by_source)
+    found = sums[1] / counts[1] / (sums[2] / counts[2])
+    assert found == pytest.approx(articles.truth["ratio"], rel=0.01)
+    assert articles.truth["ratio"] == pytest.approx(1.3) if tied == 0 else articles.truth["ratio"] > 1.4
+
+
 def test_pieces_taken_as_independent_hold_it_less_often():
     articles = planted_articles.draw(np.random.default_rng(0), 15, n_samples=2000)
     assert (

@@ -26,21 +26,36 @@ class Articles:
     truth: dict[str, float]
 
 
-def draw(generator, n_articles, *, n_samples):
-    """Samples of so many articles each."""
+def n_pieces_of(standardised):
+    """How many pieces an article has whose logarithmic length lies so many standard deviations above the middle."""
+    return np.clip(np.round(PIECES * np.exp(LENGTH * standardised)), 1, MOST_PIECES)
+
+
+def ratio_of_all(tied):
+    """The ratio of infinitely many articles: the mean effect, every article weighing as its pieces."""
+    length = np.linspace(-8, 8, 100_001)
+    weight = n_pieces_of(length) * np.exp(-(length**2) / 2)
+    mean_effect = np.exp(SAME * tied * length - (SAME * tied) ** 2 / 2)
+    return RATIO * float(weight @ mean_effect / weight.sum())
+
+
+def draw(generator, n_articles, *, n_samples, tied=0.0):
+    """Samples of so many articles each; ``tied`` is the correlation of an article's length with its effect."""
     shape = (n_articles, n_samples)
-    n_pieces = np.clip(np.round(PIECES * np.exp(generator.normal(0, LENGTH, shape))), 1, MOST_PIECES)
+    length = generator.normal(0, 1, shape)
+    n_pieces = n_pieces_of(length)
     there = np.arange(MOST_PIECES)[:, None, None] < n_pieces
     sums, counts = np.zeros((2, MOST_PIECES, *shape, 3))
-    for relation, spread, mean in ((1, SAME, RATIO), (2, DIFFERENT, 1.0)):
-        effect = mean * np.exp(generator.normal(0, spread, shape) - spread**2 / 2)
+    for relation, spread, mean, with_length in ((1, SAME, RATIO, tied), (2, DIFFERENT, 1.0, 0.0)):
+        own = generator.normal(0, np.sqrt(1 - with_length**2), shape)
+        effect = mean * np.exp(spread * (with_length * length + own) - spread**2 / 2)
         counts[..., relation] = there * generator.poisson(relation * PAIRS, there.shape)
         # Attention of single pairs is exponential, so sums of them have a gamma distribution.
         sums[..., relation] = effect * generator.gamma(counts[..., relation])
     return Articles(
         by_source=(sums.sum(0), counts.sum(0)),
         by_piece=(sums.reshape(-1, n_samples, 3), counts.reshape(-1, n_samples, 3)),
-        truth={"ratio": RATIO, "difference": RATIO - 1},
+        truth={"ratio": ratio_of_all(tied), "difference": ratio_of_all(tied) - 1},
     )
 
 
