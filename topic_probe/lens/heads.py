@@ -146,8 +146,8 @@ def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise ValueError(
             f"the weights of {type(layer).__module__}.{type(layer).__name__} are quantised, so matrices of heads "
-            "cannot be read off them: measure the weights of the model before it is quantised. Attention can be measured of "
-            "the quantised one"
+            "cannot be read off them: measure the weights of the model before it is quantised. Attention can "
+            "be measured of the quantised one"
         )
     # GPT-2 keeps its matrices the other way round.
     return weight.detach().T if type(layer).__name__ == "Conv1D" else weight.detach()

@@ -14,7 +14,6 @@ before any of it is used. Every later pass is held to the calls that were seen t
 import inspect
 import re
 import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -42,6 +41,7 @@ from topic_probe.lens.sites import (
     some_tokens,
 )
 from topic_probe.lens.visibility import visible_keys
+from topic_probe.notices import warn
 
 EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
@@ -587,7 +587,7 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bo
             return _probe_of_returned(model, base, inputs, returned, as_it_is, returning)
         except ValueError:
             check_outputs(base, as_it_is, answer, inputs)
-            warnings.warn(
+            warn(
                 f"{type(base).__name__} has attention that is not one pattern over all pairs of positions (blocks, "
                 "recurrence); only its other attention is read",
                 stacklevel=2,

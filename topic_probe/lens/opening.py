@@ -124,8 +124,8 @@ def _check_has_numbers(model: nn.Module) -> None:
     if n := sum(weight.is_meta for weight in weights):
         raise ValueError(
             f"{n} of {len(weights)} weights of {type(model).__name__} are on the meta device, where tensors have a "
-            "shape and no numbers: fill them first (from_pretrained, load_state_dict(assign=True)), and load a model that "
-            "was offloaded to disk without offloading"
+            "shape and no numbers: fill them first (from_pretrained, load_state_dict(assign=True)), and load a model "
+            "that was offloaded to disk without offloading"
         )
 
 

@@ -134,8 +134,8 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
         raise ValueError(
             f"what {site.hook_name} of {whose} shows is not an attention pattern: needed probabilities of shape "
             f"[{needed[0]}, head, {needed[1]}, {needed[2]}], got {tuple(pattern.shape)} with values from "
-            f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}{_SCORES if right_shape else ''}. Where this is a "
-            "bridge, pass the Hugging Face model itself to topic_probe.open_model, which reads it without the adapter"
+            f"{float(pattern.min()):.3g} to {float(pattern.max()):.3g}{_SCORES if right_shape else ''}. Where this is "
+            "a bridge, pass the Hugging Face model itself to topic_probe.open_model, which reads it without the adapter"
         )
     to_padding = queries[:, None, :, None] & ~keys[:, None, None, :]
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())

@@ -1,6 +1,5 @@
 """Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from topic_probe.measure.options import Intervals, Patterns, Permutations, Readi
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
+from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import can_be_read_again
@@ -226,7 +226,7 @@ def measure_attention(
         "processes": processes.size,
     }
     if not sinks.sums["n_rows"].any():
-        warnings.warn(
+        warn(
             f"none of the {progress.counts.documents} documents holds a word of any topic, so there is nothing to "
             "compare; were topics and documents made with the same tokenizer?",
             stacklevel=3,

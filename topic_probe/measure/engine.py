@@ -19,6 +19,7 @@ from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.processes import Processes
 from topic_probe.measure.runs import Checkpoint, model_facts
 from topic_probe.measure.shares import check_same_documents, share_of
+from topic_probe.notices import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Document, of_sources, read_documents
@@ -173,8 +174,6 @@ class Engine:
         shown: bool,
     ) -> None:
         """Adds the documents until they end or somebody interrupts."""
-        from tqdm.auto import tqdm
-
         progress, counts, known = self.progress, self.progress.counts, self.reader.view.facts
         n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
         batches = token_batches(
@@ -191,7 +190,7 @@ class Engine:
         )
         if reading.groups == "document":
             batches = (replace(batch, sources=batch.keys) for batch in batches)
-        with tqdm(unit=" documents", disable=not shown) as bar:
+        with progress_bar(unit=" documents", shown=shown) as bar:
             try:
                 for batch in batches:
                     processes.check()

@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 import shutil
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from topic_probe.contrast import SourceSums
 from topic_probe.measure.accumulators import Progress, Sum
 from topic_probe.measure.options import Run
 from topic_probe.measure.processes import Processes
+from topic_probe.notices import warn
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts
@@ -155,7 +155,7 @@ class Checkpoint:
         try:
             self._save(sums, progress)
         except OSError as error:
-            warnings.warn(f"going on, though the checkpoint {self.path} was not saved: {error}", stacklevel=2)
+            warn(f"going on, though the checkpoint {self.path} was not saved: {error}", stacklevel=2)
 
     def _save(self, sums: Mapping[str, Sum], progress: Progress) -> None:
         arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}

@@ -8,7 +8,6 @@ where its last shard ends. A shard holds safetensors and JSON, never a pickle.
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from topic_probe.notices import warn
 from topic_probe.storage import load, save
 from topic_probe.text.documents import Counts, Document
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -68,9 +68,7 @@ class TokenStore:
             try:
                 documents, progress = _read(folder, self.key)
             except (ValueError, OSError, KeyError, TypeError) as error:
-                warnings.warn(
-                    f"a cached shard is made again, because it cannot be used: {error}", stacklevel=2
-                )
+                warn(f"a cached shard is made again, because it cannot be used: {error}", stacklevel=2)
                 self._damaged = folder
                 return
             self._n_shards += 1
@@ -96,7 +94,7 @@ class TokenStore:
                 }
                 save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
         except OSError as error:
-            warnings.warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
+            warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
             self._writable = False
         self._n_shards += 1
         self._n_waiting = 0

@@ -17,6 +17,7 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe import storage
+from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
 from topic_probe.text.bags import Bags
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
@@ -330,14 +331,12 @@ def _bags(
     progress: bool,
 ) -> Iterator[Int64[np.ndarray, "_"]]:
     """For every document the places in ``ids`` of the words that it has, ascending."""
-    from tqdm.auto import tqdm
-
     if max_length is not None:
         check_whole("max_length", max_length)
     place = np.full(int(ids[-1]) + 2, -1)
     place[ids] = np.arange(len(ids))
     pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)
-    for document in tqdm(pieces, unit=" documents", disable=not progress):
+    for document in progress_bar(pieces, unit=" documents", shown=progress):
         # Ids above all words share the last entry, which is no word.
         known = place[np.minimum(document.ids.numpy(), len(place) - 1)]
         if document.whole is not None:

@@ -3,12 +3,12 @@
 import copy
 import math
 import os
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
+from topic_probe.notices import progress_bar, warn
 from topic_probe.options import checked
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
 from topic_probe.text.documents import Counts, Document, Long, Seen
@@ -407,10 +407,8 @@ class DocumentStream:
 
     def __iter__(self) -> Iterator[Document]:
         """The documents. ValueError if the whole corpus gives none."""
-        from tqdm.auto import tqdm
-
         store, progress, seen = self._store(), Progress(), Seen()
-        with tqdm(total=self.corpus._n_entries(), unit=" texts", disable=not self._progress) as bar:
+        with progress_bar(total=self.corpus._n_entries(), unit=" texts", shown=self._progress) as bar:
             for documents, progress in () if store is None else store.shards():
                 bar.update(progress.counts.texts - bar.n)
                 yield from documents
@@ -459,7 +457,7 @@ class DocumentStream:
         if self._cache is None:
             return None
         if (facts := self._facts()) is None:
-            warnings.warn(
+            warn(
                 "going on without a cache, because it cannot be known whether a stream gives the same texts next time: "
                 "pass the name of the data set and revision= as a whole commit hash",
                 stacklevel=3,

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from topic_probe.notices import warn
 from topic_probe.options import check_whole
 from topic_probe.text.sources import Excluded, Source, field_of, hash_of_texts, is_transient
 
@@ -135,7 +135,7 @@ class HubData(Source):
                 yield record
                 if (chosen := next(ahead, None)) is None:
                     return
-        warnings.warn(
+        warn(
             f"file {file} of the data set ended before its share of {wanted} records was found; a spread lower than "
             f"{self.spread} finds more",
             stacklevel=2,

@@ -2,7 +2,6 @@
 
 import html
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from topic_probe.notices import progress_bar, warn
 from topic_probe.options import check_number, check_whole, shares
 from topic_probe.report import Report
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
@@ -383,10 +383,8 @@ def _fit(
     bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool
 ) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
     """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
-    from tqdm.auto import tqdm
-
     stopped = None
-    with tqdm(total=settings["passes"] * bags.n, unit=" documents", disable=not progress) as bar:
+    with progress_bar(total=settings["passes"] * bags.n, unit=" documents", shown=progress) as bar:
         model = _untrained(len(columns), settings)
         passes = _Passes(bags, columns, settings["seed"], bar)
         if settings["start"] == "documents":
@@ -469,14 +467,14 @@ def _plain(value: Any) -> Any:
 
 def _warn_of_bad_topics(fit: TopicFit) -> None:
     if fit.empty_topics:
-        warnings.warn(
+        warn(
             f"{len(fit.empty_topics)} of {fit.n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
             "fewer topics, or more documents",
             stacklevel=3,
         )
     if fit.identical_topics:
         pairs = ", ".join(f"{one} = {other}" for one, other in fit.identical_topics[:5])
-        warnings.warn(f"topics with the same top words: {pairs}", stacklevel=3)
+        warn(f"topics with the same top words: {pairs}", stacklevel=3)
 
 
 # --- how coherent topics are --------------------------------------------------------------------------

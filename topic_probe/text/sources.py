@@ -15,7 +15,6 @@ import json
 import os
 import re
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from topic_probe.notices import warn
 
 EMPTY = "empty texts"
 MISSING = "missing texts (None)"
@@ -120,7 +121,7 @@ def read_on(source: Source, part: int, start: int, retry: Retry) -> Iterator[str
                     f"the stream broke {breaks} times in a row in part {part} after {place} texts: {error!r}"
                 ) from error
             wait = min(retry.longest, retry.wait * 2 ** (breaks - 1))
-            warnings.warn(
+            warn(
                 f"the stream broke in part {part} after {place} texts ({error!r}); read on in {wait:g} s",
                 stacklevel=2,
             )

@@ -5,7 +5,6 @@ import html
 import json
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe import storage
+from topic_probe.notices import warn
 from topic_probe.options import check_value, check_whole, checked, settle_fields
 from topic_probe.topics.incidence import Incidence
 from topic_probe.topics.lists import (
@@ -934,7 +934,7 @@ def _assemble(
     )
     _warn_of_empty(assembled, assembled.sizes == 0)
     if twins:
-        warnings.warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
+        warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
     if tokenizer is None:
         return replace(assembled, one_word=forms)
     texts = tuple(readable(tokenizer, assembled._pieces(entry)) for entry in words.tolist())
@@ -944,7 +944,7 @@ def _assemble(
 def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
     names = [topics.names[topic] for topic in empty.nonzero()[:, 0].tolist()]
     if names:
-        warnings.warn(
+        warn(
             f"topics without a word, which measure as NaN: {_abridged(names)}; `left_out` may say why",
             stacklevel=5,
         )

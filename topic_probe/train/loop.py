@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import threading
-import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
+from topic_probe.notices import progress_bar, warn
 from topic_probe.options import checked
 from topic_probe.storage import draft
 from topic_probe.train.history import History, Series, TrainConfig, under
@@ -122,15 +122,13 @@ def _train(
     progress: bool,
 ) -> History:
     """The loop."""
-    from tqdm.auto import tqdm
-
     path = None if checkpoint is None else Path(checkpoint)
     if checkpoint_every < 1:
         raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
     run = _Run(task, config)
     if path is not None and path.exists():
         run.load(path)
-    bar = tqdm(total=config.steps, initial=run.first, unit="step", disable=not progress)
+    bar = progress_bar(total=config.steps, initial=run.first, unit="step", shown=progress)
     with _interrupts() as interrupt, bar:
         try:
             while True:
@@ -273,7 +271,7 @@ class _Run:
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
         except OSError as error:
-            warnings.warn(
+            warn(
                 f"no checkpoint was written at step {self.step} ({error}); training goes on, and an earlier "
                 f"{path} is as it was",
                 stacklevel=3,
