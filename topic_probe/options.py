@@ -4,6 +4,9 @@ A group is a frozen dataclass of at most six options, ``name: Annotated[type, "w
 that takes a group is decorated with `shares` and called with the options themselves: `inspect.signature` and ``help()``
 show every one with its default, an unknown one is a TypeError that suggests the right name, and a wrong value is
 refused before anything is computed. The command line reads the same source.
+
+Outside of groups `checked` holds the arguments of a function to their annotations, and `settle_fields` those of a
+dataclass: annotations say what is taken, and here is who looks at them.
 """
 
 import dataclasses
