@@ -569,9 +569,9 @@ def test_as_many_permutations_are_enough_as_there_is_room_for_and_the_table_says
     monkeypatch.setattr(nulls, "MOST_PERMUTATIONS", 210)
     p_value = np.array([2 / 201, *np.linspace(0.1, 1, 269)])
     heads = tp.Contrast(*np.ones((6, 270)), p_value=p_value, q_value=benjamini_hochberg(p_value))
-    chosen, n_more = nulls.what_needs_more(heads, Permutations(n_permutations="enough"), topics)
-    assert (chosen.tolist(), n_more) == ([0], 10)
-    assert nulls.what_needs_more(heads, Permutations(), topics)[1] == 0
+    further = nulls.further_null(heads, Permutations(n_permutations="enough"), topics, 0, 270)
+    assert (further.chosen.tolist(), further.n_permutations) == ([0], 10)
+    assert nulls.further_null(heads, Permutations(), topics, 0, 270) is None
     options = {"n_permutations": 200, "alternative": "two-sided"}
     [said] = nulls.about_floor(heads, {"options": options})
     assert "54 of 270 heads must share it" in said

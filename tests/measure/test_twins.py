@@ -5,7 +5,6 @@ import pytest
 import zoo
 
 import topic_probe as tp
-from topic_probe.measure.twins import by_seed
 from topic_probe.topics import Topics
 
 TOPICS = Topics.from_token_ids(
@@ -70,12 +69,3 @@ def test_what_twins_cannot_read_again_or_be_is_refused(model):
         tp.measure_attention(model, TOPICS, iter(documents), twins=1)
     with pytest.raises(ValueError, match="at least 0, got -1"):
         tp.measure_embeddings(model, TOPICS, twins=-1)
-
-
-def test_cells_of_several_contrasts_stand_behind_each_other():
-    first, second = (
-        tp.Contrast(*(np.full(2, number) for _ in range(6)), index={"head": (0, 1)}) for number in (1.0, 2.0)
-    )
-    found = by_seed([(7, first), (8, second)])
-    assert found.index == {"seed": (7, 7, 8, 8), "head": (0, 1, 0, 1)}
-    assert found.same_topic.tolist() == [1, 1, 2, 2]

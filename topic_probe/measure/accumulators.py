@@ -288,10 +288,12 @@ class Null:
         chosen: Int64[np.ndarray, " cell"] | None = None,
     ) -> None:
         """A null of the chosen cells of all that are measured; None: of each."""
-        chosen = np.arange(n_cells) if chosen is None else chosen
+        self.chosen = np.arange(n_cells) if chosen is None else chosen
+        self.n_permutations = n_permutations
         self.row_of_cell = np.full(n_cells, -1)
-        self.row_of_cell[chosen] = np.arange(len(chosen))
-        shape, by_distance = (len(chosen), n_permutations), (len(chosen), len(_EDGES) + 1, n_permutations)
+        self.row_of_cell[self.chosen] = np.arange(len(self.chosen))
+        shape = (len(self.chosen), n_permutations)
+        by_distance = (len(self.chosen), len(_EDGES) + 1, n_permutations)
         self.sums = {
             "null": np.zeros(shape), "n_null": np.zeros(shape),
             "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),

@@ -1,8 +1,8 @@
 """Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,13 +15,12 @@ from topic_probe.measure.accumulators import (
     Accumulator,
     Distances,
     Null,
-    Progress,
     Relations,
     Sinks,
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit
-from topic_probe.measure.nulls import about_floor, nulls_of, what_needs_more, with_p_values
+from topic_probe.measure.nulls import about_floor, further_null, nulls_of, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
@@ -183,29 +182,18 @@ def measure_attention(
         by_relation = Relations(limit)
         engine = Engine(reader, [by_relation, Distances(n), sinks, null, *accumulators])
 
-        def measure(with_engine: Engine, kept: Run, **more: Any) -> Progress:
-            return with_engine.run(
-                documents,
-                reading=reading,
-                run=kept,
-                processes=processes,
-                facts=facts | more,
-                only_labelled=True,
-            )
-
-        progress = measure(engine, run)
+        taken = functools.partial(
+            Engine.run, documents=documents, reading=reading, processes=processes, only_labelled=True
+        )
+        progress = taken(engine, run=run, facts=facts)
         contrasts = _contrasts(reader, engine.sums, intervals, permutations)
-        n_at_floor = permutations.n
-        chosen, n_more = what_needs_more(contrasts["heads"], permutations, topics)
-        if len(chosen) and progress.stopped is None:
-            further = Null(topics, n_more, (intervals.seed, 1), n, chosen)
-            place = None if run.checkpoint is None else Path(run.checkpoint) / "further permutations"
-            kept = replace(run, checkpoint=place)
-            again = measure(Engine(reader, [further]), kept, n_permutations=n_more, chosen=chosen.tolist())
-            progress.stopped = again.stopped
-            if again.stopped is None:
-                n_at_floor += n_more
-                contrasts = _contrasts(reader, engine.sums, intervals, permutations, further.sums, chosen)
+        further = further_null(contrasts["heads"], permutations, topics, intervals.seed, n)
+        if further is not None and progress.stopped is None:
+            facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
+            again = Engine(reader, [further])
+            progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
+            further = further if progress.stopped is None else None
+            contrasts = _contrasts(reader, engine.sums, intervals, permutations, further)
     options = {
         "level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS, "stopped": progress.stopped,
     }  # fmt: skip
@@ -221,7 +209,7 @@ def measure_attention(
         "without_words": progress.counts.without_words,
         "documents_measured": progress.measured,
         **by_relation.by_source.record,
-        "n_permutations_at_floor": n_at_floor,
+        "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
         "corpus": progress.corpus,
         "processes": processes.size,
     }
@@ -241,9 +229,7 @@ def measure_attention(
         return measure_attention(twin, topics, documents, **options, **groups)
 
     reports = measure_twins(twins, model, intervals.seed, run, of_twin)
-    names = ("overall", "heads")
-    measured = {name: by_seed([(seed, getattr(twin, name)) for seed, twin in reports]) for name in names}
-    return replace(report, twins=measured)
+    return replace(report, twins={name: by_seed(reports, name) for name in ("overall", "heads")})
 
 
 def _contrasts(
@@ -251,10 +237,9 @@ def _contrasts(
     sums: Mapping[str, Any],
     intervals: Intervals,
     permutations: Permutations,
-    further: Mapping[str, Any] | None = None,
-    chosen: Int64[np.ndarray, " head"] | None = None,
+    further: Null | None = None,
 ) -> dict[str, Any]:
-    """What the sums of the accumulators say, by their names; chosen heads have further permutations."""
+    """What the sums of the accumulators say, by their names, and what further permutations add."""
     sites, index = reader.view.sites, reader.index
     site_of = np.repeat(np.arange(len(sites)), reader.view.n_heads)
     stacks = list(dict.fromkeys(site.stack for site in sites))
@@ -273,7 +258,7 @@ def _contrasts(
         # What a permutation does not put into one topic is of different ones.
         every = tuple(part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
         return with_p_values(
-            contrast, nulls_of(sums, further, starts), every, chosen, permutations.alternative
+            contrast, nulls_of(sums, further, starts), every, further, permutations.alternative
         )
 
     def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
@@ -286,7 +271,7 @@ def _contrasts(
             return contrast
         every = tuple(part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
         nulls = nulls_of(sums, further, starts, by_distance=True)
-        return with_p_values(contrast, nulls, every, chosen, permutations.alternative)
+        return with_p_values(contrast, nulls, every, further, permutations.alternative)
 
     every_head = np.arange(reader.n_cells)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])

@@ -1,6 +1,6 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -205,16 +205,11 @@ def measure_embeddings(
             **vars(reading), **vars(kept),
         )  # fmt: skip
 
-    return replace(report, twins=_of_twins(measure_twins(twins, model, intervals.seed, run, of_twin)))
-
-
-def _of_twins(reports: Sequence[tuple[int, EmbeddingReport]]) -> dict[str, Contrast]:
-    """The contrasts of twins under their seeds."""
-    found = {score: by_seed([(seed, getattr(twin, score)) for seed, twin in reports]) for score in SCORES}
-    for score in SCORES:
-        layers = [(seed, twin.layers[score]) for seed, twin in reports if twin.layers is not None]
-        found |= {f"layers {score}": by_seed(layers)} if layers else {}
-    return found
+    reports = measure_twins(twins, model, intervals.seed, run, of_twin)
+    found = {score: by_seed(reports, score) for score in SCORES}
+    if documents is not None:
+        found |= {f"layers {score}": by_seed(reports, "layers", score) for score in SCORES}
+    return replace(report, twins=found)
 
 
 def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from topic_probe.contrast import Contrast, matched_means
+from topic_probe.measure.accumulators import Null
 from topic_probe.measure.options import Permutations
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
@@ -26,36 +27,36 @@ MOST_PERMUTED_WORDS = 2**26
 # A head is called below this q-value.
 _CALLED = 0.05
 
-Null = tuple[np.ndarray, np.ndarray]  # sums and numbers of the pairs that share a topic, [cell, permutation]
+Pairs = tuple[np.ndarray, np.ndarray]  # sums and numbers of the pairs that share a topic, [cell, permutation]
 
 
 def nulls_of(
     sums: Mapping[str, Any],
-    further: Mapping[str, Any] | None,
+    further: Null | None,
     starts: Int64[np.ndarray, " group"],
     *,
     by_distance: bool = False,
-) -> list[Null]:
+) -> list[Pairs]:
     """The sums under permutations, pooled over groups of heads, and those that single heads have beside them.
 
     Args:
-        sums: those of `topic_probe.measure.accumulators.Null`, by name.
-        further: the same of heads that needed more permutations.
+        sums: those of `Null`, by name.
+        further: those of heads that needed more permutations.
         starts: where every group of heads begins.
         by_distance: whether sums are kept apart by distance, [cell, bin, permutation].
     """
     names = ("binned_null", "n_binned_null") if by_distance else ("null", "n_null")
     same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
     single = len(starts) == len(sums[names[0]])
-    of_single = [(further[names[0]], further[names[1]])] if further is not None and single else []
+    of_single = [(further.sums[names[0]], further.sums[names[1]])] if further is not None and single else []
     return [(same, n_same), *of_single]
 
 
 def with_p_values(
     contrast: Contrast,
-    nulls: Sequence[Null],
-    every: Null,
-    chosen: Int64[np.ndarray, " cell"] | None,
+    nulls: Sequence[Pairs],
+    every: Pairs,
+    further: Null | None,
     alternative: Alternative,
 ) -> Contrast:
     """The contrast with p-values and q-values of its ratios.
@@ -65,19 +66,19 @@ def with_p_values(
         nulls: sums and numbers of same-topic pairs under permutations; a second null adds to that of chosen cells.
         every: sums and numbers of the pairs of different words. What a permutation does not put into one topic is of
             different ones.
-        chosen: the cells of the second null.
+        further: the second null, which knows its cells.
         alternative: what counts as extreme.
     """
     null = _ratios(nulls[0], every)
     p_value = permutation_p_value(contrast.ratio, null, alternative=alternative)
-    if chosen is not None and len(nulls) > 1:
-        sums, counts = every
+    if further is not None and len(nulls) > 1:
+        chosen, (sums, counts) = further.chosen, every
         both = np.concatenate([null[chosen], _ratios(nulls[1], (sums[chosen], counts[chosen]))], axis=1)
         p_value[chosen] = permutation_p_value(contrast.ratio[chosen], both, alternative=alternative)
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
 
-def _ratios(same: Null, every: Null) -> Float64[np.ndarray, "cell permutation"]:
+def _ratios(same: Pairs, every: Pairs) -> Float64[np.ndarray, "cell permutation"]:
     """The ratio under every permutation; of sums by distance the matched one, bins weighed by own same-topic pairs."""
     if same[0].ndim == 2:
         above, below = (
@@ -104,20 +105,19 @@ def at_floor(p_value: Float64[np.ndarray, " head"], n: int, n_sides: int) -> Boo
     return np.asarray(np.isclose(p_value, n_sides / (n + 1), rtol=1e-9, atol=0))
 
 
-def what_needs_more(
-    heads: Contrast, permutations: Permutations, topics: Topics
-) -> tuple[Int64[np.ndarray, " head"], int]:
-    """The heads that need more permutations than there were, and how many more of them, where enough are asked for."""
-    nothing = np.zeros(0, dtype=np.int64)
+def further_null(
+    heads: Contrast, permutations: Permutations, topics: Topics, seed: int, n_cells: int
+) -> Null | None:
+    """More permutations for the heads that need them, where enough are asked for; None where no head does."""
     if permutations.n_permutations != "enough" or heads.p_value is None or heads.q_value is None:
-        return nothing, 0
+        return None
     chosen = np.flatnonzero(at_floor(heads.p_value, permutations.n, permutations.n_sides))
     if not len(chosen) or heads.q_value[chosen].max() < _CALLED:
-        return nothing, 0
+        return None
     # As if one of them were left at the end, as far as there is room for the permuted words.
     wanted = needed_permutations(int(np.isfinite(heads.p_value).sum()), 1, permutations.n_sides, q=_CALLED)
     n = min(wanted, MOST_PERMUTATIONS, MOST_PERMUTED_WORDS // len(topics.words))
-    return (chosen, n - permutations.n) if n > permutations.n else (nothing, 0)
+    return Null(topics, n - permutations.n, (seed, 1), n_cells, chosen) if n > permutations.n else None
 
 
 def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:

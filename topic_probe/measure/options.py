@@ -6,6 +6,7 @@ A group that decides what is in the numbers goes into the provenance of a report
 import os
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topic_probe.lens import capture
@@ -167,6 +168,10 @@ class Run:
             )
         if not self.patience >= 1:
             raise ValueError(f"patience is a number of seconds, at least 1, got {self.patience}")
+
+    def beside(self, name: str) -> "Run":
+        """The same for a further run that belongs to this one, with a checkpoint of its own."""
+        return self if self.checkpoint is None else replace(self, checkpoint=Path(self.checkpoint) / name)
 
 
 def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Untrained twins: what the same measurement gives where nothing was learned, and how much that varies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,14 +41,15 @@ def measure_twins(
 
     reports = []
     for number in range(seed, seed + n):
-        place = None if run.checkpoint is None else Path(run.checkpoint) / f"twin {number}"
-        reports.append((number, measure(random_init(model, seed=number), replace(run, checkpoint=place))))
+        reports.append((number, measure(random_init(model, seed=number), run.beside(f"twin {number}"))))
     return reports
 
 
-def by_seed(contrasts: Sequence[tuple[int, Contrast]]) -> Contrast:
-    """The cells of contrasts one behind the other, under the seed of each."""
-    parts = [contrast for _, contrast in contrasts]
+def by_seed(reports: Sequence[tuple[int, Report]], name: str, score: str | None = None) -> Contrast:
+    """The cells of a contrast of reports one behind the other, under the seed of each."""
+    parts: list[Contrast] = [getattr(report, name) for _, report in reports]
+    if score is not None:
+        parts = [getattr(report, name)[score] for _, report in reports]
     joined: dict[str, Any] = {}
     for field in fields(Contrast):
         values = [getattr(part, field.name) for part in parts]
@@ -58,9 +58,10 @@ def by_seed(contrasts: Sequence[tuple[int, Contrast]]) -> Contrast:
             joined[field.name] = np.concatenate(cells)
         else:
             joined[field.name] = values[0]
-    seeds = tuple(seed for seed, part in contrasts for _ in range(len(part) if part.shape else 1))
-    names = parts[0].index or {}
-    index = {name: tuple(cell for part in parts for cell in (part.index or {})[name]) for name in names}
+    sizes = [len(part) if part.shape else 1 for part in parts]
+    seeds = tuple(seed for (seed, _), size in zip(reports, sizes, strict=True) for _ in range(size))
+    axes = parts[0].index or {}
+    index = {axis: tuple(cell for part in parts for cell in (part.index or {})[axis]) for axis in axes}
     return Contrast(**joined | {"index": {"seed": seeds, **index}})
 
 
