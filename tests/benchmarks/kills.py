@@ -129,7 +129,9 @@ def reproduce(folder: Path, count: Callable[[], None]) -> Path:
     record = _Recorder.record
 
     def counted(self: _Recorder, step: int, loss: float) -> Any:
-        if step < self.config.steps:  # the last one is a loss only, found again of every setting that is through
+        if (
+            step < self.config.steps
+        ):  # the last one is a loss only, found again of every setting that is through
             count()
         return record(self, step, loss)
 

@@ -73,7 +73,7 @@ def in_threads(work, n):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(500)
         assert not thread.is_alive()
     if failed:
         raise failed[0]
