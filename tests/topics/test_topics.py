@@ -1481,3 +1481,15 @@ def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
     with pytest.raises(ValueError, match="forms must be one of 'case', 'stem', got 'lemma'"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="lemma")
+
+
+def test_the_dense_tables_of_before_are_there_for_a_version_and_warn():
+    topics = Topics.from_token_ids({"a": [1, 2], "b": [2, 3], "c": [9]}, vocabulary_size=10)
+    with pytest.warns(DeprecationWarning, match="Topics.incidence"):
+        of_group = topics.group_topics
+    with pytest.warns(DeprecationWarning, match="sharing"):
+        shared = topics.shared
+    of_word = [set(of_group[group].nonzero().flatten().tolist()) for group in topics.group_of_word.tolist()]
+    assert of_word == [{0}, {0, 1}, {1}, {2}]  # of 1, 2, 3, 9
+    sharing = [[int(shared[i, j]) for j in topics.group_of_word] for i in topics.group_of_word]
+    assert sharing == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections import Counter
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -475,6 +476,23 @@ class Topics:
             self.assignments[:, 0].contiguous(), torch.tensor([place, place + 1])
         )
         return tuple(self.assignments[start:stop, 1].tolist())
+
+    @property
+    def group_topics(self) -> Bool[Tensor, "group topic"]:
+        """Deprecated: ask ``incidence``; a table of all groups and topics is large where topics overlap."""
+        warnings.warn("Topics.group_topics is large: use Topics.incidence", DeprecationWarning, stacklevel=2)
+        return torch.from_numpy(self.incidence.table.toarray())
+
+    @property
+    def shared(self) -> Bool[Tensor, "group group"]:
+        """Deprecated: ask ``incidence.sharing(groups, groups)`` for the groups that you look at."""
+        warnings.warn(
+            "Topics.shared is large: use Topics.incidence.sharing(groups, groups)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        every = torch.arange(len(self.incidence))
+        return self.incidence.sharing(every, every)
 
     @cached_property
     def sizes(self) -> Int64[Tensor, "topic"]:
