@@ -5,8 +5,8 @@ import html
 import json
 import math
 import os
-from collections import Counter
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
