@@ -383,7 +383,7 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     """
     incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    within = torch.stack([(part * incidence.times_shared(part, rough=words.rough)).sum(1) for part in sums])
+    within = torch.stack([(part * incidence.times_shared(part)).sum(1) for part in sums])
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
     mates = incidence.times_shared(sizes[:, None]).squeeze(1)
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
