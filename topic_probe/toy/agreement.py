@@ -269,7 +269,7 @@ def _forward(
     model: nn.Module, batches: Sequence[MaskedBatch], batch_size: int, topics: Topics | None
 ) -> tuple[list[Float64[Tensor, "_ token"]], PairSums | None]:
     """Logits at the chosen positions of every batch, and sums of attention by relation if there are topics."""
-    logits, sums = [], PairSums(np.zeros(3), np.zeros(3))
+    logits, sums = [], PairSums(np.zeros(3), np.zeros(3), np.zeros(()))
     with torch.no_grad(), toy_patterns(model) as patterns:
         for batch in batches:
             parts = []
@@ -434,7 +434,9 @@ def _pair_sums(
     )
     sums = reduce(by_row.double(), "document head query relation -> relation", "sum")
     counts = reduce(chosen.double(), "document query key relation -> relation", "sum") * pattern.shape[1]
-    return PairSums(sums.numpy(), counts.numpy())
+    compared = chosen[..., 1:].sum(-1).bool()[:, None]  # same topic or different ones
+    squares = scores.double().square().masked_fill(~compared, 0.0).sum()
+    return PairSums(sums.numpy(), counts.numpy(), squares.numpy())
 
 
 def _attention(
