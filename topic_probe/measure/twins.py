@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.options import Run
@@ -69,9 +70,19 @@ def about_twins(twins: Mapping[str, Contrast] | None, name: str) -> list[str]:
     """What twins have where the model has a number."""
     if twins is None:
         return []
-    values = getattr(twins[name], twins[name].statistic)
-    n, spread = len(values), "" if len(values) < 2 else f" ± {values.std(ddof=1):.2g}"
-    return [
-        f"{n} untrained twin{'s' * (n > 1)}: {twins[name].statistic} {values.mean():.4g}{spread} "
-        f"({values.min():.4g} to {values.max():.4g})"
-    ]
+    of_twins = twins[name]
+    # A ratio to a mean that is not positive says nothing.
+    wanted = (
+        []
+        if of_twins.statistic == "ratio" and (of_twins.different_topic <= 0).any()
+        else [of_twins.statistic]
+    )
+    wanted += ["effect_size"] if of_twins.spread is not None else []
+    numbers = ", ".join(_spread(number.replace("_", " "), getattr(of_twins, number)) for number in wanted)
+    n = len(of_twins)
+    return [f"{n} untrained twin{'s' * (n > 1)}: {numbers}"] if numbers else []
+
+
+def _spread(what: str, values: Float64[np.ndarray, " twin"]) -> str:
+    deviation = "" if len(values) < 2 else f" ± {values.std(ddof=1):.2g}"
+    return f"{what} {values.mean():.4g}{deviation} ({values.min():.4g} to {values.max():.4g})"
