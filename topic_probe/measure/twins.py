@@ -72,11 +72,8 @@ def about_twins(twins: Mapping[str, Contrast] | None, name: str) -> list[str]:
         return []
     of_twins = twins[name]
     # A ratio to a mean that is not positive says nothing.
-    wanted = (
-        []
-        if of_twins.statistic == "ratio" and (of_twins.different_topic <= 0).any()
-        else [of_twins.statistic]
-    )
+    positive = of_twins.statistic == "difference" or bool((of_twins.different_topic > 0).all())
+    wanted: list[str] = [of_twins.statistic] if positive else []
     wanted += ["effect_size"] if of_twins.spread is not None else []
     numbers = ", ".join(_spread(number.replace("_", " "), getattr(of_twins, number)) for number in wanted)
     n = len(of_twins)
