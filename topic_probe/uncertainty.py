@@ -490,16 +490,14 @@ def permutation_p_value(
     return np.where(np.isnan(observed) | (n == 0), np.nan, sides[alternative])
 
 
-def needed_permutations(n_tests: int, n_together: int, n_sides: int, *, q: float = 0.05) -> int:
-    """How many permutations it takes until tests at the least possible p-value have a q-value below ``q``.
+def n_sides(alternative: Alternative) -> int:
+    """How many times the share of permutations that are as extreme is a p-value."""
+    return 2 if alternative == "two-sided" else 1
 
-    Args:
-        n_tests: all tests that are corrected together.
-        n_together: how many of them have that p-value.
-        n_sides: 2 for two-sided p-values.
-        q: the false discovery rate.
-    """
-    return math.floor(n_sides * n_tests / (q * n_together))
+
+def needed_permutations(n_tests: int, alternative: Alternative, *, q: float) -> int:
+    """How many permutations it takes until a single test of many, at the least p-value, has a q-value below ``q``."""
+    return math.floor(n_sides(alternative) * n_tests / q)
 
 
 def benjamini_hochberg(p: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:

@@ -508,13 +508,14 @@ def rotations(
     Raises:
         ValueError: for more than the model can take; for a site (when it is asked for) without rotary positions.
     """
-    limit = facts(model).context_length
+    host = adapter(model)
+    limit = host.context_length()
     if limit is not None and abs(distance) >= limit:
         raise ValueError(
             f"distance must be less than the {limit} tokens that the model can take, got {distance}"
         )
     with evaluating(model):
-        queries, keys = (adapter(model).rotations(max(place, 0)) for place in (distance, -distance))
+        queries, keys = (host.rotations(max(place, 0)) for place in (distance, -distance))
     return lambda site, d_head: (queries(site, d_head), keys(site, d_head))
 
 

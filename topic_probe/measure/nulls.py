@@ -16,6 +16,7 @@ from topic_probe.uncertainty import (
     Alternative,
     benjamini_hochberg,
     divide,
+    n_sides,
     needed_permutations,
     permutation_p_value,
 )
@@ -100,9 +101,11 @@ def _ratios(same: Pairs, every: Pairs) -> Float64[np.ndarray, "cell permutation"
 # ---------------------------------------------------------------------------- the least possible p-value
 
 
-def at_floor(p_value: Float64[np.ndarray, " head"], n: int, n_sides: int) -> Bool[np.ndarray, " head"]:
+def at_floor(
+    p_value: Float64[np.ndarray, " head"], n: int, alternative: Alternative
+) -> Bool[np.ndarray, " head"]:
     """Which p-values are the least that so many permutations can give."""
-    return np.asarray(np.isclose(p_value, n_sides / (n + 1), rtol=1e-9, atol=0))
+    return np.asarray(np.isclose(p_value, n_sides(alternative) / (n + 1), rtol=1e-9, atol=0))
 
 
 def further_null(
@@ -111,11 +114,11 @@ def further_null(
     """More permutations for the heads that need them, where enough are asked for; None where no head does."""
     if permutations.n_permutations != "enough" or heads.p_value is None or heads.q_value is None:
         return None
-    chosen = np.flatnonzero(at_floor(heads.p_value, permutations.n, permutations.n_sides))
+    chosen = np.flatnonzero(at_floor(heads.p_value, permutations.n, permutations.alternative))
     if not len(chosen) or heads.q_value[chosen].max() < _CALLED:
         return None
     # As if one of them were left at the end, as far as there is room for the permuted words.
-    wanted = needed_permutations(int(np.isfinite(heads.p_value).sum()), 1, permutations.n_sides, q=_CALLED)
+    wanted = needed_permutations(int(np.isfinite(heads.p_value).sum()), permutations.alternative, q=_CALLED)
     n = min(wanted, MOST_PERMUTATIONS, MOST_PERMUTED_WORDS // len(topics.words))
     return Null(topics, n - permutations.n, (seed, 1), n_cells, chosen) if n > permutations.n else None
 
@@ -126,18 +129,19 @@ def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
     n = provenance.get("n_permutations_at_floor", options.get("n_permutations"))
     if p_value is None or q_value is None or not n:
         return []
-    n_sides = 2 if options["alternative"] == "two-sided" else 1
-    lowest, n_tests = at_floor(p_value, n, n_sides), int(np.isfinite(p_value).sum())
+    alternative = options["alternative"]
+    lowest, n_tests = at_floor(p_value, n, alternative), int(np.isfinite(p_value).sum())
     if not lowest.any() or q_value[lowest].max() < _CALLED:
         return []
-    together = math.floor(n_sides * n_tests / (_CALLED * (n + 1))) + 1
+    sides = n_sides(alternative)
+    together = math.floor(sides * n_tests / (_CALLED * (n + 1))) + 1
+    alone = needed_permutations(n_tests, alternative, q=_CALLED)
     further = (
-        f"that is as far as 'enough' goes; n_permutations={needed_permutations(n_tests, 1, n_sides):,} lets a single "
-        "head stand out"
+        f"that is as far as 'enough' goes; n_permutations={alone:,} lets a single head stand out"
         if options["n_permutations"] == "enough"
         else "n_permutations='enough' goes on for them"
     )
     return [
-        f"p of {lowest.sum()} heads is at the floor, {n_sides}/{n + 1:,}, the least that {n:,} permutations can give: "
+        f"p of {lowest.sum()} heads is at the floor, {sides}/{n + 1:,}, the least that {n:,} permutations can give: "
         f"{together} of {n_tests} heads must share it before any has q < {_CALLED}; {further}"
     ]

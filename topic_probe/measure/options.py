@@ -125,11 +125,6 @@ class Permutations:
         """How many permutations there are of everything."""
         return 200 if self.n_permutations == "enough" else self.n_permutations
 
-    @property
-    def n_sides(self) -> int:
-        """How many times the share of permutations that are as extreme is a p-value."""
-        return 2 if self.alternative == "two-sided" else 1
-
     def __post_init__(self) -> None:
         if self.n < 0:
             raise ValueError(f"n_permutations must be at least 0 (no p-values), got {self.n_permutations}")
