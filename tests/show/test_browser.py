@@ -44,7 +44,8 @@ def browse(page, folder, *, width, probe, dark=False):
     # In the same process, because the clock of the browser below waits for no other.
     frame = Page(with_probe, page.title)._repr_html_().replace('sandbox="allow-scripts"', "")
     assert "sandbox" not in frame
-    listen = """<pre id="told"></pre><script>
+    # Without a charset the browser guesses one from what it has read first, and now and then takes the wrong one.
+    listen = """<!DOCTYPE html><meta charset="utf-8"><pre id="told"></pre><script>
         addEventListener("message", (event) => { document.getElementById("told").textContent = event.data; });
     </script>"""
     path = Page(f"{listen}<div style='width: {width}px'>{frame}</div>", "frame").save(folder / "page.html")
