@@ -303,6 +303,68 @@ def test_rows_hold_the_norms_of_their_step_and_the_penalty():
     assert history["penalty"].tolist() == pytest.approx(penalty)
 
 
+def gradient_norms(t, masked, loss):
+    """Frobenius norms of the gradients of the plain loss, by name; those of tensors that are given as trained."""
+    trained = {name: value for name, value in t.items() if value.requires_grad}
+    found = torch.autograd.grad(plain_loss(t, masked, loss), list(trained.values()), materialize_grads=True)
+    return {name: gradient.norm().item() for name, gradient in zip(trained, found, strict=True)}
+
+
+@pytest.mark.parametrize("forward", ["lean", "hooked"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gradients_are_recorded_from_the_start_without_the_penalty(loss, forward):
+    config = TrainConfig(
+        loss, "adam", 0.05, 0.3, batch_size=4, steps=7, record_every=3, measure_every=1, forward=forward,
+        record_gradients=True,
+    )  # fmt: skip
+    seen = []
+    history = train_toy(
+        toy("two-stage"),
+        config,
+        measure=lambda m: seen.append({n: v.detach().clone() for n, v in toy_tensors(m).items()}) or 0,
+    )
+    generator, expected = torch.Generator().manual_seed(0), []
+    for t in seen:
+        documents = WORLD.documents(4, generator=generator)
+        masked = Masking().corrupt(documents, n_words=WORLD.n_words, generator=generator)
+        for name in ("W_K", "W_Q", "W_V"):
+            t[name].requires_grad_()
+        expected.append(gradient_norms(t, masked, loss))
+    assert history.steps.tolist() == [0, 3, 6, 7]
+    assert history.columns[-3:] == ("gradient_W_K", "gradient_W_Q", "gradient_W_V")
+    assert list(history.gradients) == ["W_K", "W_Q", "W_V"]
+    for name, norms in history.gradients.items():
+        assert norms.tolist() == pytest.approx([expected[step][name] for step in (0, 3, 6, 7)], rel=1e-9)
+        assert (norms > 0).all()
+
+
+def test_recording_gradients_changes_nothing_else_and_is_off_unless_asked_for():
+    plain, more = (train_toy(toy(), TrainConfig(steps=12, record_gradients=on)) for on in (False, True))
+    assert plain.gradients == {}
+    n = len(plain.columns)
+    assert more.columns == (
+        *plain.columns,
+        *(f"gradient_{name}" for name in ToyConfig(world=WORLD).tensor_names),
+    )
+    assert torch.equal(
+        more.table[:, : n - 1], plain.table[:, : n - 1]
+    )  # the last is a rotation, NaN at first
+    assert all(torch.equal(value, plain.tensors[name]) for name, value in more.tensors.items())
+    assert TrainConfig() == TrainConfig(record_gradients=False)
+
+
+def test_recorded_gradients_go_through_a_checkpoint_and_a_file(tmp_path):
+    config = TrainConfig(steps=9, optimizer="adam", record_every=2, record_gradients=True)
+    whole = train_toy(toy(), config)
+    train_toy(toy(), replace(config, steps=4), checkpoint=tmp_path / "training")
+    again = train_toy(toy(seed=5), config, checkpoint=tmp_path / "training")
+    assert again.columns == whole.columns
+    assert torch.equal(again.table[:, 0], whole.table[:, 0])
+    again.save(tmp_path / "history")
+    for name, norms in load_report(tmp_path / "history").gradients.items():
+        assert torch.equal(norms, whole.gradients[name])
+
+
 def test_rotation_is_half_of_one_minus_the_cosine_to_ten_steps_before():
     config = TrainConfig(steps=23, measure_every=1, optimizer="adam", learning_rate=0.1, record_every=3)
     history = train_toy(toy("value"), config, measure=lambda m: {"W": toy_tensors(m)["W_V"]})

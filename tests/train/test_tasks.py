@@ -187,6 +187,20 @@ def test_rows_hold_the_norms_and_rotations_of_the_hugging_face_parameters_of_the
     assert set(history.norms) == {"W_E", *(f"W_{w}.{i}" for w in "KQV" for i in (0, 1))}
 
 
+def test_rows_hold_the_norms_of_the_gradients_that_hugging_face_parameters_have():
+    model, settings = bert(), config(steps=0, record_gradients=True)
+    history = train_text(model, stream(), settings)
+    masked_loss(model, TextTask(model, stream(), settings).draw()).backward()
+    places = {"K": "key", "Q": "query", "V": "value"}
+    expected = {
+        f"W_{letter}.{i}": attention_weight(model, i, place).grad.norm().item()
+        for letter, place in places.items()
+        for i in (0, 1)
+    }
+    expected["W_E"] = model.bert.embeddings.word_embeddings.weight.grad.norm().item()
+    assert {name: norm.item() for name, norm in history.gradients.items()} == pytest.approx(expected)
+
+
 def test_a_value_matrix_that_is_turned_by_hand_has_the_rotation_worked_out_by_hand():
     model = bert()
     weight = attention_weight(model, 1, "value")

@@ -45,6 +45,7 @@ class TrainConfig:
             case, by default all of it.
         remask: With a fixed set: mask anew at every step (False masks the set once).
         record_every: Steps between two rows of the history. The last step has a row in any case.
+        record_gradients: Give every row the norms of the gradients of that step, too.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
         measure_steps: Further steps to measure at.
         forward: ``auto`` computes the loss in the lean form where that can express the model, else through the
@@ -71,6 +72,7 @@ class TrainConfig:
     measure_every: int | None = None
     measure_steps: Sequence[int] = ()
     forward: Forward = "auto"
+    record_gradients: bool = False
 
     def __post_init__(self) -> None:
         settle_fields(self)
@@ -132,7 +134,9 @@ class History(Report, kind="history"):
         table: The numbers of every row, one column for each of ``columns``.
         columns: ``loss`` (without penalty), ``penalty`` (λ‖θ‖²), ``norm_W_E`` and so on (Frobenius), and
             ``rotation_W_V``: (1 − cosine)/2 between W_V and W_V ten steps before, in [0, 1] (NaN in the first
-            ten steps or for a W_V of zeros; several layers have a column each).
+            ten steps or for a W_V of zeros; several layers have a column each). With ``record_gradients`` also
+            ``gradient_W_V`` and so on for trained tensors: the norm of the gradient of that row's loss, penalty left
+            out.
         measured: What ``measure`` returned, by name.
         tensors: The named tensors at the end, in the paper's orientation; after a divergence, those of the last
             state with a finite loss. The model holds the same. Of a BERT these are all its parameters.
@@ -178,6 +182,11 @@ class History(Report, kind="history"):
     def rotations(self) -> dict[str, Float64[Tensor, "row"]]:
         """(1 − cosine)/2 to ten steps before, of every trained W_V, in every row."""
         return under("rotation_", {column: self[column] for column in self.columns})
+
+    @property
+    def gradients(self) -> dict[str, Float64[Tensor, "row"]]:
+        """Frobenius norm of the loss's gradient in every trained tensor, in every row; empty if not recorded."""
+        return under("gradient_", {column: self[column] for column in self.columns})
 
     def model(self) -> nn.Module:
         """The trained model, a new one at every call."""

@@ -139,7 +139,7 @@ def _train(
                 due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > run.first)
                 if path is not None and due:
                     run.save(path)
-                row = run.recorder.record(run.step, run.loss)
+                row = run.recorder.record(run.step, run.loss, run.gradients)
                 if row is not None and log is not None:
                     log(run.step, row)
                 if measure is not None and config.measures(run.step):
@@ -283,7 +283,9 @@ class _Run:
         about = json.loads(text)
         kept = about["history"]
         _check_same(path, "toy", kept["toy"], self.task.toy.to_dict())
-        _check_same(path, "train", {**kept["train"], "steps": self.config.steps}, self.config.to_dict())
+        # An option that is younger than the file has its default there.
+        settings = {**TrainConfig().to_dict(), **kept["train"], "steps": self.config.steps}
+        _check_same(path, "train", settings, self.config.to_dict())
         _check_same(path, "text", kept["provenance"], self.task.identity)
         if about["step"] > self.config.steps:
             raise ValueError(
@@ -344,7 +346,7 @@ class _Optimizer:
 
 
 class _Recorder:
-    """Rows of the history: loss, norms, and how far W_V has turned in ten steps."""
+    """Rows of the history: loss, norms, how far W_V has turned in ten steps, and gradients where asked for."""
 
     def __init__(self, config: TrainConfig, task: Task):
         self.config = config
@@ -355,6 +357,11 @@ class _Recorder:
             "penalty",
             *(f"norm_{name}" for name in task.watched),
             *(f"rotation_{name}" for name in self.turning),
+            *(
+                f"gradient_{name}"
+                for name in task.trained
+                if config.record_gradients and name in task.watched
+            ),
         )
         self.steps, self.values = array("q"), array("d")
         self.norms = {
@@ -363,12 +370,12 @@ class _Recorder:
         # Unit vectors of W_V at the steps that a later row will look back to.
         self.directions: dict[int, dict[str, Tensor]] = {}
 
-    def record(self, step: int, loss: float) -> dict[str, float] | None:
+    def record(self, step: int, loss: float, gradients: list[Tensor]) -> dict[str, float] | None:
         """The row of a step, if it has one; to be called at every step."""
         has_row, kept = self.config.records(step), self.config.records(step + ROTATION_LAG)
         if not (has_row or kept):
             return None
-        norms = torch.stack(torch._foreach_norm(list(self.trained.values()), 2, dtype=torch.float64)).tolist()
+        norms = _norms(list(self.trained.values()))
         self.norms.update(
             (name, norm) for name, norm in zip(self.trained, norms, strict=True) if name in self.norms
         )
@@ -390,7 +397,9 @@ class _Recorder:
             earlier: units for earlier, units in self.directions.items() if earlier >= step - ROTATION_LAG
         }
         penalty = self.config.l2 * sum(norm * norm for norm in norms)
-        row = [loss, penalty, *self.norms.values(), *turned]
+        sizes = _norms(gradients) if self.config.record_gradients else []
+        slopes = [size for name, size in zip(self.trained, sizes, strict=bool(sizes)) if name in self.norms]
+        row = [loss, penalty, *self.norms.values(), *turned, *slopes]
         self.steps.append(step)
         self.values.extend(row)
         return dict(zip(self.columns, row, strict=True))
@@ -410,6 +419,12 @@ class _Recorder:
             self.directions.setdefault(int(step), {})[name] = unit.to(self.trained[name].device, copy=True)
 
 
+def _norms(tensors: list[Tensor]) -> list[float]:
+    """The Frobenius norm of every tensor."""
+    norms: list[float] = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).tolist()
+    return norms
+
+
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
     """What a measurement returned, as named tensors."""
     if isinstance(value, Mapping):
@@ -426,8 +441,8 @@ def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."
 
 
 def _check_same(path: Path, what: str, kept: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    # Through JSON, as the kept one came: tuples have become lists there.
-    own = json.loads(json.dumps(own))
+    # Both through JSON, as some kept ones came: tuples have become lists there.
+    kept, own = (json.loads(json.dumps(values)) for values in (kept, own))
     different = [
         f"{key} ({kept.get(key)!r} there, {own.get(key)!r} here)" for key in own if kept.get(key) != own[key]
     ]
