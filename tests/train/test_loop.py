@@ -470,6 +470,84 @@ def test_a_hook_on_the_model_takes_part_in_the_training():
     assert not torch.equal(toy_tensors(plain)["W_V"], toy_tensors(hooked)["W_V"])
 
 
+# A schedule
+
+ALTERNATING = ((3, ("W_V", "b_V")), (2, ("W_K", "W_Q", "b_Q", "b_K")), (1, "W_Q"))
+
+
+def scheduled_training(model, config, steps):
+    """As `plain_training`: torch's optimizers leave out, with all their state, what has no gradient."""
+    t = {name: value.detach().clone() for name, value in toy_tensors(model).items()}
+    trained = {name: t[name].requires_grad_() for name, p in toy_parameters(model).items() if p.requires_grad}
+    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[config.optimizer]
+    optimizer = make(trained.values(), lr=config.learning_rate, weight_decay=2 * config.l2)
+    generator = torch.Generator().manual_seed(config.seed)
+    rounds = [names for n, names in ALTERNATING for _ in range(n)]
+    for step in range(steps):
+        documents = WORLD.documents(config.batch_size, generator=generator)
+        masked = Masking().corrupt(documents, n_words=WORLD.n_words, generator=generator)
+        optimizer.zero_grad()
+        plain_loss(t, masked, config.loss).backward()
+        t["b_K"].grad.zero_()
+        for name in trained.keys() - set(np.atleast_1d(rounds[step % 6])):
+            t[name].grad = None
+        optimizer.step()
+    return t
+
+
+@pytest.mark.parametrize("forward", ["lean", "hooked"])
+@pytest.mark.parametrize(("optimizer", "l2"), [("sgd", 0.02), ("adam", 0.02), ("adam", 0.0)])
+def test_a_schedule_moves_what_a_phase_names_and_leaves_the_rest_with_its_moments(optimizer, l2, forward):
+    config = TrainConfig(
+        "squared", optimizer, 0.05, l2, batch_size=4, steps=20, seed=5, forward=forward, schedule=ALTERNATING
+    )
+    expected, model = scheduled_training(toy("attention"), config, 20), toy("attention")
+    history = train_toy(model, config)
+    for name, value in toy_tensors(model).items():
+        assert (value - expected[name]).abs().max() <= 1e-10, name
+    moved = (history.norms["W_V"].diff() != 0).tolist()
+    assert moved == [step % 6 < 3 for step in range(20)]
+    assert (history.norms["W_K"].diff() != 0).tolist() == [step % 6 in (3, 4) for step in range(20)]
+    assert (history.norms["W_Q"].diff() != 0).tolist() == [step % 6 >= 3 for step in range(20)]
+
+
+def test_a_schedule_of_one_phase_is_none():
+    plain, scheduled = (
+        train_toy(toy("two-stage"), TrainConfig(optimizer="adam", steps=9, schedule=schedule))
+        for schedule in ((), ((4, ("W_Q", "W_K", "W_V")),))
+    )
+    assert_same_run(plain, scheduled)
+
+
+@pytest.mark.parametrize("stop", range(1, 13))
+def test_a_training_stopped_in_the_middle_of_a_phase_goes_on_as_if_never_stopped(tmp_path, stop):
+    config = TrainConfig(optimizer="adam", steps=14, schedule=ALTERNATING, l2=0.01, learning_rate=0.1)
+    path = tmp_path / "run.safetensors"
+    train_toy(toy("attention"), replace(config, steps=stop), checkpoint=path)
+    assert_same_run(
+        train_toy(toy("attention", seed=3), config, checkpoint=path), train_toy(toy("attention"), config)
+    )
+
+
+def test_a_name_of_a_schedule_stands_for_that_tensor_in_every_layer():
+    frozen = {"W_E": "random", "W_Q": "random"}
+    model = toy(n_layers=2, d_model=6, trained=("W_K", "W_V"), frozen=frozen)
+    history = train_toy(model, TrainConfig(steps=4, schedule=((1, ("W_V", "W_K.1")), (1, ("W_K.0",)))))
+    moved = {name: (norm.diff() != 0).tolist() for name, norm in history.norms.items()}
+    assert moved["W_V.0"] == moved["W_V.1"] == moved["W_K.1"] == [True, False, True, False]
+    assert moved["W_K.0"] == [False, True, False, True]
+
+
+def test_a_schedule_that_does_not_fit_the_model_is_refused():
+    def train(schedule):
+        train_toy(toy("two-stage"), TrainConfig(steps=1, schedule=schedule))
+
+    with pytest.raises(ValueError, match=r"schedule moves 'b_V', but trained are W_K, W_Q, W_V; .*ToyConfig"):
+        train(((1, ("W_V", "b_V")), (1, ("W_K", "W_Q"))))
+    with pytest.raises(ValueError, match="schedule never moves W_Q; name it in a phase"):
+        train(((1, ("W_V",)), (1, ("W_K",))))
+
+
 # Stopping and going on
 
 
@@ -725,6 +803,10 @@ def test_tensors_that_are_not_finite_from_the_start_are_an_error():
         ({"record_every": 0}, "record_every must be at least 1"),
         ({"measure_every": 0}, "measure_every must be at least 1"),
         ({"n_documents": 0}, "n_documents must be at least 1"),
+        ({"schedule": (("W_V", 3),)}, r"a phase of schedule must be \(steps, tensors\), .* got \('W_V', 3\)"),
+        ({"schedule": ((3, ("W_V",)), 5)}, r"a phase of schedule must be \(steps, tensors\), .* got 5"),
+        ({"schedule": ((0, ("W_V",)),)}, "steps of a phase of schedule must be at least 1, got 0"),
+        ({"schedule": ((2, ()),)}, r"a phase of schedule must be \(steps, tensors\), .* got \(2, \(\)\)"),
         ({"steps": 5, "measure_steps": (6,)}, r"measure_steps must lie in 0..steps=5, got \[6\]"),
     ],
 )
@@ -755,6 +837,10 @@ def test_settings_survive_json():
     config = TrainConfig(world=WORLD, masking=Masking(0.2), measure_steps=(1, 2), n_documents=7, l2=0.5)
     assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert TrainConfig.from_dict(json.loads(json.dumps(TrainConfig().to_dict()))) == TrainConfig()
+    listed = TrainConfig(schedule=[(3, ["W_V"]), (2, "W_K")])
+    assert listed.schedule == ((3, ("W_V",)), (2, ("W_K",)))
+    assert TrainConfig.from_dict(json.loads(json.dumps(listed.to_dict()))) == listed
+    assert hash(listed) == hash(replace(listed))
 
 
 # The history on disk

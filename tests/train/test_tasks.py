@@ -1,6 +1,7 @@
 """Training a BERT on text: its start, its loss against Hugging Face's, what is recorded, resuming, bad input."""
 
 import signal
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -323,6 +324,19 @@ def test_divergence_stops_with_the_last_state_that_had_a_finite_loss():
 
 
 # Documents
+
+
+def test_a_schedule_takes_turns_between_values_and_keys_with_queries(tmp_path):
+    schedule = ((2, ("W_V", "W_E", "bert", "cls")), (1, ("W_K", "W_Q")))
+    settings = config(steps=8, optimizer="adam", schedule=schedule)
+    history = train_text(bert(), stream(), settings)
+    for name, norms in history.norms.items():
+        with_values = [step % 3 < 2 for step in range(8)]
+        expected = [not moves for moves in with_values] if name[:3] in ("W_K", "W_Q") else with_values
+        assert (norms.diff() != 0).tolist() == expected, name
+    train_text(bert(), stream(), replace(settings, steps=4), checkpoint=tmp_path / "run")
+    again = train_text(bert(seed=5), stream(), settings, checkpoint=tmp_path / "run")
+    assert all(torch.equal(value, history.tensors[name]) for name, value in again.tensors.items())
 
 
 def test_n_documents_reads_the_first_documents_and_text_that_was_read_can_be_used_again():

@@ -25,6 +25,7 @@ TRAINING = Call(
         "masking": _SAME,
         "measure_every": "the command measures the trained model",
         "measure_steps": "the same",
+        "schedule": "phases of tensors, which only Python can pass",
     },
 )
 TRAIN = Call(

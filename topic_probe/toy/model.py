@@ -205,7 +205,7 @@ class ToyConfig:
 
     def _expand(self, entry: str) -> tuple[str, ...]:
         """The tensors an entry such as ``W_K`` or ``W_K.1`` stands for."""
-        names = tuple(name for name in self.tensor_names if entry in (name, _kind(name)))
+        names = tuple(name for name in self.tensor_names if stands_for(entry, name))
         if not names:
             raise ValueError(
                 f"{entry!r} is no tensor of this model; there are {', '.join(self.tensor_names)}"
@@ -353,6 +353,11 @@ def toy_patterns(model: nn.Module) -> Iterator[list[Float[Tensor, "batch head qu
     hooked: Any = model
     with hooked.hooks(fwd_hooks=[(name, lambda pattern, hook: patterns.append(pattern)) for name in names]):
         yield patterns
+
+
+def stands_for(entry: str, name: str) -> bool:
+    """Whether an entry such as ``W_K`` (of every layer) or ``W_K.1`` stands for a tensor."""
+    return entry in (name, name.partition(".")[0])
 
 
 def _kind(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report
 from topic_probe.toy.masking import Loss, Masking
-from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.model import ToyConfig, build_toy, stands_for
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 
@@ -46,6 +47,10 @@ class TrainConfig:
         remask: With a fixed set: mask anew at every step (False masks the set once).
         record_every: Steps between two rows of the history. The last step has a row in any case.
         record_gradients: Give every row the norms of the gradients of that step, too.
+        schedule: Alternating optimisation (Section 8.1): phases, gone through in turn and then from the first again,
+            each a number of steps and the tensors that move in them, ``((400, ("W_V",)), (100, ("W_K", "W_Q")))``.
+            All others keep their value, and their moments under Adam. ``W_K`` stands for ``W_K.0`` and every other
+            name that goes on with a dot. Empty: all trained tensors move in every step.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
         measure_steps: Further steps to measure at.
         forward: ``auto`` computes the loss in the lean form where that can express the model, else through the
@@ -73,11 +78,13 @@ class TrainConfig:
     measure_steps: Sequence[int] = ()
     forward: Forward = "auto"
     record_gradients: bool = False
+    schedule: Sequence[tuple[int, Sequence[str]]] = ()
 
     def __post_init__(self) -> None:
         settle_fields(self)
         steps = tuple(check_whole("measure_steps", step, 0) for step in self.measure_steps)
         object.__setattr__(self, "measure_steps", steps)  # a list has no hash
+        object.__setattr__(self, "schedule", tuple(map(_phase, self.schedule)))
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
             check_whole(name, getattr(self, name), least)
         for name in ("n_documents", "measure_every"):
@@ -98,6 +105,29 @@ class TrainConfig:
         regular = self.measure_every is not None and step % self.measure_every == 0
         return regular or step in (0, self.steps) or step in self.measure_steps
 
+    def moves(self, name: str) -> tuple[bool, ...]:
+        """Whether a tensor moves, for every phase of the schedule; no schedule is one phase of everything."""
+        phases = [any(stands_for(entry, name) for entry in entries) for _, entries in self.schedule]
+        return tuple(phases) or (True,)
+
+    def updates(self, step: int) -> tuple[int, ...]:
+        """How many of the updates until a step belong to each phase of the schedule.
+
+        Example:
+            >>> config = tp.TrainConfig(schedule=((10, ("W_V",)), (5, ("W_K", "W_Q"))))
+            >>> config.updates(27)  # ten, five, ten, and two of the second five
+            (20, 7)
+        """
+        if not self.schedule:
+            return (step,)
+        lengths = [length for length, _ in self.schedule]
+        ends = list(accumulate(lengths))
+        rounds, rest = divmod(step, ends[-1])
+        return tuple(
+            rounds * length + min(max(rest - (end - length), 0), length)
+            for length, end in zip(lengths, ends, strict=True)
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
         return asdict(self)
@@ -109,6 +139,7 @@ class TrainConfig:
         whole = {
             "world": None if world is None else World(**world),
             "masking": None if masking is None else Masking(**masking),
+            "schedule": tuple(tuple(phase) for phase in values.get("schedule", ())),  # JSON makes them lists
         }
         return cls(**{**values, **whole})
 
@@ -256,6 +287,18 @@ class History(Report, kind="history"):
             empty_batches=content["empty_batches"],
             provenance=content["provenance"],
         )
+
+
+def _phase(phase: Any) -> tuple[int, tuple[str, ...]]:
+    """One phase of a schedule, whatever sequences it is given as."""
+    match phase:
+        case (int(length), str() as names) | (int(length), [*names]) if names:
+            check_whole("steps of a phase of schedule", length)
+            return length, (names,) if isinstance(names, str) else tuple(names)
+    raise ValueError(
+        'a phase of schedule must be (steps, tensors), such as (400, ("W_V",)), with at least one tensor, '
+        f"got {phase!r:.100}"
+    )
 
 
 def under(prefix: str, values: Mapping[str, _Value]) -> dict[str, _Value]:

@@ -7,10 +7,11 @@ import os
 import signal
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import checked
 from topic_probe.storage import draft
+from topic_probe.toy.model import stands_for
 from topic_probe.train.history import History, Series, TrainConfig, under
 from topic_probe.train.tasks import Task, TextTask, ToyTask
 
@@ -173,7 +175,7 @@ class _Run:
                 "BERT require a gradient"
             )
         self.trained = [task.tensors[name] for name in task.trained]
-        self.optimizer = _Optimizer(config, self.trained)
+        self.optimizers = _optimizers(config, task)
         self.recorder = _Recorder(config, task)
         self.before = [tensor.detach().clone() for tensor in self.trained]
         self.measured: dict[str, list[tuple[int, Tensor]]] = {}
@@ -224,10 +226,12 @@ class _Run:
                 series.append((self.step, value))
 
     def update(self) -> None:
-        """One step of the optimizer."""
+        """One step of the optimizers."""
         with torch.no_grad():
             torch._foreach_copy_(self.before, self.trained)
-            self.optimizer.step(self.gradients)
+            gradients = dict(zip(self.task.trained, self.gradients, strict=True))
+            for optimizer in self.optimizers:
+                optimizer.step(self.step, gradients)
         self.step += 1
 
     def history(self, *, rows: int | None = None, stopped: str | None = None) -> History:
@@ -265,8 +269,9 @@ class _Run:
         tensors["resume.generator"] = generator
         for step, units in self.recorder.directions.items():
             tensors |= {f"resume.past.{step}.{name}": unit.clone() for name, unit in units.items()}
-        moments = self.optimizer.moments(self.task.trained)
-        tensors |= {f"resume.moment.{name}": moment for name, moment in moments.items()}
+        for optimizer in self.optimizers:
+            moments = optimizer.moments()
+            tensors |= {f"resume.moment.{name}": moment for name, moment in moments.items()}
         about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
@@ -299,25 +304,36 @@ class _Run:
         self.first = self.step = about["step"]
         self.n_empty = about["n_empty"]
         self.task.generator.set_state(tensors["resume.generator"])
-        self.optimizer.load(self.step, self.task.trained, under("resume.moment.", tensors))
+        for optimizer in self.optimizers:
+            optimizer.load(under("resume.moment.", tensors))
         self.recorder.load(history, under("resume.past.", tensors))
         for name, series in history.measured.items():
             self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
 
 
 class _Optimizer:
-    """SGD or Adam with the update rules of torch.optim, without their bookkeeping around small tensors."""
+    """SGD or Adam with the update rules of torch.optim, without their bookkeeping around small tensors.
 
-    def __init__(self, config: TrainConfig, tensors: list[Tensor]):
-        self.config, self.tensors, self.count = config, tensors, 0
+    Its tensors always move together: ``phases`` says in which phases of the schedule.
+    """
+
+    def __init__(self, config: TrainConfig, tensors: Mapping[str, Tensor], phases: tuple[bool, ...]):
+        self.config, self.phases = config, phases
+        self.names, self.tensors = list(tensors), list(tensors.values())
         adam = config.optimizer == "adam"
-        self.first = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
-        self.second = [torch.zeros_like(t, requires_grad=False) for t in tensors] if adam else []
+        self.first = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
+        self.second = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
 
-    def step(self, gradients: list[Tensor]) -> None:
-        """Update the tensors in place."""
-        rate, l2 = self.config.learning_rate, self.config.l2
-        self.count += 1
+    def updates(self, step: int) -> int:
+        """How many updates the tensors have had by a step."""
+        return sum(compress(self.config.updates(step), self.phases))
+
+    def step(self, step: int, named: Mapping[str, Tensor]) -> None:
+        """Update the tensors in place, if they move in that step, along their gradients."""
+        rate, l2, count = self.config.learning_rate, self.config.l2, self.updates(step + 1)
+        if count == self.updates(step):
+            return
+        gradients = [named[name] for name in self.names]
         if l2:  # the gradient of λ‖θ‖² is 2λθ
             gradients = list(torch._foreach_add(gradients, self.tensors, alpha=2 * l2))
         if not self.first:  # SGD
@@ -328,21 +344,41 @@ class _Optimizer:
         torch._foreach_mul_(self.second, beta2)
         torch._foreach_addcmul_(self.second, gradients, gradients, 1 - beta2)
         scale = torch._foreach_sqrt(self.second)
-        torch._foreach_div_(scale, (1 - beta2**self.count) ** 0.5)
+        torch._foreach_div_(scale, (1 - beta2**count) ** 0.5)
         torch._foreach_add_(scale, epsilon)
-        torch._foreach_addcdiv_(self.tensors, self.first, scale, -rate / (1 - beta1**self.count))
+        torch._foreach_addcdiv_(self.tensors, self.first, scale, -rate / (1 - beta1**count))
 
-    def moments(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """The state, by name."""
-        pairs = zip(names, self.first, self.second, strict=True) if self.first else ()
+    def moments(self) -> dict[str, Tensor]:
+        """The state, by name; how many updates there were follows from the step."""
+        pairs = zip(self.names, self.first, self.second, strict=True) if self.first else ()
         return {f"{order}.{name}": _copy(moment) for name, *two in pairs for order, moment in enumerate(two)}
 
-    def load(self, count: int, names: Sequence[str], moments: Mapping[str, Tensor]) -> None:
+    def load(self, moments: Mapping[str, Tensor]) -> None:
         """Take the state back."""
-        self.count = count
         for order, own in enumerate((self.first, self.second)):
-            for name, moment in zip(names, own, strict=bool(own)):
+            for name, moment in zip(self.names, own, strict=bool(own)):
                 moment.copy_(moments[f"{order}.{name}"])
+
+
+def _optimizers(config: TrainConfig, task: Task) -> list[_Optimizer]:
+    """One for all trained tensors; with a schedule, one for those that move in the same phases."""
+    together: dict[tuple[bool, ...], dict[str, Tensor]] = {}
+    for name in task.trained:
+        together.setdefault(config.moves(name), {})[name] = task.tensors[name]
+    for _, entries in config.schedule:
+        for entry in entries:
+            if not any(stands_for(entry, name) for name in task.trained):
+                raise ValueError(
+                    f"schedule moves {entry!r}, but trained are {', '.join(task.trained)}; leave it out, or train it "
+                    "(in a toy by ToyConfig(trained=...))"
+                )
+    still = [name for phases, tensors in together.items() if not any(phases) for name in tensors]
+    if still:
+        raise ValueError(
+            f"schedule never moves {', '.join(still)}; name it in a phase, or freeze it (in a toy by "
+            "ToyConfig(trained=...))"
+        )
+    return [_Optimizer(config, tensors, phases) for phases, tensors in together.items()]
 
 
 class _Recorder:
