@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from topic_probe.toy.model import ToyConfig as ToyConfig
     from topic_probe.toy.model import build_toy as build_toy
     from topic_probe.toy.model import toy_tensors as toy_tensors
+    from topic_probe.toy.word_attention import word_attention as word_attention
     from topic_probe.toy.world import World as World
     from topic_probe.train.bert import TextConfig as TextConfig
     from topic_probe.train.bert import build_bert as build_bert
@@ -111,6 +112,7 @@ _PUBLIC = {
     "toy_tensors": "topic_probe.toy.model",
     "train_text": "topic_probe.train.loop",
     "train_toy": "topic_probe.train.loop",
+    "word_attention": "topic_probe.toy.word_attention",
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 

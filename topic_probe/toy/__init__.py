@@ -1,10 +1,11 @@
 """Everything about worlds that we make, and the paper's one-layer transformer trained in them.
 
 A document is drawn from a `world`, corrupted by a scheme of `masking`, and predicted by the `model`; `lean` computes
-its loss without computing every position. `theory` says from world and masking alone what the best matrices, attention
-and losses are. `agreement` holds a trained toy against all of that, `landscape` the loss over attention weights.
+its loss without computing every position, `word_attention` what words attend to, at any step of a training. `theory`
+says from world and masking alone what the best matrices, attention and losses are. `agreement` holds a trained toy
+against all of that, `landscape` the loss over attention weights.
 
-Each module imports only from those before it: world, masking, theory, model, lean, agreement, landscape. A new regime
-is a row of `model.REGIMES`, a new world an argument of `World`, a new theorem a function in `theory` with a test that
-states it.
+Each module imports only from those before it: world, masking, theory, model, lean, word_attention, agreement,
+landscape. A new regime is a row of `model.REGIMES`, a new world an argument of `World`, a new theorem a function in
+`theory` with a test that states it.
 """

@@ -21,7 +21,7 @@ from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
-from topic_probe.toy.theory.losses import masked_documents, mean_bayes_loss
+from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents, mean_bayes_loss
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
 from topic_probe.toy.world import World
 
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_PATTERN_NUMBERS = 2**22
-
-# Documents are drawn this many at a time, whatever the size of a forward pass, so that they do not depend on it.
-DRAWN_AT_ONCE = 100
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

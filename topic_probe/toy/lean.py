@@ -173,3 +173,15 @@ def _attention(
         scores = scores @ tensors["W_E"]
     scores = scores / math.sqrt(tensors["W_K"].shape[0])
     return (embedding(query, scores) + batch.counts.log()[batch.document]).softmax(dim=1)
+
+
+def vocabulary_attention(
+    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm
+) -> Float[Tensor, "token word"]:
+    """Attention in a document that shows every token once; in others it is that times their counts, per row."""
+    n = tensors["W_E"].shape[1]
+    tokens = torch.arange(n, device=tensors["W_E"].device)
+    once = tensors["W_E"].new_ones(1, n)
+    return _attention(
+        tensors, form, Queries(once, torch.zeros_like(tokens), tokens, once.expand(n, n))
+    ).expand(n, n)

@@ -29,6 +29,8 @@ RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-sta
 """What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""
 UNIFORM_REGIMES = ("embedding", "value")
 LOSSES: tuple[Loss, Loss] = ("squared", "cross_entropy")
+DRAWN_AT_ONCE = 100
+"""Documents to be drawn at a time, whatever else is done with them at once, so that they do not depend on that."""
 
 
 @dataclass(frozen=True)
