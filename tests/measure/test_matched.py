@@ -500,13 +500,28 @@ def test_where_no_word_may_move_the_permuted_pairs_are_the_true_ones():
     words = MatchedWords.of(model, topics, counts, min_documents=1, center=False, exclude=())
     bins = Bins.of(words, pmi_bins=1, frequency_bins=1)
     alone = replace(bins, frequency_class=words.form.numpy(), frequency_limits=((0, 99),) * words.n_forms)
-    comparison = _Comparison(words, alone, "ratio", Intervals(), Permutations(n_permutations=2))
+    codes = pair_codes(alone.classes, words.same, words.different)
+    comparison = _Comparison(words, alone, codes, None, "ratio", Intervals(), Permutations(n_permutations=2))
     for first, second in comparison._permuted_pairs():
         pairs = torch.zeros(len(words), len(words), dtype=torch.int64)
         pairs.index_put_(
             (torch.from_numpy(first), torch.from_numpy(second)), torch.tensor(1), accumulate=True
         )
         assert torch.equal(pairs + pairs.T, words.same.long())
+
+
+def test_pairs_are_permuted_once_for_all_scores(topics, monkeypatch):
+    permuted = _Comparison._permuted_pairs
+    drawn = []
+    monkeypatch.setattr(
+        _Comparison, "_permuted_pairs", lambda self: (drawn.append(1) or pairs for pairs in permuted(self))
+    )
+    found = measure_matched(
+        tp.open_model(zoo.make("bert")), topics, documents(), cooccurrence=count_cooccurrence(documents(n=100), topics),
+        min_documents=1, n_permutations=7, statistic="difference",
+    )  # fmt: skip
+    assert all(np.isfinite(score.p_value[0]) for score in (found.cosine, found.dot, found.attention))
+    assert len(drawn) == 7
 
 
 def test_forms_are_permuted_in_the_class_of_frequency_that_their_documents_together_belong_to(with_forms):

@@ -196,9 +196,7 @@ def measure_matched(
         model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
     )
     bins = Bins.of(words, pmi_bins=pmi_bins, frequency_bins=frequency_bins)
-    comparison = _Comparison(words, bins, statistic, intervals, permutations)
-    cosine, dot, by_bin = comparison.embeddings()
-    coverage = {"embeddings": coverage_of(comparison.counts)}
+    codes = pair_codes(bins.classes, words.same, words.different)
     options = {
         "pmi_bins": pmi_bins, "frequency_bins": frequency_bins, "min_documents": min_documents, "center": center,
         "exclude": excluded, "max_length": reading.max_length, "long": reading.long, "statistic": statistic,
@@ -210,12 +208,12 @@ def measure_matched(
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
-    attention = layers = heads = None
+    attention = layers = heads = sums = None
     if documents is not None:
         sums = attention_by_class(
             model,
             Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
-            comparison.codes,
+            codes,
             documents,
             distances=DISTANCE_BINS,
             table=permutations.n > 0,
@@ -223,25 +221,30 @@ def measure_matched(
             **vars(patterns),
             **vars(run),
         )
-        attention, layers, heads, by_bin["attention"], coverage["attention"] = comparison.attention(sums)
         record["documents"] = sums.record
+    comparison = _Comparison(words, bins, codes, sums, statistic, intervals, permutations)
+    cosine, dot, by_bin = comparison.embeddings()
+    coverage = {"embeddings": coverage_of(comparison.counts)}
+    if sums is not None:
+        attention, layers, heads, by_bin["attention"], coverage["attention"] = comparison.attention(sums)
     return MatchedReport(cosine, dot, attention, layers, heads, coverage, by_bin, record)
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Means of matched pairs by way of matching, with their intervals and p-values."""
+    """Means of matched pairs by way of matching, with their intervals and p-values.
+
+    ``codes`` say what is known of every pair: 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for no
+    pair. ``measured`` is the attention by them.
+    """
 
     words: MatchedWords
     bins: Bins
+    codes: Shaped[Tensor, "word word"]
+    measured: ClassSums | None
     statistic: Literal["ratio", "difference"]
     intervals: Intervals
     permutations: Permutations
-
-    @cached_property
-    def codes(self) -> Shaped[Tensor, "word word"]:
-        """What is known of every pair: 3 · its bin + 1 for the same topic, + 2 for different ones; −1 for no pair."""
-        return pair_codes(self.bins.classes, self.words.same, self.words.different)
 
     @cached_property
     def counts(self) -> Float64[np.ndarray, "pmi frequency 1 3"]:
@@ -264,7 +267,7 @@ class _Comparison:
         for number, score in enumerate(SCORES):
             table = self.words.scores[score]
             sums, squares = self._by_code(table), self._by_code(table**2).sum(-1)
-            p_values = self._p_values(sums, self.counts, table, None)
+            p_values = self._p_values(sums, self.counts, score)
             limits = {"interval": intervals[:, number]}
             contrasts.append(self._contrast(sums, self.counts, squares, limits, units, p_values))
             by_bin[score] = self._by_bin(sums, self.counts, squares)
@@ -330,7 +333,7 @@ class _Comparison:
         p_values = np.full(len(ways_of(total)), np.nan)
         if measured.table is not None:
             by_words = [part.sum(2, keepdims=True) for part in (total, n_total)]
-            p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], *measured.table)
+            p_values[: len(MATCHED_ON)] = self._p_values(by_words[0], by_words[1], "attention")
         intervals = self._source_intervals(measured, total.shape)
         units = (len(measured.by_source), "sources")
         overall = self._contrast(total, n_total, total_squares, intervals, units, p_values)
@@ -409,20 +412,12 @@ class _Comparison:
         self,
         sums: Float64[np.ndarray, "pmi frequency 1 3"],
         counts: Float64[np.ndarray, "pmi frequency 1 3"],
-        table: Float64[np.ndarray, "word word"],
-        n_table: Float64[np.ndarray, "word word"] | None,
+        score: str,
     ) -> Float64[np.ndarray, " way"]:
         """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
         if self.permutations.n == 0:
             return np.full(len(MATCHED_ON), np.nan)
-        classes, n_bins = self.bins.classes.numpy(), counts.size // 3
-        null = []
-        for first, second in self._permuted_pairs():
-            where, n = classes[first, second], None if n_table is None else n_table[first, second]
-            null.append(
-                [np.bincount(where, values, minlength=n_bins) for values in (table[first, second], n)]
-            )
-        same, n_same = (np.reshape(part, (-1, *counts.shape[:-1])) for part in zip(*null, strict=True))
+        same, n_same = self._permuted[score], self._permuted[f"n {score}" if score == "attention" else "n"]
         total, n_total = sums[..., 1:].sum(-1), counts[..., 1:].sum(-1)
         nothing = np.zeros(same.shape)
         permuted = self._under_weights_of(
@@ -432,6 +427,25 @@ class _Comparison:
         )
         observed = self._under_weights_of(counts, sums[None], counts[None])[:, 0]
         return permutation_p_value(observed, permuted, alternative=self.permutations.alternative)
+
+    @cached_property
+    def _permuted(self) -> dict[str, Shaped[np.ndarray, "permutation pmi frequency 1"]]:
+        """Sums over the pairs that would share a topic: of every score, and the numbers of these pairs ("n", "n …").
+
+        All scores are permuted at once: finding the pairs takes as long as adding up their scores.
+        """
+        tables = {"n": None, **self.words.scores}
+        if self.measured is not None and self.measured.table is not None:
+            tables |= dict(zip(("attention", "n attention"), self.measured.table, strict=True))
+        classes, n_bins = self.bins.classes.numpy().ravel(), math.prod(self.bins.shape)
+        sums: dict[str, list[np.ndarray]] = {name: [] for name in tables}
+        for first, second in self._permuted_pairs():
+            pair = first * len(self.words) + second
+            where = classes[pair]
+            for name, table in tables.items():
+                values = None if table is None else table.ravel()[pair]
+                sums[name].append(np.bincount(where, values, minlength=n_bins))
+        return {name: np.reshape(part, (-1, *self.bins.shape, 1)) for name, part in sums.items()}
 
     def _permuted_pairs(self) -> Iterator[tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]]:
         """The pairs of different words that would share a topic, for every permutation, in one direction each."""
