@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from topic_probe.train.loop import train_text as train_text
     from topic_probe.train.loop import train_toy as train_toy
     from topic_probe.train.stages import DynamicsReport as DynamicsReport
+    from topic_probe.train.stages import gradient_ratios as gradient_ratios
     from topic_probe.train.stages import measure_dynamics as measure_dynamics
 
 __version__ = "0.1.0"
@@ -94,6 +95,7 @@ _PUBLIC = {
     "encode_texts": "topic_probe.text.encoder",
     "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.text.lda",
+    "gradient_ratios": "topic_probe.train.stages",
     "load_report": "topic_probe.report",
     "measure_agreement": "topic_probe.toy.agreement",
     "measure_attention": "topic_probe.measure.attention",

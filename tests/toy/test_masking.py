@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from topic_probe.toy.masking import Masking
+from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.world import Documents, World
 
 WORLD = World(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
@@ -127,3 +127,9 @@ def test_a_vocabulary_without_words_is_refused():
 
 def test_the_default_is_the_masking_of_the_paper():
     assert dataclasses.asdict(Masking()) == {"p_mask": 0.15, "p_keep": 0.1, "p_random": 0.1}
+
+
+def test_counts_are_of_what_is_shown_and_leave_padding_out():
+    shown, mask = torch.tensor([[0, 2, 2], [1, 0, 0]]), torch.tensor([[True] * 3, [True, True, False]])
+    batch = MaskedBatch(shown, shown, mask, mask)
+    assert batch.counts(4).tolist() == [[1, 0, 2, 0], [1, 1, 0, 0]]

@@ -5,9 +5,19 @@ import pytest
 import torch
 
 from topic_probe.report import load_report
-from topic_probe.toy.model import ToyConfig
+from topic_probe.toy import theory
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.world import World
 from topic_probe.train.history import History, TrainConfig
-from topic_probe.train.stages import NO_PATTERN, DynamicsReport, find_stages, measure_dynamics
+from topic_probe.train.loop import train_toy
+from topic_probe.train.stages import (
+    NO_PATTERN,
+    DynamicsReport,
+    find_stages,
+    gradient_ratios,
+    measure_dynamics,
+)
 
 STEPS = np.arange(1001)
 
@@ -287,3 +297,62 @@ def test_too_few_rows_and_bad_thresholds_are_refused():
 def test_a_median_over_more_rows_than_there_are_is_refused():
     with pytest.raises(ValueError, match=f"smooth is a number of rows and must be at most {len(STEPS)}"):
         planted(smooth=len(STEPS) + 1)
+
+
+# Gradients at the beginning
+
+
+def first_ratios(noise=0.01, *, seed=0, loss="squared", **options):
+    world = World(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=20, max_length=30)
+    config = ToyConfig(regime="two-stage", world=world, noise=noise, dtype="float64", **options)
+    settings = TrainConfig(loss, steps=0, record_gradients=True, seed=seed)
+    return gradient_ratios(train_toy(build_toy(config, seed=seed), settings))
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_half_the_noise_gives_a_quarter_of_the_gradients_of_keys_and_queries(loss):
+    whole, half = (first_ratios(noise, loss=loss) for noise in (0.01, 0.005))
+    assert whole["predicted"] / half["predicted"] == pytest.approx(4.0)
+    for name in ("W_K", "W_Q"):
+        slope = np.log(whole[name] / half[name]) / np.log(2)
+        assert slope == pytest.approx(2.0, abs=0.01)
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+@pytest.mark.parametrize(
+    ("options", "noise"),
+    [({}, 0.01), ({"d_attention": 2}, 0.01), ({"init": "usual"}, 1 / np.sqrt(3 * 13))],
+)
+def test_gradients_are_as_large_as_predicted_on_average_over_noise(options, noise, loss):
+    found = [first_ratios(seed=seed, loss=loss, **options) for seed in range(40)]
+    assert found[0]["noise"] == pytest.approx(noise)
+    for name in ("W_K", "W_Q"):
+        assert np.mean([(one[name] / one["predicted"]) ** 2 for one in found]) == pytest.approx(1.0, abs=0.25)
+
+
+def test_the_prediction_is_for_the_very_documents_of_the_first_step():
+    world, masking = World(n_topics=3, words_per_topic=4, min_length=20, max_length=30), Masking(0.01)
+    config = ToyConfig(regime="two-stage", world=world, masking=masking, noise=0.1)
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        documents = world.documents(6, generator=generator)
+        while True:
+            rows = torch.randperm(6, generator=generator)[:2]
+            batch = masking.corrupt(documents.select(rows), n_words=world.n_words, generator=generator)
+            if batch.chosen.any():
+                break
+        expected = theory.initial_gradients(world, batch, loss="squared").ratio(0.1)
+        settings = TrainConfig(
+            "squared", n_documents=6, batch_size=2, seed=seed, steps=2, record_gradients=True
+        )
+        found = gradient_ratios(train_toy(build_toy(config), settings))
+        assert found["predicted"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_gradients_that_no_prediction_is_for_are_refused():
+    with pytest.raises(ValueError, match=r"got regime 'attention' with other settings; use .*two-stage"):
+        gradient_ratios(
+            train_toy(build_toy(ToyConfig("attention")), TrainConfig(steps=0, record_gradients=True))
+        )
+    with pytest.raises(ValueError, match="no gradients were recorded"):
+        gradient_ratios(train_toy(build_toy(ToyConfig("two-stage")), TrainConfig(steps=0)))

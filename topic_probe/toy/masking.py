@@ -45,6 +45,12 @@ class MaskedBatch:
         """The documents of the given row numbers, in that order."""
         return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
 
+    def counts(self, vocabulary_size: int) -> Int64[Tensor, "document token"]:
+        """How often each document shows each token."""
+        rows, positions = self.mask.nonzero(as_tuple=True)
+        cells = rows * vocabulary_size + self.shown[rows, positions]
+        return torch.bincount(cells, minlength=len(self) * vocabulary_size).view(-1, vocabulary_size)
+
     def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
         """Mean over the chosen positions of every document that has any, of one value (or array) for each of them."""
         chosen = self.chosen.cpu()

@@ -111,16 +111,9 @@ class _Shown:
 @lru_cache(maxsize=8)
 def _shown(world: World, masking: Masking, n_documents: int, seed: int) -> _Shown:
     """The documents of a seed, drawn once for all steps of a training."""
-    generator, size, parts = (
-        torch.Generator().manual_seed(check_whole("seed", seed, 0)),
-        world.vocabulary_size,
-        [],
-    )
-    for _, batch in masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator):
-        rows, positions = batch.mask.nonzero(as_tuple=True)
-        cells = rows * size + batch.shown[rows, positions]
-        parts.append(torch.bincount(cells, minlength=len(batch) * size).view(-1, size).double())
-    counts = torch.cat(parts)
+    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
+    drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator)
+    counts = torch.cat([batch.counts(world.vocabulary_size) for _, batch in drawn]).double()
     return _Shown(counts, (counts.T @ counts).numpy(), world.topics)
 
 

@@ -1,5 +1,6 @@
 """Does training fall into two stages, W_V first and W_K and W_Q after it (Section 5.1)? Read from recorded norms."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,7 +10,10 @@ from jaxtyping import Bool, Float64, Int64
 
 from topic_probe.options import checked
 from topic_probe.report import Report, provenance
+from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.theory import initial_gradients
 from topic_probe.train.history import History
+from topic_probe.train.tasks import ToyTask
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -331,3 +335,55 @@ def _running_median(curve: Float64[np.ndarray, " row"], window: int) -> Float64[
         smooth[row] = np.median(curve[: 2 * row + 1])
         smooth[-1 - row] = np.median(curve[-1 - 2 * row :])
     return smooth
+
+
+# What the argument of Section 8.1 is about: the tensors that begin as noise, and how those are given that do not.
+_NOISE = ("W_K", "W_Q", "W_V")
+_GIVEN = {"W_E": "identity", "b_K": "zero", "b_Q": "zero", "b_V": "zero", "b_pred": "zero"}
+
+
+@checked
+def gradient_ratios(history: History) -> dict[str, float]:
+    """How small the gradients of W_K and W_Q are beside that of W_V where training begins, measured and predicted.
+
+    The argument of Section 8.1 for a first stage: ``W_K`` is |∂L/∂W_K| / |∂L/∂W_V| at step 0, ``W_Q`` the same of W_Q,
+    and ``predicted`` what `theory.initial_gradients` says of both for the very documents of that step, ``noise`` being
+    the standard deviation of the entries that the three tensors begin with. The prediction goes with the square of the
+    noise; it is a mean over draws of it, which single draws scatter around.
+
+    Args:
+        history: of `train_toy` in regime *two-stage*, with ``TrainConfig(record_gradients=True)``; it may have no
+            steps.
+
+    Raises:
+        ValueError: for other regimes, and where no gradients were recorded.
+
+    Example:
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="two-stage", noise=0.01))
+        >>> history = tp.train_toy(toy, tp.TrainConfig(loss="squared", steps=0, record_gradients=True))
+        >>> ratios = tp.gradient_ratios(history)
+        >>> 0.8 < ratios["W_K"] / ratios["predicted"] < 1.25
+        True
+    """
+    toy, gradients = history.toy, history.gradients
+    if (
+        not isinstance(toy, ToyConfig)
+        or toy.rules != _GIVEN
+        or toy.n_layers * toy.n_heads > 1
+        or toy.residual
+    ):
+        raise ValueError(
+            "the prediction is for one layer and head that begin with noise in W_K, W_Q and W_V and have one-hot "
+            f"words and no biases, got regime {toy.regime!r} with other settings; use ToyConfig(regime='two-stage')"
+        )
+    if not gradients:
+        raise ValueError("no gradients were recorded; train with TrainConfig(record_gradients=True)")
+    task = ToyTask(build_toy(toy), history.train)
+    batch = next(
+        batch for batch in iter(task.draw, None) if batch.chosen.any()
+    )  # as the loop draws the first one
+    noise = toy.noise if toy.init == "near-zero" else 1 / math.sqrt(3 * toy.width)  # uniform in ±1/√d
+    predicted = initial_gradients(task.world, batch, loss=history.train.loss).ratio(noise)
+    sizes = {name: float(gradients[name][0]) for name in _NOISE}
+    measured = {name: sizes[name] / sizes["W_V"] for name in ("W_K", "W_Q")}
+    return {"noise": noise, "predicted": predicted, **measured}

@@ -3,6 +3,7 @@
 * :mod:`~topic_probe.toy.theory.value`: optimal W_V and E under uniform attention (Lemma 1, Theorems 1 and 2), and
   the loss of any other.
 * :mod:`~topic_probe.toy.theory.attention`: the loss over attention weights (α, β), its optimum, Theorem 3's interval.
+* :mod:`~topic_probe.toy.theory.gradients`: how large the gradients are where training begins near zero.
 * :mod:`~topic_probe.toy.theory.posterior`: the best possible predictor on documents of finite length.
 * :mod:`~topic_probe.toy.theory.losses`: the lowest loss, of each regime on infinitely long documents, and of any
   predictor on finite ones.
@@ -16,6 +17,8 @@ from topic_probe.toy.theory.attention import attention_loss as attention_loss
 from topic_probe.toy.theory.attention import best_scale as best_scale
 from topic_probe.toy.theory.attention import optimal_attention as optimal_attention
 from topic_probe.toy.theory.attention import weighted_mean as weighted_mean
+from topic_probe.toy.theory.gradients import InitialGradients as InitialGradients
+from topic_probe.toy.theory.gradients import initial_gradients as initial_gradients
 from topic_probe.toy.theory.losses import BayesLoss as BayesLoss
 from topic_probe.toy.theory.losses import LossFloor as LossFloor
 from topic_probe.toy.theory.losses import bayes_loss as bayes_loss

@@ -1,0 +1,83 @@
+"""Sizes of gradients near zero, against derivatives of the paper's own equations."""
+
+import math
+
+import pytest
+import torch
+from torch.func import jacrev
+
+from topic_probe.toy import theory
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import World
+
+WORLD = World(n_topics=2, words_per_topic=2, alpha=0.5, min_length=5, max_length=9)
+SIZE = WORLD.vocabulary_size
+LOSSES = ("cross_entropy", "squared")
+
+
+def masked(n, world=WORLD, seed=0, masking=None):
+    generator = torch.Generator().manual_seed(seed)
+    documents = world.documents(n, generator=generator)
+    return (masking or Masking(0.3, 0.2, 0.2)).corrupt(documents, n_words=world.n_words, generator=generator)
+
+
+def plain_loss(W_K, W_Q, W_V, batch, loss):
+    """Equations 1, 5 and 7 word by word, for one-hot embeddings without biases."""
+    documents = []
+    for shown, target, mask, chosen in zip(batch.shown, batch.target, batch.mask, batch.chosen, strict=True):
+        X = torch.eye(SIZE, dtype=torch.float64)[shown[mask]].T
+        A = ((W_K @ X).T @ (W_Q @ X) / len(W_K) ** 0.5).softmax(dim=0)
+        F = W_V @ X @ A
+        losses = []
+        for j in chosen[mask].nonzero()[:, 0].tolist():
+            f, t = F[:, j], int(target[j])
+            squared = (f - torch.eye(SIZE, dtype=torch.float64)[t]).square().sum()
+            losses.append(squared if loss == "squared" else f.logsumexp(0) - f[t])
+        if losses:
+            documents.append(torch.stack(losses).mean())
+    return torch.stack(documents).mean()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("d_attention", [1, 3])
+def test_sizes_are_those_of_the_third_derivative_at_zero(loss, d_attention):
+    """∂L/∂W_K is linear in W_Q and in W_V there, so its mean square over noise is σ⁴ times all coefficients squared."""
+    batch = masked(6)
+    zero = (
+        *[torch.zeros(d_attention, SIZE, dtype=torch.float64)] * 2,
+        torch.zeros(SIZE, SIZE, dtype=torch.float64),
+    )
+
+    def value(W_K, W_Q, W_V):
+        return plain_loss(W_K, W_Q, W_V, batch, loss)
+
+    third = jacrev(jacrev(jacrev(value, 0), 1), 2)(*zero)
+    sizes = theory.initial_gradients(WORLD, batch, loss=loss)
+    assert sizes.attention == pytest.approx(third.norm().item(), rel=1e-9)
+    assert sizes.value == pytest.approx(jacrev(value, 2)(*zero).norm().item(), rel=1e-9)
+
+
+def test_documents_with_nothing_masked_do_not_count():
+    batch = masked(12, masking=Masking(0.1, 0.2, 0.2), seed=1)
+    empty = ~batch.chosen.any(dim=1)
+    assert empty.any()
+    rest = batch.select((~empty).nonzero()[:, 0])
+    assert theory.initial_gradients(WORLD, batch, loss="squared") == theory.initial_gradients(
+        WORLD, rest, loss="squared"
+    )
+    with pytest.raises(ValueError, match="nothing is masked in this batch"):
+        theory.initial_gradients(WORLD, batch.select(empty.nonzero()[:, 0]), loss="squared")
+
+
+def test_one_masked_position_by_hand():
+    """Four positions of two words: x = (¼ [MASK], ½, ¼), g = −2 e_2, and C = diag(x) − x xᵀ."""
+    from topic_probe.toy.masking import MaskedBatch
+
+    shown, target = torch.tensor([[0, 1, 1, 2]]), torch.tensor([[2, 1, 1, 2]])
+    batch = MaskedBatch(shown, target, torch.ones_like(shown).bool(), shown == 0)
+    sizes = theory.initial_gradients(World(n_topics=1, words_per_topic=2), batch, loss="squared")
+    assert sizes.value == pytest.approx(2 * math.sqrt(1 / 16 + 1 / 4 + 1 / 16))
+    # C has ¼ − 1/16, ½ − ¼, ¼ − 1/16 on the diagonal, and −1/8, −1/16, −1/8 beside it, twice each.
+    square = 2 * (3 / 16) ** 2 + (1 / 4) ** 2 + 2 * (2 * (1 / 8) ** 2 + (1 / 16) ** 2)
+    assert sizes.attention == pytest.approx(2 * math.sqrt(square))
+    assert sizes.ratio(0.1) == pytest.approx(0.01 * sizes.attention / sizes.value)
