@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.func import jacrev
+from torch.func import grad, jacrev, vmap
 
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
@@ -80,4 +80,27 @@ def test_one_masked_position_by_hand():
     # C has ¼ − 1/16, ½ − ¼, ¼ − 1/16 on the diagonal, and −1/8, −1/16, −1/8 beside it, twice each.
     square = 2 * (3 / 16) ** 2 + (1 / 4) ** 2 + 2 * (2 * (1 / 8) ** 2 + (1 / 16) ** 2)
     assert sizes.attention == pytest.approx(2 * math.sqrt(square))
-    assert sizes.ratio(0.1) == pytest.approx(0.01 * sizes.attention / sizes.value)
+    assert sizes.ratio(1e-6) == pytest.approx(1e-12 * sizes.attention / sizes.value)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0])
+def test_squared_loss_has_the_mean_squares_that_draws_of_the_noise_have(noise):
+    """W_K and W_Q enter through the scores alone: |∂L/∂W_K|² is σ² |∂L/∂scores|² on average, for any d_a."""
+    batch = masked(4)
+    drawn = noise * torch.randn(
+        20_000, SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+
+    def value(scores, W_V):
+        return plain_loss(torch.eye(SIZE, dtype=torch.float64), SIZE**0.5 * scores, W_V, batch, "squared")
+
+    uniform = torch.zeros(SIZE, SIZE, dtype=torch.float64)
+    by_scores, by_value = vmap(grad(value, (0, 1)), (None, 0))(uniform, drawn)
+    keys, values = (
+        noise * by_scores.square().sum((1, 2)).mean().sqrt(),
+        by_value.square().sum((1, 2)).mean().sqrt(),
+    )
+    sizes = theory.initial_gradients(WORLD, batch, loss="squared")
+    assert sizes.attention_noise * noise > 0.3 * sizes.attention
+    assert sizes.ratio(noise) == pytest.approx(float(keys / values), rel=0.03)
+    assert math.hypot(sizes.value, noise * sizes.value_noise) == pytest.approx(float(values), rel=0.03)

@@ -14,10 +14,15 @@ n tokens, t being the word that was there) the gradients are, averaged as the lo
 The first has no small factor. The other two have W_V, and W_Q or W_K: where all three are noise of standard deviation
 σ, they are of size σ², not σ as the paper's argument about W_Q alone would have it. Their mean square is known exactly,
 because that of noise is: E|∂L/∂W_K|² = E|∂L/∂W_Q|² = σ⁴ |E[e_s ⊗ g ⊗ C]|², whatever d_a.
+
+Squared loss has a next term that soon matters: what W_V's noise predicts, W_V x, is much alike in all documents, while
+words average out. There g = 2 (W_V x − e_t), and with r rows in W_V the moments of normal noise,
+E[W_Vᵀ W_V A W_Vᵀ W_V] = σ⁴ (r² A + r Aᵀ + r tr(A) 1), give it too. Cross-entropy has it divided by n, and does without.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot, sqrt
 
 import torch
 from jaxtyping import Float64
@@ -27,30 +32,44 @@ from torch.nn.functional import one_hot
 from topic_probe.toy.masking import Loss, MaskedBatch
 from topic_probe.toy.world import World
 
+_Inner = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class InitialGradients:
     """Sizes of the gradients at the beginning, for noise near zero and squares averaged over its draws.
 
+    For noise of standard deviation σ the mean square of the gradient of W_V is value² + σ² value_noise², and that of
+    the gradient of W_K, or of W_Q, σ⁴ attention² + σ⁶ attention_noise².
+
     Attributes:
-        value: Norm of the gradient of W_V.
-        attention: Norm of the gradient of W_K, which is also that of W_Q's, divided by the variance of the noise.
+        value: Norm of the gradient of W_V as the noise vanishes.
+        attention: Norm of the gradient of W_K and of W_Q, each divided by the variance of the noise as it vanishes.
+        value_noise: What the predictions of noise add, under squared loss.
+        attention_noise: The same for W_K and W_Q.
     """
 
     value: float
     attention: float
+    value_noise: float = 0.0
+    attention_noise: float = 0.0
 
     def ratio(self, noise: float) -> float:
-        """|∂L/∂W_K| / |∂L/∂W_V| for noise of a standard deviation, and the same of W_Q; half of it is a quarter."""
-        return noise**2 * self.attention / self.value
+        """|∂L/∂W_K| / |∂L/∂W_V| for noise of a standard deviation; also |∂L/∂W_Q| / |∂L/∂W_V|.
+
+        Proportional to the variance of the noise as that vanishes: half the noise is a quarter of the ratio.
+        """
+        attention = hypot(self.attention, noise * self.attention_noise)
+        return noise**2 * attention / hypot(self.value, noise * self.value_noise)
 
 
 def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> InitialGradients:
-    """How large the gradients of W_V, W_K and W_Q are on a batch, to leading order in the noise that they begin with.
+    """How large the gradients of W_V, W_K and W_Q are on a batch where all three are noise near zero.
 
-    For one-hot embeddings without biases (regime *two-stage*). What is noise need not be normal: its entries are
-    independent with mean 0 and one variance. Exact for the batch; on a small one the gradients of keys and queries
-    are larger than on many documents, because chance does not average out.
+    For one-hot embeddings without biases (regime *two-stage*) and W_V with a row for every token. Exact for the batch;
+    on a small one the gradients of keys and queries are larger than on many documents, because chance does not average
+    out. ``value`` and ``attention`` ask of the noise only that its entries are independent with mean 0 and one
+    variance, the rest that it is normal.
 
     Args:
         world: Whose documents they are.
@@ -66,7 +85,7 @@ def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> Initia
         >>> documents = world.documents(40, generator=generator)
         >>> batch = tp.Masking().corrupt(documents, n_words=world.n_words, generator=generator)
         >>> sizes = tp.theory.initial_gradients(world, batch, loss="squared")
-        >>> sizes.ratio(0.01) / sizes.ratio(0.005)
+        >>> round(sizes.ratio(0.001) / sizes.ratio(0.0005), 4)
         4.0
     """
     rows, size = batch.chosen.any(dim=1), world.vocabulary_size
@@ -76,24 +95,44 @@ def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> Initia
         )
     counts = batch.counts(size)[rows].double()
     x = counts / counts.sum(dim=1, keepdim=True)
-    overlaps, skewed = x @ x.T, x @ x.square().T
+    overlaps, skewed = x @ x.T, x @ x.square().T  # x·x', and x·x'∘x'
     spreads = overlaps - skewed - skewed.T + overlaps.square()  # ⟨C, C'⟩ of every two documents
     shown, target = batch.shown[batch.chosen], one_hot(batch.target[batch.chosen], size).double()
-    squares = [
-        _square(batch.document_means(target * (shown == token).unsqueeze(1)), spreads, loss)
-        for token in set(shown.tolist())
-    ]
-    value = _square(batch.document_means(target), overlaps, loss)
-    return InitialGradients(value=sqrt(value), attention=sqrt(sum(squares)))
+    every = [batch.document_means(target)]
+    by_shown = [batch.document_means(target * (shown == s).unsqueeze(1)) for s in set(shown.tolist())]
+    if loss == "cross_entropy":
+        return InitialGradients(_norm(every, overlaps, _centred), _norm(by_shown, spreads, _centred))
+    moved = x.square() - x * overlaps.diagonal().unsqueeze(1)  # C x
+    crossed = x.square() @ x.square().T - overlaps * (skewed + skewed.T) + overlaps**3  # (C' x)·(C x')
+    moments = size**2 * moved @ moved.T + size * (crossed + spreads * overlaps)
+    return InitialGradients(
+        value=2 * _norm(every, overlaps, _words),
+        attention=2 * _norm(by_shown, spreads, _words),
+        value_noise=2 * _norm(every, size * overlaps.square(), _shares),
+        attention_noise=2 * _norm(by_shown, moments, _shares),
+    )
 
 
-def _square(
-    words: Float64[Tensor, "document word"], products: Float64[Tensor, "document other"], loss: Loss
+def _norm(
+    means: Sequence[Float64[Tensor, "document word"]],
+    products: Float64[Tensor, "document other"],
+    inner: _Inner,
 ) -> float:
-    """|E[g ⊗ A]|² for matrices A of the documents, given their inner products and each document's mean of e_t."""
-    if loss == "squared":
-        inner = 4 * words @ words.T
-    else:
-        share = words.sum(dim=1)
-        inner = words @ words.T - torch.outer(share, share) / words.shape[1]
-    return float((inner * products).sum()) / len(words) ** 2
+    """|E[g ⊗ A]| for arrays A of the documents with these inner products, given each document's means of e_t."""
+    return sqrt(sum(float((inner(part) * products).sum()) for part in means)) / len(products)
+
+
+def _words(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
+    """Inner products where g is e_t."""
+    return means @ means.T
+
+
+def _shares(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
+    """The same where g is the same number whatever word was there."""
+    shares = means.sum(dim=1)
+    return torch.outer(shares, shares)
+
+
+def _centred(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
+    """The same where g is e_t − 1/n."""
+    return _words(means) - _shares(means) / means.shape[1]
