@@ -41,6 +41,19 @@ def tokenizer(*, reverse=False):
     return PreTrainedTokenizerFast(tokenizer_object=inside, **names)
 
 
+def five_words(template, **special):
+    """A tokenizer of five tokens that makes of a text what the template says; ``special`` names its special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    inside = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "Same": 2, "words": 3, "?": 4}, unk_token="?"))
+    inside.pre_tokenizer = pre_tokenizers.Whitespace()
+    inside.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inside, unk_token="?", name_or_path="five words", **special
+    )
+
+
 def texts(n=40, length=50, seed=0):
     """Texts of words of mostly one topic."""
     generator = random.Random(seed)

@@ -4,11 +4,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import small_language
 import torch
 import transformers as hf
 import zoo
 from real_text import minilm_folder
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import topic_probe as tp
 from topic_probe.lens import capture
@@ -61,11 +61,9 @@ def test_a_real_checkpoint_is_described_with_its_tokenizer():
         ("bert", "$A", False, "no"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the tokenizer of this GPT2LMHeadModel has a begin token")
 def test_whether_a_text_begins_with_a_token_of_its_own_is_told(name, template, begins, said):
-    backend = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "Same": 2, "words": 3, "?": 4}, unk_token="?"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0)])
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?")
+    tokenizer = small_language.five_words(template, bos_token="<s>")
     found = check_model(tp.open_model(zoo.make(name), tokenizer=tokenizer))
     assert found.begin_token is begins
     assert any("begins with" in line and line.endswith(said) for line in str(found).splitlines())

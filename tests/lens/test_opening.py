@@ -1,6 +1,7 @@
 """Everything that can be opened, everything that cannot, and that what is given comes back as it went in."""
 
 import copy
+import inspect
 import json
 import logging
 import os
@@ -172,6 +173,37 @@ def test_a_tokenizer_comes_back_as_it_went_in():
     assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(tokenizer)
     assert capture.facts(hooked).special_ids == set(tokenizer.all_special_ids)
     assert opening.open_model(model, tokenizer=tokenizer, host="huggingface").tokenizer is tokenizer
+
+
+@pytest.mark.parametrize("host", ["bridge", "huggingface"])
+@pytest.mark.parametrize(
+    ("name", "template", "special", "left_out"),
+    [
+        ("gpt2", "$A", {"bos_token": "<s>"}, True),
+        ("gpt2", "$A", {"bos_token": "<s>", "eos_token": "<s>"}, True),  # as GPT-2 and SmolLM2 have it
+        ("gpt2", "<s> $A", {"bos_token": "<s>"}, False),
+        ("gpt2", "$A", {"eos_token": "<s>"}, False),  # without any, as Qwen2
+        ("bert", "$A", {"bos_token": "<s>"}, False),  # sees in both directions
+    ],
+)
+def test_a_causal_model_tells_of_a_begin_token_that_its_tokenizer_leaves_out(
+    name, template, special, left_out, host, tmp_path
+):
+    zoo.make(name).save_pretrained(tmp_path)
+    small_language.five_words(template, **special).save_pretrained(tmp_path)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        hooked = tp.open_model(tmp_path, host=host)
+    (document,) = tp.encode_texts(["Same words"], hooked.tokenizer)
+    if host == "bridge":  # whose tokenizer is made anew by TransformerLens, which has it begin with the token
+        left_out = left_out and document.ids.tolist() == [2, 3]
+    ours = [str(each.message) for each in said if "begin token" in str(each.message)]
+    assert len(ours) == left_out
+    if left_out:
+        assert "(<s>)" in ours[0]
+        assert "begin_token=True" in ours[0]
+        (document,) = tp.encode_texts(["Same words"], hooked.tokenizer, begin_token=True)
+        assert document.ids.tolist() == [0, 2, 3]
 
 
 @pytest.mark.parametrize("host", ["bridge", "huggingface"])
@@ -482,6 +514,46 @@ def test_a_bridge_is_taken_where_transformerlens_has_a_true_adapter_and_the_adap
             ValueError, match=r"TransformerLens cannot host \w+: .*Use host='auto' or host='huggingface'"
         ):
             opening.open_model(model, host="bridge")
+
+
+def test_a_model_is_run_no_more_often_than_its_checks_need(monkeypatch):
+    runs, forward = [], hf.BertModel.forward
+
+    def counted(*given, **options):
+        runs.append(len(options["input_ids"]))
+        return forward(*given, **options)
+
+    counted.__signature__ = inspect.signature(forward)
+    monkeypatch.setattr(hf.BertModel, "forward", counted)
+    hooked = opening.open_model(zoo.make("bert"))
+    assert type(hooked).__name__ == "TransformerBridge"
+    # The model: as it is, its calls of attention, the patterns that it returns, on the fused kernel, two documents
+    # alone, and its patterns at the hooks of the adapter-free host. The bridge: as it is, its patterns, on the fused
+    # kernel, two documents alone, and its patterns beside those of the other host.
+    assert sorted(runs) == [1] * 4 + [2] * 9
+    runs.clear()
+    capture.view(hooked)
+    assert runs == []
+
+
+@pytest.mark.parametrize("host", ["bridge", "huggingface"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("_take_rows", lambda table, index, true=huggingface._take_rows: true(table, index).flip(2)),
+        ("visible_keys", lambda mask, batch, *shape: torch.ones(batch, *shape, dtype=torch.bool)),
+    ],
+)
+def test_rows_beside_the_fused_kernel_that_are_not_those_of_the_patterns_are_not_used(
+    name, wrong, host, monkeypatch
+):
+    model = zoo.make("bert")
+    assert capture.view(opening.open_model(model, host=host)).tap is not None
+    monkeypatch.setattr(huggingface, name, wrong)
+    hooked = opening.open_model(model, host=host)
+    assert capture.view(hooked).tap is None
+    hooked.original_model.config.note = "a setting that changed, so that the trial is made again"
+    assert capture.view(hooked).tap is None
 
 
 def test_a_bridge_that_shows_other_patterns_than_the_model_is_refused(monkeypatch, caplog):

@@ -441,10 +441,11 @@ def test_an_unknown_hook_name_is_an_error():
         )
     else:
         expected = pytest.raises(KeyError, match="does not exist on this model")
-    inputs = capture.view(bridge).inputs(IDS, MASK)
+    view = capture.view(bridge)
+    inputs = view.inputs(IDS, MASK)
     with expected:
         capture.with_patterns(
-            bridge, (Site("self", 0, "blocks.0.attention.pattern"),), inputs, lambda *_: None
+            view.host, (Site("self", 0, "blocks.0.attention.pattern"),), inputs, lambda *_: None
         )
 
 

@@ -10,7 +10,7 @@
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -28,6 +28,7 @@ from topic_probe.lens.huggingface import (
     Probe,
     arguments,
     attention_implementation,
+    beside_sdpa,
     context_length,
     probe,
     returned_patterns,
@@ -86,8 +87,8 @@ class Adapter(ABC):
         """The answer of a model that nothing was done to; None where reading does nothing to it."""
         return None
 
-    def beside_sdpa(self) -> Probe | None:
-        """How to read rows beside the fused kernel, as a trial run shows; None where that is not possible."""
+    def beside_sdpa(self, inputs: Inputs, shown: Mapping[Site, Tensor], as_it_is: Any) -> Probe | None:
+        """How to read rows beside the fused kernel; None where they are not those of the patterns that it has shown."""
         return None
 
     @abstractmethod
@@ -146,6 +147,10 @@ class _AroundHuggingFace(Adapter):
     def run_as_it_is(self, inputs: Inputs) -> Any:
         """Of the trunk of the model inside."""
         return run_as_it_is(trunk(self.inside), inputs)
+
+    def beside_sdpa(self, inputs: Inputs, shown: Mapping[Site, Tensor], as_it_is: Any) -> Probe | None:
+        """As the model inside shows."""
+        return beside_sdpa(self.inside, inputs, shown, as_it_is)
 
     def trial_inputs(self) -> Inputs:
         """With tokens for the decoder where there is one."""
@@ -222,10 +227,6 @@ class HuggingFaceAdapter(_AroundHuggingFace):
         """The host switches attention by itself."""
         return self.model(**arguments(trunk(self.inside), inputs), head=False)
 
-    def beside_sdpa(self) -> Probe | None:
-        """The probe that the host was built with."""
-        return self.model.probe if self.model.probe.beside_sdpa else None
-
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """As the model returns them."""
         answer = run(trunk(self.inside), inputs, output_hidden_states=True, return_dict=True)
@@ -260,12 +261,6 @@ class BridgeAdapter(_AroundHuggingFace):
     def run(self, inputs: Inputs) -> Any:
         """Of the trunk of the model inside, whose modules the bridge has replaced by its own."""
         return run(trunk(self.inside), inputs)
-
-    def beside_sdpa(self) -> Probe | None:
-        """A probe of the model inside, where it finds the sites of the bridge."""
-        # The wrappers of a bridge make a model return its patterns several times over; the bridge's own are compared.
-        known = probe(self.inside, check_returned=False)
-        return known if known.beside_sdpa and set(known.sites) == set(self.sites()) else None
 
     def attention_module(self, site: Site) -> nn.Module:
         """The bridge's own, which has taken the place of the model's."""

@@ -27,10 +27,18 @@ from topic_probe.lens.huggingface import (
     evaluating,
     every_module,
     own_function,
-    same_pattern,
 )
 from topic_probe.lens.running import StillRunningError
-from topic_probe.lens.sites import SIDES, Inputs, Sharing, Site, check_pattern, looks_ahead, sharing
+from topic_probe.lens.sites import (
+    SIDES,
+    Inputs,
+    Sharing,
+    Site,
+    check_pattern,
+    is_causal,
+    looks_ahead,
+    sharing,
+)
 from topic_probe.lens.visibility import SeenPairs
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -97,9 +105,8 @@ class View(Trial):
 
     @property
     def is_causal(self) -> bool:
-        """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant."""
-        own = [causal for site, causal in zip(self.sites, self.causal, strict=True) if site.stack == "self"]
-        return bool(own) and all(own)
+        """As `is_causal` says of its sites."""
+        return is_causal(self.sites, self.causal)
 
     @property
     def device(self) -> torch.device:
@@ -188,7 +195,7 @@ class View(Trial):
             ]
             read(number, torch.stack(chosen), visible)
 
-        with_patterns(self.model, tuple(self.sites[number] for number in numbers), inputs, read_rows)
+        with_patterns(self.host, tuple(self.sites[number] for number in numbers), inputs, read_rows)
         return unclear
 
     def _look_at_one_word(self, numbers: Sequence[int], inputs: Inputs) -> None:
@@ -196,7 +203,7 @@ class View(Trial):
         ids = self.host.trial_inputs().ids[:1, :1].expand(1, inputs.ids.shape[1])
         with without_hooks(self.model):
             with_patterns(
-                self.model,
+                self.host,
                 tuple(self.sites[number] for number in numbers),
                 self.inputs(ids, torch.ones_like(ids, dtype=torch.bool)),
                 lambda place, pattern: self._seen.look(numbers[place], pattern[0], one_word=True),
@@ -223,7 +230,8 @@ def view(model: Any, topics: Topics | None = None) -> View:
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    host, known = adapter(model), facts(model, topics)
+    host = adapter(model)
+    known = facts_of(host, topics)
     with by_itself(model):
         trial = _trial(host)
     if notes := [note for note in (trial.sharing.note, trial.note) if note]:
@@ -232,7 +240,7 @@ def view(model: Any, topics: Topics | None = None) -> View:
 
 
 def with_patterns(
-    model: Any, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], object]
+    host: Adapter, wanted: tuple[Site, ...], inputs: Inputs, read: Callable[[int, Tensor], object]
 ) -> Any:
     """Runs a hooked model and hands every site's pattern to ``read``; the hooks are gone afterwards.
 
@@ -243,7 +251,6 @@ def with_patterns(
         ValueError: where a site stayed silent.
     """
     silent = set(range(len(wanted)))
-    host = adapter(model)
 
     def hook_for(number: int) -> Callable[..., None]:
         def look(pattern: Tensor, hook: Any) -> None:
@@ -253,7 +260,7 @@ def with_patterns(
         return look
 
     hooks = [(site.hook_name, hook_for(number)) for number, site in enumerate(wanted)]
-    with host.showing_patterns(), model.hooks(fwd_hooks=hooks):
+    with host.showing_patterns(), host.model.hooks(fwd_hooks=hooks):
         answer = host.run(inputs)
     if silent:
         names = ", ".join(wanted[number].hook_name for number in sorted(silent))
@@ -267,13 +274,14 @@ def with_patterns(
 
 def patterns(model: Any, inputs: Inputs) -> dict[Site, Float[Tensor, "batch head query key"]]:
     """The whole pattern of every site; for a few tokens, because nothing is thrown away."""
+    host = adapter(model)
     with evaluating(model):
-        return _shown_patterns(model, sites(model), inputs)
+        return _shown_patterns(host, _in_order(host.sites()), inputs)
 
 
-def _shown_patterns(model: Any, places: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
+def _shown_patterns(host: Adapter, places: tuple[Site, ...], inputs: Inputs) -> dict[Site, Tensor]:
     shown: dict[Site, Tensor] = {}
-    with_patterns(model, places, inputs, lambda number, pattern: shown.__setitem__(places[number], pattern))
+    with_patterns(host, places, inputs, lambda number, pattern: shown.__setitem__(places[number], pattern))
     return shown
 
 
@@ -305,20 +313,10 @@ def _try_out(host: Adapter) -> Trial:
         )
     inputs = host.trial_inputs()
     with without_hooks(host.model), evaluating(host.model):
-        shown, dark, note = _checked_patterns(host, places, inputs)
-        alone = [_shown_patterns(host.model, places, inputs.document(number)) for number in (0, 1)]
+        shown, dark, as_it_is, note = _checked_patterns(host, places, inputs)
+        alone = [_shown_patterns(host, places, inputs.document(number)) for number in (0, 1)]
         shared = sharing(dark, shown, alone, inputs)
-        tap = host.beside_sdpa() if dark else None
-        if tap is not None:
-            # It is only used where its rows are those of the patterns that the host shows.
-            beside: dict[Site, Tensor] = {}
-            every = {
-                side: torch.arange(inputs.side(side)[0].shape[1], device=inputs.ids.device).expand(2, -1)
-                for side in {SIDES[site.stack][0] for site in shown}
-            }
-            tap.read_rows(host.inside, inputs, every, lambda site, rows, _: beside.__setitem__(site, rows))
-            if not all(same_pattern(pattern, beside[site], inputs) for site, pattern in shown.items()):
-                tap = None
+        tap = host.beside_sdpa(inputs, shown, as_it_is) if dark else None
     patterns = [shown[site] for site in places]
     heads = tuple(pattern.shape[1] for pattern in patterns)
     return Trial(places, heads, tuple(not looks_ahead(pattern) for pattern in patterns), shared, tap, note)
@@ -326,8 +324,11 @@ def _try_out(host: Adapter) -> Trial:
 
 def _checked_patterns(
     host: Adapter, places: tuple[Site, ...], inputs: Inputs
-) -> tuple[dict[Site, Tensor], bool, str]:
-    """The pattern of every site, each checked as soon as it is seen; whether padding stays dark; what is to be told."""
+) -> tuple[dict[Site, Tensor], bool, Any, str]:
+    """The pattern of every site, each checked as soon as it is seen; whether padding stays dark; and as it is.
+
+    That is the answer of the model that nothing was done to, with what is to be told of it.
+    """
     shown: dict[Site, Tensor] = {}
     dark: list[bool] = []
 
@@ -336,7 +337,7 @@ def _checked_patterns(
         shown[places[number]] = pattern
 
     try:
-        answer = with_patterns(host.model, places, inputs, check)
+        answer = with_patterns(host, places, inputs, check)
         as_it_is = host.run_as_it_is(inputs)
     except (ValueError, StillRunningError):
         raise
@@ -345,7 +346,8 @@ def _checked_patterns(
             f"{host.name} fails on a few tokens ({type(error).__name__}: {error}), so its attention cannot "
             "be read. Where it wraps a Hugging Face model, pass that to topic_probe.open_model instead"
         ) from error
-    return shown, all(dark), "" if as_it_is is None else check_outputs(host.inside, as_it_is, answer, inputs)
+    note = "" if as_it_is is None else check_outputs(host.inside, as_it_is, answer, inputs)
+    return shown, all(dark), as_it_is, note
 
 
 def _trial(host: Adapter) -> Trial:
@@ -556,7 +558,12 @@ def facts(model: Any, topics: Topics | None = None) -> Facts:
             accepted where the topics were made with the tokenizer of this model, or with an unknown one of nearly that
             size.
     """
-    host, tokenizer = adapter(model), getattr(model, "tokenizer", None)
+    return facts_of(adapter(model), topics)
+
+
+def facts_of(host: Adapter, topics: Topics | None = None) -> Facts:
+    """The same of a model whose adapter is at hand."""
+    model, tokenizer = host.model, getattr(host.model, "tokenizer", None)
     rows = host.word_embeddings().shape[0]
     if topics is not None:
         _check_topics(topics, tokenizer, rows)

@@ -11,6 +11,7 @@ import torch
 from topic_probe.lens import capture
 from topic_probe.lens.adapters import adapter
 from topic_probe.lens.sites import TOLERANCE, batch_error
+from topic_probe.text.encoder import begins_with_token, encode_texts
 
 # The versions that the tests run with.
 TESTED: Mapping[str, tuple[str, ...]] = {
@@ -200,7 +201,7 @@ def check_model(model: Any) -> ModelCheck:
         fused=view is not None and view.tap is not None,
         tokenizer=None if tokenizer is None else type(tokenizer).__name__,
         word_numbers=_has_word_numbers(tokenizer),
-        begin_token=_begins_with_token(tokenizer),
+        begin_token=None if tokenizer is None else begins_with_token(tokenizer),
         vocabulary_size=table.shape[0],
         tokenizer_size=None if tokenizer is None else len(tokenizer),
         embedding_width=table.shape[1],
@@ -242,21 +243,7 @@ def _attention(view: capture.View) -> Mapping[str, Any]:
     }
 
 
-def _begins_with_token(tokenizer: Any) -> bool | None:
-    from topic_probe.text.encoder import Encoder
-
-    if tokenizer is None:
-        return None
-    try:
-        before, _ = Encoder(tokenizer, None, "cut", add_special_tokens=True, begin_token=False).around
-    except ValueError:  # it does more than put tokens around a text
-        return None
-    return bool(before)
-
-
 def _has_word_numbers(tokenizer: Any) -> bool:
-    from topic_probe.text.encoder import encode_texts
-
     if tokenizer is None or not getattr(tokenizer, "is_fast", False):
         return False
     return next(iter(encode_texts([_WORDS], tokenizer))).word_index is not None

@@ -36,6 +36,7 @@ from topic_probe.lens.sites import (
     Sharing,
     Site,
     check_pattern,
+    is_causal,
     looks_ahead,
     sharing,
     some_tokens,
@@ -291,8 +292,8 @@ def without_traces(model: nn.Module) -> Iterator[list[str]]:
     finally:
         if all(_writes(weight) == writes for weight, writes in weights):
             for name, module, own, held in before:
-                parts = held.get("_modules", {}).items()
-                changed = [part for part, its in parts if module._modules.get(part) is not its]
+                parts = dict(held.get("_modules", ()))
+                changed = [part for part in parts if module._modules.get(part) is not parts[part]]
                 replaced += [f"{name}.{part}" if name else part for part in changed]
                 _put_back(vars(module), own, held)
             for config, own, held in settings:
@@ -310,7 +311,8 @@ _Attributes = tuple[dict[str, Any], dict[str, Any]]
 def _attributes(owner: Any) -> _Attributes:
     """The attributes of a module or configuration, and what is in those of them that hold others."""
     own = dict(vars(owner))
-    return own, {name: held.copy() for name, held in own.items() if type(held) in _CONTAINERS}
+    # Of the containers of a module nearly all are empty.
+    return own, {name: held.copy() if held else () for name, held in own.items() if type(held) in _CONTAINERS}
 
 
 _CONTAINERS = (dict, list, set, OrderedDict)
@@ -324,9 +326,10 @@ def _put_back(now: dict[str, Any], own: dict[str, Any], content: dict[str, Any])
         if now.get(name) is not value:
             now[name] = value
     for name, held in content.items():
-        if (held or own[name]) and not _same_things(own[name], held):
-            own[name].clear()
-            (own[name].extend if isinstance(held, list) else own[name].update)(held)
+        holder = own[name]
+        if len(holder) != len(held) or (held and not _same_things(holder, held)):
+            holder.clear()
+            (holder.extend if isinstance(holder, list) else holder.update)(held)
 
 
 def _same_things(one: Any, other: Any) -> bool:
@@ -479,6 +482,11 @@ class Probe:
     beside_sdpa: bool = False
     reason: str = ""
 
+    @property
+    def is_causal(self) -> bool:
+        """As `is_causal` says of its sites."""
+        return is_causal(self.sites, self.causal)
+
     def read_rows(
         self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
     ) -> None:
@@ -550,19 +558,15 @@ def context_length(model: nn.Module) -> int | None:
 Calls = list[tuple[nn.Module, Tensor]]
 
 
-def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
+def probe(model: nn.Module) -> Probe:
     """What can be read of a Hugging Face model's attention, and how; found out by running it.
 
     Where nothing can be read, the answer has no sites and says why.
-
-    Args:
-        model: the model.
-        check_returned: whether what is seen is held against the patterns that the model returns.
     """
     register_attention()
     try:
         with evaluating(model):
-            return _probe(model, trunk(model), trial_inputs(model), check_returned)
+            return _probe(model, trunk(model), trial_inputs(model))
     except StillRunningError:
         raise
     except Exception as error:  # a model may fail in any way on inputs that others take
@@ -571,18 +575,15 @@ def probe(model: nn.Module, *, check_returned: bool = True) -> Probe:
         )
 
 
-def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bool) -> Probe:
+def _probe(model: nn.Module, base: nn.Module, inputs: Inputs) -> Probe:
     as_it_is = run_as_it_is(base, inputs)
     calls, answer = _calls(model, base, inputs)
     returned, returning = _returned(model, base, inputs)
     if not calls:
         return _probe_of_returned(model, base, inputs, returned, as_it_is, returning)
     patterns = [pattern for _, pattern in calls]
-    modules = tuple(module for module, _ in calls)
-    names = {id(module): name for name, module in model.named_modules()}
-    matches = [_NUMBER.search(f".{names.get(id(module), '')}.") for module in modules]
-    sites = _name_sites(patterns, inputs, [int(match[1]) if match else None for match in matches])
-    if check_returned and not _agree(sites, patterns, returned, inputs):
+    sites = _sites_of_calls(model, calls, inputs)
+    if not _agree(sites, patterns, returned, inputs):
         try:
             return _probe_of_returned(model, base, inputs, returned, as_it_is, returning)
         except ValueError:
@@ -592,10 +593,12 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs, check_returned: bo
                 "recurrence); only its other attention is read",
                 stacklevel=2,
             )
-    fused = _rows_agree(model, inputs, calls, as_it_is)
-    alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
+    modules = tuple(module for module, _ in calls)
+    beside = _calls_beside_sdpa(model, inputs, as_it_is)
+    fused = [module for module, *_ in beside] == [*modules] and _show_the_same(beside, patterns, inputs)
     note = check_outputs(base, as_it_is, answer, inputs)
     known = Probe(sites, modules=modules, beside_sdpa=fused, note=note)
+    alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
     return _judged(known, patterns, alone, inputs, base)
 
 
@@ -723,9 +726,35 @@ def same_pattern(pattern: Tensor, reference: Tensor, inputs: Inputs) -> bool:
     return torch.allclose(pattern[rows], reference[rows], rtol=0, atol=tolerance, equal_nan=True)
 
 
-def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls, as_it_is: Any) -> bool:
-    if not getattr(model, "_supports_sdpa", False):
-        return False
+def beside_sdpa(
+    model: nn.Module, inputs: Inputs, shown: Mapping[Site, Tensor], as_it_is: Any
+) -> Probe | None:
+    """How to read rows beside the fused kernel; None where they are not those of the patterns that a host has shown.
+
+    Args:
+        model: the model inside the host.
+        inputs: what both were run on.
+        shown: the pattern of every site.
+        as_it_is: the answer of the model that nothing was done to.
+    """
+    register_attention()
+    beside = _calls_beside_sdpa(model, inputs, as_it_is)
+    try:
+        sites = _sites_of_calls(model, [(module, rows) for module, rows, _ in beside], inputs)
+    except ValueError:  # a call that belongs to no site
+        return None
+    if set(sites) != shown.keys() or not _show_the_same(beside, [shown[site] for site in sites], inputs):
+        return None
+    return Probe(sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
+
+
+def _calls_beside_sdpa(
+    model: nn.Module, inputs: Inputs, as_it_is: Any
+) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """The attention calls of a pass on the fused kernel: module, all rows of the pattern, and what these may see.
+
+    None where the model has no such kernel, or computes something else on it.
+    """
     beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(
@@ -737,15 +766,25 @@ def _rows_agree(model: nn.Module, inputs: Inputs, eager: Calls, as_it_is: Any) -
         every = torch.arange(shape[0], device=inputs.ids.device).expand(2, -1)
         beside.append((module, rows_at(every).detach(), visible_keys(mask, 2, *shape)))
 
+    if not getattr(model, "_supports_sdpa", False):
+        return []
     try:
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=keep)):
             check_outputs(trunk(model), as_it_is, run(trunk(model), inputs), inputs)
-    except (ValueError, TypeError, KeyError, RuntimeError):
-        # Some layers need what the fused kernel cannot do (a cap on the scores, say) and refuse: eager then.
-        return False
-    return len(beside) == len(eager) and all(
-        module is called and same_pattern(rows, pattern, inputs) and _shows(visible, pattern, inputs)
-        for (called, pattern), (module, rows, visible) in zip(eager, beside, strict=True)
+    except (
+        Exception
+    ):  # layers that need what the kernel cannot do (a cap on the scores, say) may refuse in any way
+        return []
+    return beside
+
+
+def _show_the_same(
+    beside: list[tuple[nn.Module, Tensor, Tensor]], patterns: list[Tensor], inputs: Inputs
+) -> bool:
+    """Whether rows beside the fused kernel, and what they may see, are those of whole patterns."""
+    return all(
+        same_pattern(rows, pattern, inputs) and _shows(visible, pattern, inputs)
+        for (_, rows, visible), pattern in zip(beside, patterns, strict=True)
     )
 
 
@@ -783,6 +822,13 @@ def _checked(base: nn.Module, returned: list[Any]) -> list[Tensor]:
 
 
 _NUMBER = re.compile(r"\.(\d+)\.")
+
+
+def _sites_of_calls(model: nn.Module, calls: Calls, inputs: Inputs) -> tuple[Site, ...]:
+    names = {id(module): name for name, module in model.named_modules()}
+    matches = [_NUMBER.search(f".{names.get(id(module), '')}.") for module, _ in calls]
+    patterns = [pattern for _, pattern in calls]
+    return _name_sites(patterns, inputs, [int(match[1]) if match else None for match in matches])
 
 
 def _name_sites(patterns: list[Tensor], inputs: Inputs, numbers: list[int | None]) -> tuple[Site, ...]:

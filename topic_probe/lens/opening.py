@@ -14,7 +14,9 @@ from torch import nn
 from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
 from topic_probe.lens.running import StillRunningError
+from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
+from topic_probe.text.encoder import begins_with_token
 from topic_probe.topics.vocabulary import check_tokenizer
 from topic_probe.turns import in_turn
 
@@ -61,6 +63,9 @@ def open_model(
     transformers' `AttentionInterface` is called and its pattern taken, and a model whose outputs are others while its
     patterns are shown (a function without patterns, Falcon with ALiBi on sdpa) is refused.
 
+    A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
+    texts adds it with ``begin_token=True``.
+
     Raises:
         TypeError: where ``source`` is none of these.
         OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
@@ -92,14 +97,23 @@ def open_model(
     _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
     with huggingface.by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
+        adapter_free: Any = build_host(source, tokenizer=tokenizer)
         bridge = None
         if host != "huggingface":
-            bridge = _bridge(source, tokenizer, required=host == "bridge")
-        if bridge is not None:
-            return bridge
-        adapter_free: Any = build_host(source, tokenizer=tokenizer)
-        capture.remember_probe(adapter_free, adapter_free.probe)  # building it was its trial
-        return adapter_free
+            bridge = _bridge(source, tokenizer, adapter_free, required=host == "bridge")
+        if bridge is None:
+            capture.remember_probe(adapter_free, adapter_free.probe)  # building it was its trial
+    opened = adapter_free if bridge is None else bridge
+    begin = getattr(tokenizer, "bos_token", None)
+    # TransformerLens may give a bridge a tokenizer that does put it there.
+    if adapter_free.probe.is_causal and begin is not None and begins_with_token(opened.tokenizer) is False:
+        warn(
+            f"the tokenizer of this {type(source).__name__} has a begin token ({begin}) and puts it before no text: "
+            "where the model was trained with it, encode texts with begin_token=True. Without it the first position is "
+            "a sink of attention, whatever word stands there, and counts as no word",
+            stacklevel=3,
+        )
+    return opened
 
 
 def _check_has_words(model: Any) -> None:
@@ -236,10 +250,11 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
-def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
+def _bridge(model: nn.Module, tokenizer: Any, adapter_free: Any, *, required: bool) -> Any:
     """TransformerLens's bridge around a Hugging Face model, or None where it has no adapter that shows true patterns.
 
-    Wrapping replaces modules in place, so it is done to a copy of the module tree that shares all weights.
+    Wrapping replaces modules in place, so it is done to a copy of the module tree that shares all weights. What its
+    true patterns are says the adapter-free host.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -252,7 +267,7 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
         bridge = build_bridge_from_module(
             inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
         ).train(model.training)
-        _check_bridge(bridge, model)
+        _check_bridge(bridge, adapter_free)
     except StillRunningError:
         raise
     except Exception as error:  # adapters fail in many ways on models they were not written for
@@ -265,16 +280,14 @@ def _bridge(model: nn.Module, tokenizer: Any, *, required: bool) -> Any:
     return bridge
 
 
-def _check_bridge(bridge: Any, model: nn.Module) -> None:
+def _check_bridge(bridge: Any, adapter_free: Any) -> None:
     """Refuses a bridge whose patterns are not the model's own: some hooks show other tensors than they say."""
-    view = capture.view(bridge)
-    inputs = view.host.trial_inputs()
-    theirs = capture.patterns(bridge, inputs)
-    adapter_free: Any = build_host(model)
     if adapter_free.probe.reason:
         raise ValueError(adapter_free.probe.reason)
-    ours = capture.patterns(adapter_free, inputs)
-    tolerance = 1e-4 if next(model.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
+    view = capture.view(bridge)
+    inputs = view.host.trial_inputs()
+    theirs, ours = (capture.patterns(host, inputs) for host in (bridge, adapter_free))
+    tolerance = 1e-4 if next(bridge.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
     for site in view.sites:
         shown, true = theirs[site], ours.get(site)
         real = inputs.masks(site)[0][:, None, :, None]

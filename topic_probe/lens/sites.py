@@ -149,6 +149,17 @@ def looks_ahead(pattern: Float[Tensor, "batch head query key"]) -> bool:
     return bool((pattern.triu(1) > 0).any())
 
 
+def is_causal(sites: Sequence[Site], causal: Sequence[bool]) -> bool:
+    """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant.
+
+    Args:
+        sites: where a model attends.
+        causal: of each, whether no query attends to a later position.
+    """
+    own = [backwards for site, backwards in zip(sites, causal, strict=True) if site.stack == "self"]
+    return bool(own) and all(own)
+
+
 TRIAL_LENGTH, TRIAL_TARGET = 7, 5
 """Tokens of a trial: two documents of different length, and a decoder of another length than the encoder, are enough to
 see padding, and to tell the three kinds of attention apart by their shapes alone."""

@@ -232,6 +232,15 @@ class Encoder:
         return spans_by_decoding(text, pieces, (ids == self.tokenizer.unk_token_id).tolist())
 
 
+def begins_with_token(tokenizer: Any) -> bool | None:
+    """Whether a tokenizer puts a special token before a text; None where it does more than put some around it."""
+    try:
+        before, _ = Encoder(tokenizer, None, "cut", add_special_tokens=True, begin_token=False).around
+    except ValueError:
+        return None
+    return bool(before)
+
+
 def _pieces(text: str) -> list[str]:
     """The text, or if it is very long pieces of it that end before a single space between two words."""
     pieces, start = [], 0
