@@ -128,12 +128,12 @@ def reproduce(folder: Path, count: Callable[[], None]) -> Path:
     """Some quick settings of a recipe, each of them kept when it is trained."""
     record = _Recorder.record
 
-    def counted(self: _Recorder, step: int, loss: float) -> Any:
+    def counted(self: _Recorder, step: int, *recorded: Any) -> Any:
         if (
             step < self.config.steps
         ):  # the last one is a loss only, found again of every setting that is through
             count()
-        return record(self, step, loss)
+        return record(self, step, *recorded)
 
     _Recorder.record = counted  # type: ignore[method-assign]
     wanted = {"full, cross-entropy, Adam", "embedding, cross-entropy, Adam", "full, squared, Adam"}

@@ -64,10 +64,10 @@ def test_settings_that_differ_in_anything_do_not_share_a_checkpoint(tmp_path):
 
 
 def test_an_interrupted_training_ends_the_recipe_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
-    def interrupt(self, step, loss):
+    def interrupt(self, step, *recorded):
         if step == 5:
             raise KeyboardInterrupt
-        return record(self, step, loss)
+        return record(self, step, *recorded)
 
     from topic_probe.train.loop import _Recorder
 
