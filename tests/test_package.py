@@ -19,7 +19,7 @@ topics.incidence topics.lists topics.vocabulary topics.models topics.topics topi
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
 text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
-toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients toy.theory.posterior
+toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients toy.theory.posterior
 toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.visibility lens.heads lens.huggingface lens.adapters lens.capture lens.check
@@ -27,7 +27,7 @@ lens.opening
 measure measure.options measure.words measure.squares measure.matrix measure.accumulators measure.processes
 measure.shares measure.runs measure.engine measure.patterns measure.nulls measure.twins measure.attention
 measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-train train.bert train.history train.tasks train.loop train.stages
+train train.bert train.history train.tasks train.stack train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.figures
 show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.figure1 paper.figure2 paper.figure4

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from topic_probe.train.history import TrainConfig as TrainConfig
     from topic_probe.train.loop import train_text as train_text
     from topic_probe.train.loop import train_toy as train_toy
+    from topic_probe.train.loop import train_toys as train_toys
     from topic_probe.train.stages import DynamicsReport as DynamicsReport
     from topic_probe.train.stages import gradient_ratios as gradient_ratios
     from topic_probe.train.stages import measure_dynamics as measure_dynamics
@@ -114,6 +115,7 @@ _PUBLIC = {
     "toy_tensors": "topic_probe.toy.model",
     "train_text": "topic_probe.train.loop",
     "train_toy": "topic_probe.train.loop",
+    "train_toys": "topic_probe.train.loop",
     "word_attention": "topic_probe.toy.word_attention",
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }

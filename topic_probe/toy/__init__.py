@@ -5,7 +5,7 @@ its loss without computing every position, `word_attention` what words attend to
 says from world and masking alone what the best matrices, attention and losses are. `agreement` holds a trained toy
 against all of that, `landscape` the loss over attention weights.
 
-Each module imports only from those before it: world, masking, theory, model, lean, word_attention, agreement,
-landscape. A new regime is a row of `model.REGIMES`, a new world an argument of `World`, a new theorem a function in
-`theory` with a test that states it.
+Each module imports only from those before it: draws (random numbers for several batches at once), world, masking,
+theory, model, lean, word_attention, agreement, landscape. A new regime is a row of `model.REGIMES`, a new world an
+argument of `World`, a new theorem a function in `theory` with a test that states it.
 """

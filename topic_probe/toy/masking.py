@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from topic_probe.options import check_share, check_whole, checked, settle_fields
+from topic_probe.toy.draws import Draws
 from topic_probe.toy.world import Documents, World
 
 MASK_ID = 0
@@ -125,15 +126,13 @@ class Masking:
             0
         """
         check_whole("n_words", n_words)
-        words = torch.arange(1, n_words + 1, device=generator.device)
-        return self.corrupt_tokens(
-            documents.ids,
-            documents.mask,
-            maskable=documents.mask,
-            words=words,
-            mask_id=MASK_ID,
-            generator=generator,
-        )
+        return self.corrupt_drawn(documents, n_words, Draws(generator))
+
+    def corrupt_drawn(self, documents: Documents, n_words: int, draws: Draws) -> MaskedBatch:
+        """What :meth:`corrupt` makes of the documents of every generator, for those that `World.draw` drew from it."""
+        words = torch.arange(1, n_words + 1, device=draws.device)
+        ids, mask = documents.ids, documents.mask
+        return self._corrupt(ids, mask, mask, words, MASK_ID, draws)
 
     def corrupt_tokens(
         self,
@@ -155,16 +154,27 @@ class Masking:
             mask_id: Id of the tokenizer's ``[MASK]``.
             generator: The only source of randomness.
         """
+        return self._corrupt(ids, mask, maskable, words, mask_id, Draws(generator))
+
+    def _corrupt(
+        self,
+        ids: Int64[Tensor, "batch position"],
+        mask: Bool[Tensor, "batch position"],
+        maskable: Bool[Tensor, "batch position"],
+        words: Int64[Tensor, " word"],
+        mask_id: int,
+        draws: Draws,
+    ) -> MaskedBatch:
+        widths = [ids.shape[1]] if len(draws) == 1 else draws.largest(mask.sum(dim=1))
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
         # is shown there, so one draw decides both.
-        draw = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=generator.device)
+        draw = draws.uniform(len(ids) // len(draws), widths)
         draw.masked_fill_(~maskable, 1.0)
         kept, random = self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)
         chosen = draw < self.p_mask
         shown = ids.masked_fill(chosen & (draw >= kept), mask_id)
         rows, positions = (chosen & (draw >= kept) & (draw < random)).nonzero(as_tuple=True)
-        drawn = torch.randint(len(words), (len(rows),), generator=generator, device=generator.device)
-        shown[rows, positions] = words[drawn]
+        shown[rows, positions] = words[draws.below(len(words), rows, len(ids))]
         return MaskedBatch(shown, ids, mask, chosen)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, plain_array
+from topic_probe.toy.draws import Draws
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -185,16 +186,19 @@ class World:
     @checked
     def documents(self, n: int, *, generator: torch.Generator) -> Documents:
         """A batch of n new documents, padded to the longest of them, on the device of the generator."""
-        check_whole("n", n)
-        device = generator.device
-        lengths = torch.randint(
-            self.min_length, self.max_length + 1, (n, 1), generator=generator, device=device
-        )
-        width = int(lengths.max())
-        mask = torch.arange(width, device=device) < lengths
-        draw = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
-        proportions, topics = draw(n, width, generator)
-        ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
+        return self.draw(check_whole("n", n), Draws(generator))
+
+    def draw(self, n: int, draws: Draws) -> Documents:
+        """New documents, n of every generator, padded to the longest of all.
+
+        The rows of a generator hold what :meth:`documents` draws from it alone.
+        """
+        lengths = draws.whole(self.min_length, self.max_length + 1, n, 1)
+        widths = draws.largest(lengths)
+        mask = torch.arange(max(widths), device=draws.device) < lengths
+        topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
+        proportions, topics = topics_of(n, widths, draws)
+        ids = self._draw_words(n, widths, topics, draws).masked_fill_(~mask, PADDING)
         return Documents(ids, mask, proportions)
 
     @checked
@@ -209,53 +213,47 @@ class World:
             yield self.documents(batch_size, generator=generator)
 
     def _dirichlet_topics(
-        self, n: int, width: int, generator: torch.Generator
+        self, n: int, widths: Sequence[int], draws: Draws
     ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
         """Proportions from Dirichlet(α), by normalising gamma variables in log space, and the topic of every position.
 
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        alpha, shape, device = self.dirichlet_parameter, (n, self.n_topics), generator.device
-        above = torch.full(shape, alpha + 1, dtype=torch.float64, device=device)
-        gamma = torch._standard_gamma(above, generator=generator)
-        uniform = 1 - torch.rand(shape, dtype=torch.float64, generator=generator, device=device)
+        alpha = self.dirichlet_parameter
+        gamma = draws.gamma(alpha + 1, n, self.n_topics)
+        uniform = 1 - draws.uniform(n, self.n_topics)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
-        steps /= steps[
-            :, -1:
-        ].clone()  # ends at exactly 1, so that every uniform number below 1 finds its place
-        level = torch.rand((n, width), dtype=torch.float64, generator=generator, device=device)
-        return proportions, torch.searchsorted(steps, level, right=True)
+        # Ends at exactly 1, so that every uniform number below 1 finds its place.
+        steps /= steps[:, -1:].clone()
+        return proportions, torch.searchsorted(steps, draws.uniform(n, widths), right=True)
 
     def _uniform_topics(
-        self, n: int, width: int, generator: torch.Generator
+        self, n: int, widths: Sequence[int], draws: Draws
     ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
         """τ distinct topics per document in equal shares, and the topic of every position."""
         assert self.topics_per_document is not None
-        count, device = self.topics_per_document, generator.device
-        order = torch.rand((n, self.n_topics), dtype=torch.float64, generator=generator, device=device)
+        count = self.topics_per_document
+        order = draws.uniform(n, self.n_topics)
         chosen = order.topk(count, dim=1).indices
         proportions = torch.zeros_like(order).scatter_(1, chosen, 1 / count)
-        slots = torch.randint(count, (n, width), generator=generator, device=device)
+        slots = draws.whole(0, count, n, widths)
         return proportions, chosen.gather(1, slots)
 
     def _draw_words(
-        self, topics: Int64[Tensor, "batch position"], generator: torch.Generator
+        self, n: int, widths: Sequence[int], topics: Int64[Tensor, "batch position"], draws: Draws
     ) -> Int64[Tensor, "batch position"]:
         """A word for every topic."""
-        device = generator.device
         if self.word_probabilities is None:
-            word = torch.randint(
-                1, self.words_per_topic + 1, topics.shape, generator=generator, device=device
-            )
+            word = draws.whole(1, self.words_per_topic + 1, n, widths)
             return word.add_(topics, alpha=self.words_per_topic)
-        uniform = torch.rand(topics.shape, dtype=torch.float64, generator=generator, device=device)
+        uniform = draws.uniform(n, widths)
         # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
         # must not carry a draw into the next topic.
         ceiling = torch.nextafter(topics + 1.0, topics.to(torch.float64))
         level = torch.minimum(topics + uniform, ceiling)
-        entry = torch.searchsorted(self._stacked_distribution.to(device), level, right=True)
+        entry = torch.searchsorted(self._stacked_distribution.to(draws.device), level, right=True)
         return entry.remainder_(self.n_words).add_(1)
 
     @cached_property

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,12 +25,12 @@ from topic_probe.options import checked
 from topic_probe.storage import draft
 from topic_probe.toy.model import stands_for
 from topic_probe.train.history import History, Series, TrainConfig, under
+from topic_probe.train.stack import ToyStack, alike, source
 from topic_probe.train.tasks import Task, TextTask, ToyTask
 
 Measure = Callable[[nn.Module], Any]
 
 ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
-MOST_EMPTY_BATCHES = 1000  # in a row; a sensible p_mask never comes near
 CHECKPOINT_FORMAT = "topic_probe toy training 1"
 
 
@@ -73,7 +73,63 @@ def train_toy(
         >>> bool(history.loss[-1] < 0.8), history.stopped
         (True, 'finished')
     """
-    return _train(ToyTask(model, config), config, measure, log, checkpoint, checkpoint_every, progress)
+    runs = [_Run(ToyTask(model, config), config, checkpoint, checkpoint_every)]
+    return _train_all(runs, measure, log, progress=progress)[0]
+
+
+@checked
+def train_toys(
+    models: Sequence[nn.Module],
+    configs: Sequence[TrainConfig],
+    *,
+    measure: Measure | Mapping[str, Measure] | None = None,
+    checkpoints: Sequence[str | Path | None] | None = None,
+    checkpoint_every: int = 5000,
+    progress: bool = False,
+) -> tuple[History, ...]:
+    """Train toys in place, those that are alike side by side, and return what happened to each.
+
+    What `train_toy` would return for each, but for rounding, in less time: toys that differ in nothing but their
+    seeds, the values of their tensors, and the world and masking of their documents have one computation of losses,
+    gradients and updates. Others are trained one after another: those of another regime or size, with another loss,
+    optimizer or number of steps, at another step of their checkpoints, and those that the lean form cannot express.
+
+    Ctrl-C ends all of them after the step under way; those whose turn has not come stay where they are. One that
+    diverges stops by itself.
+
+    Args:
+        models: From :func:`topic_probe.toy.model.build_toy`, one for each training.
+        configs: How to train each.
+        measure: As in `train_toy`, called with one model after another.
+        checkpoints: A file for each, or None for one without. They are those of `train_toy`: either goes on where the
+            other has stopped.
+        checkpoint_every: Steps between two writings.
+        progress: Show a progress bar for each of the groups that are trained side by side.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> toys = [tp.build_toy(tp.ToyConfig(regime="value", world=world), seed=seed) for seed in range(5)]
+        >>> histories = tp.train_toys(toys, [tp.TrainConfig(steps=20, seed=seed) for seed in range(5)])
+        >>> [history.last_step for history in histories]
+        [20, 20, 20, 20, 20]
+    """
+    paths = [None] * len(models) if checkpoints is None else list(checkpoints)
+    if not len(models) == len(configs) == len(paths):
+        raise ValueError(
+            f"needed a config for each model, and a checkpoint for each or none at all; got {len(models)} models, "
+            f"{len(configs)} configs and {len(paths)} checkpoints"
+        )
+    for what, given in (
+        ("model", list(map(id, models))),
+        ("checkpoint", [p for p in paths if p is not None]),
+    ):
+        if len(set(given)) < len(given):
+            raise ValueError(f"two trainings have the same {what}; give each its own")
+    runs = [
+        _Run(ToyTask(model, config), config, path, checkpoint_every)
+        for model, config, path in zip(models, configs, paths, strict=True)
+    ]
+    return _train_all(runs, measure, None, progress=progress)
 
 
 @checked
@@ -111,64 +167,100 @@ def train_text(
     """
     task = TextTask(model, documents, config, tokenizer)
     with task.without_dropout():
-        return _train(task, config, measure, log, checkpoint, checkpoint_every, progress)
+        runs = [_Run(task, config, checkpoint, checkpoint_every)]
+        return _train_all(runs, measure, log, progress=progress)[0]
+
+
+def _train_all(
+    runs: "Sequence[_Run]",
+    measure: Measure | Mapping[str, Measure] | None,
+    log: Callable[[int, dict[str, float]], None] | None,
+    *,
+    progress: bool,
+) -> "tuple[History, ...]":
+    """Every run trained, those that can be side by side."""
+    with _interrupts() as interrupt:
+        for group in _groups(runs):
+            if any(run.interrupted for run in runs):
+                for run in group:
+                    run.interrupt()
+                continue
+            together = group[0] if len(group) == 1 else _Stack(group)
+            try:
+                _train(together, measure, log, interrupt, progress=progress)
+            finally:
+                for run in group:
+                    run.task.leave_stack()
+    return tuple(run.history() for run in runs)
+
+
+def _groups(runs: "Sequence[_Run]") -> "list[list[_Run]]":
+    """Runs that can be trained side by side, in an order in which those that draw from one source stand together."""
+    groups: dict[Any, dict[Any, list[_Run]]] = {}
+    for i, run in enumerate(runs):
+        task = run.task
+        common = alike(task) if isinstance(task, ToyTask) else None
+        if common is None:
+            groups[i] = {None: [run]}
+        else:
+            assert isinstance(task, ToyTask)
+            groups.setdefault((common, run.step), {}).setdefault(source(task), []).append(run)
+    return [[run for own in by_source.values() for run in own] for by_source in groups.values()]
 
 
 def _train(
-    task: Task,
-    config: TrainConfig,
+    together: "_Run | _Stack",
     measure: Measure | Mapping[str, Measure] | None,
     log: Callable[[int, dict[str, float]], None] | None,
-    checkpoint: str | Path | None,
-    checkpoint_every: int,
+    interrupt: "_Interrupt",
+    *,
     progress: bool,
-) -> History:
-    """The loop."""
-    path = None if checkpoint is None else Path(checkpoint)
-    if checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
-    run = _Run(task, config)
-    if path is not None and path.exists():
-        run.load(path)
-    bar = progress_bar(total=config.steps, initial=run.first, unit="step", shown=progress)
-    with _interrupts() as interrupt, bar:
+) -> None:
+    """The loop, for one run or for several in step."""
+    config, active = together.config, together.active
+    with progress_bar(total=config.steps, initial=together.step, unit="step", shown=progress) as bar:
         try:
             while True:
-                run.mark()
-                if not run.evaluate():
+                for run in active:
+                    run.mark()
+                together.evaluate()
+                for run in active:
+                    # Written only now, so that a checkpoint never holds a state whose loss is not finite.
+                    run.save_if_due()
+                    row = run.recorder.record(run.step, run.loss, run.gradients)
+                    if row is not None and log is not None:
+                        log(run.step, row)
+                    if measure is not None and config.measures(run.step):
+                        run.measure(measure)
+                if not active or together.step == config.steps:
                     break
-                # Written only now, so that a checkpoint never holds a state whose loss is not finite.
-                due = run.step == config.steps or (run.step % checkpoint_every == 0 and run.step > run.first)
-                if path is not None and due:
-                    run.save(path)
-                row = run.recorder.record(run.step, run.loss, run.gradients)
-                if row is not None and log is not None:
-                    log(run.step, row)
-                if measure is not None and config.measures(run.step):
-                    run.measure(measure)
-                if run.step == config.steps:
-                    break
-                run.update()
+                together.update()
                 bar.update()
                 if interrupt.requested:
-                    run.stopped = f"interrupted after step {run.step} of {config.steps}"
-                    run.mark()
+                    for run in active:
+                        run.stopped = f"interrupted after step {run.step} of {config.steps}"
+                        run.mark()
                     break
         except KeyboardInterrupt:
             if interrupt.requested:
                 raise
             # From a callback: the state is that of the step's beginning.
-            run.stopped = f"interrupted at step {run.step} of {config.steps}"
-        if run.stopped.startswith("interrupted") and path is not None:
-            run.save(path)
-    return run.history()
+            for run in active:
+                run.interrupt()
+        for run in active:
+            if run.interrupted:
+                run.save()
 
 
 class _Run:
     """A training under way: the state at one step, and everything recorded so far."""
 
-    def __init__(self, task: Task, config: TrainConfig):
+    def __init__(self, task: Task, config: TrainConfig, checkpoint: str | Path | None, checkpoint_every: int):
         self.task, self.config = task, config
+        self.path = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint_every = checkpoint_every
+        if checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
         if not task.trained:
             raise ValueError(
                 "every tensor of the model is frozen; name some in ToyConfig(trained=...), or let parameters of a "
@@ -179,41 +271,49 @@ class _Run:
         self.recorder = _Recorder(config, task)
         self.before = [tensor.detach().clone() for tensor in self.trained]
         self.measured: dict[str, list[tuple[int, Tensor]]] = {}
-        self.first = self.step = self.n_empty = 0
+        self.first = self.step = 0
         self.stopped, self.loss = "finished", math.nan
         self.gradients: list[Tensor] = []
+        self.active = [self]
+        if self.path is not None and self.path.exists():
+            self.load(self.path)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was ended by Ctrl-C."""
+        return self.stopped.startswith("interrupted")
+
+    def interrupt(self) -> None:
+        """End it here."""
+        self.stopped = f"interrupted at step {self.step} of {self.config.steps}"
 
     def mark(self) -> None:
         """Remember what a checkpoint needs of the beginning of this step."""
-        self.state = (self.task.generator.get_state(), self.n_empty, len(self.recorder.steps))
+        self.state = (self.task.generator.get_state(), self.task.n_empty, len(self.recorder.steps))
 
-    def evaluate(self) -> bool:
-        """Loss and gradients on the batch of this step; False, and back to the state before, if not finite."""
-        for _ in range(MOST_EMPTY_BATCHES):
-            result = self.task.loss_and_gradients()
-            if result is not None:
-                break
-            self.n_empty += 1
-        else:
-            raise ValueError(
-                f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={self.task.masking.p_mask}, "
-                "batch_size or the length of the documents"
-            )
-        loss, self.gradients = result
-        self.loss = loss.item()
-        if math.isfinite(self.loss):
-            return True
-        what = f"the loss of step {self.step} is {self.loss}"
+    def evaluate(self) -> None:
+        """Loss and gradients on the batch of this step."""
+        loss, gradients = self.task.fresh_loss()
+        self.accept(loss.item(), gradients, self.active)
+
+    def accept(self, loss: float, gradients: list[Tensor], active: "list[_Run]") -> None:
+        """Take loss and gradients of this step; leave the active ones, at the state before, if they are not finite."""
+        self.loss, self.gradients = loss, gradients
+        if math.isfinite(loss):
+            return
+        what = f"the loss of step {self.step} is {loss}"
         if self.step == self.first:
             raise ValueError(f"{what}, before any update; look at the tensors the model starts with")
         self.step -= 1
         with torch.no_grad():
             torch._foreach_copy_(self.trained, self.before)
         self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
-        return False
+        self.task.leave_stack()
+        active.remove(self)
 
     def measure(self, measure: Measure | Mapping[str, Measure]) -> None:
         """Call the user's function or functions and keep what they return."""
+        self.task.update_model()
         functions = measure if isinstance(measure, Mapping) else {"": measure}
         for prefix, function in functions.items():
             for name, value in _numbers(prefix, function(self.task.model)):
@@ -227,11 +327,7 @@ class _Run:
 
     def update(self) -> None:
         """One step of the optimizers."""
-        with torch.no_grad():
-            torch._foreach_copy_(self.before, self.trained)
-            gradients = dict(zip(self.task.trained, self.gradients, strict=True))
-            for optimizer in self.optimizers:
-                optimizer.step(self.step, gradients)
+        _update(self, self.task.trained)
         self.step += 1
 
     def history(self, *, rows: int | None = None, stopped: str | None = None) -> History:
@@ -253,7 +349,7 @@ class _Run:
             tensors={name: _copy(tensor) for name, tensor in self.task.tensors.items()},
             last_step=self.step,
             stopped=self.stopped if stopped is None else stopped,
-            empty_batches=self.n_empty,
+            empty_batches=self.task.n_empty,
             provenance={
                 **{package: version(package) for package in ("topic-probe", self.task.package, "torch")},
                 "forward": self.task.forward,
@@ -261,8 +357,18 @@ class _Run:
             },
         )
 
-    def save(self, path: Path) -> None:
-        """Write the state at the beginning of this step, whole or not at all."""
+    def save_if_due(self) -> None:
+        """Write a checkpoint at the end, and every so many steps."""
+        if self.step == self.config.steps or (
+            self.step % self.checkpoint_every == 0 and self.step > self.first
+        ):
+            self.save()
+
+    def save(self) -> None:
+        """Write the state at the beginning of this step, if anywhere, whole or not at all."""
+        path = self.path
+        if path is None:
+            return
         generator, n_empty, rows = self.state
         history, arrays = self.history(rows=rows, stopped="unfinished")._to_saved()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -302,13 +408,60 @@ class _Run:
             for name, value in history.tensors.items():
                 self.task.tensors[name].copy_(value)
         self.first = self.step = about["step"]
-        self.n_empty = about["n_empty"]
+        self.task.n_empty = about["n_empty"]
         self.task.generator.set_state(tensors["resume.generator"])
         for optimizer in self.optimizers:
             optimizer.load(under("resume.moment.", tensors))
         self.recorder.load(history, under("resume.past.", tensors))
         for name, series in history.measured.items():
             self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
+
+
+class _Stack:
+    """Runs of toys that are at the same step, side by side.
+
+    The state of each is a slice of the state of all; what is not finite in one stays in its slice.
+
+    Attributes:
+        active: Those under way; the others have diverged.
+    """
+
+    def __init__(self, runs: Sequence[_Run]):
+        self.runs, self.active = tuple(runs), list(runs)
+        self.config, self.step = runs[0].config, runs[0].step
+        self.stack = ToyStack([run.task for run in runs if isinstance(run.task, ToyTask)])
+        self.trained = self.stack.differentiated
+        self.before = [tensor.detach().clone() for tensor in self.trained]
+        each = zip(*(run.optimizers for run in runs), strict=True)
+        self.optimizers = [_Optimizer.joined(optimizers, self.stack.tensors) for optimizers in each]
+        for i, run in enumerate(runs):
+            run.trained = [tensor.detach()[i] for tensor in self.trained]
+            run.before = [tensor[i] for tensor in self.before]
+            run.recorder.trained = dict(zip(run.task.trained, run.trained, strict=True))
+
+    def evaluate(self) -> None:
+        """Losses and gradients on the batches of this step."""
+        losses, self.gradients = self.stack.fresh_loss()
+        by_run = zip(*(gradient.unbind() for gradient in self.gradients), strict=True)
+        for run, loss, gradients in zip(self.runs, losses.tolist(), by_run, strict=True):
+            if run in self.active:
+                run.accept(loss, list(gradients), self.active)
+
+    def update(self) -> None:
+        """One step of the optimizers."""
+        _update(self, self.runs[0].task.trained)
+        self.step += 1
+        for run in self.active:
+            run.step += 1
+
+
+def _update(state: _Run | _Stack, names: Sequence[str]) -> None:
+    """Remember the trained tensors, and let the optimizers update them."""
+    with torch.no_grad():
+        torch._foreach_copy_(state.before, state.trained)
+        gradients = dict(zip(names, state.gradients, strict=True))
+        for optimizer in state.optimizers:
+            optimizer.step(state.step, gradients)
 
 
 class _Optimizer:
@@ -323,6 +476,15 @@ class _Optimizer:
         adam = config.optimizer == "adam"
         self.first = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
         self.second = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
+
+    @classmethod
+    def joined(cls, optimizers: "Sequence[_Optimizer]", tensors: Mapping[str, Tensor]) -> "_Optimizer":
+        """One for stacked tensors, whose moments those of the optimizers become slices of."""
+        one = optimizers[0]
+        whole = cls(one.config, {name: tensors[name] for name in one.names}, one.phases)
+        whole.first = _in_slices([each.first for each in optimizers])
+        whole.second = _in_slices([each.second for each in optimizers])
+        return whole
 
     def updates(self, step: int) -> int:
         """How many updates the tensors have had by a step."""
@@ -379,6 +541,14 @@ def _optimizers(config: TrainConfig, task: Task) -> list[_Optimizer]:
             "ToyConfig(trained=...))"
         )
     return [_Optimizer(config, tensors, phases) for phases, tensors in together.items()]
+
+
+def _in_slices(lists: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Lists of as many tensors as one list of stacked tensors; the lists get slices of them in place of their own."""
+    stacked = [torch.stack(tensors) for tensors in zip(*lists, strict=True)]
+    for i, own in enumerate(lists):
+        own[:] = [tensor[i] for tensor in stacked]
+    return stacked
 
 
 class _Recorder:

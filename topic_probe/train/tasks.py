@@ -23,6 +23,8 @@ from topic_probe.toy.world import Documents
 from topic_probe.train.bert import TextConfig, bert_parameters, is_attention, text_config
 from topic_probe.train.history import TrainConfig
 
+MOST_EMPTY_BATCHES = 1000  # in a row; a sensible p_mask never comes near
+
 
 class Task(ABC):
     """A model with the loss of fresh batches, as the training loop sees it.
@@ -30,11 +32,14 @@ class Task(ABC):
     Attributes:
         model: What measurements are called with.
         toy: Its config.
-        tensors: Everything that a checkpoint and a history keep, by name; they share the memory of the parameters.
+        tensors: Everything that a checkpoint and a history keep, by name. They share the memory of the parameters, or
+            are slices of tensors of several models that are trained side by side.
+        own: Those that share the memory of the parameters, while others are used.
         trained: Names of those that are trained.
         watched: Names of those that have a norm in every row of the history.
         masking: How batches are corrupted.
         generator: The only source of randomness, and the only state beside the tensors.
+        n_empty: Batches so far that had nothing masked.
         forward: The form of the forward pass.
         package: Whose version belongs to the results.
         identity: What a checkpoint must agree with beyond the configs.
@@ -43,10 +48,12 @@ class Task(ABC):
     model: nn.Module
     toy: ToyConfig | TextConfig
     tensors: Mapping[str, Tensor]
+    own: Mapping[str, Tensor] | None = None
     trained: tuple[str, ...]
     watched: tuple[str, ...]
     masking: Masking
     generator: torch.Generator
+    n_empty: int = 0
     forward: str
     package: str
     identity: Mapping[str, str]
@@ -54,6 +61,32 @@ class Task(ABC):
     @abstractmethod
     def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
         """The loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
+
+    def fresh_loss(self) -> tuple[Tensor, list[Tensor]]:
+        """The same of the first batch in which something is masked."""
+        for _ in range(MOST_EMPTY_BATCHES):
+            result = self.loss_and_gradients()
+            if result is not None:
+                return result
+            self.n_empty += 1
+        raise nothing_masked(self.masking)
+
+    def join_stack(self, slices: Mapping[str, Tensor]) -> None:
+        """Work on slices of tensors of several models from now on."""
+        self.own, self.tensors = self.tensors, slices
+
+    def update_model(self) -> None:
+        """Give the model the values of its slices, if it is in a stack."""
+        if self.own is not None:
+            with torch.no_grad():
+                for name in self.trained:
+                    self.own[name].copy_(self.tensors[name])
+
+    def leave_stack(self) -> None:
+        """Work on the memory of the model again, with the values of its slices, if it is in a stack."""
+        if self.own is not None:
+            self.update_model()
+            self.tensors, self.own = self.own, None
 
 
 class ToyTask(Task):
@@ -80,6 +113,7 @@ class ToyTask(Task):
         self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
         self.trained, self.watched = tuple(self.leaves), tuple(self.tensors)
         self.differentiated = [self.tensors[name].requires_grad_() for name in self.trained]
+        self.dtype = next(iter(self.tensors.values())).dtype
         self.world, self.masking = config.world or self.toy.world, config.masking or self.toy.masking
         if self.world.vocabulary_size != self.toy.vocabulary_size:
             raise ValueError(
@@ -111,8 +145,7 @@ class ToyTask(Task):
         return self._hooked(batch) if self.form is None else self._lean(batch, self.form)
 
     def _lean(self, batch: MaskedBatch, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
-        dtype = self.differentiated[0].dtype
-        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=dtype)
+        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=self.dtype)
         if reduced is None:
             return None
         loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
@@ -129,6 +162,14 @@ class ToyTask(Task):
             for name, gradient in zip(self.leaves, gradients, strict=True)
         }
         return loss, [in_paper_layout(self.model, name, gradient) for name, gradient in exact.items()]
+
+
+def nothing_masked(masking: Masking) -> ValueError:
+    """For a masking that leaves batch after batch as it is."""
+    return ValueError(
+        f"{MOST_EMPTY_BATCHES} batches in a row had nothing masked; raise p_mask={masking.p_mask}, batch_size or the "
+        "length of the documents"
+    )
 
 
 def _check_masks(masking: Masking) -> None:
