@@ -7,13 +7,14 @@ analyzer brings scores, this module brings the arithmetic.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int8, Int64, UInt64
 from torch import Tensor
 
+from topic_probe.options import check_value
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Statistic,
@@ -245,9 +246,7 @@ class Contrast:
         """
         if len(self.shape) != 1:
             raise ValueError(f"top needs a row of cells, this contrast has shape {self.shape}")
-        if by not in get_args(Ranking):
-            raise ValueError(f"by must be one of {get_args(Ranking)}, got {by!r}")
-        number = by
+        number = check_value("by", by, Ranking)
         if by == "evidence":
             number = self.statistic if self.spread is None else "effect_size"
         values = getattr(self, number)
@@ -541,8 +540,7 @@ def _terms(
     by_relation: Float64[np.ndarray, "*shape 3"], statistic: Statistic
 ) -> tuple[Float64[np.ndarray, "*shape"], Float64[np.ndarray, "*shape"]]:
     """Sums (or counts) above and below the line of a statistic."""
-    if statistic not in get_args(Statistic):
-        raise ValueError(f"statistic must be one of {get_args(Statistic)}, got {statistic!r}")
+    check_value("statistic", statistic, Statistic)
     same = by_relation[..., 1]
     if statistic == "topic_ratio":
         same = same + by_relation[..., 0]

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+
+from topic_probe.options import check_value
 
 Statistic = Literal["ratio", "topic_ratio", "difference"]
 Alternative = Literal["two-sided", "greater", "less"]
@@ -478,8 +480,7 @@ def permutation_p_value(
     Two-sided is twice the smaller side, at most 1. Undefined permutations are left out of n; NaN where the
     observed number or every permutation is undefined. Values equal up to rounding count as equal.
     """
-    if alternative not in get_args(Alternative):
-        raise ValueError(f"alternative must be one of {get_args(Alternative)}, got {alternative!r}")
+    check_value("alternative", alternative, Alternative)
     defined = ~np.isnan(null)
     centre = observed[..., None]
     slack = 1e-9 * np.abs(centre)

@@ -116,8 +116,8 @@ def test_bool_arguments_can_be_switched_off_and_on():
 def test_the_commit_of_wikipedia_and_the_ways_to_split_files_are_the_ones_of_the_corpus():
     assert inputs.WIKIPEDIA_CORPUS.options["--corpus-revision"].default == WIKIPEDIA[2]
     split = inputs.FILES.options["--split"]
-    assert all(way in split.help for way in sources.SPLITS)
-    assert split.choices == sources.SPLITS
+    assert all(way in split.help for way in typing.get_args(sources.Split))
+    assert split.choices == typing.get_args(sources.Split)
 
 
 @pytest.mark.parametrize("name", RECIPES)

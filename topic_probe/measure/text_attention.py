@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
-from topic_probe.options import check_whole
+from topic_probe.options import check_whole, shares
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts
@@ -38,6 +38,48 @@ _NOT_FINITE = (
     "float32"
 )
 _LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
+
+
+@dataclass(frozen=True)
+class ShownHeads:
+    """Which heads are shown of a text."""
+
+    layer: Annotated[int | None, "the layer to show; by default all are looked at"] = None
+    heads: Annotated[
+        Iterable[HeadName] | HeadName | None,
+        'the heads to show: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head). None takes '
+        "the first ones by ``by``",
+    ] = None
+    stack: Annotated[
+        Stack | None,
+        'which attention of a model with two stacks: "encoder", "decoder" or "cross"; None takes the first',
+    ] = None
+    max_heads: Annotated[int, "how many heads are shown where none are named"] = 6
+    by: Annotated[
+        Ranking,
+        'what is highest of the heads that are shown where none are named: "evidence" is the effect size on this text; '
+        'or "ratio", which is high by chance where the different-topic mean is tiny',
+    ] = "evidence"
+
+    def __post_init__(self) -> None:
+        check_whole("max_heads", self.max_heads)
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """How a text is read that is shown."""
+
+    max_tokens: Annotated[int, "longer texts are cut here, and the page says so"] = 128
+    include_self: Annotated[bool, "whether the pair of a position with itself is a same-word pair"] = True
+    first_position: Annotated[
+        FirstPosition,
+        'what stands at the beginning to a causal model: a "sink" of attention, or a "word"',
+    ] = "sink"
+    tokenizer: Annotated[Any, "the model's tokenizer, where the model has none"] = None
+    check_rows: Annotated[bool, "whether rows that do not sum to one are an error"] = True
+
+    def __post_init__(self) -> None:
+        check_whole("max_tokens", self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -116,43 +158,30 @@ class TextAttention:
     notes: tuple[str, ...]
 
 
+@shares(which=ShownHeads, reading=ShownText)
 def read_text_attention(
-    model: Any,
-    topics: Topics,
-    text_or_ids: Any,
-    *,
-    layer: int | None = None,
-    heads: Iterable[HeadName] | HeadName | None = None,
-    stack: Stack | None = None,
-    max_tokens: int = 128,
-    max_heads: int = 6,
-    by: Ranking = "evidence",
-    include_self: bool = True,
-    first_position: FirstPosition = "sink",
-    tokenizer: Any = None,
-    check_rows: bool = True,
+    model: Any, topics: Topics, text_or_ids: Any, *, which: ShownHeads, reading: ShownText
 ) -> TextAttention:
     """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
     from topic_probe.lens.opening import open_model
 
-    for name, number in (("max_tokens", max_tokens), ("max_heads", max_heads)):
-        check_whole(name, number)
-    model = open_model(model, tokenizer=tokenizer)
-    tokenizer = tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+    model = open_model(model, tokenizer=reading.tokenizer)
+    tokenizer = getattr(model, "tokenizer", None) if reading.tokenizer is None else reading.tokenizer
     view = capture.view(model, topics)
-    reader = PatternReader(view, topics, Patterns(check_rows=check_rows), include_self=include_self)
+    options, include_self = Patterns(check_rows=reading.check_rows), reading.include_self
+    reader = PatternReader(view, topics, options, include_self=include_self)
     stacks = tuple(dict.fromkeys(site.stack for site in view.sites))
-    shown: str = stacks[0] if stack is None else stack
+    shown: str = stacks[0] if which.stack is None else which.stack
     if shown not in stacks:
-        raise ValueError(f"the model has no stack {stack!r}; it has {', '.join(map(repr, stacks))}")
-    document, notes = _one_document(text_or_ids, tokenizer, max_tokens, view.facts.context_length)
+        raise ValueError(f"the model has no stack {which.stack!r}; it has {', '.join(map(repr, stacks))}")
+    document, notes = _one_document(text_or_ids, tokenizer, reading.max_tokens, view.facts.context_length)
     batch = next(
         token_batches(
             [document],
             pad_id=view.facts.pad_id,
             vocabulary_size=view.facts.vocabulary_size,
             special_ids=view.facts.special_ids,
-            first_is_sink=(first_is_sink := view.is_causal and first_position == "sink"),
+            first_is_sink=(first_is_sink := view.is_causal and reading.first_position == "sink"),
         )
     )
     if first_is_sink and not bool(batch.special[0, 0]):
@@ -167,7 +196,7 @@ def read_text_attention(
         raise ValueError(f"the model {_NOT_FINITE}")
     measured = by_relation.by_source.total().contrast(index=reader.index)
     measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
-    chosen, why = _choose_heads(measured, layer, heads, max_heads, by)
+    chosen, why = _choose_heads(measured, which)
     names = SIDES[shown]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
     (queries, query_places), (keys, key_places) = (side[name] for name in names)
@@ -256,15 +285,9 @@ def _is_whole_input(given: Any) -> bool:
 # ---------------------------------------------------------------------------- which heads
 
 
-def _choose_heads(
-    measured: Contrast,
-    layer: int | None,
-    heads: Iterable[HeadName] | HeadName | None,
-    max_heads: int,
-    by: Ranking,
-) -> tuple[list[int], list[str]]:
+def _choose_heads(measured: Contrast, which: ShownHeads) -> tuple[list[int], list[str]]:
     """Where the wanted heads are among those measured, and why these where nobody named them."""
-    index = measured.index or {}
+    index, layer, heads = measured.index or {}, which.layer, which.heads
     place = {name: at for at, name in enumerate(zip(index["layer"], index["head"], strict=True))}
     layers = sorted(set(index["layer"]))
     if layer is not None and layer not in layers:
@@ -277,11 +300,11 @@ def _choose_heads(
         return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
     within = [at for (number, _), at in place.items() if layer in (None, number)]
     where = "all layers" if layer is None else f"layer {layer}"
-    order = measured[within].order(by).tolist()
+    order = measured[within].order(which.by).tolist()
     # Heads without a number come last.
     places = [*order, *(at for at in range(len(within)) if at not in order)]
-    chosen, why = [within[at] for at in places[:max_heads]], []
-    number = "effect size" if by == "evidence" else by.replace("_", " ")
+    chosen, why = [within[at] for at in places[: which.max_heads]], []
+    number = "effect size" if which.by == "evidence" else which.by.replace("_", " ")
     if not order:
         why = [f"Shown are the first {len(chosen)} heads of {where}: no {number} is defined on this text."]
     elif len(chosen) < len(within):

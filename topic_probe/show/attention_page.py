@@ -2,25 +2,23 @@
 
 import base64
 import re
-from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from topic_probe.contrast import RELATIONS, Ranking
-from topic_probe.measure.options import FirstPosition
+from topic_probe.contrast import RELATIONS
 from topic_probe.measure.text_attention import (
     HeadAttention,
-    HeadName,
-    Stack,
+    ShownHeads,
+    ShownText,
     TextAttention,
     Tokens,
     read_text_attention,
 )
-from topic_probe.options import checked
+from topic_probe.options import checked, shares
 from topic_probe.show.page import Page, make_page, readable_text
 from topic_probe.show.style import ink_on, topic_colour
 from topic_probe.topics import Topics
@@ -35,24 +33,16 @@ _STAND_IN, _SPELLED, _SAFE = "\ue3c0", "\\ue3c0", "\\u003c"
 _BEFORE_CALL = re.compile(r"\n\s*(?=CircuitsVis\.render\()")
 
 
-@checked
+@shares(which=ShownHeads, reading=ShownText)
 def show_attention(
     model: Any,
     topics: Topics,
     text_or_ids: Any,
     *,
-    layer: int | None = None,
-    heads: Iterable[HeadName] | HeadName | None = None,
-    stack: Stack | None = None,
     order: Order = "topic",
-    max_tokens: int = 128,
-    max_heads: int = 6,
-    by: Ranking = "evidence",
-    include_self: bool = True,
-    first_position: FirstPosition = "sink",
-    tokenizer: Any = None,
-    check_rows: bool = True,
     circuitsvis: bool = True,
+    which: ShownHeads,
+    reading: ShownText,
 ) -> Page:
     """A page of one text: its tokens coloured by topic, and the patterns of a few heads with the numbers of each.
 
@@ -65,36 +55,20 @@ def show_attention(
         model: anything that `open_model` takes.
         topics: which vocabulary entries belong to which topic.
         text_or_ids: a text, token ids (list, tensor, array), or one document of `encode_texts`.
-        layer: the layer to show; None: all are looked at.
-        heads: the heads to show: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head). None
-            takes the first ones by ``by``.
-        stack: which attention of a model with two stacks: "encoder", "decoder" or "cross"; None takes the first.
         order: how words stand when the page opens, grouped by "topic" or by "position".
-        max_tokens: longer texts are cut here, and the page says so.
-        max_heads: how many heads are shown where none are named.
-        by: what is highest of the heads that are shown where none are named: "evidence" is the effect size on this
-            text; or "ratio", which is high by chance where the different-topic mean is tiny.
-        include_self: whether the pair of a position with itself is a same-word pair.
-        first_position: what stands at the beginning to a causal model: a "sink" of attention, or a "word".
-        tokenizer: the model's tokenizer, where the model has none.
-        check_rows: whether rows that do not sum to one are an error.
         circuitsvis: whether the page also holds circuitsvis's view of the first 48 tokens (1.3 MB).
 
     Raises:
         ValueError: for a layer, head or stack that the model does not have, a text without tokens or without a
             tokenizer, several texts at once, or attention that is not finite.
     """
-    _check_order(order)
-    attention = read_text_attention(
-        model, topics, text_or_ids, layer=layer, heads=heads, stack=stack, max_tokens=max_tokens, max_heads=max_heads,
-        by=by, include_self=include_self, first_position=first_position, tokenizer=tokenizer, check_rows=check_rows,
-    )  # fmt: skip
+    attention = read_text_attention(model, topics, text_or_ids, **vars(which), **vars(reading))
     return attention_page(attention, order=order, circuitsvis=circuitsvis)
 
 
+@checked
 def attention_page(attention: TextAttention, *, order: Order = "topic", circuitsvis: bool = True) -> Page:
     """The page of what `read_text_attention` has measured."""
-    _check_order(order)
     sides = {"keys": attention.keys}
     if attention.queries is not attention.keys:
         sides = {"queries": attention.queries, **sides}
@@ -112,11 +86,6 @@ def attention_page(attention: TextAttention, *, order: Order = "topic", circuits
         data=_data(attention, used),
         circuitsvis=_circuitsvis(attention) if circuitsvis and attention.stack != "cross" else None,
     )
-
-
-def _check_order(order: str) -> None:
-    if order not in get_args(Order):
-        raise ValueError(f"order must be 'topic' or 'position', not {order!r}")
 
 
 def _mask(attention: TextAttention) -> str:

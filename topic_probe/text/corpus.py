@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import checked
@@ -20,6 +20,7 @@ from topic_probe.text.sources import (
     GensimArticles,
     Retry,
     Source,
+    Split,
     Texts,
     content_of,
     hash_of_texts,
@@ -92,7 +93,7 @@ class Corpus:
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         field: str = "text",
-        split: Literal["file", "line", "paragraph"] = "file",
+        split: Split = "file",
     ) -> "Corpus":
         """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
 

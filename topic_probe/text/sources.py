@@ -22,7 +22,7 @@ from dataclasses import field as attribute
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from topic_probe.notices import warn
 
@@ -257,7 +257,7 @@ class Texts(Source):
 # --- files -------------------------------------------------------------------------------------------
 
 _TXT, _JSONL = ".txt", ".jsonl"
-SPLITS = ("file", "line", "paragraph")
+Split = Literal["file", "line", "paragraph"]
 
 
 @dataclass(frozen=True)
@@ -266,14 +266,12 @@ class Files(Source):
 
     paths: tuple[Path, ...]
     field: str = "text"
-    split: str = "file"
+    split: Split = "file"
     skipped: int = 0
 
     @classmethod
-    def of(cls, paths: Any, *, field: str, split: str) -> "Files":
+    def of(cls, paths: Any, *, field: str, split: Split) -> "Files":
         """The files of some paths; folders are searched through, in the order of their names."""
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         found: list[Path] = []
         skipped = 0
