@@ -22,7 +22,7 @@ text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients toy.theory.posterior
 toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
-lens lens.sites lens.running lens.visibility lens.heads lens.huggingface lens.adapters lens.capture lens.check
+lens lens.sites lens.running lens.heads lens.huggingface lens.adapters lens.capture lens.check
 lens.opening
 measure measure.options measure.words measure.squares measure.matrix measure.accumulators measure.processes
 measure.shares measure.runs measure.engine measure.patterns measure.nulls measure.twins measure.attention

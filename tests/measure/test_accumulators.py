@@ -13,7 +13,6 @@ from topic_probe.contrast import word_relations
 from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Distances,
-    Null,
     Relations,
     Rows,
     Scores,
@@ -21,6 +20,7 @@ from topic_probe.measure.accumulators import (
     Units,
 )
 from topic_probe.measure.matching import Classes, PairTable, pair_codes
+from topic_probe.measure.nulls import Null
 
 TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
 # Two heads, three words: two fruits and a tool, at positions 1, 3 and 7 of eight.

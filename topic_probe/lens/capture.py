@@ -32,6 +32,7 @@ from topic_probe.lens.running import StillRunningError
 from topic_probe.lens.sites import (
     SIDES,
     Inputs,
+    SeenPairs,
     Sharing,
     Site,
     check_pattern,
@@ -39,7 +40,6 @@ from topic_probe.lens.sites import (
     looks_ahead,
     sharing,
 )
-from topic_probe.lens.visibility import SeenPairs
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 

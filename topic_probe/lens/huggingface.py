@@ -40,8 +40,8 @@ from topic_probe.lens.sites import (
     looks_ahead,
     sharing,
     some_tokens,
+    visible_keys,
 )
-from topic_probe.lens.visibility import visible_keys
 from topic_probe.notices import warn
 
 EAGER = "topic_probe_eager"

@@ -7,7 +7,7 @@ known of documents beside the sums is their `Progress`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -18,9 +18,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, SAME_WORD, SourceSums
-from topic_probe.measure.words import LabelledWords
 from topic_probe.text.documents import Counts
-from topic_probe.topics import Topics
 
 # Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
 DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
@@ -270,76 +268,6 @@ class Sinks:
         self.sums["n_without_sinks"][scores.cells] += (kept @ counts).numpy()
         self.sums["sink_mass"][scores.cells] += rows.sink_mass.sum(1).numpy()
         self.sums["n_rows"][scores.cells] += rows.sink_mass.shape[1]
-
-
-class Null:
-    """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
-
-    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Sums are of
-    all distances, and by distance.
-    """
-
-    def __init__(
-        self,
-        topics: Topics,
-        n_permutations: int,
-        seed: int | Sequence[int],
-        n_cells: int,
-        chosen: Int64[np.ndarray, " cell"] | None = None,
-    ) -> None:
-        """A null of the chosen cells of all that are measured; None: of each."""
-        self.chosen = np.arange(n_cells) if chosen is None else chosen
-        self.n_permutations = n_permutations
-        self.row_of_cell = np.full(n_cells, -1)
-        self.row_of_cell[self.chosen] = np.arange(len(self.chosen))
-        shape = (len(self.chosen), n_permutations)
-        by_distance = (len(self.chosen), len(_EDGES) + 1, n_permutations)
-        self.sums = {
-            "null": np.zeros(shape), "n_null": np.zeros(shape),
-            "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),
-        }  # fmt: skip
-        words = LabelledWords(topics, torch.arange(len(topics.words)))
-        # Every permutation: which word's topics each word is given.
-        order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
-        order = np.random.default_rng(seed).permuted(order, axis=0)
-        self.groups = torch.from_numpy(words.groups_given(order))
-        self.incidence = topics.incidence
-
-    def add(self, scores: Scores) -> None:
-        """Adds, for every permutation, the pairs of different words that would share a topic."""
-        pairs, rows, n_permutations = scores.pairs, self.row_of_cell[scores.cells], self.groups.shape[1]
-        between = (pairs.relation > SAME_WORD).nonzero().flatten()
-        if not (n_permutations and len(between) and (rows >= 0).any()):
-            return
-        bins, order = distance_bins(pairs.distance[between]).sort()
-        between = between[order]
-        # The last column counts pairs; float32 is precise enough for a null.
-        values = pairs.values[between][:, torch.from_numpy(rows >= 0)]
-        table = torch.cat([values, pairs.n[between, None]], 1).float()
-        query, key = scores.query.places[pairs.query[between]], scores.key.places[pairs.key[between]]
-        sizes = torch.bincount(bins, minlength=len(_EDGES) + 1).tolist()
-        rows, step = rows[rows >= 0], max(1, 2**24 // len(table))
-        for start in range(0, n_permutations, step):
-            part = slice(start, min(start + step, n_permutations))
-            shared = torch.split(self.same_topic(query, key, part).float(), sizes)
-            for number, (of_bin, shares) in enumerate(zip(torch.split(table, sizes), shared, strict=True)):
-                if not len(of_bin):
-                    continue
-                sums = (of_bin.T @ shares).double().numpy()
-                self.sums["null"][rows, part] += sums[:-1]
-                self.sums["n_null"][rows, part] += sums[-1]
-                self.sums["binned_null"][rows, number, part] += sums[:-1]
-                self.sums["n_binned_null"][rows, number, part] += sums[-1]
-
-    def same_topic(
-        self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
-    ) -> Bool[Tensor, "pair permutation"]:
-        """Which pairs of words, given by their places, share a topic under some of the permutations."""
-        if self.incidence.disjoint:
-            return self.groups[query, part] == self.groups[key, part]
-        words, place = torch.unique(torch.cat([query, key]), return_inverse=True)
-        groups = self.groups[words, part].T.long()
-        return self.incidence.sharing(groups, groups)[:, place[: len(query)], place[len(query) :]].T
 
 
 def distance_bins(distance: Int64[Tensor, " pair"]) -> Int64[Tensor, " pair"]:

@@ -14,13 +14,12 @@ from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Accumulator,
     Distances,
-    Null,
     Relations,
     Sinks,
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit
-from topic_probe.measure.nulls import about_floor, further_null, nulls_of, with_p_values
+from topic_probe.measure.nulls import Null, about_floor, further_null, nulls_of, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined

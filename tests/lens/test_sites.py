@@ -11,7 +11,7 @@ import transformers as hf
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, visibility
+from topic_probe.lens import capture, sites
 
 LENGTHS = (20, 9, 14)
 IDS, MASK = zoo.documents(LENGTHS)
@@ -135,7 +135,7 @@ def test_a_mask_in_blocks_costs_one_pass_more_and_not_one_for_every_batch(name):
 
 
 def test_a_band_is_seen_and_goes_on_where_it_reaches_the_edge():
-    pairs, real = visibility.SeenPairs(), torch.ones(1, 6, dtype=torch.bool)
+    pairs, real = sites.SeenPairs(), torch.ones(1, 6, dtype=torch.bool)
     assert pairs.look(0, torch.ones(2, 4, 4).tril())
     assert pairs.look(1, torch.ones(2, 4, 4).tril(1).triu(-1))
     index = torch.tensor([[0, 4]])
@@ -148,7 +148,7 @@ def test_a_band_is_seen_and_goes_on_where_it_reaches_the_edge():
 def test_a_dark_pair_is_masked_only_where_it_is_dark_in_a_document_of_one_word():
     pattern = torch.ones(2, 5, 5).tril()
     pattern[:, 4, 2] = 0
-    pairs, real, last = visibility.SeenPairs(), torch.ones(1, 5, dtype=torch.bool), torch.tensor([[4]])
+    pairs, real, last = sites.SeenPairs(), torch.ones(1, 5, dtype=torch.bool), torch.tensor([[4]])
     assert not pairs.look(0, pattern)
     assert pairs.look(0, torch.ones(2, 5, 5).tril(), one_word=True)
     assert pairs.visible(0, last, real).int().tolist() == [[[1, 1, 1, 1, 1]]]
@@ -161,14 +161,14 @@ def test_a_dark_pair_is_masked_only_where_it_is_dark_in_a_document_of_one_word()
 def test_one_head_that_attends_is_enough():
     pattern = torch.zeros(2, 3, 3)
     pattern[1] = 1
-    assert visibility.SeenPairs().look(0, pattern)
+    assert sites.SeenPairs().look(0, pattern)
 
 
 def test_keys_within_offsets_are_visible_where_they_are_real():
     keys = torch.tensor([[True, True, True, True, False]])
-    shown = visibility.visible_by_offset(torch.tensor([[0, 3]]), keys, (-1.0, 2.0))
+    shown = sites.visible_by_offset(torch.tensor([[0, 3]]), keys, (-1.0, 2.0))
     assert shown.int().tolist() == [[[1, 1, 1, 0, 0], [0, 0, 1, 1, 0]]]
-    everything = visibility.visible_by_offset(torch.tensor([[3]]), keys, (-torch.inf, torch.inf))
+    everything = sites.visible_by_offset(torch.tensor([[3]]), keys, (-torch.inf, torch.inf))
     assert everything.int().tolist() == [[[1, 1, 1, 1, 0]]]
 
 
@@ -177,12 +177,12 @@ def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused(
     added = torch.tensor([[[[0.0, lowest], [0.5, 0.0]]]])
     allowed = torch.tensor([[[[True, False], [True, True]]]])
     for mask in (added, allowed, added.expand(1, 3, 2, 2), allowed.expand(2, 3, 2, 2)):
-        shown = visibility.visible_keys(mask, 2, 2, 2)
+        shown = sites.visible_keys(mask, 2, 2, 2)
         assert shown.tolist() == [[[True, False], [True, True]]] * 2
-    assert visibility.visible_keys(None, 1, 2, 3).all()
+    assert sites.visible_keys(None, 1, 2, 3).all()
     each = torch.stack([allowed[0, 0], allowed[0, 0].T])[None]
     with pytest.raises(ValueError, match="heads of a layer see different keys"):
-        visibility.visible_keys(each, 1, 2, 2)
+        sites.visible_keys(each, 1, 2, 2)
 
 
 def test_sparse_attention_that_chooses_its_keys_is_refused_where_the_choice_is_not_seen():
