@@ -18,7 +18,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface
+from topic_probe.lens import capture, huggingface, running
 
 VOCABULARY, DOCUMENTS, LENGTH = 30_522, 32, 256
 
@@ -51,7 +51,7 @@ def ways(share: float) -> dict[str, Callable[[], Any]]:
     inputs = capture.view(host).inputs(torch.tensor(texts), torch.ones(DOCUMENTS, LENGTH, dtype=torch.bool))
 
     def forward(implementation: str) -> None:
-        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+        with running.evaluating(model), huggingface.attention_implementation(model, implementation):
             huggingface.run(model, inputs)
 
     def measure(through: capture.Through, n_permutations: int) -> None:

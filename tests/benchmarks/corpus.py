@@ -23,7 +23,7 @@ from real_text import minilm_folder
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface
+from topic_probe.lens import capture, huggingface, running
 from topic_probe.measure import engine
 from topic_probe.text.batches import token_batches
 from topic_probe.text.corpus import Corpus
@@ -102,7 +102,7 @@ def measuring(n: int, repetitions: int) -> None:
     inputs = [capture.view(host).inputs(batch.ids, batch.mask) for batch in token_batches(documents)]
 
     def forward(implementation: str) -> None:
-        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+        with running.evaluating(model), huggingface.attention_implementation(model, implementation):
             for batch in inputs:
                 huggingface.run(model, batch)
 
@@ -145,7 +145,7 @@ def bert_base(n: int) -> None:
     inputs = capture.view(host).inputs(torch.tensor(documents), torch.ones(n, 512, dtype=torch.bool))
 
     def forward(implementation: str) -> None:
-        with huggingface.evaluating(model), huggingface.attention_implementation(model, implementation):
+        with running.evaluating(model), huggingface.attention_implementation(model, implementation):
             huggingface.run(model, inputs)
 
     def measure() -> None:

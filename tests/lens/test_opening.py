@@ -20,7 +20,7 @@ from real_text import minilm_folder
 from torch import nn
 
 import topic_probe as tp
-from topic_probe.lens import adapters, capture, huggingface, opening, sites
+from topic_probe.lens import adapters, capture, huggingface, opening, running, sites
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 
@@ -129,7 +129,7 @@ def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through)
     mixed_modes(hooked)
     inside = hooked.original_model
     modes = [module.training for root in (hooked, inside) for module in root.modules()]
-    implementations = [config._attn_implementation for config in huggingface.configs(inside)]
+    implementations = [config._attn_implementation for config in running.configs(inside)]
     if inside is model:
         before = snapshot(model)
     view = capture.view(hooked)
@@ -145,7 +145,7 @@ def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through)
         capture.hidden_states(hooked, inputs, fail)
     assert_unchanged(model, before)
     assert [module.training for root in (hooked, inside) for module in root.modules()] == modes
-    assert [config._attn_implementation for config in huggingface.configs(inside)] == implementations
+    assert [config._attn_implementation for config in running.configs(inside)] == implementations
     assert hooks == [
         (list(point.fwd_hooks), dict(point._forward_hooks)) for point in hooked.hook_dict.values()
     ]

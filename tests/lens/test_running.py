@@ -11,7 +11,7 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, huggingface, running
+from topic_probe.lens import capture, running
 from topic_probe.text.cooccurrence import count_cooccurrence
 
 TOPICS = tp.Topics.from_token_ids(
@@ -29,7 +29,7 @@ def everything(*models):
         for model in models
         for name, module in model.named_modules()
     ] + [
-        *(config._attn_implementation_internal for model in models for config in huggingface.configs(model)),
+        *(config._attn_implementation_internal for model in models for config in running.configs(model)),
         *(
             sorted(vars(module))
             for model in models
@@ -134,12 +134,12 @@ def test_models_that_share_something_are_measured_one_after_the_other(one, other
     entered = threading.Event()
 
     def enter():
-        with huggingface.by_itself(other):
+        with running.by_itself(other):
             entered.set()
 
     thread = threading.Thread(target=enter, daemon=True)
-    with huggingface.by_itself(one):
-        with huggingface.by_itself(one):  # a thread may enter again
+    with running.by_itself(one):
+        with running.by_itself(one):  # a thread may enter again
             thread.start()
         assert not entered.wait(0.2)
     assert entered.wait(10)
@@ -150,10 +150,10 @@ def test_models_that_share_nothing_are_measured_at_once():
     one, other = zoo.make("bert"), zoo.make("bert", seed=1)
 
     def enter(_):
-        with huggingface.by_itself(other):
+        with running.by_itself(other):
             pass
 
-    with huggingface.by_itself(one):
+    with running.by_itself(one):
         in_threads(enter, 1)
 
 

@@ -4,7 +4,7 @@ A model comes in through `opening`, which hooks it, and is read through `capture
 What differs between kinds of hooked models stands in `adapters`, one class for each. In import order:
 
 * `sites`: where a model attends, what goes into it, and what patterns and masks show of it, for every kind alike.
-* `running`: who is in a forward pass of a model, and the turns that threads take with it.
+* `running`: a forward pass by itself, from which a model comes back as it was.
 * `huggingface`: reading attention inside a Hugging Face model, and finding out on a few tokens what can be read of it.
 * `heads`: where Hugging Face architectures keep the weights of heads.
 * `adapters`: Hugging Face models as they are, TransformerLens's bridge around them, TransformerLens's own layers.

@@ -37,8 +37,8 @@ from topic_probe.lens.huggingface import (
     takes_decoder_ids,
     trial_inputs,
     trunk,
-    without_traces,
 )
+from topic_probe.lens.running import without_traces
 from topic_probe.lens.sites import Inputs, Site, some_tokens
 
 StateReader = Callable[[int, Float[Tensor, "batch position d_model"]], None]

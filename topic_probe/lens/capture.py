@@ -20,23 +20,18 @@ from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
 from topic_probe.lens.huggingface import (
     Probe,
-    by_itself,
     check_outputs,
-    configs,
     decoder_start,
-    evaluating,
-    every_module,
     own_function,
 )
-from topic_probe.lens.running import StillRunningError
+from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,
+    Findings,
     Inputs,
     SeenPairs,
-    Sharing,
     Site,
     check_pattern,
-    is_causal,
     looks_ahead,
     sharing,
 )
@@ -65,28 +60,18 @@ def _in_order(places: tuple[Site, ...]) -> tuple[Site, ...]:
 # Attention.
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a run on a few tokens has shown of a hooked model.
+@dataclass(frozen=True, kw_only=True)
+class Trial(Findings):
+    """What is found of a hooked model, its sites by stack and layer.
 
     Attributes:
-        sites: where it attends.
-        n_heads: number of heads at every site.
-        causal: whether no query of a site attends to a later position.
-        sharing: which documents may share a batch.
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
-        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
     """
 
-    sites: tuple[Site, ...]
-    n_heads: tuple[int, ...]
-    causal: tuple[bool, ...]
-    sharing: Sharing
     tap: Probe | None
-    note: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View(Trial):
     """A hooked model as analyzers see it.
 
@@ -102,11 +87,6 @@ class View(Trial):
     has_decoder: bool
     facts: "Facts"
     _seen: SeenPairs = field(default_factory=SeenPairs, repr=False)
-
-    @property
-    def is_causal(self) -> bool:
-        """As `is_causal` says of its sites."""
-        return is_causal(self.sites, self.causal)
 
     @property
     def device(self) -> torch.device:
@@ -319,7 +299,8 @@ def _try_out(host: Adapter) -> Trial:
         tap = host.beside_sdpa(inputs, shown, as_it_is) if dark else None
     patterns = [shown[site] for site in places]
     heads = tuple(pattern.shape[1] for pattern in patterns)
-    return Trial(places, heads, tuple(not looks_ahead(pattern) for pattern in patterns), shared, tap, note)
+    causal = tuple(not looks_ahead(pattern) for pattern in patterns)
+    return Trial(sites=places, n_heads=heads, causal=causal, sharing=shared, tap=tap, note=note)
 
 
 def _checked_patterns(

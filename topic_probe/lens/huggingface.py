@@ -14,9 +14,8 @@ before any of it is used. Every later pass is held to the calls that were seen t
 import inspect
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,17 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from topic_probe.lens.running import StillRunningError, alone
+from topic_probe.lens.running import StillRunningError, configs, evaluating, n_writes, without_traces
 from topic_probe.lens.sites import (
-    EVERY_BATCH,
     SIDES,
     TRIAL_LENGTH,
     TRIAL_TARGET,
+    Findings,
     Inputs,
-    Sharing,
     Site,
     check_pattern,
-    is_causal,
     looks_ahead,
     sharing,
     some_tokens,
@@ -208,13 +205,6 @@ def register_attention() -> None:
     AttentionMaskInterface.register(BESIDE_SDPA, full_mask)
 
 
-def every_module(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules of a model, hooked or not; a bridge does not count those of the Hugging Face model inside."""
-    inside = getattr(model, "original_model", None)
-    roots = (model, inside) if isinstance(inside, nn.Module) else (model,)
-    return iter(dict.fromkeys(chain.from_iterable(root.modules() for root in roots)))
-
-
 @contextmanager
 def attention_implementation(model: nn.Module, name: str, listener: Listener | None = None) -> Iterator[None]:
     """Switches every part of a Hugging Face model to an attention implementation, and back afterwards.
@@ -236,107 +226,6 @@ def attention_implementation(model: nn.Module, name: str, listener: Listener | N
         _listener.reset(token)
         for config, implementation in zip(switched, before, strict=True):
             config._attn_implementation_internal = implementation
-
-
-def configs(model: nn.Module) -> list[Any]:
-    """Every configuration that some part of a Hugging Face model looks at."""
-    known: dict[int, Any] = {}
-    waiting: list[Any] = [getattr(module, "config", None) for module in every_module(model)]
-    while waiting:
-        config = waiting.pop()
-        if hasattr(config, "_attn_implementation_internal") and id(config) not in known:
-            known[id(config)] = config
-            waiting.extend(getattr(config, part, None) for part in config.sub_configs)
-    return list(known.values())
-
-
-def by_itself(model: nn.Module) -> AbstractContextManager[None]:
-    """A block in which no other thread measures a model; refused within a forward pass of it."""
-    return alone(every_module(model), configs(model))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, by itself; every module gets its own mode back, also after an exception.
-
-    Dropout would otherwise sit inside the pattern, and rows would sum to anything between 0 and more than 1.
-    """
-    with by_itself(model):
-        training = [(module, module.training) for module in every_module(model)]
-        try:
-            for module, _ in training:
-                module.training = False
-            with torch.no_grad():
-                yield
-        finally:
-            for module, was_training in training:
-                module.training = was_training
-
-
-@contextmanager
-def without_traces(model: nn.Module) -> Iterator[list[str]]:
-    """Takes off again what a forward pass leaves on a model; names the modules that it put in the place of others.
-
-    A Hugging Face model that is asked for its patterns or states puts hooks on its layers to collect them, and marks
-    itself as hooked; BigBird turns into a model of full attention on a short text; tables of positions grow: all for
-    good. Every attribute of modules and configurations is what it was afterwards, and so is what is in its containers.
-    Only where a pass writes on weights nothing is put back, because settings may say what was done to them (RWKV's
-    rescaled layers).
-    """
-    before = [(name, module, *_attributes(module)) for name, module in model.named_modules()]
-    settings = [(config, *_attributes(config)) for config in configs(model)]
-    weights = [(weight, _writes(weight)) for weight in model.parameters()]
-    replaced: list[str] = []
-    try:
-        yield replaced
-    finally:
-        if all(_writes(weight) == writes for weight, writes in weights):
-            for name, module, own, held in before:
-                parts = dict(held.get("_modules", ()))
-                changed = [part for part in parts if module._modules.get(part) is not parts[part]]
-                replaced += [f"{name}.{part}" if name else part for part in changed]
-                _put_back(vars(module), own, held)
-            for config, own, held in settings:
-                _put_back(vars(config), own, held)
-
-
-def _writes(weight: Tensor) -> int:
-    """How often a tensor was written on; tensors made for inference do not count it."""
-    return 0 if weight.is_inference() else weight._version
-
-
-_Attributes = tuple[dict[str, Any], dict[str, Any]]
-
-
-def _attributes(owner: Any) -> _Attributes:
-    """The attributes of a module or configuration, and what is in those of them that hold others."""
-    own = dict(vars(owner))
-    # Of the containers of a module nearly all are empty.
-    return own, {name: held.copy() if held else () for name, held in own.items() if type(held) in _CONTAINERS}
-
-
-_CONTAINERS = (dict, list, set, OrderedDict)
-
-
-def _put_back(now: dict[str, Any], own: dict[str, Any], content: dict[str, Any]) -> None:
-    if len(now) != len(own):
-        for name in now.keys() - own.keys():
-            del now[name]
-    for name, value in own.items():
-        if now.get(name) is not value:
-            now[name] = value
-    for name, held in content.items():
-        holder = own[name]
-        if len(holder) != len(held) or (held and not _same_things(holder, held)):
-            holder.clear()
-            (holder.extend if isinstance(holder, list) else holder.update)(held)
-
-
-def _same_things(one: Any, other: Any) -> bool:
-    """Whether two containers hold the same things, without asking these whether they are equal."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(one[key] is value for key, value in other.items())
-    return list(map(id, one)) == list(map(id, other))
 
 
 def takes_decoder_ids(model: nn.Module) -> bool:
@@ -394,10 +283,10 @@ def run_as_it_is(model: nn.Module, inputs: Inputs) -> Any:
     """
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    before = [_writes(tensor) for _, tensor in tensors]
+    before = [n_writes(tensor) for _, tensor in tensors]
     with without_traces(model) as replaced:
         answer = model(**arguments(model, inputs))
-    written = [pair for pair, writes in zip(tensors, before, strict=True) if _writes(pair[1]) != writes]
+    written = [pair for pair, writes in zip(tensors, before, strict=True) if n_writes(pair[1]) != writes]
     if all(name in kept for name, _ in written):
         for name, buffer in written:
             buffer.copy_(kept[name])
@@ -454,17 +343,12 @@ class CallCounter:
             raise ValueError(f"only {self.number + 1} of {len(self.modules)} attention calls were seen")
 
 
-@dataclass(frozen=True)
-class Probe:
-    """What a trial run of a Hugging Face model on a few tokens showed.
+@dataclass(frozen=True, kw_only=True)
+class Probe(Findings):
+    """What is found of a Hugging Face model, its sites in the order of the attention calls of a forward pass.
 
     Attributes:
-        sites: the attention calls of one forward pass, in order.
-        n_heads: number of heads of each.
         modules: the module behind each call, to notice when a later pass differs.
-        causal: of each, whether no query attended to a later position.
-        sharing: which documents may share a batch.
-        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
         through: "calls" where attention is seen as it is computed, "returned" where the model only hands patterns back
             at the end (changes to them then have no effect).
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
@@ -472,20 +356,10 @@ class Probe:
         reason: why no attention can be read; empty where it can.
     """
 
-    sites: tuple[Site, ...] = ()
-    n_heads: tuple[int, ...] = ()
     modules: tuple[nn.Module, ...] = ()
-    causal: tuple[bool, ...] = ()
-    sharing: Sharing = EVERY_BATCH
-    note: str = ""
     through: str = "calls"
     beside_sdpa: bool = False
     reason: str = ""
-
-    @property
-    def is_causal(self) -> bool:
-        """As `is_causal` says of its sites."""
-        return is_causal(self.sites, self.causal)
 
     def read_rows(
         self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
@@ -597,7 +471,7 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs) -> Probe:
     beside = _calls_beside_sdpa(model, inputs, as_it_is)
     fused = [module for module, *_ in beside] == [*modules] and _show_the_same(beside, patterns, inputs)
     note = check_outputs(base, as_it_is, answer, inputs)
-    known = Probe(sites, modules=modules, beside_sdpa=fused, note=note)
+    known = Probe(sites=sites, modules=modules, beside_sdpa=fused, note=note)
     alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
     return _judged(known, patterns, alone, inputs, base)
 
@@ -631,7 +505,7 @@ def _probe_of_returned(
     note = check_outputs(base, as_it_is, returning, inputs)
     sites = _name_sites(patterns, inputs, [None] * len(patterns))
     alone = [_returned(model, base, inputs.document(number))[0] for number in (0, 1)]
-    return _judged(Probe(sites, through="returned", note=note), patterns, alone, inputs, base)
+    return _judged(Probe(sites=sites, through="returned", note=note), patterns, alone, inputs, base)
 
 
 def _judged(
@@ -745,7 +619,7 @@ def beside_sdpa(
         return None
     if set(sites) != shown.keys() or not _show_the_same(beside, [shown[site] for site in sites], inputs):
         return None
-    return Probe(sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
+    return Probe(sites=sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
 
 
 def _calls_beside_sdpa(

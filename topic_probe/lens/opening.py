@@ -13,7 +13,7 @@ from torch import nn
 
 from topic_probe.lens import capture, huggingface
 from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
-from topic_probe.lens.running import StillRunningError
+from topic_probe.lens.running import StillRunningError, by_itself, configs
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
 from topic_probe.text.encoder import begins_with_token
@@ -96,7 +96,7 @@ def open_model(
     _check_has_numbers(source)
     _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
-    with huggingface.by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
+    with by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
         adapter_free: Any = build_host(source, tokenizer=tokenizer)
         bridge = None
         if host != "huggingface":
@@ -260,7 +260,7 @@ def _bridge(model: nn.Module, tokenizer: Any, adapter_free: Any, *, required: bo
 
     tensors = [*model.parameters(), *model.buffers()]
     inside = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    for config in huggingface.configs(inside):
+    for config in configs(inside):
         config._attn_implementation_internal = "eager"
     name = type(model).__name__
     try:
@@ -314,7 +314,7 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
     """
     model = open_model(model)
     with (
-        huggingface.by_itself(model),
+        by_itself(model),
         in_turn(torch.default_generator),
         torch.random.fork_rng(devices=[]),
         torch.no_grad(),

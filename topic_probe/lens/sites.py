@@ -149,15 +149,29 @@ def looks_ahead(pattern: Float[Tensor, "batch head query key"]) -> bool:
     return bool((pattern.triu(1) > 0).any())
 
 
-def is_causal(sites: Sequence[Site], causal: Sequence[bool]) -> bool:
-    """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant.
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a run on a few tokens has shown of the attention of a model.
 
-    Args:
-        sites: where a model attends.
-        causal: of each, whether no query attends to a later position.
+    Attributes:
+        sites: where it attends.
+        n_heads: number of heads at every site.
+        causal: of every site, whether no query attends to a later position.
+        sharing: which documents may share a batch.
+        note: how far the outputs of a model in half precision are from those of it as it is, where that is told.
     """
-    own = [backwards for site, backwards in zip(sites, causal, strict=True) if site.stack == "self"]
-    return bool(own) and all(own)
+
+    sites: tuple[Site, ...] = ()
+    n_heads: tuple[int, ...] = ()
+    causal: tuple[bool, ...] = ()
+    sharing: Sharing = EVERY_BATCH
+    note: str = ""
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant."""
+        own = [causal for site, causal in zip(self.sites, self.causal, strict=True) if site.stack == "self"]
+        return bool(own) and all(own)
 
 
 # Which keys a query may see, found in masks and in patterns: what a configuration says of it can be wrong.
