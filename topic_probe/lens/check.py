@@ -184,15 +184,16 @@ def check_model(model: Any) -> ModelCheck:
     except ValueError as error:
         view, reason = None, str(error)
     attention = _NO_ATTENTION if view is None else _attention(view)
-    known = capture.facts(model)
+    host = adapter(model)
+    known = capture.facts_of(host)
     described = known.description
     tolerance = TOLERANCE.get(getattr(torch, described["dtype"]), 1e-5)
-    table = capture.word_embeddings(model, check=False)
+    table = host.word_embeddings()
     tokenizer = getattr(model, "tokenizer", None)
     return ModelCheck(
         model=described["host"],
         name=described["name"],
-        host=adapter(model).kind,
+        host=host.kind,
         attention=view is not None,
         reason=reason,
         rows_sum_to_one=attention["row_error"] <= tolerance,
