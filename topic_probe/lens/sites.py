@@ -63,7 +63,7 @@ SIDES = {
 """Whose positions are queries and whose are keys, by stack."""
 
 
-_SCORES = " (scores from before the softmax, as SqueezeBERT returns them, are none)"
+# What its patterns show.
 
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -115,6 +115,9 @@ def sharing(
         return EVERY_BATCH
     why = f"beside padding, attention differs by {padded:.0e}" if dark else "the model attends to padding"
     return Sharing(False, True, f"documents of different length never shared a batch: {why}")
+
+
+_SCORES = " (scores from before the softmax, as SqueezeBERT returns them, are none)"
 
 
 def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) -> bool:

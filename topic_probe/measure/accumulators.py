@@ -180,6 +180,11 @@ class Pairs:
     key: Int64[Tensor, " pair"]
     distance: Int64[Tensor, " pair"]
 
+    @cached_property
+    def bins(self) -> Int64[Tensor, " pair"]:
+        """The number of the bin of every distance."""
+        return distance_bins(self.distance)
+
 
 @runtime_checkable
 class Accumulator(Protocol):
@@ -228,7 +233,7 @@ class Distances:
     def add(self, scores: Scores) -> None:
         """Adds the pairs of a document to their bins."""
         pairs, shape = scores.pairs, self.sums["binned"].shape[1:]
-        places = distance_bins(pairs.distance) * 3 + pairs.relation - 1
+        places = pairs.bins * 3 + pairs.relation - 1
         binned = torch.zeros(shape[0] * 3, len(scores.cells), dtype=torch.float64)
         binned.index_add_(0, places, pairs.values.double())
         n_binned = torch.bincount(places, pairs.n.double(), minlength=len(binned))

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
-from topic_probe.measure.accumulators import DISTANCE_BINS, Scores, distance_bins
+from topic_probe.measure.accumulators import DISTANCE_BINS, Scores
 from topic_probe.measure.options import Permutations
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
@@ -71,7 +71,7 @@ class Null:
         between = (pairs.relation > SAME_WORD).nonzero().flatten()
         if not (n_permutations and len(between) and (rows >= 0).any()):
             return
-        bins, order = distance_bins(pairs.distance[between]).sort()
+        bins, order = pairs.bins[between].sort()
         between = between[order]
         # The last column counts pairs; float32 is precise enough for a null.
         values = pairs.values[between][:, torch.from_numpy(rows >= 0)]
