@@ -179,11 +179,18 @@ def _lean_logits(
 ) -> Float[Tensor, "*toy query word"]:
     one_hot = "W_E" in form.identity
     attention = _attention(tensors, form, batch)
-    context = attention if one_hot else attention @ tensors["W_E"].mT
-    out = context if "W_V" in form.identity else context @ tensors["W_V"].mT
-    if "b_V" not in form.zero:
-        out = out + tensors["b_V"].unsqueeze(-2)
-    logits = out if one_hot else out @ tensors["W_E"]
+    if attention.ndim > 2 and not one_hot and attention.shape[-2] > attention.shape[-1]:
+        # With more queries than words W_Eᵀ W_V W_E comes first. A toy alone keeps the order, and with it the bits.
+        values = tensors["W_E"] if "W_V" in form.identity else tensors["W_V"] @ tensors["W_E"]
+        logits = attention @ (values.mT @ tensors["W_E"])
+        if "b_V" not in form.zero:
+            logits = logits + tensors["b_V"].unsqueeze(-2) @ tensors["W_E"]
+    else:
+        context = attention if one_hot else attention @ tensors["W_E"].mT
+        out = context if "W_V" in form.identity else context @ tensors["W_V"].mT
+        if "b_V" not in form.zero:
+            out = out + tensors["b_V"].unsqueeze(-2)
+        logits = out if one_hot else out @ tensors["W_E"]
     return logits if "b_pred" in form.zero else logits + tensors["b_pred"].unsqueeze(-2)
 
 
