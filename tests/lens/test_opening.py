@@ -195,8 +195,10 @@ def test_a_causal_model_tells_of_a_begin_token_that_its_tokenizer_leaves_out(
         warnings.simplefilter("always")
         hooked = tp.open_model(tmp_path, host=host)
     (document,) = tp.encode_texts(["Same words"], hooked.tokenizer)
-    if host == "bridge":  # whose tokenizer is made anew by TransformerLens, which has it begin with the token
-        left_out = left_out and document.ids.tolist() == [2, 3]
+    if host == "bridge" and "bos_token" in special:
+        # TransformerLens makes the tokenizer anew, so that texts begin with the token whatever the model.
+        assert document.ids.tolist() == [0, 2, 3]
+        left_out = False
     ours = [str(each.message) for each in said if "begin token" in str(each.message)]
     assert len(ours) == left_out
     if left_out:

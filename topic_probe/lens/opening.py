@@ -64,7 +64,8 @@ def open_model(
     patterns are shown (a function without patterns, Falcon with ALiBi on sdpa) is refused.
 
     A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
-    texts adds it with ``begin_token=True``.
+    texts adds it with ``begin_token=True``. The tokenizer of a bridge is made anew by TransformerLens, which has it put
+    its begin token, where it has one, before every text: ``host="huggingface"`` keeps it as it is.
 
     Raises:
         TypeError: where ``source`` is none of these.
@@ -105,7 +106,7 @@ def open_model(
             capture.remember_probe(adapter_free, adapter_free.probe)  # building it was its trial
     opened = adapter_free if bridge is None else bridge
     begin = getattr(tokenizer, "bos_token", None)
-    # TransformerLens may give a bridge a tokenizer that does put it there.
+    # TransformerLens gives a bridge a tokenizer that does put it there.
     if adapter_free.probe.is_causal and begin is not None and begins_with_token(opened.tokenizer) is False:
         warn(
             f"the tokenizer of this {type(source).__name__} has a begin token ({begin}) and puts it before no text: "
