@@ -78,14 +78,18 @@ def resample(
         raise ValueError(f"n_resamples must be at least 1, got {n_resamples}")
     generator = np.random.default_rng(seed)
     n_units = int(sizes.sum())
-    size_of, start_of = np.repeat(sizes, sizes), np.repeat(np.cumsum(sizes) - sizes, sizes)
+    size_of, start_of = np.repeat(sizes, sizes), np.repeat(np.cumsum(sizes) - sizes, sizes).astype(np.int32)
     rows = max(1, 2**22 // n_units)
     values = []
     for start in range(0, n_resamples, rows):
         n = min(rows, n_resamples - start)
-        drawn = generator.integers(0, size_of, (n, n_units)) + start_of + n_units * np.arange(n)[:, None]
-        weights = np.bincount(drawn.ravel(), minlength=n * n_units).reshape(n, n_units)
-        values.append(statistic(weights.astype(np.float64)))
+        # The same draws as those of 64 bits, in half of the memory.
+        drawn = generator.integers(0, size_of, (n, n_units), dtype=np.int32)
+        drawn += start_of
+        weights = np.empty((n, n_units))
+        for times, units in zip(weights, drawn, strict=True):
+            times[:] = np.bincount(units, minlength=n_units)
+        values.append(statistic(weights))
     return np.concatenate(values)
 
 

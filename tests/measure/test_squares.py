@@ -65,7 +65,7 @@ def pairs_of(rows, lists, *, texts, without=()):
 def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude):
     rows, topics = table(width), topics_of(lists, texts=texts)
     words = labelled_words(rows, topics, exclude=exclude)
-    found = pair_squares(words, group_sums(words).of_forms)
+    found = pair_squares(words, group_sums(words))
     total, of_topics = np.zeros(2), np.zeros((2, len(lists)))
     of_words = {}
     for i, _, shared, scores in pairs_of(rows, lists, texts=texts, without=exclude):
@@ -84,12 +84,11 @@ def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude):
 
 
 @pytest.mark.parametrize("width", [3, 30])
-def test_blocks_of_words_and_of_columns_change_nothing(width, monkeypatch):
+def test_blocks_of_words_change_nothing(width, monkeypatch):
     words = labelled_words(table(width), topics_of(OVERLAPPING, texts=True))
-    expected = pair_squares(words, group_sums(words).of_forms)
+    expected = pair_squares(words, group_sums(words))
     monkeypatch.setattr(squares_module, "_BLOCK", 2)
-    monkeypatch.setattr(squares_module, "_COLUMNS", 2)
-    found = pair_squares(words, group_sums(words).of_forms)
+    found = pair_squares(words, group_sums(words))
     torch.testing.assert_close(found.by_form, expected.by_form)
     np.testing.assert_allclose(found.topics, expected.topics, rtol=1e-10)
 
@@ -98,11 +97,11 @@ def test_blocks_of_words_and_of_columns_change_nothing(width, monkeypatch):
 def test_a_table_that_is_added_up_in_float32_is_as_exact_as_float32(width, monkeypatch):
     rows = table(width).float()
     words = labelled_words(rows, topics_of(OVERLAPPING, texts=True))
-    expected = pair_squares(words, group_sums(words).of_forms)
+    expected = pair_squares(words, group_sums(words))
     monkeypatch.setattr(words_module, "_SMALL", 0)
     words = labelled_words(rows, topics_of(OVERLAPPING, texts=True))
     assert words.vectors().dtype == torch.float32
-    found = pair_squares(words, group_sums(words).of_forms)
+    found = pair_squares(words, group_sums(words))
     torch.testing.assert_close(found.by_form, expected.by_form, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found.topics, expected.topics, rtol=1e-5, atol=1e-5)
 
@@ -189,14 +188,14 @@ def drawn(generator, n_topics, size, width, strength):
 def intervals_of(rows, topics, **options):
     words = labelled_words(rows, topics)
     sums = group_sums(words)
-    of_words = 2 * pair_squares(words, sums.of_forms).by_form.numpy()
-    return word_intervals(word_ends(words, sums.of_forms, seed=0), of_words, words.strata, **options)
+    of_words = 2 * pair_squares(words, sums).by_form.numpy()
+    return word_intervals(word_ends(words, sums), of_words, words.strata, **options)
 
 
 def test_the_interval_of_the_statistic_does_not_move_where_that_of_the_effect_size_is_asked_for():
     rows, topics, _ = drawn(np.random.default_rng(0), 4, 10, 8, 0.3)
     words = labelled_words(rows, topics)
-    alone = word_interval(*word_ends(words, group_sums(words).of_forms, seed=0), words.strata)
+    alone = word_interval(*word_ends(words, group_sums(words, seed=0)), words.strata)
     both = intervals_of(rows, topics)
     np.testing.assert_allclose(both[0], alone, rtol=1e-12)
     np.testing.assert_array_less(both[1][:, 0], both[1][:, 1])

@@ -242,7 +242,7 @@ def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(texts)
     words = all_words(with_texts() if texts else TOPICS)
     half = words.halves(0)
     moments = word_moments(left, right, words)
-    found = head_ends(moments, P, Q, half)
+    found = head_ends(moments, P, Q, half, words.n_mates(half))
     same, n_same, different, n_different = (np.zeros_like(part) for part in found)
     scores = torch.stack([left @ p @ (right @ q).T for p, q in zip(P, Q, strict=True)]).numpy()
     ids = TOPICS.words.tolist()
@@ -302,7 +302,8 @@ def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
         noise = torch.randn(80, 12, generator=generator, dtype=torch.float64) * 0.5
         rows = centres.repeat_interleave(10, 0) + noise
         moments = word_moments(rows, rows, words)
-        ends = head_ends(moments, P, Q, words.halves(run))
+        half = words.halves(run)
+        ends = head_ends(moments, P, Q, half, words.n_mates(half))
         interval = word_interval(*ends, words.strata, statistic="difference", n_resamples=400, seed=run)
         covered += (interval[:, 0] <= truth) & (truth <= interval[:, 1])
     # A share of 0.95 in 300 runs has a standard error of √(0.95 · 0.05 / 300) = 0.0126; these are 2.5 of them on either

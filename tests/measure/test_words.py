@@ -226,6 +226,14 @@ def test_nothing_left_is_an_error_that_says_where_the_words_went():
         embedding_sums(table(), topics_of(ONE_TOPIC), exclude=(1, 2, 3, 4))
 
 
+def test_what_is_left_of_few_overlapping_words_of_a_large_table_is_exact(monkeypatch):
+    # Of different topics is what is left when the pairs that share one, some of them counted twice, are taken out.
+    monkeypatch.setattr(words_module, "_SMALL", 100)  # less than the table has, more than its words
+    rows = table().float()
+    found = embedding_sums(rows, topics_of(OVERLAPPING))
+    assert found.sums[1, 2] == pytest.approx(double_loop(rows.double(), OVERLAPPING)[0][1, 2], rel=1e-13)
+
+
 def large(dtype):
     generator = torch.Generator().manual_seed(3)
     lists = {f"{topic}": range(1 + 150 * topic, 151 + 150 * topic) for topic in range(5)} | {
@@ -290,7 +298,7 @@ def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists,
     topics, rows = with_texts(lists) if texts else topics_of(lists), table()
     words = labelled_words(rows, topics, exclude=(5,))
     half = words.halves(5).numpy()
-    found = word_ends(words, group_sums(words).of_forms, seed=5)
+    found = word_ends(words, group_sums(words, seed=5))
     ids = words.ids.tolist()
     # What is resampled: every different word, in the order in which they appear.
     names = list(dict.fromkeys(word_of(entry, texts) for entry in ids))
@@ -345,7 +353,7 @@ def test_an_interval_takes_a_word_and_its_copies_for_one_unit():
     found = []
     for table, topics in ((rows, single), (torch.cat([rows, rows]), double)):
         words = labelled_words(table, topics)
-        ends = word_ends(words, group_sums(words).of_forms, seed=0)
+        ends = word_ends(words, group_sums(words, seed=0))
         found.append((embedding_sums(table, topics).contrast(), word_interval(*ends, words.strata)))
     assert found[0][0].ratio == pytest.approx(found[1][0].ratio)
     np.testing.assert_allclose(found[0][1], found[1][1])
@@ -390,7 +398,7 @@ def test_intervals_cover_the_truth_when_topics_overlap():
         lists = {str(t): [i for i, k in enumerate(kind) if t in kinds[k]] for t in range(n)}
         topics = Topics.from_token_ids(lists, vocabulary_size=n * size)
         words = labelled_words(torch.from_numpy(draw(kind)[0]), topics)
-        ends = word_ends(words, group_sums(words).of_forms, seed=run)
+        ends = word_ends(words, group_sums(words, seed=run))
         intervals = word_interval(*ends, words.strata, n_resamples=400, seed=run)
         covered += (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
     # A share of 0.95 in 250 runs has a standard error of √(0.95 · 0.05 / 250) = 0.014; these are 2.5 of them on either

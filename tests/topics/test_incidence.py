@@ -72,6 +72,30 @@ def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics, 
         )
 
 
+def test_sums_by_topic_hold_other_groups_once_for_every_topic_they_share_and_each_itself_once(topics):
+    sets = sets_of(topics)
+    values = torch.randn(len(sets), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loop = torch.stack(
+        [
+            sum(values[n] * (1 if n == number else len(one & other)) for n, other in enumerate(sets))
+            for number, one in enumerate(sets)
+        ]
+    )
+    torch.testing.assert_close(topics.incidence.times_topics(values), loop)
+    torch.testing.assert_close(topics.incidence.times_topics(values, rough=True), loop, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("products", [0, 10_000], ids=["one topic at a time", "a table of all pairs"])
+def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(topics, products, monkeypatch):
+    monkeypatch.setattr(incidence, "_PRODUCTS_PER_PAIR", products)
+    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks
+    sets, found = sets_of(topics), np.zeros((len(topics.incidence),) * 2)
+    for rows, again in topics.incidence.repeated():
+        found[rows] += again.toarray()
+    loop = [[max(len(one & other) - 1, 0) for other in sets] for one in sets]
+    np.testing.assert_array_equal(found, np.triu(loop, 1))
+
+
 def test_the_cases_take_both_ways_of_adding_up():
     crowded = {name: some_topics(name).incidence for name in CASES}
     assert [2 * found._n_pairs > len(found) ** 2 for found in crowded.values()] == [False, False, True]

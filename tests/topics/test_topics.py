@@ -966,7 +966,7 @@ def test_top_words_come_in_the_order_of_probability():
     assert topics.top_words() == [[3, 2, 1], [0, 1, 2]]
     assert topics.top_words(2) == [[3, 2], [0, 1]]
     assert topics.top_words(0) == [[], []]
-    assert topics.label(0) == "0: 3·2·1"
+    assert topics.label(0) == topics.topic_labels[0] == "0: 3·2·1"
 
 
 def test_top_words_without_probabilities_come_in_the_order_of_ids():

@@ -162,9 +162,9 @@ def measure_embeddings(
             remove_components=remove_components,
             exclude=excluded,
         )
-        sums = group_sums(words)
+        sums = group_sums(words, seed=intervals.seed)
         overall, by_topic = pair_sums(sums, words)
-        squares = pair_squares(words, sums.of_forms) if effect_size else None
+        squares = pair_squares(words, sums) if effect_size else None
         options = {
             "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
             "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
@@ -221,7 +221,7 @@ def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWord
     once = torch.unique(torch.stack([forms[several][entry], topic]), dim=1)[1]
     sizes += once.bincount(minlength=topics.n_topics) - topic.bincount(minlength=topics.n_topics)
     index = {
-        "topic": tuple(topics.label(topic) for topic in range(topics.n_topics)),
+        "topic": topics.topic_labels,
         "n_words": tuple(sizes.tolist()),
     }
     of_topics = [None] * len(SCORES) if squares is None else squares.topics
@@ -244,7 +244,7 @@ def _with_intervals(
     parts = [PairSums(sums, overall.counts, total) for sums, total in zip(overall.sums, totals, strict=True)]
     if intervals.n_resamples == 0:
         return [part.contrast(statistic=statistic) for part in parts]
-    ends = word_ends(words, of_groups.of_forms, seed=intervals.seed)
+    ends = word_ends(words, of_groups)
     # Every pair has two ends.
     of_words = None if squares is None else 2 * squares.by_form.numpy()
     limits, *of_effects = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))

@@ -190,7 +190,7 @@ def matrices_of_topics(
 
 
 def _labels(topics: Topics) -> dict[int, str]:
-    return {topic: topics.label(topic) for topic in range(topics.n_topics)}
+    return dict(enumerate(topics.topic_labels))
 
 
 def _mean(cells: Float32[np.ndarray, " cell"]) -> float:

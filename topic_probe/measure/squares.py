@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.measure.words import SCORES, EmbeddingWords
+from topic_probe.measure.words import SCORES, EmbeddingWords, GroupSums
 
 _BLOCK = 4096
-_COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class PairSquares:
         return np.asarray(self.by_form.sum(0).numpy())
 
 
-def pair_squares(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"]) -> PairSquares:
-    """The sums of squares of words; ``of_forms`` are the scores of their `form_pairs`."""
-    topics, forms = words.topics, words.form_pairs
+def pair_squares(words: EmbeddingWords, of_groups: GroupSums) -> PairSquares:
+    """The sums of squares of words."""
+    topics, forms, of_forms = words.topics, words.form_pairs, of_groups.of_forms
     everyone = squares_with_all(words, torch.arange(len(words)))
     own = torch.stack([torch.ones(len(words), dtype=torch.float64), words.norms**4], 1)
     of_one_word = own.index_add(0, forms.first, of_forms.T**2)
@@ -52,11 +51,8 @@ def pair_squares(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"])
         mates = squares_with_all(words, members)
         within[number] = mates.sum(0) - own[members].sum(0)
         sharing.index_add_(0, members, mates)
-    for first, second, again in _sharing_several(entry, topic, words):
-        counted = again[:, None] * _squares_of(words, first, second)
-        sharing.index_add_(0, first, -counted)
-        differ = first != second
-        sharing.index_add_(0, second[differ], -counted[differ])
+    again = torch.from_numpy(topics.incidence.n_topics[words.group.numpy()] - 1.0)
+    sharing -= again[:, None] * _with_own_group(words, own, again > 0) + of_groups.repeats.squares
     # Forms of one word are no pair, neither within a topic nor, where they share none, of different topics.
     apart = everyone - sharing
     apart.index_add_(0, forms.first[~forms.shared], -(of_forms.T[~forms.shared] ** 2))
@@ -109,11 +105,11 @@ def _applied(
     rows: Float[np.ndarray, "some width"], above: Float[np.ndarray, "width width"]
 ) -> Float64[np.ndarray, " some"]:
     """eᵀ U e of every row e, for a matrix without anything below its diagonal."""
-    total = np.zeros(len(rows))
-    for start in range(0, rows.shape[1], _COLUMNS):
-        stop = start + _COLUMNS
-        total += np.einsum("sw,sw->s", rows[:, :stop] @ above[:stop, start:stop], rows[:, start:stop])
-    return total
+    from scipy.linalg import get_blas_funcs
+
+    multiply = get_blas_funcs("trmm", (above, rows))  # half of the work of a product of two tables
+    products: np.ndarray = np.einsum("sw,sw->s", multiply(1.0, above.T, rows.T, lower=True).T, rows)
+    return products.astype(np.float64)
 
 
 def _by_topic(
@@ -125,27 +121,14 @@ def _by_topic(
     return ((number, some) for number, some in enumerate(members) if len(some))
 
 
-def _sharing_several(
-    entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], words: EmbeddingWords
-) -> Iterator[tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"], Float64[Tensor, " pair"]]]:
-    """The pairs of words, each with itself among them, that share several topics, and how many beyond one."""
-    from scipy.sparse import csr_array
-
-    several = entry.bincount(minlength=len(words))[entry] > 1
-    held, place = torch.unique(entry[several], return_inverse=True)
-    shape = len(held), words.topics.n_topics
-    has = csr_array((np.ones(len(place)), (place.numpy(), topic[several].numpy())), shape=shape)
-    for start in range(0, len(held), _BLOCK):
-        common = (has[start : start + _BLOCK] @ has.T).tocoo()
-        again = (common.data > 1) & (common.row + start <= common.col)
-        first, second = (torch.from_numpy(part[again].astype(np.int64)) for part in (common.row, common.col))
-        yield held[start + first], held[second], torch.from_numpy(common.data[again] - 1)
-
-
-def _squares_of(
-    words: EmbeddingWords, first: Int64[Tensor, " pair"], second: Int64[Tensor, " pair"]
-) -> Float64[Tensor, "pair score"]:
-    """Squared cosines and dot products of pairs."""
-    blocks = zip(torch.split(first, _BLOCK), torch.split(second, _BLOCK), strict=True)
-    dot = torch.cat([(words.rows(one) * words.rows(other)).sum(1) for one, other in blocks])
-    return torch.stack([dot / (words.norms[first] * words.norms[second]), dot], 1).square()
+def _with_own_group(
+    words: EmbeddingWords, own: Float64[Tensor, "word score"], chosen: Bool[Tensor, " word"]
+) -> Float64[Tensor, "word score"]:
+    """For chosen words, the sum of squared scores with all words of their group, which has no more than these."""
+    total = own.clone()
+    places = chosen.nonzero().squeeze(1)
+    sizes = words.group[places].bincount()
+    for members in torch.split(places, sizes[sizes > 0].tolist()):
+        if len(members) > 1:
+            total[members] = squares_with_all(words, members)
+    return total

@@ -213,7 +213,7 @@ def read_text_attention(
         keys=keys,
         relation=relation,
         heads=_read_heads(view, batch, shown, measured[chosen]),
-        labels=tuple(topics.label(topic) for topic in range(topics.n_topics)),
+        labels=topics.topic_labels,
         names=topics.names,
         notes=tuple(notes),
     )

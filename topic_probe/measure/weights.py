@@ -254,6 +254,7 @@ def _all_heads(
     """One contrast with a cell for every circuit and head, and the standard deviation of each one's scores."""
     names, measured = [], []
     half = words.halves(intervals.seed)
+    n_mates = words.n_mates(half)
     for circuit, left, right in factors:
         moments = word_moments(left, right, words)
         for site in projections.sites:
@@ -264,7 +265,7 @@ def _all_heads(
             sums, spread = circuit_sums(moments, P, Q)
             interval = np.full((len(spread), 2), np.nan)
             if intervals.n_resamples:
-                ends = head_ends(moments, P, Q, half)
+                ends = head_ends(moments, P, Q, half, n_mates)
                 interval = word_interval(*ends, words.strata, statistic=statistic, **vars(intervals))
             names += [(circuit, site.stack, site.layer, head) for head in range(len(spread))]
             measured.append((sums.sums, sums.counts, spread, interval))
@@ -304,8 +305,9 @@ def head_ends(
     P: Float64[Tensor, "head d_model d_head"],
     Q: Float64[Tensor, "head d_model d_head"],
     half: Int64[Tensor, " form"],
+    n_mates: Float64[Tensor, "word half"],
 ) -> Ends:
-    """What every word adds to all pairs: what `word_interval` wants, of each head."""
+    """What every word adds to all pairs: what `word_interval` wants, of each head; see `LabelledWords.ends`."""
     words, forms = moments.words, moments.words.form_pairs
     ends = torch.zeros(2, words.n_forms, 2, len(P), dtype=torch.float64)  # relation, form, half, head
     own = torch.zeros(len(words), len(P), dtype=torch.float64)
@@ -320,7 +322,7 @@ def head_ends(
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
                 # Half of it, because a pair is met from both of its ends.
                 ends[relation, ..., head] += words.by_form(torch.einsum("wd,whd->wh", near, partners)) / 2
-    return words.ends(ends, own, of_forms, half)
+    return words.ends(ends, own, of_forms, half, n_mates)
 
 
 # -------------------------------------------------------------------- the scores themselves, for pictures

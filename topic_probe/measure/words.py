@@ -2,7 +2,8 @@
 
 With S the sum of a group's embeddings, the dot products between all its words add up to |S|², those between two groups
 to S·S'. Cosines are dot products of embeddings divided by their norms. Only pairs of one word, of an entry with itself
-and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums.
+and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums; so
+are, where topics overlap, pairs that share several topics (`repeats`).
 """
 
 import math
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
+from topic_probe.measure.repeats import Repeats, repeats
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Ends, split_halves
 
@@ -29,6 +31,8 @@ SCORES = ("cosine", "dot")
 _ROWS_PER_SUM = 64
 _SMALL = 2**22
 _BLOCK = 4096
+# So many rows, and what they are multiplied with, stay in a processor's cache.
+_ROWS_PER_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -141,12 +145,21 @@ class LabelledWords:
         groups = self.group.numpy().astype(np.int32)
         return np.asarray(groups[by_form[first[given] + number % n_forms[given]]])
 
+    def n_mates(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "word half"]:
+        """How many entries share a topic with every entry, itself among them, by their half."""
+        return self.topics.incidence.times_shared(self.members(half))[self.group]
+
+    def members(self, half: Int64[Tensor, " form"]) -> Float64[Tensor, "group half"]:
+        """How many entries there are in every group, by their half."""
+        return self.by_group(torch.ones(len(self), dtype=torch.float64), half[self.form])
+
     def ends(
         self,
         sums: Float64[Tensor, "2 form half item"],
         own: Float64[Tensor, "word item"],
         of_forms: Float64[Tensor, "item pair"],
         half: Int64[Tensor, " form"],
+        n_mates: Float64[Tensor, "word half"],
     ) -> Ends:
         """What every word adds to all ordered pairs of different words.
 
@@ -156,11 +169,10 @@ class LabelledWords:
             own: scores of every entry with itself, which is no pair of different words,
             of_forms: and of `form_pairs`, which are none either.
             half: the half of every word.
+            n_mates: how many entries share a topic with every entry, itself among them, by their half.
         """
         ones = torch.ones(len(self), 1, dtype=torch.float64)
-        members = self.by_group(ones.squeeze(1), half[self.form])
-        mates = self.topics.incidence.times_shared(members)
-        numbers = (mates[self.group], (members.sum(0) - mates)[self.group])
+        numbers = n_mates, self.members(half).sum(0) - n_mates
         n_sums = torch.stack([self.by_form(part) for part in numbers]).unsqueeze(-1)
         n_of_forms = torch.ones(1, len(self.form_pairs), dtype=torch.float64)
         parts = []
@@ -219,16 +231,18 @@ class EmbeddingWords(LabelledWords):
 
     @property
     def rough(self) -> bool:
-        """Whether the table is so large that sums over its pairs are partly of float32."""
-        return self.table.dtype != torch.float64
+        """Whether sums over pairs are partly of float32; not those of few words, where much is taken out again."""
+        few = not self.topics.incidence.disjoint and len(self) * self.table.shape[1] <= _SMALL
+        return self.table.dtype != torch.float64 and not few
 
     def rows(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float64[Tensor, "some d_embed"]:
         """The embeddings of some of the words, on the CPU."""
         return self.vectors(places).double()
 
     def vectors(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float[Tensor, "some d_embed"]:
-        """The same as exact as the table is."""
-        return self.table[self.index[places].to(self.table.device)].cpu()
+        """The same as exact as sums over pairs are to be."""
+        rows = self.table.index_select(0, self.index[places].to(self.table.device)).cpu()
+        return rows if self.rough else rows.double()
 
 
 def labelled_words(
@@ -330,17 +344,16 @@ def _bin_sums(
 ) -> Float64[Tensor, "score bin d_embed"]:
     """The summed unit vectors and the summed vectors of the words in every bin."""
     order = torch.from_numpy(np.argsort(bins.numpy(), kind="stable"))
-    index, bins = words.index[order].to(words.table.device), bins[order]
+    table, index = (words.table, words.index[order]) if words.rough else (words.rows(), order)
+    index, bins = index.to(table.device), bins[order]
     sizes = torch.bincount(bins, minlength=n_bins)
     rank = torch.arange(len(bins)) - (sizes.cumsum(0) - sizes)[bins]
     starts = (rank % _ROWS_PER_SUM == 0).nonzero().squeeze(1)
-    sums = torch.zeros(2, n_bins, words.table.shape[1], dtype=torch.float64)
-    inverse = (1 / words.norms[order]).to(words.table)
+    sums = torch.zeros(2, n_bins, table.shape[1], dtype=torch.float64)
+    inverse = (1 / words.norms[order]).to(table)
     for number, weights in enumerate((inverse, None)):
         # Sums rows where they lie, at the speed of memory.
-        parts = F.embedding_bag(
-            index, words.table, starts.to(index.device), mode="sum", per_sample_weights=weights
-        )
+        parts = F.embedding_bag(index, table, starts.to(index.device), mode="sum", per_sample_weights=weights)
         sums[number].index_add_(0, bins[starts], parts.cpu().double())
     return sums
 
@@ -354,15 +367,19 @@ class GroupSums:
         squares: summed squares of their norms: 1 for every unit vector.
         sizes: number of words in every group.
         of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
+        seed: what halves of the words (`word_interval`) are drawn with.
+        repeats: what sums by topic hold too often.
     """
 
     sums: Float64[Tensor, "score group d_embed"]
     squares: Float64[Tensor, "score group"]
     sizes: Float64[Tensor, " group"]
     of_forms: Float64[Tensor, "score pair"]
+    seed: int
+    repeats: Repeats
 
 
-def group_sums(words: EmbeddingWords) -> GroupSums:
+def group_sums(words: EmbeddingWords, *, seed: int = 0) -> GroupSums:
     """The sums of every group of words with the same topics."""
     n_groups = len(words.topics.incidence)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
@@ -371,7 +388,22 @@ def group_sums(words: EmbeddingWords) -> GroupSums:
     blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
     dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
     of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
-    return GroupSums(_bin_sums(words, words.group, n_groups), squares, sizes, of_forms)
+    sums = _bin_sums(words, words.group, n_groups)
+    return GroupSums(sums, squares, sizes, of_forms, seed, _repeats_of(words, seed))
+
+
+def _repeats_of(words: EmbeddingWords, seed: int) -> Repeats:
+    """What sums by topic hold too often; only words with several topics can share several."""
+    incidence, n = words.topics.incidence, len(words)
+    shapes = {"n": (n, 2), "sums": (n, 2, len(SCORES)), "squares": (n, len(SCORES))}
+    parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    if not incidence.disjoint:
+        several = torch.from_numpy(np.flatnonzero(incidence.n_topics[words.group.numpy()] > 1))
+        half = words.halves(seed)[words.form[several]]
+        found = repeats(incidence, words.group[several], words.vectors(several), words.norms[several], half)
+        for name, part in parts.items():
+            part[several] = getattr(found, name)
+    return Repeats(**parts)
 
 
 def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
@@ -383,9 +415,11 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     """
     incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    within = torch.stack([(part * incidence.times_shared(part)).sum(1) for part in sums])
+    repeats = of_groups.repeats
+    within = torch.stack([(part * incidence.times_topics(part, rough=words.rough)).sum(1) for part in sums])
+    within -= words.by_group(repeats.sums.sum(1)).T
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
-    mates = incidence.times_shared(sizes[:, None]).squeeze(1)
+    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1) - words.by_group(repeats.n.sum(1))
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
     ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
     first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
@@ -395,8 +429,8 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     near, far = empty.index_add_(2, first, torch.stack([of_forms * share, of_forms * ~share]))
 
     by_group = torch.stack([squares + (near + far)[:2], within - squares - near[:2], different - far[:2]], -1)
-    counts = [sizes + (near + far)[2], sizes * (mates - 1) - near[2], sizes * (sizes.sum() - mates) - far[2]]
-    n_by_group = torch.stack(counts, -1)
+    n_different = sizes * sizes.sum() - n_within
+    n_by_group = torch.stack([sizes + (near + far)[2], n_within - sizes - near[2], n_different - far[2]], -1)
     of_topics = torch.stack([incidence.by_topic(part) for part in by_group])
     n_of_topics = incidence.by_topic(n_by_group)
     if not incidence.disjoint:
@@ -411,25 +445,33 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
-def word_ends(words: EmbeddingWords, of_forms: Float64[Tensor, "score pair"], *, seed: int) -> Ends:
+def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
-    half, incidence = words.halves(seed), words.topics.incidence
-    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * len(incidence))
-    scores = torch.zeros(2, 2, 2, len(words), dtype=torch.float64)  # relation, score, half, word
-    for score, number in product(range(2), range(2)):
-        of_half = sums[score, number::2]
-        shared, total = incidence.times_shared(of_half, rough=words.rough), of_half.sum(0)
-        for block in torch.split(torch.arange(len(words)), _BLOCK):
-            rows = words.rows(block)
-            scores[0, score, number, block] = (rows * shared[words.group[block]]).sum(1)
-            scores[1, score, number, block] = rows @ total
-    scores[1] -= scores[0]
+    half, incidence, repeats = words.halves(of_groups.seed), words.topics.incidence, of_groups.repeats
+    n_groups, n = len(incidence), len(words)
+    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
+    total = sums.sum(1)
+    if not incidence.disjoint:
+        for score, number in product(range(2), range(2)):
+            sums[score, :, number] = incidence.times_topics(sums[score, :, number], rough=words.rough)
+    scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
+    squares = torch.zeros(n, dtype=torch.float64)
+    for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
+        rows = words.rows(block)
+        for of_score, near in zip(sums, scores[0], strict=True):
+            near[:, block] = (of_score[words.group[block]] @ rows[:, :, None]).squeeze(2).T
+        scores[1, :, :, block] = total @ rows.T
+        squares[block] = rows.square().sum(1)
     scores[:, 0] /= words.norms
-    squares = torch.cat(
-        [words.rows(part).square().sum(1) for part in torch.split(torch.arange(len(words)), _BLOCK)]
-    )
+    scores[0] -= rearrange(repeats.sums, "word half score -> score half word")
+    scores[1] -= scores[0]
     ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
     own = torch.stack([torch.ones_like(squares), squares], 1)
+    n_mates = incidence.times_topics(words.members(half))[words.group] - repeats.n
     return words.ends(
-        rearrange(ends, "form relation half score -> relation form half score"), own, of_forms, half
+        rearrange(ends, "form relation half score -> relation form half score"),
+        own,
+        of_groups.of_forms,
+        half,
+        n_mates,
     )

@@ -6,10 +6,10 @@ nothing has, and what is asked costs about as many steps as there are pairs of w
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 # stays in a processor's cache.
 _COLUMNS = 64
 _BLOCK = 2**24
+
+# Two groups are as soon compared by so many products of a table with itself as one topic of theirs by itself.
+_PRODUCTS_PER_PAIR = 500
 
 # Up to so many pairs of groups in a topic, summed over topics, what was found of them is kept (some 10 % of them do
 # share more than one topic, at 12 bytes each); with more it is found anew whenever it is asked for.
@@ -70,6 +73,11 @@ class Incidence:
         second: Int64[Tensor, " pair"],
     ) -> Float64[Tensor, "topic topic"]:
         """Sums of values of pairs of groups over the topics of the first and those of the second."""
+        if self.disjoint:
+            n_topics = self.table.shape[1]
+            cell = n_topics * self.first_topic[first] + self.first_topic[second]
+            sums = values.new_zeros(n_topics**2).index_add_(0, cell, values)
+            return sums.view(n_topics, n_topics)
         rows, columns = (self.table[groups.numpy()].astype(np.float64) for groups in (first, second))
         rows.data *= np.repeat(values.numpy(), np.diff(rows.indptr))
         return torch.from_numpy((rows.T @ columns).toarray())
@@ -125,20 +133,42 @@ class Incidence:
             return values
         if 2 * self._n_pairs > len(self) ** 2:
             return torch.cat([block @ values for block in self._blocks_of_all()])
-        total = _product(self.table, self.by_topic(values))
-        used = values.any(dim=1)
-        kept = self._n_pairs <= _KEPT_PAIRS
-        # What is found anew for every part of the columns had better be asked for once.
-        for columns in torch.split(
-            torch.arange(values.shape[1]), _COLUMNS if kept and not rough else len(total.T)
-        ):
-            part = values[used][:, columns]
-            for rows, excess in self._repeated if kept else self._blocks_repeated():
-                of_used = excess if len(part) == len(values) else excess[:, used.numpy()]
-                total[rows, columns] -= (
-                    _rough_product(of_used, part.float()) if rough else _product(of_used, part)
-                )
+        total = self.times_topics(values)
+        kind = np.dtype(np.float32 if rough else np.float64)
+        parts = [part.contiguous().numpy().astype(kind) for part in torch.split(values, _COLUMNS, dim=1)]
+        for rows, later in self.repeated():
+            again = later.astype(kind)
+            for part, sums in zip(parts, torch.split(total, _COLUMNS, dim=1), strict=True):
+                sums[rows] -= torch.from_numpy(again @ part)
+                sums -= torch.from_numpy(again.T @ part[rows])
         return total
+
+    def times_topics(
+        self, values: Float64[Tensor, "group width"], *, rough: bool = False
+    ) -> Float64[Tensor, "group width"]:
+        """The same, groups that share several topics counted once for each of these; a group itself is there once.
+
+        Args:
+            values: A row for every group.
+            rough: Whether to add up in float32: several times faster, with an error of 1e-8.
+        """
+        if self.disjoint:
+            return values
+        if rough:
+            total = _rough_sums(self.table, _rough_sums(self._by_topic, values.float())).double()
+        else:
+            total = _product(self.table, self.by_topic(values))
+        return total.addcmul_(torch.from_numpy(self.n_topics - 1.0)[:, None], values, value=-1)
+
+    @cached_property
+    def n_topics(self) -> Int64[np.ndarray, " group"]:
+        """How many topics every group belongs to."""
+        return np.asarray(np.diff(self.table.indptr), dtype=np.int64)
+
+    def repeated(self) -> Iterable[tuple[slice, "csr_array"]]:
+        """For blocks of groups: how many topics more than one each shares with every group that comes later."""
+        kept = self._n_pairs <= min(_KEPT_PAIRS, len(self) ** 2 // 2)
+        return self._repeated if kept else self._blocks_repeated()
 
     @cached_property
     def _n_pairs(self) -> int:
@@ -146,19 +176,34 @@ class Incidence:
         return int((np.diff(self._by_topic.indptr).astype(np.int64) ** 2).sum())
 
     @cached_property
-    def _repeated(self) -> list[tuple[slice, Any]]:
+    def _repeated(self) -> list[tuple[slice, "csr_array"]]:
         return list(self._blocks_repeated())
 
-    def _blocks_repeated(self) -> Iterator[tuple[slice, Any]]:
-        """For blocks of groups: how many topics more than one each has in common with every group."""
-        counts, by_topic = self.table.astype(np.int32), self._by_topic.astype(np.int32)
-        step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1) // 2)
+    def _blocks_repeated(self) -> Iterator[tuple[slice, "csr_array"]]:
+        from scipy.sparse import csr_array
+
+        step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1))
         for start in range(0, len(self), step):
             rows = slice(start, min(start + step, len(self)))
-            excess = counts[rows] @ by_topic
-            excess.data -= 1
-            excess.eliminate_zeros()
-            yield rows, excess.astype(np.float32)
+            common = self._in_common_with_later(rows)
+            several = np.flatnonzero(common.data > 1)
+            n_rows = rows.stop - start
+            row = np.repeat(np.arange(n_rows), np.diff(np.searchsorted(several, common.indptr)))
+            later = common.indices[several] > row
+            several, row = several[later], row[later]
+            again, column = (common.data[several] - 1).astype(np.float32), common.indices[several] + start
+            starts = np.searchsorted(row, np.arange(n_rows + 1)).astype(np.int32)
+            yield rows, csr_array((again, column, starts), shape=(n_rows, len(self)))
+
+    def _in_common_with_later(self, rows: slice) -> "csr_array":
+        """How many topics groups have in common with themselves and with those behind the first of them."""
+        from scipy.sparse import csr_array
+
+        some, later = self.table[rows], self.table[rows.start :]
+        if len(self) ** 2 * self.table.shape[1] < _PRODUCTS_PER_PAIR * self._n_pairs:
+            # Counts up to the number of topics are exact in float32, and only floats multiply fast.
+            return csr_array(some.astype(np.float32).toarray() @ later.astype(np.float32).toarray().T)
+        return some.astype(np.int32) @ later.astype(np.int32).T.tocsr()
 
     def _blocks_of_all(self) -> Iterator[Float64[Tensor, "block group"]]:
         """Blocks of the table of all pairs of groups: 1 for those that share a topic."""
@@ -174,9 +219,7 @@ def _product(table: "csr_array", values: Float64[Tensor, "column width"]) -> Flo
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
-def _rough_product(
-    table: "csr_array", values: Float32[Tensor, "column width"]
-) -> Float64[Tensor, "row width"]:
-    """A sparse table times values, in float32."""
-    columns, starts, weights = (torch.from_numpy(part) for part in (table.indices, table.indptr, table.data))
-    return F.embedding_bag(columns, values, starts[:-1], mode="sum", per_sample_weights=weights).double()
+def _rough_sums(table: "csr_array", values: Float32[Tensor, "column width"]) -> Float32[Tensor, "row width"]:
+    """Sums of the values that a sparse table of yes and no points at, in float32."""
+    columns, starts = (torch.from_numpy(part) for part in (table.indices, table.indptr))
+    return F.embedding_bag(columns, values, starts[:-1], mode="sum")

@@ -59,6 +59,7 @@ _KIND, _SCHEMA = "topics", 1
 
 _ROWS_SHOWN = 12
 _WORDS_SHOWN = 6
+_WORDS_IN_LABEL = 3
 _HEADER = ("id", "name", "size", "first words")
 
 _REPEATED = "repeated within a topic, merged"
@@ -109,7 +110,7 @@ class Topics:
         n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
-        place, topic = self.assignments.T
+        place, topic = self.assignments.T.contiguous()
         if len(place) and not (
             0 <= int(place.min()) <= int(place.max()) < n
             and 0 <= int(topic.min()) <= int(topic.max()) < self.n_topics
@@ -195,8 +196,8 @@ class Topics:
             name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
         }
         left_out = {reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()}
-        left_out[_REPEATED] = [i for values in lists.values() for i in _repeats(values.tolist())]
         entries, topics = _assignments(list(lists.values()))
+        left_out[_REPEATED] = _repeated_within(entries, topics).tolist()
         return _assemble(
             entries,
             topics,
@@ -648,7 +649,7 @@ class Topics:
             n_tokens=int(counts.sum()),
             n_labelled=int(counts[1:].sum()),
             topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(0, topic, counts[place + 1]),
-            topic_labels=tuple(self.label(topic) for topic in range(self.n_topics)),
+            topic_labels=self.topic_labels,
         )
 
     # --- other topics made from these -------------------------------------------------------------
@@ -739,11 +740,19 @@ class Topics:
             self.check_tokenizer(tokenizer)
         return [self._first_words(topic, n, tokenizer) for topic in range(self.n_topics)]
 
-    def label(self, topic: int, n: int = 3) -> str:
+    def label(self, topic: int, n: int = _WORDS_IN_LABEL) -> str:
         """A topic as people know it, ``id: word·word·word``, with its first ``n`` words."""
         n = check_whole("n", n, 0)
         if not 0 <= check_value("topic", topic, int) < self.n_topics:
             raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
+        return self._label(topic, n)
+
+    @cached_property
+    def topic_labels(self) -> tuple[str, ...]:
+        """What ``label`` says of every topic."""
+        return tuple(self._label(topic, _WORDS_IN_LABEL) for topic in range(self.n_topics))
+
+    def _label(self, topic: int, n: int) -> str:
         words = [_printable(word) for word in self._first_words(topic, n)]
         return f"{topic}: {'·'.join(words) or '(no words)'}"
 
@@ -762,13 +771,10 @@ class Topics:
                 break
             entry = int(self.words[row])
             if tokenizer is not None:
-                shown[readable(tokenizer, self._pieces(entry))] = None
+                shown[readable(tokenizer, _pieces(entry, self.vocabulary_size, self.compounds))] = None
             else:
                 shown[self.texts[row] if self.texts else entry] = None
         return list(shown)
-
-    def _pieces(self, entry: int) -> tuple[int, ...]:
-        return (entry,) if entry < self.vocabulary_size else self.compounds[entry - self.vocabulary_size]
 
     def _table(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -909,6 +915,23 @@ def _repeats(items: Sequence[Any]) -> list[Any]:
     return [item for item, count in Counter(items).items() if count > 1]
 
 
+def _repeated_within(
+    entries: Int64[np.ndarray, "assignment"], topics: Int64[np.ndarray, "assignment"]
+) -> Int64[np.ndarray, "_"]:
+    """The entries that occur more than once in a topic, each once for every such topic."""
+    pairs = topics * (entries.max(initial=0) + 1) + entries
+    if len(_sorted(pairs)) == len(pairs):  # as usual, and much sooner known than their places are
+        return entries[:0]
+    _, first, count = np.unique(pairs, return_index=True, return_counts=True)
+    return np.asarray(entries[np.sort(first[count > 1])])
+
+
+def _sorted(numbers: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
+    """The different numbers, ascending; by sorting, which is many times faster than the table that numpy fills."""
+    ordered = np.sort(numbers)
+    return np.asarray(ordered[np.append(True, np.diff(ordered) > 0)[: len(ordered)]])
+
+
 def _assignments(lists: Sequence[Ids]) -> tuple[Ids, Ids]:
     """All (entry, topic) pairs of a list of entries per topic, as two columns."""
     return np.concatenate(lists), np.repeat(np.arange(len(lists)), [len(entries) for entries in lists])
@@ -938,25 +961,44 @@ def _assemble(
     if len(entries) == 0:
         why = "; ".join(f"{reason}: {_abridged(items)}" for reason, items in reasons.items())
         raise ValueError(f"no word is left in any topic ({why or 'every list is empty'})")
-    pairs, place = np.unique(entries * len(names) + topics, return_index=True)
-    words, row = np.unique(pairs // len(names), return_inverse=True)
+    pairs = entries * len(names) + topics
+    if weights is None:
+        pairs = _sorted(pairs)
+    else:
+        pairs, place = np.unique(pairs, return_index=True)
+        weights = weights[place]
+    entry, topic = np.divmod(pairs, len(names))
+    begins = np.diff(entry, prepend=-1) > 0
+    words = entry[begins]
+    texts = (
+        ()
+        if tokenizer is None
+        else tuple(
+            readable(tokenizer, _pieces(entry, vocabulary_size, compounds)) for entry in words.tolist()
+        )
+    )
     assembled = Topics(
         names=names,
         vocabulary_size=vocabulary_size,
         words=torch.from_numpy(words),
-        assignments=torch.from_numpy(np.stack([row, pairs % len(names)], axis=1)),
+        assignments=torch.from_numpy(np.stack([begins.cumsum() - 1, topic], axis=1)),
         compounds=compounds,
-        weights=None if weights is None else torch.from_numpy(weights[place]),
+        weights=None if weights is None else torch.from_numpy(weights),
+        texts=texts,
+        tokenizer_hash=None if tokenizer is None else tokenizer_hash(tokenizer),
+        one_word=forms,
         left_out=reasons,
         policy=policy,
     )
     _warn_of_empty(assembled, assembled.sizes == 0)
     if twins:
         warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
-    if tokenizer is None:
-        return replace(assembled, one_word=forms)
-    texts = tuple(readable(tokenizer, assembled._pieces(entry)) for entry in words.tolist())
-    return replace(assembled, texts=texts, tokenizer_hash=tokenizer_hash(tokenizer), one_word=forms)
+    return assembled
+
+
+def _pieces(entry: int, vocabulary_size: int, compounds: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The token ids that an entry of topics stands for."""
+    return (entry,) if entry < vocabulary_size else compounds[entry - vocabulary_size]
 
 
 def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
@@ -974,13 +1016,15 @@ def _identical_topics(
     names: tuple[str, ...],
 ) -> tuple[str, ...]:
     """``later = earlier`` for every topic with exactly the words of an earlier one; empty ones are no twins."""
-    order = np.lexsort((entries, topics))
-    bounds = np.searchsorted(topics[order], np.arange(1, len(names)))
+    size = entries.max(initial=0) + 1
+    pairs = _sorted(topics * size + entries)
+    bounds = np.searchsorted(pairs, size * np.arange(len(names) + 1)).tolist()
+    words = (pairs % size).tobytes()
     first: dict[bytes, int] = {}
     twins = []
-    for topic, words in enumerate(np.split(entries[order], bounds)):
-        earlier = first.setdefault(np.unique(words).tobytes(), topic)
-        if earlier != topic and len(words):
+    for topic, (start, stop) in enumerate(pairwise(bounds)):
+        earlier = first.setdefault(words[start * pairs.itemsize : stop * pairs.itemsize], topic)
+        if earlier != topic and start < stop:
             twins.append(f"{names[topic]} = {names[earlier]}")
     return tuple(twins)
 
