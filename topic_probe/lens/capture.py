@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
-from topic_probe.lens.huggingface import (
-    Probe,
-    check_outputs,
-    decoder_start,
-    own_function,
-)
+from topic_probe.lens.huggingface import Probe, check_outputs, decoder_start, own_function
 from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,

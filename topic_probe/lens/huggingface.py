@@ -45,7 +45,21 @@ EAGER = "topic_probe_eager"
 BESIDE_SDPA = "topic_probe_beside_sdpa"
 
 
-ShowRows = Callable[[nn.Module, Callable[[Tensor], Tensor], Tensor | None, tuple[int, int]], None]
+@dataclass(frozen=True)
+class RowsCall:
+    """A call of attention on the fused kernel, the rows of whose pattern are computed where they are asked for.
+
+    Attributes:
+        module: what attends.
+        rows_at: gives the pattern's rows at some queries [batch, row].
+        mask: the mask of the call.
+        shape: how many queries and keys it has.
+    """
+
+    module: nn.Module
+    rows_at: Callable[[Tensor], Tensor]
+    mask: Tensor | None
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -54,12 +68,11 @@ class Listener:
 
     Attributes:
         pattern: sees the module and the whole pattern [batch, head, query, key]; what it returns is used instead.
-        rows: sees the module, a function that gives the pattern's rows at some queries, the mask of the call, and how
-            many (queries, keys) it has.
+        rows: sees every call on the fused kernel.
     """
 
     pattern: Callable[[nn.Module, Tensor], Tensor] | None = None
-    rows: ShowRows | None = None
+    rows: Callable[[RowsCall], None] | None = None
 
 
 _listener: ContextVar[Listener | None] = ContextVar("topic_probe_listener", default=None)
@@ -169,7 +182,7 @@ def _beside_sdpa(
             # One value column is enough: only the pattern is wanted, not its product with the values.
             return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
 
-        listener.rows(module, rows_at, attention_mask, (query.shape[2], key.shape[2]))
+        listener.rows(RowsCall(module, rows_at, attention_mask, (query.shape[2], key.shape[2])))
     sdpa = AttentionInterface()["sdpa"]
     return sdpa(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
 
@@ -367,16 +380,12 @@ class Probe(Findings):
         """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys."""
         calls = CallCounter(self.modules)
 
-        def show(
-            module: nn.Module,
-            rows_at: Callable[[Tensor], Tensor],
-            mask: Tensor | None,
-            shape: tuple[int, int],
-        ) -> None:
-            site = self.sites[calls.next(module)]
+        def show(call: RowsCall) -> None:
+            site = self.sites[calls.next(call.module)]
             index = rows[SIDES[site.stack][0]].to(inputs.mask.device)
-            visible = visible_keys(mask, len(index), *shape).to(index.device)
-            read(site, rows_at(index), visible.gather(1, index[:, :, None].expand(-1, -1, shape[1])))
+            visible = visible_keys(call.mask, len(index), *call.shape).to(index.device)
+            at = index[:, :, None].expand(-1, -1, call.shape[1])
+            read(site, call.rows_at(index), visible.gather(1, at))
 
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)
@@ -631,14 +640,9 @@ def _calls_beside_sdpa(
     """
     beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
-    def keep(
-        module: nn.Module,
-        rows_at: Callable[[Tensor], Tensor],
-        mask: Tensor | None,
-        shape: tuple[int, int],
-    ) -> None:
-        every = torch.arange(shape[0], device=inputs.ids.device).expand(2, -1)
-        beside.append((module, rows_at(every).detach(), visible_keys(mask, 2, *shape)))
+    def keep(call: RowsCall) -> None:
+        every = torch.arange(call.shape[0], device=inputs.ids.device).expand(2, -1)
+        beside.append((call.module, call.rows_at(every).detach(), visible_keys(call.mask, 2, *call.shape)))
 
     if not getattr(model, "_supports_sdpa", False):
         return []

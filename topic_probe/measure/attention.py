@@ -29,9 +29,7 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import (
-    divide,
-)
+from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     import pandas as pd

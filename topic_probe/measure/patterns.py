@@ -181,10 +181,7 @@ class PatternReader:
         blocks: dict[int, Block] = {}
 
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
-            site = self.view.sites[number]
-            query, key = SIDES[site.stack]
-            real, columns = padded[query][1].to(rows.device), padded[key][0].to(rows.device)
-            blocks[number] = self._block(rows, visible, real, columns, sinks[key], site)
+            blocks[number] = self._block(self.view.sites[number], rows, visible, padded, sinks)
 
         if any(len(document) for document in units["source"]):
             positions = {side: index for side, (index, _) in padded.items()}
@@ -193,13 +190,14 @@ class PatternReader:
 
     def _block(
         self,
+        site: Site,
         rows: Float[Tensor, "batch head row key"],
         visible: Bool[Tensor, "batch row key"],
-        real: Bool[Tensor, "batch row"],
-        columns: Int64[Tensor, "batch column"],
-        sinks: Bool[Tensor, "batch key"],
-        site: Site,
+        padded: Mapping[str, tuple[Int64[Tensor, "batch _"], Bool[Tensor, "batch _"]]],
+        sinks_of: Mapping[str, Bool[Tensor, "batch _"]],
     ) -> Block:
+        query, key = SIDES[site.stack]
+        real, columns, sinks = padded[query][1].to(rows.device), padded[key][0].to(rows.device), sinks_of[key]
         tolerance = _ROW_TOLERANCE.get(rows.dtype, 5e-2)
         rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
         total = rows.sum(-1)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, of_sources, source_keys
-from topic_probe.topics.vocabulary import check_tokenizer, settings_restored
+from topic_probe.topics.vocabulary import check_tokenizer, tokenized
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
@@ -175,11 +175,9 @@ class Encoder:
     @cached_property
     def _added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the tokenizer puts before and after a text by itself."""
-        with settings_restored(self.tokenizer):
-            plain, whole = (
-                self.tokenizer("a", add_special_tokens=add, truncation=False, padding=False)["input_ids"]
-                for add in (False, True)
-            )
+        plain, whole = (
+            tokenized(self.tokenizer, "a", special_tokens=add)["input_ids"] for add in (False, True)
+        )
         for start in range(len(whole) - len(plain) + 1):
             if whole[start : start + len(plain)] == plain:
                 return tuple(whole[:start]), tuple(whole[start + len(plain) :])
@@ -195,17 +193,7 @@ class Encoder:
         if not texts:
             return []
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        with settings_restored(self.tokenizer):
-            batch = self.tokenizer(
-                list(texts),
-                add_special_tokens=False,
-                padding=False,
-                truncation=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                return_offsets_mapping=fast,
-                verbose=False,
-            )
+        batch = tokenized(self.tokenizer, list(texts), offsets=fast)
         rows = [np.array(ids, dtype=np.int64) for ids in batch["input_ids"]]
         if not fast:
             return [(ids, self._spans_by_decoding(text, ids)) for text, ids in zip(texts, rows, strict=True)]

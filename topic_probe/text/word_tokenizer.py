@@ -5,7 +5,10 @@ from typing import Any
 
 from topic_probe.options import checked
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_BY_ROLE = {
+    "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
+}  # fmt: skip
+SPECIAL_TOKENS = tuple(_BY_ROLE.values())
 
 
 @checked
@@ -31,7 +34,7 @@ def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
 
     if n_words < 1:
         raise ValueError(f"n_words must be at least 1, got {n_words}")
-    pad, unknown, first, last, mask = SPECIAL_TOKENS
+    _, unknown, first, last, _ = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -46,11 +49,4 @@ def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}", pair=f"{first} $A {last} $B:1 {last}:1", special_tokens=ids
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        unk_token=unknown,
-        cls_token=first,
-        sep_token=last,
-        mask_token=mask,
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_BY_ROLE)

@@ -179,13 +179,29 @@ def _pieces(tokenizer: Any, texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     ordered = sorted(texts)
     if not ordered:
         return {}
-    with settings_restored(tokenizer):
-        batch = tokenizer(ordered, add_special_tokens=False, padding=False, truncation=False)["input_ids"]
+    batch = tokenized(tokenizer, ordered)["input_ids"]
     return {text: tuple(ids) for text, ids in zip(ordered, batch, strict=True)}
 
 
+def tokenized(
+    tokenizer: Any, texts: str | list[str], *, special_tokens: bool = False, offsets: bool = False
+) -> Mapping[str, Any]:
+    """What a tokenizer makes of a text or several, neither cut nor padded: ids, and where in a text each token lies."""
+    with _settings_restored(tokenizer):
+        batch: Mapping[str, Any] = tokenizer(
+            texts, add_special_tokens=special_tokens, return_offsets_mapping=offsets, **_WHOLE
+        )
+    return batch
+
+
+_WHOLE = {
+    "padding": False, "truncation": False, "verbose": False,
+    "return_attention_mask": False, "return_token_type_ids": False,
+}  # fmt: skip
+
+
 @contextmanager
-def settings_restored(tokenizer: Any) -> Iterator[None]:
+def _settings_restored(tokenizer: Any) -> Iterator[None]:
     """Put truncation and padding back: calling a fast tokenizer overwrites those that it was loaded with."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
