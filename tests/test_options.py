@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from topic_probe.options import check_value, check_whole, checked, settle_fields, shares
+from topic_probe.options import Group, check_value, check_whole, checked, settle_fields, shares
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Group):
     batch_size: Annotated[int, "documents in one forward pass"] = 32
     long: Annotated[Literal["cut", "chunk"], "what becomes of longer documents"] = "cut"
 
@@ -26,7 +26,7 @@ class Reading:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
-@shares(reading=Reading)
+@shares
 def measure(
     model: str, *, level: Literal["token", "word"] = "token", reading: Reading
 ) -> tuple[str, str, Reading]:

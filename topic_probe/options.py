@@ -1,9 +1,9 @@
 """Options that several functions share: declared once, each with its type, its default and a sentence about it.
 
-A group is a frozen dataclass of at most six options, ``name: Annotated[type, "what it does"] = default``. A function
-that takes a group is decorated with `shares` and called with the options themselves: `inspect.signature` and ``help()``
-show every one with its default, an unknown one is a TypeError that suggests the right name, and a wrong value is
-refused before anything is computed. The command line reads the same source.
+A group is a frozen dataclass of at most six options, ``name: Annotated[type, "what it does"] = default``, derived from
+`Group`. A function that takes a group is decorated with `shares` and called with the options themselves:
+`inspect.signature` and ``help()`` show every one with its default, an unknown one is a TypeError that suggests the
+right name, and a wrong value is refused before anything is computed. The command line reads the same source.
 
 Outside of groups `checked` holds the arguments of a function to their annotations, and `settle_fields` those of a
 dataclass: annotations say what is taken, and here is who looks at them.
@@ -26,42 +26,42 @@ _Result = TypeVar("_Result")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def shares(**groups: type) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Let a function take the options of groups one by one; inside it has them as the groups.
+class Group:
+    """Base of the groups of options that functions share."""
 
-    Args:
-        groups: parameter of the function → the class of its group.
-    """
 
-    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
-        parameters = inspect.signature(function).parameters
-        own = {name: parameter for name, parameter in parameters.items() if name not in groups}
-        hints = typing.get_type_hints(function, include_extras=True)
-        options = {name: _parameters(group) for name, group in groups.items()}
-        shared = [parameter for group in options.values() for parameter in group]
-        signature = inspect.Signature([*own.values(), *shared], return_annotation=hints.get("return", Any))
-        annotations = {name: hints[name] for name in own if name in hints}
-        annotations |= {parameter.name: parameter.annotation for parameter in shared}
+def shares(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Let a function take the options of groups one by one; inside it has them as the groups: ``reading: Reading``."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    groups = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)
+    }
+    own = [parameter for parameter in parameters if parameter.name not in groups]
+    options = {name: _parameters(group) for name, group in groups.items()}
+    shared = [parameter for group in options.values() for parameter in group]
+    signature = inspect.Signature([*own, *shared], return_annotation=hints.get("return", Any))
+    names = [parameter.name for parameter in own]
+    annotations = {name: hint for name, hint in hints.items() if name not in groups}
+    annotations |= {parameter.name: parameter.annotation for parameter in shared}
 
-        @functools.wraps(function)
-        def call(*args: Any, **given: Any) -> _Result:
-            refuse_unknown(function.__name__, given, signature.parameters)
-            args, given = _settled_arguments(own, annotations, args, given)
-            built = {
-                name: group(**{p.name: given.pop(p.name) for p in options[name] if p.name in given})
-                for name, group in groups.items()
-            }
-            return function(*args, **given, **built)
-
-        call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__annotations__ = {
-            **{parameter.name: parameter.annotation for parameter in signature.parameters.values()},
-            "return": signature.return_annotation,
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> _Result:
+        refuse_unknown(function.__name__, given, signature.parameters)
+        args, given = _settled_arguments(names, annotations, args, given)
+        built = {
+            name: group(**{p.name: given.pop(p.name) for p in options[name] if p.name in given})
+            for name, group in groups.items()
         }
-        call.__doc__ = _documented(function.__doc__ or "", groups.values())
-        return call
+        return function(*args, **given, **built)
 
-    return decorate
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {
+        **{parameter.name: parameter.annotation for parameter in signature.parameters.values()},
+        "return": signature.return_annotation,
+    }
+    call.__doc__ = _documented(function.__doc__ or "", groups.values())
+    return call
 
 
 def checked(function: _Function) -> _Function:

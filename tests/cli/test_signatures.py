@@ -44,7 +44,7 @@ import torch
 from house import kinds
 from house.kinds import PINNED, SHARES
 from house.kinds import Level as HowFine
-from topic_probe.options import shares
+from topic_probe.options import Group, shares
 
 if TYPE_CHECKING:
     from house.kinds import Deep
@@ -97,7 +97,7 @@ def work(
 
 
 @dataclass(frozen=True)
-class Common:
+class Common(Group):
     """A group.
 
     Attributes:
@@ -110,7 +110,7 @@ class Common:
     level: Annotated[kinds.Level | None, "how fine; by default what is there"] = None
 
 
-@shares(common=Common)
+@shares
 def shared(model: Any, *, own: bool = True, common: Common) -> None:
     """Shared.
 

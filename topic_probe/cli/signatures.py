@@ -60,12 +60,19 @@ def arguments_of(function: str) -> dict[str, Argument]:
         name: _argument(module, name, annotation, default, entries.get(name, ""))
         for name, annotation, default in _declared(node)
     }
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and _last(decorator.func) == "shares":
-            for group in decorator.keywords:
-                del arguments[group.arg or ""]
-                arguments |= arguments_of(f"{module}:{_last(group.value)}")
+    if "shares" in map(_last, node.decorator_list):
+        for name, annotation, default in _declared(node):
+            if default is None and annotation is not None and _is_group(module, annotation):
+                del arguments[name]
+                arguments |= arguments_of(f"{module}:{_last(annotation)}")
     return arguments
+
+
+def _is_group(module: str, annotation: ast.expr) -> bool:
+    """Whether an annotation names a group of options that functions share."""
+    _, source = _find(module, _last(annotation))
+    node = None if source is None else ast.parse(source).body[0]
+    return isinstance(node, ast.ClassDef) and "Group" in map(_last, node.bases)
 
 
 def _declared(

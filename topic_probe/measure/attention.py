@@ -102,7 +102,7 @@ class AttentionReport(Report, kind="attention"):
         return notes
 
 
-@shares(reading=Reading, patterns=Patterns, intervals=Intervals, permutations=Permutations, run=Run)
+@shares
 def measure_attention(
     model: Any,
     topics: Topics,

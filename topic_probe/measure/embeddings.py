@@ -88,7 +88,7 @@ class EmbeddingReport(Report, kind="embeddings"):
         return [*super()._notes(), *about_twins(self.twins, "cosine")]
 
 
-@shares(reading=Reading, intervals=Intervals, run=Run)
+@shares
 def measure_embeddings(
     model: Any,
     topics: Topics,

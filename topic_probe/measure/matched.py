@@ -131,7 +131,7 @@ def _without_columns(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.drop(columns=["same_word", "topic_ratio", "n_same_word"])
 
 
-@shares(reading=Reading, patterns=Patterns, intervals=Intervals, permutations=Permutations, run=Run)
+@shares
 def measure_matched(
     model: Any,
     topics: Topics,

@@ -264,7 +264,7 @@ class ClassSums:
     record: dict[str, Any]
 
 
-@shares(reading=Reading, patterns=Patterns, run=Run)
+@shares
 def attention_by_class(
     model: Any,
     words: Topics,

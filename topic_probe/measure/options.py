@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topic_probe.lens import capture
-from topic_probe.options import check_whole
+from topic_probe.options import Group, check_whole
 from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import Alternative, check_interval
@@ -20,7 +20,7 @@ FirstPosition = Literal["sink", "word"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Group):
     """How documents are read; all of it decides what is in the sums."""
 
     batch_size: Annotated[int, "documents in one forward pass; changes nothing but speed and memory"] = 32
@@ -72,7 +72,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Patterns:
+class Patterns(Group):
     """How attention is read."""
 
     through: Annotated[
@@ -88,7 +88,7 @@ class Patterns:
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(Group):
     """How sure a number is said to be."""
 
     n_resamples: Annotated[
@@ -110,7 +110,7 @@ class Intervals:
 
 
 @dataclass(frozen=True)
-class Permutations:
+class Permutations(Group):
     """What a number is compared with."""
 
     n_permutations: Annotated[
@@ -131,7 +131,7 @@ class Permutations:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Group):
     """How a run over documents is kept, shared out and shown; none of it changes a number."""
 
     checkpoint: Annotated[

@@ -18,7 +18,7 @@ from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
-from topic_probe.options import check_whole, shares
+from topic_probe.options import Group, check_whole, shares
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts
@@ -41,7 +41,7 @@ _LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
 
 
 @dataclass(frozen=True)
-class ShownHeads:
+class ShownHeads(Group):
     """Which heads are shown of a text."""
 
     layer: Annotated[int | None, "the layer to show; by default all are looked at"] = None
@@ -66,7 +66,7 @@ class ShownHeads:
 
 
 @dataclass(frozen=True)
-class ShownText:
+class ShownText(Group):
     """How a text is read that is shown."""
 
     max_tokens: Annotated[int, "longer texts are cut here, and the page says so"] = 128
@@ -158,7 +158,7 @@ class TextAttention:
     notes: tuple[str, ...]
 
 
-@shares(which=ShownHeads, reading=ShownText)
+@shares
 def read_text_attention(
     model: Any, topics: Topics, text_or_ids: Any, *, which: ShownHeads, reading: ShownText
 ) -> TextAttention:

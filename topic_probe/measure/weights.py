@@ -70,7 +70,7 @@ class WeightReport(Report, kind="weights"):
         return table
 
 
-@shares(intervals=Intervals)
+@shares
 def measure_weights(
     model: Any,
     topics: Topics,

@@ -33,7 +33,7 @@ _STAND_IN, _SPELLED, _SAFE = "\ue3c0", "\\ue3c0", "\\u003c"
 _BEFORE_CALL = re.compile(r"\n\s*(?=CircuitsVis\.render\()")
 
 
-@shares(which=ShownHeads, reading=ShownText)
+@shares
 def show_attention(
     model: Any,
     topics: Topics,

@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from topic_probe.notices import progress_bar, warn
-from topic_probe.options import check_number, check_whole, shares
+from topic_probe.options import Group, check_number, check_whole, shares
 from topic_probe.report import Report
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -186,7 +186,7 @@ _TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi", "umass")
 
 
 @dataclass(frozen=True)
-class Updates:
+class Updates(Group):
     """How topics are fitted."""
 
     passes: Annotated[
@@ -225,7 +225,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Group):
     """Which words are fitted."""
 
     min_documents: Annotated[int, "words in fewer documents are left out"] = 5
@@ -244,7 +244,7 @@ class Kept:
             )
 
 
-@shares(updates=Updates, kept=Kept)
+@shares
 def fit_topics(
     documents: Any,
     tokenizer: Any,
