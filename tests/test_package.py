@@ -24,8 +24,8 @@ toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.heads lens.huggingface lens.adapters lens.capture lens.check
 lens.opening
-measure measure.options measure.repeats measure.words measure.squares measure.matrix measure.accumulators
-measure.processes measure.shares measure.runs measure.engine measure.patterns measure.nulls measure.twins
+measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
+measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 train train.bert train.history train.tasks train.stack train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.figures

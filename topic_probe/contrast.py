@@ -456,44 +456,39 @@ def contrast_of_sources(
         return total.contrast(statistic=statistic)
     interval = interval_of_sources(sums, counts, statistic=statistic, confidence=confidence)
     note = no_interval_reason(interval, len(sums), "sources")
-    of_effect = None if squares is None else _effect_interval(sums, counts, squares, confidence)
+    of_effect = None if squares is None else interval_of_sources(sums, counts, squares, confidence=confidence)
     return total.contrast(note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect)
 
 
 def interval_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"] | None = None,
     *,
     statistic: Statistic = "ratio",
     confidence: float = 0.95,
 ) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once."""
-    counts = _like(counts, sums)
+    """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once.
 
-    def terms(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        (top, bottom), (n_top, n_bottom) = _terms(sums, statistic), _terms(counts, statistic)
-        above, below = divide(top, n_top), divide(bottom, n_bottom)
+    Given squares, it is that of the effect size.
+    """
+    scores, pairs = _terms(sums, statistic), _terms(_like(counts, sums), statistic)
+
+    def terms(
+        same: np.ndarray,
+        different: np.ndarray,
+        n_same: np.ndarray,
+        n_different: np.ndarray,
+        *both: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        if both:
+            return effect_size(same, n_same, different, n_different, *both), None
+        above, below = divide(same, n_same), divide(different, n_different)
         return (above - below, None) if statistic == "difference" else (above, below)
 
-    positive = (np.minimum(*_terms(sums, statistic)) >= 0).all(0, keepdims=True)
-    pairs = _terms(counts, statistic)
-    return source_interval(terms, (sums, counts), pairs, positive=positive, confidence=confidence)
-
-
-def _effect_interval(
-    sums: Float64[np.ndarray, "source *shape 3"],
-    counts: Float64[np.ndarray, "source *count_shape 3"],
-    squares: Float64[np.ndarray, "source *shape"],
-    confidence: float,
-) -> Float64[np.ndarray, "*shape 2"]:
-    """The interval of the effect size."""
-    counts = _like(counts, sums)
-
-    def terms(sums: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> tuple[np.ndarray, None]:
-        (same, different), (n_same, n_different) = _terms(sums, "ratio"), _terms(counts, "ratio")
-        return effect_size(same, n_same, different, n_different, squares), None
-
-    return source_interval(terms, (sums, counts, squares), _terms(counts, "ratio"), confidence=confidence)
+    positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
+    pooled = (*scores, *pairs, *([] if squares is None else [squares]))
+    return source_interval(terms, pooled, pairs, positive=positive, confidence=confidence)
 
 
 def _like(

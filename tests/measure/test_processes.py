@@ -18,9 +18,8 @@ import pytest
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.engine import Engine
+from topic_probe.measure.engine import Engine, share_of
 from topic_probe.measure.processes import _BYTES, _LETTERS, Processes, _State
-from topic_probe.measure.shares import share_of
 from topic_probe.text.documents import Counts, Document
 
 PROGRAM = Path(many_processes.__file__)

@@ -11,13 +11,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 import topic_probe as tp
 from topic_probe.measure import words as words_module
-from topic_probe.measure.words import (
-    LabelledWords,
-    group_sums,
-    labelled_words,
-    pair_sums,
-    word_ends,
-)
+from topic_probe.measure.pair_sums import group_sums, pair_sums, word_ends
+from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import word_interval
 

@@ -84,22 +84,17 @@ class View(Trial):
     _seen: SeenPairs = field(default_factory=SeenPairs, repr=False)
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is; inputs are moved there."""
-        device: torch.device = next(self.model.parameters()).device
-        return device
-
-    @property
     def decoder_start(self) -> int:
         """The token that stands before a document in a decoder."""
         return decoder_start(self.host.config)
 
     def inputs(self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]) -> Inputs:
-        """What goes into the model for right-padded documents.
+        """What goes into the model for right-padded documents, which are moved to where it is.
 
         A decoder reads the document behind its start token, as it does in training.
         """
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        device = next(self.model.parameters()).device
+        ids, mask = ids.to(device), mask.to(device)
         if not self.has_decoder:
             return Inputs(ids, mask)
         start = torch.full_like(ids[:, :1], self.decoder_start)

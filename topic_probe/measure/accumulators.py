@@ -157,8 +157,8 @@ class Scores:
             first, second = torch.cartesian_prod(*map(torch.arange, self.relations.shape)).T.contiguous()
         related = codes != NO_RELATION
         first, second = first[related], second[related]
-        distance = (self.query.first[first] - self.key.first[second]).abs()
-        return Pairs(values[related], n[related], codes[related], first, second, distance)
+        bins = distance_bins((self.query.first[first] - self.key.first[second]).abs())
+        return Pairs(values[related], n[related], codes[related], first, second, bins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ class Pairs:
         n: how many directions are in them.
         relation: code of the relation.
         query, key: numbers of the words among those of the document.
-        distance: between their first positions.
+        bins: the number of the bin of the distance between their first positions.
     """
 
     values: Float[Tensor, "pair cell"]
@@ -178,12 +178,7 @@ class Pairs:
     relation: Int64[Tensor, " pair"]
     query: Int64[Tensor, " pair"]
     key: Int64[Tensor, " pair"]
-    distance: Int64[Tensor, " pair"]
-
-    @cached_property
-    def bins(self) -> Int64[Tensor, " pair"]:
-        """The number of the bin of every distance."""
-        return distance_bins(self.distance)
+    bins: Int64[Tensor, " pair"]
 
 
 @runtime_checkable

@@ -15,19 +15,18 @@ from topic_probe.measure.accumulators import Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
-from topic_probe.measure.patterns import padded_positions, units_of
-from topic_probe.measure.processes import Processes, joined
-from topic_probe.measure.squares import PairSquares, pair_squares
-from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
-from topic_probe.measure.words import (
-    SCORES,
-    EmbeddingWords,
+from topic_probe.measure.pair_sums import (
     GroupSums,
+    PairSquares,
     group_sums,
-    labelled_words,
+    pair_squares,
     pair_sums,
     word_ends,
 )
+from topic_probe.measure.patterns import padded_positions, units_of
+from topic_probe.measure.processes import Processes, joined
+from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
+from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch

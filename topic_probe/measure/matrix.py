@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from topic_probe.measure.words import EmbeddingWords, GroupSums, LabelledWords
+from topic_probe.measure.pair_sums import GroupSums
+from topic_probe.measure.words import EmbeddingWords, LabelledWords
 from topic_probe.report import Report
 from topic_probe.topics import Topics
 from topic_probe.words import Forms, form

@@ -1,38 +1,24 @@
-"""Words that are measured: which pairs of them are of which relation, and sums over all pairs without forming them.
-
-With S the sum of a group's embeddings, the dot products between all its words add up to |S|², those between two groups
-to S·S'. Cosines are dot products of embeddings divided by their norms. Only pairs of one word, of an entry with itself
-and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums; so
-are, where topics overlap, pairs that share several topics (`repeats`).
-"""
+"""Words that are measured, in groups of the same topics and as forms of one word; and their rows of a table."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Bool, Float, Float64, Int, Int32, Int64
 from torch import Tensor
 
-from topic_probe.contrast import PairSums
-from topic_probe.measure.repeats import Repeats, repeats
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Ends, split_halves
 
 SCORES = ("cosine", "dot")
 
-# Rows of a float32 table are added up this many at a time in float32, then in float64: a relative error of 1e-9
-# in the means, at a third of the time. Smaller tables are float64 throughout.
-_ROWS_PER_SUM = 64
+# Smaller tables are float64 throughout.
 _SMALL = 2**22
 _BLOCK = 4096
-# So many rows, and what they are multiplied with, stay in a processor's cache.
-_ROWS_PER_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -334,144 +320,3 @@ def _without_common(
         leading = torch.linalg.eigh(scatter).eigenvectors[:, -remove_components:]
         rows = rows - (rows @ leading) @ leading.T
     return rows
-
-
-# ----------------------------------------------------------------------------------- sums over all pairs
-
-
-def _bin_sums(
-    words: EmbeddingWords, bins: Int64[Tensor, " word"], n_bins: int
-) -> Float64[Tensor, "score bin d_embed"]:
-    """The summed unit vectors and the summed vectors of the words in every bin."""
-    order = torch.from_numpy(np.argsort(bins.numpy(), kind="stable"))
-    table, index = (words.table, words.index[order]) if words.rough else (words.rows(), order)
-    index, bins = index.to(table.device), bins[order]
-    sizes = torch.bincount(bins, minlength=n_bins)
-    rank = torch.arange(len(bins)) - (sizes.cumsum(0) - sizes)[bins]
-    starts = (rank % _ROWS_PER_SUM == 0).nonzero().squeeze(1)
-    sums = torch.zeros(2, n_bins, table.shape[1], dtype=torch.float64)
-    inverse = (1 / words.norms[order]).to(table)
-    for number, weights in enumerate((inverse, None)):
-        # Sums rows where they lie, at the speed of memory.
-        parts = F.embedding_bag(index, table, starts.to(index.device), mode="sum", per_sample_weights=weights)
-        sums[number].index_add_(0, bins[starts], parts.cpu().double())
-    return sums
-
-
-@dataclass(frozen=True)
-class GroupSums:
-    """All that sums over pairs of words depend on, for cosine and dot product.
-
-    Attributes:
-        sums: summed unit vectors, and summed vectors, of the words of every group.
-        squares: summed squares of their norms: 1 for every unit vector.
-        sizes: number of words in every group.
-        of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
-        seed: what halves of the words (`word_interval`) are drawn with.
-        repeats: what sums by topic hold too often.
-    """
-
-    sums: Float64[Tensor, "score group d_embed"]
-    squares: Float64[Tensor, "score group"]
-    sizes: Float64[Tensor, " group"]
-    of_forms: Float64[Tensor, "score pair"]
-    seed: int
-    repeats: Repeats
-
-
-def group_sums(words: EmbeddingWords, *, seed: int = 0) -> GroupSums:
-    """The sums of every group of words with the same topics."""
-    n_groups = len(words.topics.incidence)
-    sizes = torch.bincount(words.group, minlength=n_groups).double()
-    squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
-    pairs = words.form_pairs
-    blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
-    dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
-    of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
-    sums = _bin_sums(words, words.group, n_groups)
-    return GroupSums(sums, squares, sizes, of_forms, seed, _repeats_of(words, seed))
-
-
-def _repeats_of(words: EmbeddingWords, seed: int) -> Repeats:
-    """What sums by topic hold too often; only words with several topics can share several."""
-    incidence, n = words.topics.incidence, len(words)
-    shapes = {"n": (n, 2), "sums": (n, 2, len(SCORES)), "squares": (n, len(SCORES))}
-    parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    if not incidence.disjoint:
-        several = torch.from_numpy(np.flatnonzero(incidence.n_topics[words.group.numpy()] > 1))
-        half = words.halves(seed)[words.form[several]]
-        found = repeats(incidence, words.group[several], words.vectors(several), words.norms[several], half)
-        for name, part in parts.items():
-            part[several] = getattr(found, name)
-    return Repeats(**parts)
-
-
-def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
-    """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
-
-    Linear in the number of words where topics do not overlap. A topic's *same topic* pairs are the different words in
-    it; its *same word* and *different topic* pairs are its words with all their forms, and with the words they share no
-    topic with.
-    """
-    incidence = words.topics.incidence
-    sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    repeats = of_groups.repeats
-    within = torch.stack([(part * incidence.times_topics(part, rough=words.rough)).sum(1) for part in sums])
-    within -= words.by_group(repeats.sums.sum(1)).T
-    different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
-    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1) - words.by_group(repeats.n.sum(1))
-    # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
-    ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
-    first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
-    in_common = incidence.in_common(first, second)
-    share = torch.from_numpy(np.diff(in_common.indptr) > 0)
-    empty = torch.zeros(2, 3, len(incidence), dtype=torch.float64)
-    near, far = empty.index_add_(2, first, torch.stack([of_forms * share, of_forms * ~share]))
-
-    by_group = torch.stack([squares + (near + far)[:2], within - squares - near[:2], different - far[:2]], -1)
-    n_different = sizes * sizes.sum() - n_within
-    n_by_group = torch.stack([sizes + (near + far)[2], n_within - sizes - near[2], n_different - far[2]], -1)
-    of_topics = torch.stack([incidence.by_topic(part) for part in by_group])
-    n_of_topics = incidence.by_topic(n_by_group)
-    if not incidence.disjoint:
-        # A pair that shares a topic need not share this one.
-        inside = torch.from_numpy(in_common.T @ of_forms.T.numpy())
-        n = incidence.by_topic(sizes)
-        for score, part in enumerate(sums):
-            own = incidence.by_topic(squares[score]) + inside[:, score]
-            of_topics[score, :, 1] = incidence.by_topic(part).square().sum(-1) - own
-        n_of_topics[:, 1] = n * (n - 1) - inside[:, 2]
-    overall = PairSums(by_group.sum(1).numpy(), n_by_group.sum(0).numpy())
-    return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
-
-
-def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
-    """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
-    half, incidence, repeats = words.halves(of_groups.seed), words.topics.incidence, of_groups.repeats
-    n_groups, n = len(incidence), len(words)
-    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
-    total = sums.sum(1)
-    if not incidence.disjoint:
-        for score, number in product(range(2), range(2)):
-            sums[score, :, number] = incidence.times_topics(sums[score, :, number], rough=words.rough)
-    scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
-    squares = torch.zeros(n, dtype=torch.float64)
-    for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
-        rows = words.rows(block)
-        for of_score, near in zip(sums, scores[0], strict=True):
-            near[:, block] = (of_score[words.group[block]] @ rows[:, :, None]).squeeze(2).T
-        scores[1, :, :, block] = total @ rows.T
-        squares[block] = rows.square().sum(1)
-    scores[:, 0] /= words.norms
-    scores[0] -= rearrange(repeats.sums, "word half score -> score half word")
-    scores[1] -= scores[0]
-    ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
-    own = torch.stack([torch.ones_like(squares), squares], 1)
-    n_mates = incidence.times_topics(words.members(half))[words.group] - repeats.n
-    return words.ends(
-        rearrange(ends, "form relation half score -> relation form half score"),
-        own,
-        of_groups.of_forms,
-        half,
-        n_mates,
-    )

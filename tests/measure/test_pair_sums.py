@@ -1,4 +1,7 @@
-"""Standard deviations of pair scores, effect sizes and their intervals, against double loops over pairs of words."""
+"""Standard deviations of pair scores, effect sizes and their intervals, against double loops over pairs of words.
+
+And what sums by topic hold too often of pairs that share several topics.
+"""
 
 import itertools
 from dataclasses import replace
@@ -9,10 +12,11 @@ import torch
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
-from topic_probe.measure import squares as squares_module
+from topic_probe.measure import pair_sums as pair_sums_module
 from topic_probe.measure import words as words_module
-from topic_probe.measure.squares import pair_squares
-from topic_probe.measure.words import group_sums, labelled_words, word_ends
+from topic_probe.measure.pair_sums import group_sums, pair_squares, repeats, word_ends
+from topic_probe.measure.words import EmbeddingWords, labelled_words
+from topic_probe.topics import Topics, incidence
 from topic_probe.uncertainty import word_interval, word_intervals
 
 VOCABULARY = 40
@@ -87,7 +91,7 @@ def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude):
 def test_blocks_of_words_change_nothing(width, monkeypatch):
     words = labelled_words(table(width), topics_of(OVERLAPPING, texts=True))
     expected = pair_squares(words, group_sums(words))
-    monkeypatch.setattr(squares_module, "_BLOCK", 2)
+    monkeypatch.setattr(pair_sums_module, "_BLOCK", 2)
     found = pair_squares(words, group_sums(words))
     torch.testing.assert_close(found.by_form, expected.by_form)
     np.testing.assert_allclose(found.topics, expected.topics, rtol=1e-10)
@@ -244,3 +248,46 @@ def test_intervals_of_effect_sizes_cover_the_truth(strength):
         covered += (found[:, 0] <= truth) & (truth <= found[:, 1])
     # A share of 0.95 in 250 runs has a standard error of 0.014; these are 2.5 of them on either side.
     assert ((covered / runs >= 0.915) & (covered / runs <= 0.985)).all(), covered / runs
+
+
+# ----------------------------------------------------------------------- pairs that share several topics
+
+# How many of so many words are in each of so many topics: few words share several, most do, groups of many words do.
+SHARED = {"few": (25, 12, 90), "most": (12, 40, 90), "groups": (3, 30, 60)}
+
+
+def some_topics(n_topics, n_words, n):
+    generator = np.random.default_rng(4)
+    lists = {str(topic): generator.choice(n, n_words, replace=False).tolist() for topic in range(n_topics)}
+    return Topics.from_token_ids(lists, vocabulary_size=n)
+
+
+@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("picked", [0, 10_000], ids=["picked", "in tables"])
+def test_what_sums_by_topic_hold_too_often_is_that_of_a_double_loop(case, picked, monkeypatch):
+    monkeypatch.setattr(pair_sums_module, "_PICKED", picked)
+    monkeypatch.setattr(incidence, "_BLOCK", 2**6)  # several blocks
+    topics = some_topics(*SHARED[case])
+    # Some words are not measured, so some groups have no word.
+    words = torch.from_numpy(np.flatnonzero(np.arange(len(topics.words)) % 5))
+    words = words[topics.group_of_word[words].argsort(stable=True)]
+    sets = [set(topics.topics_of(word)) for word in words.tolist()]
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(len(words), 6, generator=generator, dtype=torch.float64)
+    half = torch.randint(2, (len(words),), generator=generator)
+    norms = rows.norm(dim=1)
+    n, sums, squares = np.zeros((len(words), 2)), np.zeros((len(words), 2, 2)), np.zeros((len(words), 2))
+    for i, j in np.ndindex(len(words), len(words)):
+        further = max(len(sets[i] & sets[j]) - 1, 0)
+        if further and sets[i] != sets[j]:
+            dot = float(rows[i] @ rows[j])
+            scores = np.array([dot / float(norms[i] * norms[j]), dot])
+            n[i, half[j]] += further
+            sums[i, half[j]] += further * scores
+            squares[i] += further * scores**2
+    some = torch.arange(len(words))
+    found = repeats(EmbeddingWords(topics, words, rows, some, norms, {}), some, half)
+    assert n.sum() > 0
+    np.testing.assert_allclose(found.n, n)
+    np.testing.assert_allclose(found.sums, sums, atol=1e-10)
+    np.testing.assert_allclose(found.squares, squares, atol=1e-10)

@@ -1,0 +1,373 @@
+"""Sums over all pairs of words of a table, of scores and of their squares, without forming the pairs.
+
+With S the sum of a group's embeddings, the dot products between all its words add up to |S|², those between two groups
+to S·S'. Cosines are dot products of embeddings divided by their norms. Only pairs of one word, of an entry with itself
+and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums; so
+are, where topics overlap, pairs that share several topics (`Repeats`).
+
+The squares of a word's dot products with n words add up to Σ_j (e·e_j)² = eᵀ G e with G = Σ_j e_j e_jᵀ, which costs
+n·d² for all n of them; the products themselves cost n²·d, less for fewer words than about twice the width. Every pair
+of different words that have topics is of the same topic or of different ones, so sums over both kinds need no topics;
+those of a single topic do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import PairSums
+from topic_probe.measure.words import SCORES, EmbeddingWords
+from topic_probe.topics.incidence import Incidence
+from topic_probe.uncertainty import Ends
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# Rows of a float32 table are added up this many at a time in float32, then in float64: a relative error of 1e-9
+# in the means, at a third of the time.
+_ROWS_PER_SUM = 64
+_BLOCK = 4096
+# So many rows, and what they are multiplied with, stay in a processor's cache.
+_ROWS_PER_BLOCK = 256
+# A product of two rows costs so many times as much where rows are picked for it as in a product of two tables.
+_PICKED = 8
+
+
+# ----------------------------------------------------------------------------------- pairs that share several topics
+
+# A sum over the words of a topic, added up over the topics of a word, has each of its pairs once for every topic that
+# the two share. How often is a matter of topics and the same for all words of two groups; what a pair adds is one
+# product of two rows. Here every such pair is formed once, and all that is asked of it (numbers, sums, squares) is
+# added up.
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """For every word, over the words of other groups that share several topics with it, each as often as beyond one.
+
+    Attributes:
+        n: numbers of them, by the half that they are in.
+        sums: cosines and dot products with them, by the half that they are in.
+        squares: the squares of these, of both halves.
+    """
+
+    n: Float64[Tensor, "word half"]
+    sums: Float64[Tensor, "word half score"]
+    squares: Float64[Tensor, "word score"]
+
+
+def _repeats_of(words: EmbeddingWords, seed: int) -> Repeats:
+    """What sums by topic hold too often of words; only those with several topics can share several."""
+    incidence, n = words.topics.incidence, len(words)
+    shapes = {"n": (n, 2), "sums": (n, 2, len(SCORES)), "squares": (n, len(SCORES))}
+    parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    if not incidence.disjoint:
+        several = torch.from_numpy(np.flatnonzero(incidence.n_topics[words.group.numpy()] > 1))
+        half = words.halves(seed)[words.form[several]]
+        found = repeats(words, several, half)
+        for name, part in parts.items():
+            part[several] = getattr(found, name)
+    return Repeats(**parts)
+
+
+def repeats(words: EmbeddingWords, some: Int64[Tensor, " word"], half: Int64[Tensor, " word"]) -> Repeats:
+    """What sums by topic hold too often of some words, which stand in the order of their groups."""
+    from scipy.sparse import csr_array
+
+    rows = words.vectors(some).numpy()
+    halves, inverse = F.one_hot(half, 2).double(), 1 / words.norms[some, None]
+    by_half = halves.numpy()
+    scaled = torch.cat([halves * inverse, halves], 1).numpy()
+    squared = torch.cat([inverse**2, torch.ones_like(inverse)], 1).numpy()
+    n, sums, squares = np.zeros_like(by_half), np.zeros_like(scaled), np.zeros_like(squared)
+    for place, again in _pairs(words.topics.incidence, words.group[some].numpy()):
+        dot = _products(rows, place, again)
+        for values, others, total in (
+            (again.data, by_half, n),
+            (again.data * dot, scaled, sums),
+            (again.data * dot**2, squared, squares),
+        ):
+            table = csr_array((values, again.indices, again.indptr), shape=again.shape)
+            total[place] += table @ others
+            total += table.T @ others[place]
+    # Both words of a pair stand below a cosine.
+    of_halves = (
+        torch.from_numpy(sums).view(-1, 2, 2).mT * torch.cat([inverse, torch.ones_like(inverse)], 1)[:, None]
+    )
+    return Repeats(torch.from_numpy(n), of_halves, torch.from_numpy(squares * squared))
+
+
+def _pairs(incidence: Incidence, group: Int64[np.ndarray, " word"]) -> Iterator[tuple[slice, "csr_array"]]:
+    """For blocks of words: how many topics more than one each shares with every word of a later group."""
+    for groups, again in incidence.repeated():
+        start, stop = np.searchsorted(group, [groups.start, groups.stop]).tolist()
+        if start < stop:
+            yield slice(start, stop), again[group[start:stop] - groups.start][:, group]
+
+
+def _products(
+    rows: Float[np.ndarray, "word d_embed"], place: slice, pairs: "csr_array"
+) -> Float64[np.ndarray, " pair"]:
+    """The products of the pairs that a block of a table of pairs of words holds."""
+    first, n_cells = rows[place], (place.stop - place.start) * (len(rows) - place.start)
+    if _PICKED * pairs.nnz > n_cells:
+        number = np.repeat(np.arange(len(first)), np.diff(pairs.indptr))
+        products = (first @ rows[place.start :].T)[number, pairs.indices - place.start]
+        return np.asarray(products, dtype=np.float64)
+    products = np.empty(pairs.nnz, rows.dtype)
+    for row, (start, stop) in zip(first, pairwise(pairs.indptr.tolist()), strict=True):
+        products[start:stop] = rows.take(pairs.indices[start:stop], axis=0) @ row
+    return np.asarray(products, dtype=np.float64)
+
+
+# ----------------------------------------------------------------------------------- sums
+
+
+def _bin_sums(
+    words: EmbeddingWords, bins: Int64[Tensor, " word"], n_bins: int
+) -> Float64[Tensor, "score bin d_embed"]:
+    """The summed unit vectors and the summed vectors of the words in every bin."""
+    order = torch.from_numpy(np.argsort(bins.numpy(), kind="stable"))
+    table, index = (words.table, words.index[order]) if words.rough else (words.rows(), order)
+    index, bins = index.to(table.device), bins[order]
+    sizes = torch.bincount(bins, minlength=n_bins)
+    rank = torch.arange(len(bins)) - (sizes.cumsum(0) - sizes)[bins]
+    starts = (rank % _ROWS_PER_SUM == 0).nonzero().squeeze(1)
+    sums = torch.zeros(2, n_bins, table.shape[1], dtype=torch.float64)
+    inverse = (1 / words.norms[order]).to(table)
+    for number, weights in enumerate((inverse, None)):
+        # Sums rows where they lie, at the speed of memory.
+        parts = F.embedding_bag(index, table, starts.to(index.device), mode="sum", per_sample_weights=weights)
+        sums[number].index_add_(0, bins[starts], parts.cpu().double())
+    return sums
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """All that sums over pairs of words depend on, for cosine and dot product.
+
+    Attributes:
+        sums: summed unit vectors, and summed vectors, of the words of every group.
+        squares: summed squares of their norms: 1 for every unit vector.
+        sizes: number of words in every group.
+        of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
+        seed: what halves of the words (`word_interval`) are drawn with.
+        repeats: what sums by topic hold too often.
+    """
+
+    sums: Float64[Tensor, "score group d_embed"]
+    squares: Float64[Tensor, "score group"]
+    sizes: Float64[Tensor, " group"]
+    of_forms: Float64[Tensor, "score pair"]
+    seed: int
+    repeats: Repeats
+
+
+def group_sums(words: EmbeddingWords, *, seed: int = 0) -> GroupSums:
+    """The sums of every group of words with the same topics."""
+    n_groups = len(words.topics.incidence)
+    sizes = torch.bincount(words.group, minlength=n_groups).double()
+    squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
+    pairs = words.form_pairs
+    blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
+    dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
+    of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
+    sums = _bin_sums(words, words.group, n_groups)
+    return GroupSums(sums, squares, sizes, of_forms, seed, _repeats_of(words, seed))
+
+
+def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
+    """Sums over all ordered pairs by relation: overall [score, relation] and per topic [score, topic, relation].
+
+    Linear in the number of words where topics do not overlap. A topic's *same topic* pairs are the different words in
+    it; its *same word* and *different topic* pairs are its words with all their forms, and with the words they share no
+    topic with.
+    """
+    incidence = words.topics.incidence
+    sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
+    repeats = of_groups.repeats
+    within = torch.stack([(part * incidence.times_topics(part, rough=words.rough)).sum(1) for part in sums])
+    within -= words.by_group(repeats.sums.sum(1)).T
+    different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
+    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1) - words.by_group(repeats.n.sum(1))
+    # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
+    ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
+    first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
+    in_common = incidence.in_common(first, second)
+    share = torch.from_numpy(np.diff(in_common.indptr) > 0)
+    empty = torch.zeros(2, 3, len(incidence), dtype=torch.float64)
+    near, far = empty.index_add_(2, first, torch.stack([of_forms * share, of_forms * ~share]))
+
+    by_group = torch.stack([squares + (near + far)[:2], within - squares - near[:2], different - far[:2]], -1)
+    n_different = sizes * sizes.sum() - n_within
+    n_by_group = torch.stack([sizes + (near + far)[2], n_within - sizes - near[2], n_different - far[2]], -1)
+    of_topics = torch.stack([incidence.by_topic(part) for part in by_group])
+    n_of_topics = incidence.by_topic(n_by_group)
+    if not incidence.disjoint:
+        # A pair that shares a topic need not share this one.
+        inside = torch.from_numpy(in_common.T @ of_forms.T.numpy())
+        n = incidence.by_topic(sizes)
+        for score, part in enumerate(sums):
+            own = incidence.by_topic(squares[score]) + inside[:, score]
+            of_topics[score, :, 1] = incidence.by_topic(part).square().sum(-1) - own
+        n_of_topics[:, 1] = n * (n - 1) - inside[:, 2]
+    overall = PairSums(by_group.sum(1).numpy(), n_by_group.sum(0).numpy())
+    return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
+
+
+def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
+    """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
+    half, incidence, repeats = words.halves(of_groups.seed), words.topics.incidence, of_groups.repeats
+    n_groups, n = len(incidence), len(words)
+    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
+    total = sums.sum(1)
+    if not incidence.disjoint:
+        for score, number in product(range(2), range(2)):
+            sums[score, :, number] = incidence.times_topics(sums[score, :, number], rough=words.rough)
+    scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
+    squares = torch.zeros(n, dtype=torch.float64)
+    for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
+        rows = words.rows(block)
+        for of_score, near in zip(sums, scores[0], strict=True):
+            near[:, block] = (of_score[words.group[block]] @ rows[:, :, None]).squeeze(2).T
+        scores[1, :, :, block] = total @ rows.T
+        squares[block] = rows.square().sum(1)
+    scores[:, 0] /= words.norms
+    scores[0] -= rearrange(repeats.sums, "word half score -> score half word")
+    scores[1] -= scores[0]
+    ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
+    own = torch.stack([torch.ones_like(squares), squares], 1)
+    n_mates = incidence.times_topics(words.members(half))[words.group] - repeats.n
+    return words.ends(
+        rearrange(ends, "form relation half score -> relation form half score"),
+        own,
+        of_groups.of_forms,
+        half,
+        n_mates,
+    )
+
+
+# ----------------------------------------------------------------------------------- squares
+
+
+@dataclass(frozen=True)
+class PairSquares:
+    """Sums of squared cosines and of squared dot products over ordered pairs of different words.
+
+    Attributes:
+        by_form: of every word, all its forms together, with all others.
+        topics: of the pairs that a topic's numbers are about: different words within it, and its words with all words
+            they share no topic with.
+    """
+
+    by_form: Float64[Tensor, "form score"]
+    topics: Float64[np.ndarray, "score topic"]
+
+    @property
+    def total(self) -> Float64[np.ndarray, " score"]:
+        """Over all pairs."""
+        return np.asarray(self.by_form.sum(0).numpy())
+
+
+def pair_squares(words: EmbeddingWords, of_groups: GroupSums) -> PairSquares:
+    """The sums of squares of words."""
+    topics, forms, of_forms = words.topics, words.form_pairs, of_groups.of_forms
+    everyone = squares_with_all(words, torch.arange(len(words)))
+    own = torch.stack([torch.ones(len(words), dtype=torch.float64), words.norms**4], 1)
+    of_one_word = own.index_add(0, forms.first, of_forms.T**2)
+
+    within, sharing = torch.zeros(topics.n_topics, len(SCORES), dtype=torch.float64), torch.zeros_like(own)
+    entry, topic = topics.incidence.topics_in_common(words.group, words.group)
+    for number, members in _by_topic(entry, topic, topics.n_topics):
+        mates = squares_with_all(words, members)
+        within[number] = mates.sum(0) - own[members].sum(0)
+        sharing.index_add_(0, members, mates)
+    again = torch.from_numpy(topics.incidence.n_topics[words.group.numpy()] - 1.0)
+    sharing -= again[:, None] * _with_own_group(words, own, again > 0) + of_groups.repeats.squares
+    # Forms of one word are no pair, neither within a topic nor, where they share none, of different topics.
+    apart = everyone - sharing
+    apart.index_add_(0, forms.first[~forms.shared], -(of_forms.T[~forms.shared] ** 2))
+    of_topics = within.index_add(0, topic, apart[entry])
+    pair, topic = topics.incidence.topics_in_common(words.group[forms.first], words.group[forms.second])
+    of_topics.index_add_(0, topic, -(of_forms.T[pair] ** 2))
+    return PairSquares(words.by_form(everyone - of_one_word), of_topics.T.numpy())
+
+
+def squares_with_all(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
+    """For every one of some words, the sum of its squared scores with all of them, itself included."""
+    squared_norms = words.norms[places].square()
+    scale = torch.stack([squared_norms, torch.ones_like(squared_norms)], 1)
+    few = len(places) <= 2 * words.table.shape[1]
+    return (_through_products(words, places, 1 / scale) if few else _through_moments(words, places)) / scale
+
+
+def _through_products(
+    words: EmbeddingWords, places: Int64[Tensor, " some"], weights: Float64[Tensor, "some score"]
+) -> Float64[Tensor, "some score"]:
+    """Squared dot products with all of them, each weighed."""
+    rows = words.vectors(places).numpy()
+    of_columns = weights.numpy().astype(rows.dtype)
+    # numpy knows that these are symmetric where all of them are one block, and computes half.
+    blocks = (rows[start : start + _BLOCK] @ rows.T for start in range(0, len(rows), _BLOCK))
+    sums = [np.square(products, out=products) @ of_columns for products in blocks]
+    return torch.from_numpy(np.concatenate(sums).astype(np.float64))
+
+
+def _through_moments(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
+    """The same, of dot products divided by the norm of the other word alone, and of dot products."""
+    width = words.table.shape[1]
+    moments = np.zeros((len(SCORES), width, width))
+    for block in torch.split(places, _BLOCK):
+        rows = words.vectors(block)
+        units = rows / words.norms[block].to(rows)[:, None]
+        # Here, too, half of the work is enough, and numpy does no more.
+        for moment, side in zip(moments, (units.numpy(), rows.numpy()), strict=True):
+            moment += side.T @ side
+    # Half of it is enough to apply it, too: what stands below the diagonal stands above it once more.
+    above = np.triu(moments) + np.triu(moments, 1)
+    sums = []
+    for block in torch.split(places, _BLOCK):
+        vectors = words.vectors(block).numpy()
+        sums.append(np.stack([_applied(vectors, moment.astype(vectors.dtype)) for moment in above], 1))
+    return torch.from_numpy(np.concatenate(sums))
+
+
+def _applied(
+    rows: Float[np.ndarray, "some width"], above: Float[np.ndarray, "width width"]
+) -> Float64[np.ndarray, " some"]:
+    """eᵀ U e of every row e, for a matrix without anything below its diagonal."""
+    from scipy.linalg import get_blas_funcs
+
+    multiply = get_blas_funcs("trmm", (above, rows))  # half of the work of a product of two tables
+    products: np.ndarray = np.einsum("sw,sw->s", multiply(1.0, above.T, rows.T, lower=True).T, rows)
+    return products.astype(np.float64)
+
+
+def _by_topic(
+    entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], n_topics: int
+) -> Iterator[tuple[int, Int64[Tensor, " some"]]]:
+    """The words of every topic that has any."""
+    in_order = entry[topic.argsort(stable=True)]
+    members = torch.split(in_order, topic.bincount(minlength=n_topics).tolist())
+    return ((number, some) for number, some in enumerate(members) if len(some))
+
+
+def _with_own_group(
+    words: EmbeddingWords, own: Float64[Tensor, "word score"], chosen: Bool[Tensor, " word"]
+) -> Float64[Tensor, "word score"]:
+    """For chosen words, the sum of squared scores with all words of their group, which has no more than these."""
+    total = own.clone()
+    places = chosen.nonzero().squeeze(1)
+    sizes = words.group[places].bincount()
+    for members in torch.split(places, sizes[sizes > 0].tolist()):
+        if len(members) > 1:
+            total[members] = squares_with_all(words, members)
+    return total
