@@ -386,21 +386,9 @@ def _output_of(module: nn.Module) -> Iterator[list[Tensor]]:
 # The host that needs no adapter for an architecture.
 
 
-def build_host(model: nn.Module, *, tokenizer: Any = None) -> nn.Module:
-    """A hooked model around a Hugging Face model that TransformerLens has no adapter for.
-
-    It is a `HookedRootModule` of the installed TransformerLens with a hook point on every attention pattern, under
-    the usual names: ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
-    ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
-    except in models that only return their patterns at the end. The model inside is used as it is and never changed. A
-    model whose attention cannot be read has no hook points, and its ``probe`` says why.
-    """
-    return _host_class()(model, tokenizer)
-
-
 @cache
-def _host_class() -> type[nn.Module]:
-    """The class, made on first use so that importing this module does not import TransformerLens."""
+def huggingface_host() -> Callable[..., nn.Module]:
+    """The class of the host, made on first use so that importing this module does not import TransformerLens."""
     import transformer_lens.hook_points as hook_points
 
     try:
@@ -409,7 +397,14 @@ def _host_class() -> type[nn.Module]:
         HookedRootModule = hook_points.HookedRootModule
 
     class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
-        """A Hugging Face model with a hook point on every attention pattern."""
+        """A Hugging Face model with a hook point on every attention pattern, whatever its architecture.
+
+        It is a `HookedRootModule` of the installed TransformerLens with its hook points under the usual names:
+        ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
+        ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
+        except in models that only return their patterns at the end. The model inside is used as it is and never
+        changed. A model whose attention cannot be read has no hook points, and its ``probe`` says why.
+        """
 
         def __init__(self, model: nn.Module, tokenizer: Any) -> None:
             super().__init__()

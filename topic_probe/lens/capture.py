@@ -27,8 +27,7 @@ from topic_probe.lens.sites import (
     SeenPairs,
     Site,
     check_pattern,
-    looks_ahead,
-    sharing,
+    findings,
 )
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -73,13 +72,11 @@ class View(Trial):
     Attributes:
         model: the hooked model, unchanged.
         host: its adapter.
-        has_decoder: whether a decoder wants tokens of its own.
         facts: what is known of it without running it.
     """
 
     model: Any
     host: Adapter
-    has_decoder: bool
     facts: "Facts"
     _seen: SeenPairs = field(default_factory=SeenPairs, repr=False)
 
@@ -95,7 +92,7 @@ class View(Trial):
         """
         device = next(self.model.parameters()).device
         ids, mask = ids.to(device), mask.to(device)
-        if not self.has_decoder:
+        if not self.host.has_decoder:
             return Inputs(ids, mask)
         start = torch.full_like(ids[:, :1], self.decoder_start)
         return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone())
@@ -130,18 +127,14 @@ class View(Trial):
             # Hooks that somebody has put on patterns are only honoured on the way through hook points.
             hooked = any(self.model.hook_dict[site.hook_name]._forward_hooks for site in self.sites)
             if through == "hooks" or self.tap is None or hooked:
-                self._through_hooks(inputs, rows, read)
+                if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, read):
+                    self._look_at_one_word(unclear, inputs)
+                    self._read_patterns(unclear, inputs, rows, read)
             else:
                 numbers = {site: number for number, site in enumerate(self.sites)}
                 self.tap.read_rows(
                     self.host.inside, inputs, rows, lambda site, *shown: read(numbers[site], *shown)
                 )
-
-    def _through_hooks(self, inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader) -> None:
-        unclear = self._read_patterns(range(len(self.sites)), inputs, rows, read)
-        if unclear:
-            self._look_at_one_word(unclear, inputs)
-            self._read_patterns(unclear, inputs, rows, read)
 
     def _read_patterns(
         self, numbers: Sequence[int], inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader
@@ -206,7 +199,7 @@ def view(model: Any, topics: Topics | None = None) -> View:
         trial = _trial(host)
     if notes := [note for note in (trial.sharing.note, trial.note) if note]:
         known = replace(known, description={**known.description, "notes": notes})
-    return View(**vars(trial), model=model, host=host, has_decoder=host.has_decoder, facts=known)
+    return View(**vars(trial), model=model, host=host, facts=known)
 
 
 def with_patterns(
@@ -285,12 +278,9 @@ def _try_out(host: Adapter) -> Trial:
     with without_hooks(host.model), evaluating(host.model):
         shown, dark, as_it_is, note = _checked_patterns(host, places, inputs)
         alone = [_shown_patterns(host, places, inputs.document(number)) for number in (0, 1)]
-        shared = sharing(dark, shown, alone, inputs)
         tap = host.beside_sdpa(inputs, shown, as_it_is) if dark else None
-    patterns = [shown[site] for site in places]
-    heads = tuple(pattern.shape[1] for pattern in patterns)
-    causal = tuple(not looks_ahead(pattern) for pattern in patterns)
-    return Trial(sites=places, n_heads=heads, causal=causal, sharing=shared, tap=tap, note=note)
+    found = findings({site: shown[site] for site in places}, alone, inputs, dark=dark, note=note)
+    return Trial(**vars(found), tap=tap)
 
 
 def _checked_patterns(
@@ -344,16 +334,13 @@ def remember_probe(host: Any, known: Probe) -> None:
     """Takes what an adapter-free host was built with for its trial."""
     if known.sites:
         places = _in_order(known.sites)
-        heads, causal = (
-            dict(zip(known.sites, of_sites, strict=True)) for of_sites in (known.n_heads, known.causal)
-        )
-        tap = known if known.beside_sdpa else None
+        order = [known.sites.index(site) for site in places]
         trial = Trial(
             sites=places,
-            n_heads=tuple(int(heads[site]) for site in places),
-            causal=tuple(bool(causal[site]) for site in places),
+            n_heads=tuple(known.n_heads[at] for at in order),
+            causal=tuple(known.causal[at] for at in order),
             sharing=known.sharing,
-            tap=tap,
+            tap=known if known.beside_sdpa else None,
             note=known.note,
         )
         _remember(host, trial)

@@ -34,8 +34,7 @@ from topic_probe.lens.sites import (
     Inputs,
     Site,
     check_pattern,
-    looks_ahead,
-    sharing,
+    findings,
     some_tokens,
     visible_keys,
 )
@@ -478,7 +477,8 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs) -> Probe:
             )
     modules = tuple(module for module, _ in calls)
     beside = _calls_beside_sdpa(model, inputs, as_it_is)
-    fused = [module for module, *_ in beside] == [*modules] and _show_the_same(beside, patterns, inputs)
+    shown = dict(zip(sites, patterns, strict=True))
+    fused = [module for module, *_ in beside] == [*modules] and _show_the_same(beside, shown, sites, inputs)
     note = check_outputs(base, as_it_is, answer, inputs)
     known = Probe(sites=sites, modules=modules, beside_sdpa=fused, note=note)
     alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
@@ -520,19 +520,12 @@ def _probe_of_returned(
 def _judged(
     known: Probe, patterns: list[Tensor], alone: list[list[Tensor]], inputs: Inputs, base: nn.Module
 ) -> Probe:
-    """A probe with what its patterns show: heads, whether later positions are attended to, and what padding does."""
-    name = type(base).__name__
-    dark = [check_pattern(*shown, inputs, whose=name) for shown in zip(known.sites, patterns, strict=True)]
-    heads = tuple(pattern.shape[1] for pattern in patterns)
-    causal = tuple(not looks_ahead(pattern) for pattern in patterns)
+    """A probe with what its patterns show, each of them checked."""
     together, *single = (dict(zip(known.sites, parts, strict=True)) for parts in (patterns, *alone))
-    return replace(
-        known,
-        n_heads=heads,
-        causal=causal,
-        sharing=sharing(all(dark), together, single, inputs),
-        beside_sdpa=known.beside_sdpa and all(dark),
-    )
+    checked = [check_pattern(*shown, inputs, whose=type(base).__name__) for shown in together.items()]
+    dark = all(checked)
+    found = findings(together, single, inputs, dark=dark, note=known.note)
+    return replace(known, **vars(found), beside_sdpa=known.beside_sdpa and dark)
 
 
 def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -> str:
@@ -594,17 +587,16 @@ def _agree(sites: tuple[Site, ...], called: list[Tensor], returned: list[Any], i
     if not returned:
         return True
     return len(returned) == len(called) and all(
-        isinstance(pattern, Tensor) and same_pattern(called[number], pattern, inputs)
+        isinstance(pattern, Tensor) and _same_pattern(called[number], pattern, inputs.masks(sites[number])[0])
         for number, pattern in zip(by_stack, returned, strict=True)
     )
 
 
-def same_pattern(pattern: Tensor, reference: Tensor, inputs: Inputs) -> bool:
+def _same_pattern(pattern: Tensor, reference: Tensor, real: Tensor) -> bool:
     """Whether two patterns are equal in the rows of real queries, to rounding."""
     if pattern.shape != reference.shape:
         return False
     tolerance = 1e-4 if pattern.dtype in (torch.float32, torch.float64) else 2e-2
-    real = inputs.mask if pattern.shape[2] == inputs.mask.shape[1] else inputs.side("target")[1]
     rows = real[:, None, :, None].expand(pattern.shape)
     return torch.allclose(pattern[rows], reference[rows], rtol=0, atol=tolerance, equal_nan=True)
 
@@ -626,7 +618,7 @@ def beside_sdpa(
         sites = _sites_of_calls(model, [(module, rows) for module, rows, _ in beside], inputs)
     except ValueError:  # a call that belongs to no site
         return None
-    if set(sites) != shown.keys() or not _show_the_same(beside, [shown[site] for site in sites], inputs):
+    if set(sites) != shown.keys() or not _show_the_same(beside, shown, sites, inputs):
         return None
     return Probe(sites=sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
 
@@ -657,18 +649,21 @@ def _calls_beside_sdpa(
 
 
 def _show_the_same(
-    beside: list[tuple[nn.Module, Tensor, Tensor]], patterns: list[Tensor], inputs: Inputs
+    beside: list[tuple[nn.Module, Tensor, Tensor]],
+    shown: Mapping[Site, Tensor],
+    sites: tuple[Site, ...],
+    inputs: Inputs,
 ) -> bool:
     """Whether rows beside the fused kernel, and what they may see, are those of whole patterns."""
+    real = [inputs.masks(site)[0] for site in sites]
     return all(
-        same_pattern(rows, pattern, inputs) and _shows(visible, pattern, inputs)
-        for (_, rows, visible), pattern in zip(beside, patterns, strict=True)
+        _same_pattern(rows, shown[site], queries) and _shows(visible, shown[site], queries)
+        for (_, rows, visible), site, queries in zip(beside, sites, real, strict=True)
     )
 
 
-def _shows(visible: Tensor, pattern: Tensor, inputs: Inputs) -> bool:
+def _shows(visible: Tensor, pattern: Tensor, real: Tensor) -> bool:
     """Whether the mask of a call is what a pattern shows; a model may mask by itself, whatever it is handed."""
-    real = inputs.mask if pattern.shape[2] == inputs.mask.shape[1] else inputs.side("target")[1]
     shown = pattern.transpose(1, 2)[real]
     same = torch.equal((shown > 0).any(1), visible.to(shown.device)[real])
     return same or not bool(torch.isfinite(shown).all())

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from topic_probe.lens import capture, huggingface
-from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, build_host, is_a
+from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, huggingface_host, is_a
 from topic_probe.lens.running import StillRunningError, by_itself, configs
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
@@ -98,7 +98,7 @@ def open_model(
     _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
     with by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
-        adapter_free: Any = build_host(source, tokenizer=tokenizer)
+        adapter_free: Any = huggingface_host()(source, tokenizer)
         bridge = None
         if host != "huggingface":
             bridge = _bridge(source, tokenizer, adapter_free, required=host == "bridge")

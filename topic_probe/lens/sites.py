@@ -96,7 +96,7 @@ class Sharing:
 EVERY_BATCH = Sharing(True, True, "")
 
 
-def sharing(
+def _sharing(
     dark: bool,
     shown: Mapping[Site, Tensor],
     alone: Sequence[Mapping[Site, Tensor]],
@@ -144,14 +144,6 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
 
 
-def looks_ahead(pattern: Float[Tensor, "batch head query key"]) -> bool:
-    """Whether some query attends to a later position; what never does is causal.
-
-    One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them.
-    """
-    return bool((pattern.triu(1) > 0).any())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """What a run on a few tokens has shown of the attention of a model.
@@ -175,6 +167,33 @@ class Findings:
         """Whether every position of a document sees earlier ones only; decoders behind an encoder are not meant."""
         own = [causal for site, causal in zip(self.sites, self.causal, strict=True) if site.stack == "self"]
         return bool(own) and all(own)
+
+
+def findings(
+    shown: Mapping[Site, Float[Tensor, "batch _ _ _"]],
+    alone: Sequence[Mapping[Site, Tensor]],
+    inputs: Inputs,
+    *,
+    dark: bool,
+    note: str,
+) -> Findings:
+    """What patterns show: heads, whether later positions are attended to, and what documents do to each other.
+
+    Args:
+        shown: the checked pattern of every site, of a whole and a padded document together.
+        alone: those of each document by itself.
+        inputs: the documents.
+        dark: whether no query attends to padding.
+        note: what is to be told of the outputs of the model.
+    """
+    return Findings(
+        sites=tuple(shown),
+        n_heads=tuple(pattern.shape[1] for pattern in shown.values()),
+        # One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them.
+        causal=tuple(not bool((pattern.triu(1) > 0).any()) for pattern in shown.values()),
+        sharing=_sharing(dark, shown, alone, inputs),
+        note=note,
+    )
 
 
 # Which keys a query may see, found in masks and in patterns: what a configuration says of it can be wrong.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
@@ -147,8 +148,6 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
-    from topic_probe.lens.opening import open_model
-
     check_twins(twins, documents)
     with joined(run.distributed and documents is not None, run.patience) as processes:
         model = open_model(model)

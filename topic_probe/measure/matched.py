@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topic_probe.contrast import Contrast, matched_means, matched_spread
 from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
 from topic_probe.measure.matching import (
     MATCHED_ON,
     Bins,
@@ -182,8 +183,6 @@ def measure_matched(
     Raises:
         ValueError: for topics or counts of another vocabulary, or where fewer than two words are left.
     """
-    from topic_probe.lens.opening import open_model
-
     if permutations.n_permutations == "enough":
         raise ValueError(
             "n_permutations='enough' goes on for single heads of measure_attention: give measure_matched a number, "

@@ -159,7 +159,7 @@ class PatternReader:
     def units(self, batch: TokenBatch) -> Sides:
         """The words of every document."""
         sides = {"source": units_of(batch, self.topics, level=self.level)}
-        if self.view.has_decoder:
+        if self.view.host.has_decoder:
             sides["target"] = units_of(one_later(batch), self.topics, level=self.level)
         return sides
 
@@ -173,6 +173,8 @@ class PatternReader:
         Raises:
             ValueError: for rows that do not sum to one.
         """
+        if not any(len(document) for document in units["source"]):
+            return self._documents(batch, units, [])
         padded = {side: padded_positions(documents) for side, documents in units.items()}
         inputs = self.view.inputs(batch.ids, batch.mask)
         sinks = {"source": batch.sinks.to(inputs.ids.device)}
@@ -183,9 +185,8 @@ class PatternReader:
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
             blocks[number] = self._block(self.view.sites[number], rows, visible, padded, sinks)
 
-        if any(len(document) for document in units["source"]):
-            positions = {side: index for side, (index, _) in padded.items()}
-            self.view.attention_rows(inputs, positions, keep, through=self.options.through)
+        positions = {side: index for side, (index, _) in padded.items()}
+        self.view.attention_rows(inputs, positions, keep, through=self.options.through)
         return self._documents(batch, units, [blocks[number] for number in sorted(blocks)])
 
     def _block(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
@@ -163,8 +164,6 @@ def read_text_attention(
     model: Any, topics: Topics, text_or_ids: Any, *, which: ShownHeads, reading: ShownText
 ) -> TextAttention:
     """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
-    from topic_probe.lens.opening import open_model
-
     model = open_model(model, tokenizer=reading.tokenizer)
     tokenizer = getattr(model, "tokenizer", None) if reading.tokenizer is None else reading.tokenizer
     view = capture.view(model, topics)

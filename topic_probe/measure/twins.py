@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast
+from topic_probe.lens.opening import random_init
 from topic_probe.measure.options import Run
 from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again
@@ -38,8 +39,6 @@ def measure_twins(
         run: how the runs are kept; every twin has a checkpoint of its own.
         measure: what to measure of a twin.
     """
-    from topic_probe.lens.opening import random_init
-
     reports = []
     for number in range(seed, seed + n):
         reports.append((number, measure(random_init(model, seed=number), run.beside(f"twin {number}"))))

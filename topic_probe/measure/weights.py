@@ -19,6 +19,7 @@ from torch import Tensor
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.capture import embedding_in_residual, head_weights, unembedding
+from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Site
 from topic_probe.measure.matrix import (
     MatrixReport,
@@ -114,8 +115,6 @@ def measure_weights(
         >>> [mean.round(5).tolist() for mean in (ov.same_topic, ov.different_topic)]  # of the one head
         [[0.5625], [-0.0625]]
     """
-    from topic_probe.lens.opening import open_model
-
     model = open_model(model)
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
