@@ -472,7 +472,9 @@ def interval_of_sources(
 
     Given squares, it is that of the effect size.
     """
-    scores, pairs = _terms(sums, statistic), _terms(_like(counts, sums), statistic)
+    missing = (1,) * (sums.ndim - counts.ndim)
+    counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
+    scores, pairs = _terms(sums, statistic), _terms(counts, statistic)
 
     def terms(
         same: np.ndarray,
@@ -489,14 +491,6 @@ def interval_of_sources(
     positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
     pooled = (*scores, *pairs, *([] if squares is None else [squares]))
     return source_interval(terms, pooled, pairs, positive=positive, confidence=confidence)
-
-
-def _like(
-    counts: Float64[np.ndarray, "source *count_shape 3"], sums: Float64[np.ndarray, "source *shape 3"]
-) -> Float64[np.ndarray, "source *shape 3"]:
-    """Counts of what shares them, for each of it."""
-    missing = (1,) * (sums.ndim - counts.ndim)
-    return np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
 
 
 def matched_means(

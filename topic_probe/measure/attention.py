@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_means, matched_spread
 from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Accumulator,
@@ -19,7 +20,7 @@ from topic_probe.measure.accumulators import (
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit
-from topic_probe.measure.nulls import Null, about_floor, further_null, nulls_of, with_p_values
+from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
@@ -152,8 +153,6 @@ def measure_attention(
         >>> [round(float(mean), 5) for mean in (overall.same_word, overall.same_topic, overall.different_topic)]
         [1.0, 1.0, 1.0]
     """
-    from topic_probe.lens.opening import open_model
-
     for accumulator in accumulators:
         check_accumulator(accumulator)
     check_twins(twins, documents)
@@ -250,25 +249,17 @@ def _contrasts(
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
         contrast = contrast_of_sources(of_groups, counts, squares, confidence=intervals.over_sources)
         contrast = replace(contrast, index=names or None)
-        if not permutations.n:
-            return contrast
-        # What a permutation does not put into one topic is of different ones.
-        every = tuple(part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
-        return with_p_values(
-            contrast, nulls_of(sums, further, starts), every, further, permutations.alternative
-        )
+        total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
+        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
 
     def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         binned, n_binned, squares = (
             np.add.reduceat(sums[name], starts) for name in ("binned", "n_binned", "squares_binned")
         )
+        total, n = (part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
         contrast = _matched(binned, n_binned, squares)
-        if not permutations.n:
-            return contrast
-        every = tuple(part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
-        nulls = nulls_of(sums, further, starts, by_distance=True)
-        return with_p_values(contrast, nulls, every, further, permutations.alternative)
+        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
 
     every_head = np.arange(reader.n_cells)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])

@@ -177,22 +177,22 @@ class Engine:
         shown: bool,
     ) -> None:
         """Adds the documents until they end or somebody interrupts."""
-        progress, counts, known = self.progress, self.progress.counts, self.reader.view.facts
-        n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
+        progress, counts, view = self.progress, self.progress.counts, self.reader.view
         batches = token_batches(
             documents,
             batch_size=reading.batch_size,
             max_length=reading.max_length,
             long=reading.long,
-            pad_id=known.pad_id,
-            vocabulary_size=known.vocabulary_size,
+            pad_id=view.facts.pad_id,
+            vocabulary_size=view.facts.vocabulary_size,
             special_ids=reading.special_ids or (),
-            first_is_sink=self.reader.view.is_causal and reading.first_position == "sink",
+            first_is_sink=view.is_causal and reading.first_position == "sink",
             keep=keep,
             counts=counts,
         )
         if reading.groups == "document":
             batches = (replace(batch, sources=batch.keys) for batch in batches)
+        n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
         with progress_bar(unit=" documents", shown=shown) as bar:
             try:
                 for batch in batches:

@@ -105,53 +105,40 @@ class Null:
 # ---------------------------------------------------------------------------- p-values
 
 
-Pairs = tuple[np.ndarray, np.ndarray]  # sums and numbers of the pairs that share a topic, [cell, permutation]
-
-
-def nulls_of(
-    sums: Mapping[str, Any],
-    further: Null | None,
-    starts: Int64[np.ndarray, " group"],
-    *,
-    by_distance: bool = False,
-) -> list[Pairs]:
-    """The sums under permutations, pooled over groups of heads, and those that single heads have beside them.
-
-    Args:
-        sums: those of `Null`, by name.
-        further: those of heads that needed more permutations.
-        starts: where every group of heads begins.
-        by_distance: whether sums are kept apart by distance, [cell, bin, permutation].
-    """
-    names = ("binned_null", "n_binned_null") if by_distance else ("null", "n_null")
-    same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
-    single = len(starts) == len(sums[names[0]])
-    of_single = [(further.sums[names[0]], further.sums[names[1]])] if further is not None and single else []
-    return [(same, n_same), *of_single]
+Pairs = tuple[
+    np.ndarray, np.ndarray
+]  # sums and numbers of pairs, [cell, permutation] or [cell, bin, permutation]
 
 
 def with_p_values(
     contrast: Contrast,
-    nulls: Sequence[Pairs],
     every: Pairs,
+    sums: Mapping[str, Any],
+    starts: Int64[np.ndarray, " group"],
+    permutations: Permutations,
     further: Null | None,
-    alternative: Alternative,
 ) -> Contrast:
-    """The contrast with p-values and q-values of its ratios.
+    """The contrast of groups of heads with p-values and q-values of its ratios; as it is without permutations.
 
     Args:
-        contrast: what was measured.
-        nulls: sums and numbers of same-topic pairs under permutations; a second null adds to that of chosen cells.
-        every: sums and numbers of the pairs of different words. What a permutation does not put into one topic is of
-            different ones.
-        further: the second null, which knows its cells.
-        alternative: what counts as extreme.
+        contrast: what was measured, a cell for every group.
+        every: sums and numbers of the pairs of different words, [group, 1], or [group, bin, 1] where pairs are compared
+            at equal distance. What a permutation does not put into one topic is of different ones.
+        sums: those of `Null`, by name.
+        starts: where every group of heads begins.
+        permutations: how many there are, and what counts as extreme.
+        further: the sums of heads that needed more permutations, which add to those of single heads.
     """
-    null = _ratios(nulls[0], every)
+    if not permutations.n:
+        return contrast
+    names = ("null", "n_null") if every[0].ndim == 2 else ("binned_null", "n_binned_null")
+    same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
+    null, alternative = _ratios((same, n_same), every), permutations.alternative
     p_value = permutation_p_value(contrast.ratio, null, alternative=alternative)
-    if further is not None and len(nulls) > 1:
-        chosen, (sums, counts) = further.chosen, every
-        both = np.concatenate([null[chosen], _ratios(nulls[1], (sums[chosen], counts[chosen]))], axis=1)
+    if further is not None and len(starts) == len(sums[names[0]]):
+        chosen, (total, n) = further.chosen, every
+        more = _ratios((further.sums[names[0]], further.sums[names[1]]), (total[chosen], n[chosen]))
+        both = np.concatenate([null[chosen], more], axis=1)
         p_value[chosen] = permutation_p_value(contrast.ratio[chosen], both, alternative=alternative)
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 

@@ -192,7 +192,7 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         """The texts. ValueError if there is none in the whole corpus."""
         counts = Counts()
-        for _, entry in self._entries(Progress(), Seen()):
+        for _, entry in self._entries(Progress()):
             if isinstance(entry, Excluded):
                 counts.left_out[entry.reason] += 1
             else:
@@ -286,10 +286,12 @@ class Corpus:
         first = (entry for part in parts for entry in islice(read_on(self.source, part, 0, self.retry), 1))
         return {**self.source.outline(), "first texts": hash_of_texts(first)}
 
-    def _entries(self, reached: Progress, seen: Seen) -> Iterator[tuple[Progress, str | Excluded]]:
+    def _entries(
+        self, reached: Progress, seen: Seen | None = None
+    ) -> Iterator[tuple[Progress, str | Excluded]]:
         """The entries of this share from a place on, each with the place behind it; nothing is counted.
 
-        Those of other shares that have to be read are seen too.
+        Those of other shares that have to be read are seen too, where somebody wants to know.
         """
         n_parts = self.source.n_parts
         whole_files = n_parts >= 4 * self.n_shards
@@ -298,7 +300,7 @@ class Corpus:
                 continue
             start = reached.place if part == reached.part else 0
             for place, entry in enumerate(read_on(self.source, part, start, self.retry), start):
-                if not whole_files:
+                if seen is not None and not whole_files:
                     seen.add(content_of(entry))
                 if whole_files or (part + place) % self.n_shards == self.shard_index:
                     yield Progress(part=part, place=place + 1), entry
@@ -322,8 +324,8 @@ class DocumentStream:
     Attributes:
         corpus: The texts.
         tokenizer: The tokenizer; it comes back as it went in.
-        seen: What the last whole pass has read, the texts of other shares included where they had to be read (and of
-            whole files nothing); None before there was one, and where it came from a cache.
+        seen: Of a share, what its last whole pass has read, the texts of other shares included where they had to be
+            read (and of whole files nothing); None before there was one, and where it came from a cache.
     """
 
     def __init__(
@@ -408,7 +410,8 @@ class DocumentStream:
 
     def __iter__(self) -> Iterator[Document]:
         """The documents. ValueError if the whole corpus gives none."""
-        store, progress, seen = self._store(), Progress(), Seen()
+        store, progress = self._store(), Progress()
+        seen = Seen() if self.corpus.n_shards > 1 and store is None else None
         with progress_bar(total=self.corpus._n_entries(), unit=" texts", shown=self._progress) as bar:
             for documents, progress in () if store is None else store.shards():
                 bar.update(progress.counts.texts - bar.n)
@@ -419,11 +422,11 @@ class DocumentStream:
                     store.add(documents, progress)
                 bar.update(progress.counts.texts - bar.n)
                 yield from documents
-        self._last, self.seen = progress, seen if store is None else None
+        self._last, self.seen = progress, seen
         if progress.counts.documents == 0:
             self.corpus._check_not_empty(progress.counts)
 
-    def _tokenized(self, reached: Progress, seen: Seen) -> Iterator[tuple[list[Document], Progress]]:
+    def _tokenized(self, reached: Progress, seen: Seen | None) -> Iterator[tuple[list[Document], Progress]]:
         texts: list[str] = []
         counts, n_letters = Counts(), 0
         for where, entry in self.corpus._entries(reached, seen):

@@ -112,7 +112,8 @@ def _single_id(value: Any, what: str, remedy: str) -> int:
 
 def word_list(values: Any, what: str) -> list[str]:
     """Words as a list; a bare string, ids, (word, score) pairs and mappings are refused."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable) or _is_single(values):
+    single = getattr(values, "ndim", 1) == 0  # an array or tensor that cannot be gone through
+    if single or isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of words, got {values!r:.100}; put a single word into a list")
     words = list(values)
     for word in words:
@@ -122,11 +123,6 @@ def word_list(values: Any, what: str) -> list[str]:
                 "and of (word, score) pairs only the word is wanted"
             )
     return words
-
-
-def _is_single(values: Any) -> bool:
-    """Whether an array or tensor is a single entry, which cannot be gone through."""
-    return getattr(values, "ndim", 1) == 0
 
 
 def by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
