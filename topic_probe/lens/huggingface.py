@@ -521,11 +521,11 @@ def _judged(
     known: Probe, patterns: list[Tensor], alone: list[list[Tensor]], inputs: Inputs, base: nn.Module
 ) -> Probe:
     """A probe with what its patterns show, each of them checked."""
+    name = type(base).__name__
+    dark = [check_pattern(*shown, inputs, whose=name) for shown in zip(known.sites, patterns, strict=True)]
     together, *single = (dict(zip(known.sites, parts, strict=True)) for parts in (patterns, *alone))
-    checked = [check_pattern(*shown, inputs, whose=type(base).__name__) for shown in together.items()]
-    dark = all(checked)
-    found = findings(together, single, inputs, dark=dark, note=known.note)
-    return replace(known, **vars(found), beside_sdpa=known.beside_sdpa and dark)
+    found = findings(together, single, inputs, dark=all(dark), note=known.note)
+    return replace(known, **vars(found), beside_sdpa=known.beside_sdpa and all(dark))
 
 
 def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -> str:
