@@ -12,6 +12,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture, sites
+from topic_probe.measure.engine import FIRST
 
 LENGTHS = (20, 9, 14)
 IDS, MASK = zoo.documents(LENGTHS)
@@ -117,6 +118,19 @@ def test_pairs_are_those_of_the_mask_that_the_model_builds(name, host):
             layers = report.heads
             found = np.stack([layers.n_same_word, layers.n_same_topic, layers.n_different_topic], axis=1)
             assert (found.reshape(3, zoo.HEADS, 3) == expected[:, None]).all()
+
+
+@pytest.mark.parametrize("host", ["auto", "huggingface"])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(monkeypatch, size, host):
+    build = hf.Llama4TextConfig
+    monkeypatch.setattr(
+        hf, "Llama4TextConfig", lambda **given: build(**given | {"attention_chunk_size": size})
+    )
+    view = capture.view(tp.open_model(make("llama4"), host=host))
+    assert view.causal == (True, True, True)
+    found = tp.measure_attention(view.model, TOPICS, DOCUMENTS, n_permutations=0, special_ids=())
+    assert found.provenance["left_out"][FIRST] == len(DOCUMENTS)  # a sink, whatever stands there
 
 
 @pytest.mark.parametrize("name", ["llama4", "blocks"])

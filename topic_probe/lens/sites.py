@@ -144,6 +144,16 @@ def check_pattern(site: Site, pattern: Tensor, inputs: Inputs, *, whose: str) ->
     return not bool((pattern.masked_fill(~to_padding, 0) != 0).any())
 
 
+def _looks_ahead(site: Site, pattern: Float[Tensor, "batch head query key"], inputs: Inputs) -> bool:
+    """Whether some query of a site attends to a later position; what never does is causal.
+
+    One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them. Padding
+    is no query: a row of it that sees padding alone, as in the last chunk of a document, is uniform over everything.
+    """
+    queries, _ = inputs.masks(site)
+    return bool((pattern.triu(1).masked_fill(~queries[:, None, :, None], 0) > 0).any())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """What a run on a few tokens has shown of the attention of a model.
@@ -189,8 +199,7 @@ def findings(
     return Findings(
         sites=tuple(shown),
         n_heads=tuple(pattern.shape[1] for pattern in shown.values()),
-        # One pair may underflow to exactly zero in every head; all later ones do so only where a mask forbids them.
-        causal=tuple(not bool((pattern.triu(1) > 0).any()) for pattern in shown.values()),
+        causal=tuple(not _looks_ahead(site, pattern, inputs) for site, pattern in shown.items()),
         sharing=_sharing(dark, shown, alone, inputs),
         note=note,
     )
