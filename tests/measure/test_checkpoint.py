@@ -234,6 +234,26 @@ def test_other_documents_are_noticed_though_a_list_has_no_name(other, tmp_path):
         tp.measure_attention(model(), topics(), other, **options)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda texts, tokenizer: tp.encode_texts(texts, tokenizer),
+        lambda texts, tokenizer: tp.encode_texts(texts, tokenizer, sources=[*"cbaabcabc"]),
+        lambda texts, tokenizer: [piece.ids for piece in tp.encode_texts(texts, tokenizer)],
+    ],
+    ids=["no sources", "sources exchanged", "no words"],
+)
+@pytest.mark.parametrize("measure", [tp.measure_attention, tp.measure_embeddings])
+def test_documents_of_other_sources_or_without_words_are_other_documents(other, measure, tmp_path):
+    tokenizer = many_processes.stream().tokenizer
+    words, host = many_processes.text_topics(), model(30_522)
+    given = list(tp.encode_texts(many_processes.TEXTS, tokenizer, sources=[*"abcabcabc"]))
+    first = measure(host, words, given, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"belongs to a measurement of other documents.* of other sources"):
+        measure(host, words, other(many_processes.TEXTS, tokenizer), checkpoint=tmp_path)
+    assert measure(host, words, given, checkpoint=tmp_path) == first
+
+
 def test_attention_and_states_have_checkpoints_of_their_own(tmp_path):
     options = {"batch_size": 1, "checkpoint": tmp_path}
     tp.measure_attention(model(), topics(), documents(9), **options)

@@ -27,7 +27,7 @@ from topic_probe.measure.processes import Processes
 from topic_probe.notices import warn
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Counts
+from topic_probe.text.documents import Counts, content_hash
 
 # A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
 # took what a whole word is from the tokenizer.
@@ -124,7 +124,7 @@ class Checkpoint:
 
     def lacks(self, batch: TokenBatch) -> bool:
         """Whether a batch, the next one that was read, is not in the saved sums."""
-        self.read = self.read[0] + 1, (self.read[1] + key_sum(batch.keys)) % 2**64
+        self.read = self.read[0] + 1, (self.read[1] + key_sum(_contents(batch))) % 2**64
         if self.read[0] == self.saved[0]:
             self._check_documents()
         return self.read[0] > self.saved[0]
@@ -134,7 +134,7 @@ class Checkpoint:
         if self.read != self.saved:
             raise ValueError(
                 f"the checkpoint {self.path} belongs to a measurement of other documents, or of these in another "
-                "order: choose another checkpoint, or delete this one"
+                "order, of other sources or with other words: choose another checkpoint, or delete this one"
             )
 
     def save_if_due(self, sums: Mapping[str, Sum], progress: Progress) -> None:
@@ -217,6 +217,18 @@ def _described(documents: Any) -> dict[str, Any] | None:
         return None
     identity = documents.identity() if isinstance(documents, DocumentStream) else None
     return {name: value for name, value in described.items() if name != "read"} | {"identity": identity}
+
+
+def _contents(batch: TokenBatch) -> Int64[Tensor, " batch"]:
+    """Hashes of all that the documents of a batch hold: ids, and words and sources where they are known."""
+    named = ~batch.without_words | (batch.sources != batch.keys)
+    contents = batch.keys.clone()
+    for row in named.nonzero().flatten().tolist():
+        real = batch.mask[row]
+        of_tokens = batch.word_index[row, real], batch.special[row, real]
+        parts = batch.keys[row], batch.sources[row], *of_tokens
+        contents[row] = content_hash(b"".join(part.numpy().tobytes() for part in parts))
+    return contents
 
 
 def key_sum(keys: Int64[Tensor, " batch"]) -> int:
