@@ -755,6 +755,8 @@ def test_labels_of_sources_are_as_many_as_documents_and_not_for_a_corpus(topics)
             tp.measure_attention(bert(), topics, some_documents(9), groups=range(n))
     with pytest.raises(ValueError, match=r"groups must be 'source' or 'document' or a list, got"):
         tp.measure_attention(bert(), topics, some_documents(9), groups="article")
+    with pytest.raises(TypeError, match=r"labels of sources stand in the order .* a set has none"):
+        tp.measure_attention(bert(), topics, some_documents(9), groups=set(range(9)))
     tokenizer = tp.word_tokenizer(["one two"])
     stream = tp.Corpus.from_texts(["one two"]).documents(tokenizer)
     with pytest.raises(ValueError, match=r"a corpus knows the sources of its documents"):

@@ -6,7 +6,7 @@ and a tokenizer's output all mean the same, and every document that is left out 
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -151,6 +151,10 @@ def source_keys(labels: Iterable[Hashable]) -> Iterator[int]:
     """The keys of the labels of sources, in their order."""
     if isinstance(labels, str | bytes):
         raise TypeError("sources need a label each; this is one label, and its letters would become labels")
+    if isinstance(labels, Set):
+        raise TypeError(
+            "labels of sources stand in the order of what they are of, and a set has none: pass a list"
+        )
     return map(source_key, labels)
 
 

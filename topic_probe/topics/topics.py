@@ -671,7 +671,8 @@ class Topics:
     def shuffled(self, seed: int) -> "Topics":
         """A null control: the same words and topic sizes, the topic sets dealt to the words at random.
 
-        Words that were of the same topic are so afterwards only by chance. ``weights`` are dropped.
+        Words that were of the same topic are so afterwards only by chance. ``weights`` are dropped. Entries are dealt
+        one by one, so forms of a word may part; the permutations behind p-values keep them together.
 
         Example:
             >>> topics = tp.Topics.blocks(n_topics=3, words_per_topic=4)
