@@ -162,6 +162,8 @@ def measure_attention(
             "or what Corpus.documents gives"
         )
     with joined(run.distributed, run.patience) as processes:
+        # Twins and further permutations are further passes, in which all processes have to meet again.
+        processes.check_equal({"twins": twins, **recorded(patterns, intervals, permutations)})
         model = open_model(model)
         view = capture.view(model, topics)
         reading = reading.of(view.facts)

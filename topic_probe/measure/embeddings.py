@@ -150,6 +150,7 @@ def measure_embeddings(
     """
     check_twins(twins, documents)
     with joined(run.distributed and documents is not None, run.patience) as processes:
+        processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
         model = open_model(model)
         known = capture.facts(model, topics)
         excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
