@@ -200,7 +200,12 @@ def test_topics_that_do_not_fit_are_refused(refused, toy_folder, model_folder, t
     assert "no fit is beside them" in refused(*weights, toy_folder, "--fraction", "0.1")
     assert "--split-words does not fit here" in refused(*weights, toy_folder, "--split-words", "keep")
     broken = tmp_path / "words.json"
-    for content, what in (("{", "is not JSON"), ("[1]", "it holds a list")):
+    twice = '{"a": ["army"], "b": ["band"], "a": ["war"]}'
+    for content, what in (
+        ("{", "is not JSON"),
+        ("[1]", "it holds a list"),
+        (twice, "several topics of the name 'a'"),
+    ):
         broken.write_text(content)
         assert what in refused("measure", "embeddings", model_folder, "--topics", broken)
 

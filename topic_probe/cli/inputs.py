@@ -199,9 +199,18 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
 def _word_lists(path: Path) -> dict[str, Any]:
     import json
 
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        lists = dict(pairs)
+        if len(lists) < len(pairs):
+            twice = next(name for name in lists if [other for other, _ in pairs].count(name) > 1)
+            raise ValueError(
+                f"{path} has several topics of the name {twice!r}: put their words into one list"
+            )
+        return lists
+
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_once)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON ({error}): needed is {{topic: [word, …]}}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold {{topic: [word, …]}}, it holds a {type(content).__name__}")
