@@ -3,7 +3,7 @@
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from topic_probe.options import refuse_unknown
 from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
-from topic_probe.paper.training import Setting, Trained, choose, digest, slug
+from topic_probe.paper.training import Control, Setting, Trained, choose, digest, slug
 from topic_probe.report import Report
 from topic_probe.storage import draft, seal
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 R = TypeVar("R", bound=Report)
+
+CONTROL_SEEDS = 2
+"""How many times a control is trained: it has to be seen to fail, not to be known well."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Recipe:
         figures: From the result to its figures by name.
         settings: What is trained; empty where nothing is.
         quick_settings: What the quick variant trains.
+        controls: What is trained and measured beside it, so that claims fail there.
+        quick_controls: Those of the quick variant; None: the same.
+        seeds: How many times every setting is trained, with other documents and another initialisation each.
+        quick_seeds: How many times in the quick variant.
     """
 
     name: str
@@ -46,6 +53,10 @@ class Recipe:
     figures: "Callable[[RecipeResult], Mapping[str, Figure]]"
     settings: tuple[Setting, ...] = ()
     quick_settings: tuple[Setting, ...] = ()
+    controls: tuple[Control, ...] = ()
+    quick_controls: tuple[Control, ...] | None = None
+    seeds: int = 5
+    quick_seeds: int = 3
 
     def trainings(self, quick: bool) -> tuple[Setting, ...]:
         """The settings of a variant."""
@@ -70,8 +81,39 @@ class Run:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """What is to be trained."""
-        return choose(self.recipe.trainings(self.quick), self.only, self.seed)
+        """What is claimed of, for the first seed."""
+        chosen = choose(self.recipe.trainings(self.quick), self.only)
+        return tuple(setting.shifted(self.seed) for setting in chosen)
+
+    @property
+    def trainings(self) -> tuple[Setting, ...]:
+        """What is to be trained: every setting with every seed, and broken as the controls say."""
+        return tuple(
+            setting
+            for first in self.settings
+            for setting in (
+                *(first.shifted(seed) for seed in range(self.seeds)),
+                *(broken.shifted(seed) for broken in self._broken(first) for seed in range(CONTROL_SEEDS)),
+            )
+        )
+
+    def _broken(self, setting: Setting) -> Iterator[Setting]:
+        """A setting as the controls train it."""
+        for control in self.controls:
+            broken = None if control.train is None else control.train(setting)
+            if broken is not None:
+                yield replace(broken, control=control.name)
+
+    @property
+    def controls(self) -> tuple[Control, ...]:
+        """What is broken beside what is claimed of."""
+        quick = self.recipe.quick_controls if self.quick else None
+        return self.recipe.controls if quick is None else quick
+
+    @property
+    def seeds(self) -> int:
+        """How many times a setting is trained."""
+        return self.recipe.quick_seeds if self.quick else self.recipe.seeds
 
     def kept_at(self, kind: str, facts: Sequence[Any]) -> Path | None:
         """Where something measured is kept, which depends on these facts; None without a folder."""
@@ -123,7 +165,7 @@ class RecipeResult:
         title: What the paper shows there.
         quick: Whether it is the quick variant.
         claims: What must be seen, checked.
-        runs: What was trained, in order; empty where nothing is.
+        runs: What was trained, every setting with every seed and the controls, in order; empty where nothing is.
         reports: What was measured, kind → setting → report: ``result.reports["agreement"][setting]``.
         tables: The numbers side by side, name → rows: plain values (text, numbers, None) by column.
         seconds: How long everything took.
@@ -145,16 +187,26 @@ class RecipeResult:
     subjects: Mapping[str, Subject] = field(default_factory=dict)
 
     @property
-    def passed(self) -> bool:
-        """Whether no claim failed; claims that were not checked do not count."""
-        return summary(self.claims)["failed"] == 0
+    def holds(self) -> bool:
+        """Whether every claim that was checked holds, and is evidence."""
+        counts = summary(self.claims)
+        return counts["holds"] + counts["not checked"] == len(self.claims)
+
+    @property
+    def shown_runs(self) -> tuple[Trained, ...]:
+        """The training of every setting with the first of its seeds, as figures show it; no controls."""
+        first: dict[str, Trained] = {}
+        for trained in self.runs:
+            if not trained.setting.control:
+                first.setdefault(trained.setting.name, trained)
+        return tuple(first.values())
 
     def run(self, name: str) -> Trained:
-        """The training of a setting by its name."""
-        for trained in self.runs:
+        """The training of a setting by its name, that of the first seed."""
+        for trained in self.shown_runs:
             if trained.setting.name == name:
                 return trained
-        raise KeyError(f"no setting {name!r}; there are {', '.join(t.setting.name for t in self.runs)}")
+        raise KeyError(f"no setting {name!r}; there are {', '.join(t.setting.name for t in self.shown_runs)}")
 
     def of(self, kind: type[R]) -> dict[str, R]:
         """The reports of a kind by their settings, empty where it has none."""
@@ -199,7 +251,7 @@ class RecipeResult:
             (folder / "claims.json").write_text(text, encoding="utf-8")
             (folder / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
             for trained in self.runs:
-                trained.history.save(folder / "histories" / slug(trained.setting.name))
+                trained.history.save(folder / "histories" / slug(trained.setting.label))
             for kind, reports in self.reports.items():
                 for name, report in reports.items():
                     report.save(folder / "reports" / kind / slug(name))

@@ -1,164 +1,432 @@
-"""What the recipes of toys share: how trainings are measured, and the claims and figures that several of them have."""
+"""What the recipes of toys share: how trainings are measured, where claims must fail, and claims that several have.
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+Every number is measured of every seed of a setting, and of the controls beside it; the table ``numbers`` of a result
+has a row for each, and claims read nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import log, nan
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.contrast import Contrast
-from topic_probe.paper.claims import Claim, interval_of
-from topic_probe.paper.recipe import RecipeResult, Run
-from topic_probe.paper.training import NAMES, PAIRS, Trained, train_all
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from topic_probe.contrast import PairSums
+from topic_probe.paper.claims import Claim, Number, over_seeds
+from topic_probe.paper.recipe import CONTROL_SEEDS, RecipeResult, Run
+from topic_probe.paper.training import NAMES, PAIRS, Control, Setting, Trained, train_all
 from topic_probe.report import Report
+from topic_probe.topics import Topics
 from topic_probe.toy.agreement import AgreementReport, measure_agreement
-from topic_probe.toy.model import ToyConfig
+from topic_probe.toy.model import Rule, ToyConfig
+from topic_probe.toy.word_attention import word_attention
+from topic_probe.toy.world import World
 from topic_probe.train.history import History
+from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EVALUATION_SEED = 1000
-"""Of the fresh documents that trained toys are measured on; no training uses it."""
+"""Of the fresh documents that trained toys are measured on, and of shuffled labels; no training uses it."""
+
+# --- where claims must fail -------------------------------------------------------------------------
+
+
+def without_topics(world: World) -> World:
+    """The same words as often and in documents as long, but in no document rather together than in another."""
+    return replace(world, alpha=None, topics_per_document=world.n_topics)
+
+
+def _no_topics(setting: Setting) -> Setting:
+    return replace(setting, train=replace(setting.train, world=without_topics(setting.world)))
+
+
+def _of_steps(setting: Setting, steps: int) -> Setting:
+    return replace(setting, train=replace(setting.train, steps=steps))
+
+
+def frozen(*tensors: str, name: str) -> Control:
+    """A control in which these tensors keep the value that the toy begins with."""
+
+    def freeze(setting: Setting) -> Setting | None:
+        toy = setting.toy
+        assert isinstance(toy, ToyConfig)
+        trained = tuple(one for one in toy.trained_tensors if one not in tensors)
+        if trained == toy.trained_tensors or not trained:
+            return None
+        stay: dict[str, Rule] = {one: "random" for one in toy.trained_tensors if one in tensors}
+        return replace(setting, toy=replace(toy, trained=trained, frozen={**toy.frozen, **stay}))
+
+    return Control(name, train=freeze)
+
+
+NO_TOPICS = Control("no topics", train=_no_topics)
+ATTENTION_FROZEN = frozen("W_K", "W_Q", "b_K", "b_Q", name="attention frozen")
+UNTRAINED = Control("untrained", train=lambda setting: _of_steps(setting, 0))
+A_TENTH = Control("a tenth of the steps", train=lambda setting: _of_steps(setting, setting.train.steps // 10))
+SHUFFLED = Control("shuffled labels", topics=lambda topics: topics.shuffled(EVALUATION_SEED))
 
 # --- measuring --------------------------------------------------------------------------------------
 
 
-def each_training(*measures: Callable[[Trained, Run], Report | None]) -> Callable[[Run], RecipeResult]:
-    """The ``measure`` of a recipe that trains its settings, and measures each in these ways.
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A toy as it is measured: trained as its setting says, or broken as a control says.
 
-    A way of measuring gives None for a setting that it does not look at.
+    Attributes:
+        trained: The training.
+        topics: What is taken for the topics of its words.
+        quick: Whether the variant is quick.
+    """
+
+    trained: Trained
+    topics: Topics
+    quick: bool
+
+    @property
+    def setting(self) -> Setting:
+        """What was trained."""
+        return self.trained.setting
+
+
+def each_training(
+    *measures: Callable[[Case], Mapping[str, float]],
+    of_labels: Sequence[Callable[[Case], Mapping[str, float]]] = (),
+    reports: Sequence[Callable[[Case], Report | None]] = (),
+) -> Callable[[Run], RecipeResult]:
+    """The ``measure`` of a recipe that trains its settings with every seed, and measures each in these ways.
+
+    Args:
+        *measures: Numbers by name, of every seed and every control that is trained. One that means nothing is NaN.
+        of_labels: Further ones, which depend on what the topics are and so are measured with other labels, too.
+        reports: Reports of the first seed of every setting, for figures; None for a setting that has none.
     """
 
     def measure(run: Run) -> RecipeResult:
-        runs = train_all(run.settings, folder=run.folder, progress=run.progress)
-        reports = ((trained.setting.name, one(trained, run)) for one in measures for trained in runs)
-        return run.result(((name, report) for name, report in reports if report is not None), runs=runs)
+        runs = train_all(run.trainings, folder=run.folder, progress=run.progress)
+        rows = [
+            {
+                "setting": one.setting.name,
+                "control": control,
+                "seed": one.setting.seed,
+                **_numbers(case, asked),
+            }
+            for one in runs
+            for control, case in _cases(one, run)
+            for asked in [of_labels if control != one.setting.control else (*measures, *of_labels)]
+        ]
+        first = [Case(one, one.setting.topics, run.quick) for one in runs if one.setting in run.settings]
+        made = ((case.setting.name, make(case)) for make in reports for case in first)
+        kept = [(name, report) for name, report in made if report is not None]
+        return run.result(kept, runs=runs, tables={"numbers": rows})
 
     return measure
 
 
-def agreement(trained: Trained, run: Run) -> AgreementReport:
-    """A trained toy beside theory, on fresh documents that are the same for all of them."""
-    words = 25_000 if run.quick else 125_000
+def _cases(one: Trained, run: Run) -> Iterator[tuple[str, Case]]:
+    """What is measured of a training: what it is, and where it is no control, other labels."""
+    topics = one.setting.topics
+    yield one.setting.control, Case(one, topics, run.quick)
+    if not one.setting.control and one.setting.seed < run.settings[0].seed + CONTROL_SEEDS:
+        for control in run.controls:
+            if control.topics is not None:
+                yield control.name, Case(one, control.topics(topics), run.quick)
+
+
+def _numbers(
+    case: Case, measures: Sequence[Callable[[Case], Mapping[str, float]]]
+) -> dict[str, float | None]:
+    """Plain values for a table; None in place of a number that is undefined."""
+    found = {name: float(value) for measure in measures for name, value in measure(case).items()}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
+
+
+def agreement(case: Case) -> AgreementReport:
+    """A toy beside theory, on fresh documents that are the same for all of them, controls included."""
+    words, toy = 4_000 if case.quick else 25_000, case.setting.toy
+    assert isinstance(toy, ToyConfig)
     return measure_agreement(
-        trained.model(),
-        loss=trained.setting.train.loss,
-        n_documents=max(10, words // trained.setting.world.max_length),
+        case.trained.model(),
+        loss=case.setting.train.loss,
+        n_documents=max(10, words // toy.world.max_length),
         attention=False,
         seed=EVALUATION_SEED,
     )
 
 
-# --- claims -----------------------------------------------------------------------------------------
-
-
-def block_claim(what: str, contrast: Contrast, *, setting: str, source: str) -> Claim:
-    """Entries between different words of one topic are larger than those between topics, beyond doubt."""
-    low, high = interval_of(contrast)
-    return Claim(
-        text=f"{what} has a block for every topic: other words of the same topic − different topics, lower end of the "
-        "interval",
-        source=source,
-        paper="blocks",
-        measured=low,
-        above=0.0,
-        setting=setting,
-        detail=f"difference {float(contrast.difference):.4f} [{low:.4f}, {high:.4f}]; {means(contrast)}",
-    )
-
-
-def means(contrast: Contrast) -> str:
-    """The three means of a contrast as text."""
-    return (
-        f"same word {float(contrast.same_word):.4f}, other words of the topic {float(contrast.same_topic):.4f}, "
-        f"different topics {float(contrast.different_topic):.4f}"
-    )
+def losses(case: Case) -> dict[str, float]:
+    """The loss on fresh documents, its gain over guessing ÷ that of the regime's floor, and distances to theory."""
+    report, late = agreement(case), late_improvement(case.trained.history)
+    gain, possible = report.guess - report.loss, report.guess - report.floor
+    return {
+        "loss": report.loss,
+        "guess": report.guess,
+        "floor": report.floor,
+        "best possible": report.bayes,
+        "gain": gain / possible,
+        "late improvement": late,
+        "distance to the optima": report.family_distance,
+        "distance to Theorem 2": report.value_distance,
+        "worst residual": report.worst_residual,
+    }
 
 
 def late_improvement(history: History) -> float:
     """How much of the whole improvement over guessing the last tenth of a training brought; near 0 once it converged.
 
-    From mean losses over the last tenth of the rows and over the tenth before. NaN if there is no improvement.
+    From mean losses over the last tenth of the rows and over the tenth before. NaN if there is no improvement, and for
+    a training that did not come to its end.
     """
     tenth = max(1, len(history) // 10)
     last, before = float(history.loss[-tenth:].mean()), float(history.loss[-2 * tenth : -tenth].mean())
     assert isinstance(history.toy, ToyConfig)
     n = history.toy.world.n_words
     guess = log(n) if history.train.loss == "cross_entropy" else 1 - 1 / n
-    return (before - last) / (guess - last) if guess > last else nan
+    return (before - last) / (guess - last) if guess > last and history.stopped == "finished" else nan
 
 
-def converged(result: RecipeResult) -> list[Claim]:
-    """Every training went on until nothing changed any more."""
-    text = "Training has converged: its last tenth brought almost none of the improvement over guessing"
-    statement = Claim(text, result.source, "convergence point")
-    if result.quick:
-        reason = "the quick variant stops early, and takes larger steps with SGD"
-        return [replace(statement, setting="all", not_checked=reason)]
-    return [
-        replace(
-            statement,
-            measured=late_improvement(trained.history) if trained.history.stopped == "finished" else nan,
-            above=-0.02,
-            below=0.02,
-            setting=trained.setting.name,
-            detail=f"{trained.setting.train.steps:,} steps at a rate of {trained.setting.train.learning_rate:g}, "
-            f"{trained.seconds:.0f} s; {trained.history.stopped}",
-        )
-        for trained in result.runs
-    ]
+def between_words(case: Case) -> dict[str, float]:
+    """Attention between words, uniform attention being 1, and how large W_K and W_Q have become.
 
-
-def little_loss(limited: str, free: str, source: str) -> Callable[[RecipeResult], Iterator[Claim]]:
-    """Claims that a regime with less to train loses only little, for every pair that both were trained with.
-
-    Once as the paper words it, and once on a scale where guessing is 0. There uniform attention may cost much, as much
-    as theory says: with squared loss its floor has 0.38 of what attention to the topics can gain.
+    ``weighted mean`` is Theorem 3's (v − 1)/v · α + β/v, with α and β relative to other topics; ``other words`` is α.
     """
-    slightly = Claim(
-        text=f"The loss of {limited} is only slightly above that of {free} (relative difference)",
-        source=source,
-        paper="only slightly greater",
+    seen = word_attention(case.trained.model(), topics=case.topics)
+    relations = ("same_word", "same_topic", "different_topic")
+    v, norms = case.setting.world.words_per_topic, case.trained.history.norms
+    pooled = ((v - 1) * seen["same_topic"] + seen["same_word"]) / v
+    shown = (*relations, "mask_to_word", "mask_to_mask")
+    return {
+        **{f"attention, {name.replace('_', ' ')}": seen[name] for name in shown},
+        "weighted mean": float(divide(np.float64(pooled), np.float64(seen["different_topic"]))),
+        "other words": float(divide(np.float64(seen["same_topic"]), np.float64(seen["different_topic"]))),
+        "change of attention": max(abs(seen[name] - 1) for name in relations),
+        "‖W_K‖": float(norms["W_K"][-1]),
+        "‖W_Q‖": float(norms["W_Q"][-1]),
+    }
+
+
+def blocks(matrix: Float64[np.ndarray, "token token"], topics: Topics) -> dict[str, float]:
+    """How far the entries of a matrix between tokens form a block for every topic; its diagonal is left out.
+
+    * ``own topic first``: for what share of words the mean entry with other words of the topic is above that with the
+      words of every other topic. 1 is a block for every topic, 1/T none at all.
+    * ``effect size``: the difference between entries within topics and between topics, in standard deviations of both.
+    * ``same word``, ``same topic``, ``different topics``: the three means.
+    """
+    tokens = topics.labels(torch.arange(len(matrix))).numpy()
+    words = tokens >= 0
+    entries, own = matrix[np.ix_(words, words)], tokens[words]
+    itself = np.eye(len(own), dtype=bool)
+    of_topic = own[:, None] == np.arange(topics.n_topics)
+    means = divide((entries * ~itself) @ of_topic, (~itself).astype(np.float64) @ of_topic)
+    first = np.where(of_topic, means, -np.inf).max(axis=1) > np.where(of_topic, -np.inf, means).max(axis=1)
+    together = own[:, None] == own
+    relations = itself, together & ~itself, ~together
+    sums, counts = (
+        np.array([part[chosen].sum() for chosen in relations]) for part in (entries, np.ones_like(entries))
+    )
+    contrast = PairSums(sums, counts, np.asarray(np.square(entries[~itself]).sum())).contrast()
+    return {
+        "own topic first": float(first.mean()),
+        "effect size": float(contrast.effect_size),
+        "same word": float(contrast.same_word),
+        "same topic": float(contrast.same_topic),
+        "different topics": float(contrast.different_topic),
+    }
+
+
+# --- claims -----------------------------------------------------------------------------------------
+
+
+def number(result: RecipeResult, setting: str, quantity: str, control: str = "") -> Number:
+    """A quantity of a setting over its seeds, or of one of its controls; undefined if nobody measured it."""
+    rows = (row for row in result.tables["numbers"] if (row["setting"], row["control"]) == (setting, control))
+    values = [row.get(quantity) for row in rows]
+    return over_seeds([nan if value is None else value for value in values])
+
+
+def judged(
+    statement: Claim,
+    result: RecipeResult,
+    setting: str,
+    quantity: str,
+    controls: Iterable[str],
+    **changes: Any,
+) -> Claim:
+    """A statement about a quantity of a setting, with the same quantity of its controls."""
+    return replace(
+        statement,
+        setting=setting,
+        measured=number(result, setting, quantity),
+        controls={name: number(result, setting, quantity, name) for name in controls},
+        **changes,
     )
 
+
+def trained_settings(result: RecipeResult) -> dict[str, Setting]:
+    """What was trained and is no control, by name."""
+    return {one.setting.name: one.setting for one in result.runs if not one.setting.control}
+
+
+OF_LABELS = (NO_TOPICS.name, UNTRAINED.name, SHUFFLED.name)
+"""Controls of claims about what belongs to which topic."""
+
+OF_TRAINING = (NO_TOPICS.name, UNTRAINED.name)
+"""Controls of claims that no labels go into."""
+
+
+def block_claims(
+    matrix: str, *, reasons: Mapping[str, str] | None = None
+) -> Callable[[RecipeResult], Iterator[Claim]]:
+    """A block for every topic in every setting that has the numbers of `blocks`; ``reasons`` say why where not."""
+
     def claims(result: RecipeResult) -> Iterator[Claim]:
-        agreements = result.of(AgreementReport)
-        for loss, optimizer in PAIRS:
-            pair = f"{NAMES[loss]}, {NAMES[optimizer]}"
-            few, many = (agreements.get(f"{regime}, {pair}") for regime in (limited, free))
-            if few is not None and many is not None:
-                yield replace(
-                    slightly,
-                    measured=few.loss / many.loss - 1,
-                    above=-0.05,
-                    below=0.1,
-                    setting=pair,
-                    detail=f"{few.regime} {few.loss:.4f} ± {few.loss_error:.4f}, {many.regime} {many.loss:.4f} ± "
-                    f"{many.loss_error:.4f}; guessing {many.guess:.4f}, best possible {many.bayes:.4f}",
+        statement = Claim(
+            text=f"{matrix} has a block for every topic (share of words whose mean entry with other words of their "
+            "topic is above that with the words of every other topic; chance is 1/T)",
+            source=result.source,
+            paper="block-wise pattern",
+            above=0.9,
+        )
+        for name in trained_settings(result):
+            if _was_measured(result, name, "own topic first"):
+                three = ", ".join(
+                    f"{what} {number(result, name, what).value:.4f}"
+                    for what in ("same word", "same topic", "different topics")
                 )
-                yield _share_of_the_gain(few, many, setting=pair)
-        if result.quick:
-            reason = "the quick variant stops SGD before its loss is level"
-            yield replace(slightly, setting="SGD", not_checked=reason)
+                detail = f"effect size {number(result, name, 'effect size')}; means: {three}"
+                why = (reasons or {}).get(name, "")
+                yield judged(statement, result, name, "own topic first", OF_LABELS, detail=detail, reason=why)
 
     return claims
 
 
-def _share_of_the_gain(few: AgreementReport, many: AgreementReport, *, setting: str) -> Claim:
-    share_of_floors = (few.guess - few.floor) / (many.guess - many.floor)
-    return Claim(
-        text=f"Where guessing is 0, {few.regime} keeps as much of what {many.regime} gains as their floors allow "
-        "(share; at least nine tenths of the share of the floors)",
-        source="our scale: under squared loss even guessing is within 10 % of the best",
-        paper="no number",
-        measured=(few.guess - few.loss) / (many.guess - many.loss),
-        above=0.9 * share_of_floors,
+def _was_measured(result: RecipeResult, setting: str, quantity: str) -> bool:
+    rows = (row for row in result.tables["numbers"] if row["setting"] == setting)
+    return any(quantity in row for row in rows)
+
+
+def convergence(reasons: Mapping[str, str] | None = None) -> Callable[[RecipeResult], Iterator[Claim]]:
+    """Every training arrived at the best that its regime can do, and nothing changed any more."""
+
+    def claims(result: RecipeResult) -> Iterator[Claim]:
+        arrived = Claim(
+            text="Training has converged to the best of its regime (gain over guessing ÷ gain of the regime's floor)",
+            source=result.source,
+            paper="convergence point",
+            above=0.9,
+        )
+        level = Claim(
+            text="Its last tenth brought almost none of the improvement over guessing",
+            source="our own check of convergence",
+            paper="convergence point",
+            above=-0.02,
+            below=0.02,
+            ours=True,
+        )
+        if result.quick:
+            reason = "the quick variant stops early, and takes larger steps with SGD"
+            yield replace(arrived, setting="all", not_checked=reason)
+            return
+        for name, setting in trained_settings(result).items():
+            train = setting.train
+            detail = f"{train.steps:,} steps at a rate of {train.learning_rate:g}"
+            yield judged(
+                arrived,
+                result,
+                name,
+                "gain",
+                OF_TRAINING,
+                detail=detail,
+                reason=(reasons or {}).get(name, ""),
+            )
+            yield judged(level, result, name, "late improvement", (A_TENTH.name,), detail=detail)
+
+    return claims
+
+
+def little_loss(
+    limited: str, free: str, source: str, reasons: Mapping[str, str] | None = None
+) -> Callable[[RecipeResult], Iterator[Claim]]:
+    """Claims that a regime with less to train loses only little, for every pair that both were trained with.
+
+    On a scale where guessing is 0 and the regime in which more is trained is 1: under squared loss even a guess has a
+    loss that is within a tenth of the best. It says nothing where the freer regime was hardly trained, so it has no
+    number then.
+    """
+    slightly = Claim(
+        text=f"The loss of {limited} is only slightly above that of {free} (gain over guessing ÷ the gain of {free})",
+        source=source,
+        paper="only slightly greater",
+        above=0.8,
         below=1.2,
-        setting=setting,
-        detail=f"on long documents {few.regime} cannot get below {few.floor:.4f}, {many.regime} not below "
-        f"{many.floor:.4f}: uniform attention does not know which word is shown",
     )
+
+    def claims(result: RecipeResult) -> Iterator[Claim]:
+        known = trained_settings(result)
+        for loss, optimizer in PAIRS:
+            pair = f"{NAMES[loss]}, {NAMES[optimizer]}"
+            few, many = f"{limited}, {pair}", f"{free}, {pair}"
+            if few not in known or many not in known:
+                continue
+            yield replace(
+                slightly,
+                setting=pair,
+                measured=_share_of_gain(result, few, many),
+                controls={name: _share_of_gain(result, few, many, name) for name in OF_TRAINING},
+                detail=f"{limited} {number(result, few, 'loss')}, {free} {number(result, many, 'loss')}, guessing "
+                f"{number(result, many, 'guess').value:.4g}, floors {number(result, few, 'floor').value:.4g} and "
+                f"{number(result, many, 'floor').value:.4g}",
+                reason=(reasons or {}).get(pair, ""),
+            )
+
+    return claims
+
+
+def attention_is_trained(
+    reasons: Mapping[str, str] | None = None,
+) -> Callable[[RecipeResult], Iterator[Claim]]:
+    """Attention between words is no longer uniform, wherever keys and queries are trained."""
+
+    def claims(result: RecipeResult) -> Iterator[Claim]:
+        statement = Claim(
+            text="Attention between words is trained, too (largest |mean − 1| of its relations, uniform being 1)",
+            source="needed for the claim to be about a model in which all of it is trained",
+            paper="all components are trained",
+            above=0.1,
+            ours=True,
+        )
+        for name, setting in trained_settings(result).items():
+            assert isinstance(setting.toy, ToyConfig)
+            if "W_K" in setting.toy.trained_tensors:
+                norms = ", ".join(
+                    f"‖{of}‖ {number(result, name, f'‖{of}‖', UNTRAINED.name).value:.3g} → "
+                    f"{number(result, name, f'‖{of}‖').value:.3g}"
+                    for of in ("W_K", "W_Q")
+                )
+                controls, why = (UNTRAINED.name, ATTENTION_FROZEN.name), (reasons or {}).get(name, "")
+                yield judged(
+                    statement, result, name, "change of attention", controls, detail=norms, reason=why
+                )
+
+    return claims
+
+
+HALF_TRAINED = 0.5
+"""What a regime must have gained of what its floor allows for another to be compared with it."""
+
+
+def _share_of_gain(result: RecipeResult, few: str, many: str, control: str = "") -> Number:
+    """Of the freer regime's mean gain, what the other has with every seed."""
+    gained = number(result, many, "gain").value
+    whole = number(result, many, "guess").value - number(result, many, "loss").value
+    rows = [row for row in result.tables["numbers"] if (row["setting"], row["control"]) == (few, control)]
+    enough = gained > HALF_TRAINED
+    return over_seeds([(row["guess"] - row["loss"]) / whole if enough else nan for row in rows])
 
 
 # --- figures ----------------------------------------------------------------------------------------
@@ -180,7 +448,7 @@ def blocks_and_losses(
         floors = result.of(AgreementReport)
         curves = [
             partial(loss_curve, one.history, floors=floors.get(one.setting.name), title=one.setting.name)
-            for one in result.runs
+            for one in result.shown_runs
         ]
         blocks = block_panels(result.of(kind), title=title, **chosen)
         return {"blocks": blocks, "losses": panels(curves, columns=4, size=(4.2, 3.0))}

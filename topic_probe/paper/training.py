@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -12,13 +12,14 @@ from typing import Any
 
 from torch import nn
 
+from topic_probe.topics import Topics
 from topic_probe.toy.masking import Loss
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import train_text, train_toy
+from topic_probe.train.loop import train_text, train_toys
 from topic_probe.train.tasks import TrainingText
 
 Pair = tuple[Loss, OptimizerName]
@@ -45,6 +46,7 @@ class Setting:
         train: The training.
         seed: Of the initialisation.
         seconds: What the training took when it was measured, on one core of a two-core machine.
+        control: What is broken in it, where it is there so that claims fail; empty where it is what is claimed of.
     """
 
     name: str
@@ -52,6 +54,12 @@ class Setting:
     train: TrainConfig
     seed: int = 0
     seconds: float = nan
+    control: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name with what is broken and the seed: no other training of the recipe has the same."""
+        return ", ".join(part for part in (self.name, self.control, f"seed {self.seed}") if part)
 
     @property
     def pair(self) -> Pair:
@@ -69,6 +77,12 @@ class Setting:
         """Where the documents of a toy come from."""
         assert isinstance(self.toy, ToyConfig)
         return self.train.world or self.toy.world
+
+    @property
+    def topics(self) -> Topics:
+        """What belongs together in the world that a toy is for, whatever it is trained on."""
+        assert isinstance(self.toy, ToyConfig)
+        return self.toy.world.topics
 
     def shifted(self, seed: int) -> "Setting":
         """The same with other random numbers."""
@@ -113,12 +127,28 @@ class Trained:
         return self.history.model()
 
 
-def choose(settings: Sequence[Setting], only: Collection[str] | None, seed: int) -> tuple[Setting, ...]:
-    """The settings that are wanted, in their order, with the wanted random numbers."""
+@dataclass(frozen=True)
+class Control:
+    """Something broken, so that claims about what was broken must fail there.
+
+    Attributes:
+        name: What is broken.
+        train: From a setting to the one that is trained in its place, or to None where there is nothing to break; None:
+            what was trained already is measured.
+        topics: From the topics that are measured to those that are measured in their place; None: the same.
+    """
+
+    name: str
+    train: Callable[[Setting], Setting | None] | None = None
+    topics: Callable[[Topics], Topics] | None = None
+
+
+def choose(settings: Sequence[Setting], only: Collection[str] | None) -> tuple[Setting, ...]:
+    """The settings that are wanted, in their order."""
     known = [setting.name for setting in settings]
     for name in sorted(set(only or ()) - set(known)):
         raise ValueError(f"no setting {name!r} in this recipe; there are: {'; '.join(known)}")
-    return tuple(setting.shifted(seed) for setting in settings if only is None or setting.name in only)
+    return tuple(setting for setting in settings if only is None or setting.name in only)
 
 
 def train_all(
@@ -128,35 +158,58 @@ def train_all(
     folder: Path | None = None,
     progress: bool = False,
 ) -> tuple[Trained, ...]:
-    """Every setting trained, in order; those of a BERT on the text.
+    """Every setting trained, in order: BERTs on the text if there is one, else toys, seeds and worlds side by side.
 
     With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
     repeated by another recipe that has the same setting.
     """
-    return tuple(_train(setting, text, folder, progress=progress) for setting in settings)
+    if text is not None:
+        return tuple(_train_bert(setting, text, folder, progress=progress) for setting in settings)
+    return tuple(_train_toys(tuple(settings), folder, progress=progress))
 
 
-def _train(setting: Setting, text: TrainingText | None, folder: Path | None, *, progress: bool) -> Trained:
-    start = time.perf_counter()
-    path = None if folder is None else folder / _checkpoint(setting, text)
+def _train_toys(settings: Sequence[Setting], folder: Path | None, *, progress: bool) -> Iterator[Trained]:
+    start, paths = time.perf_counter(), [_checkpoint(setting, None, folder) for setting in settings]
+    kept = [path is not None and path.exists() for path in paths]
+    models = [
+        build_toy(setting.toy, seed=setting.seed)
+        for setting in settings
+        if isinstance(setting.toy, ToyConfig)
+    ]
+    configs = [setting.train for setting in settings]
+    histories = train_toys(models, configs, checkpoints=paths, checkpoint_every=20_000, progress=progress)
+    for setting, history in zip(settings, histories, strict=True):
+        _end_if_interrupted(setting, history)
+    # Together they take what they take; a training that was finished before took nothing now.
+    steps = [0 if done else setting.train.steps for setting, done in zip(settings, kept, strict=True)]
+    seconds = time.perf_counter() - start
+    for setting, history, own in zip(settings, histories, steps, strict=True):
+        yield Trained(setting, history, seconds * own / max(1, sum(steps)))
+
+
+def _train_bert(setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool) -> Trained:
+    start, path = time.perf_counter(), _checkpoint(setting, text, folder)
     finished_before = path is not None and path.exists()
-    if isinstance(setting.toy, TextConfig):
-        model = build_bert(setting.toy, seed=setting.seed)
-        history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
-    else:
-        model = build_toy(setting.toy, seed=setting.seed)
-        history = train_toy(model, setting.train, checkpoint=path, checkpoint_every=20_000, progress=progress)
-    if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
-        end_if_stopped(setting.name, history.stopped)
+    assert isinstance(setting.toy, TextConfig)
+    model = build_bert(setting.toy, seed=setting.seed)
+    history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
+    _end_if_interrupted(setting, history)
     seconds = time.perf_counter() - start
     return Trained(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
 
 
-def _checkpoint(setting: Setting, text: TrainingText | None) -> str:
+def _checkpoint(setting: Setting, text: TrainingText | None, folder: Path | None) -> Path | None:
+    if folder is None:
+        return None
     facts = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
     if text is not None:
         facts["text"] = text.fingerprint
-    return f"{slug(setting.name)}-{digest(facts)[:10]}.safetensors"
+    return folder / f"{slug(setting.name)}-{digest(facts)[:10]}.safetensors"
+
+
+def _end_if_interrupted(setting: Setting, history: History) -> None:
+    if history.last_step < setting.train.steps and history.stopped.startswith("interrupted"):
+        end_if_stopped(setting.label, history.stopped)
 
 
 def end_if_stopped(what: str, stopped: str | None) -> None:
