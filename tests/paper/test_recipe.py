@@ -12,9 +12,9 @@ import topic_probe as tp
 import topic_probe.paper
 from topic_probe import storage
 from topic_probe.paper import RECIPES, recipe_named, reproduce
-from topic_probe.paper.claims import Claim
+from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, run_recipe
-from topic_probe.paper.toys import agreement, each_training
+from topic_probe.paper.toys import NO_TOPICS, SHUFFLED, UNTRAINED, agreement, each_training, losses
 from topic_probe.paper.training import PAIRS, Setting, slug
 from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.model import ToyConfig
@@ -114,7 +114,7 @@ def recipe(*claims, measure=None):
         source="Figure 0",
         settings=(short(),),
         quick_settings=(short(),),
-        measure=measure or each_training(agreement),
+        measure=measure or each_training(losses, reports=[agreement]),
         claims=(lambda result: claims,),
         figures=lambda result: {},
     )
@@ -127,18 +127,21 @@ def result(*claims):
 def test_claims_are_made_of_what_was_measured_one_function_after_the_other():
     def count(result):
         assert result.claims == ()
-        yield Claim("runs", result.source, "", measured=float(len(result.runs)))
+        yield Claim("runs", result.source, "", Number(float(len(result.runs))))
 
     def bayes(result):
         (report,) = result.of(AgreementReport).values()
-        yield Claim("bayes", result.source, "", measured=report.bayes)
+        yield Claim("bayes", result.source, "", Number(report.bayes))
 
     found = run_recipe(replace(recipe(), claims=(count, bayes)), quick=True)
     assert [(claim.text, claim.source) for claim in found.claims] == [
         ("runs", "Figure 0"),
         ("bayes", "Figure 0"),
     ]
-    assert [claim.measured for claim in found.claims] == [1.0, found.reports["agreement"]["value"].bayes]
+    assert [claim.measured.value for claim in found.claims] == [
+        3.0,
+        found.reports["agreement"]["value"].bayes,
+    ]
     assert (found.recipe, found.title, found.quick) == ("figure0", "nothing", True)
 
 
@@ -170,13 +173,13 @@ def test_claims_are_json_for_every_reader_also_of_a_result_that_nobody_timed(tmp
 
 
 def test_a_result_is_saved_whole_and_never_over_another(tmp_path):
-    found = result(Claim("words attract", "Figure 9", "3.2", 2.0, above=1.0))
+    found = result(Claim("words attract", "Figure 9", "3.2", Number(2.0), above=1.0, check=True))
     folder = found.save(tmp_path / "deep" / "result")
     content = json.loads((folder / "claims.json").read_text())
     assert content["recipe"] == "figure0"
-    assert content["claims"][0]["verdict"] == "passed"
+    assert content["claims"][0]["verdict"] == "holds"
     assert "words attract" in (folder / "claims.txt").read_text()
-    assert torch.equal(History.load(folder / "histories" / "value").loss, found.runs[0].history.loss)
+    assert torch.equal(History.load(folder / "histories" / "value-seed-0").loss, found.runs[0].history.loss)
     from topic_probe.report import load_report
 
     assert load_report(folder / "reports" / "agreement" / "value") == found.reports["agreement"]["value"]
@@ -208,7 +211,7 @@ def test_tables_and_figures_are_saved_with_a_result(tmp_path):
 def test_every_file_of_a_saved_result_is_under_a_checksum_that_its_page_looks_at(tmp_path):
     from matplotlib.figure import Figure
 
-    claim = Claim("words attract", "Figure 9", "3.2", 2.0, above=1.0)
+    claim = Claim("words attract", "Figure 9", "3.2", Number(2.0), above=1.0)
     found = replace(
         result(claim),
         tables={"ratios": ({"model": "BERT", "ratio": 1.21},)},
@@ -236,13 +239,57 @@ def test_every_file_of_a_saved_result_is_under_a_checksum_that_its_page_looks_at
     assert storage.damaged_files(folder) == []
 
 
-def test_a_result_passes_if_nothing_failed_and_says_what_it_found():
-    good, bad = Claim("a", "b", "c", 2.0, above=1.0), Claim("d", "e", "f", 0.0, above=1.0)
+def test_a_result_holds_if_all_that_was_checked_does_and_shows_first_what_does_not():
+    good, bad = (
+        Claim(name, "b", "c", Number(value), above=1.0, check=True)
+        for name, value in (("a", 2.0), ("d", 0.0))
+    )
+    idle = Claim("e", "b", "c", Number(2.0), above=1.0)
     unknown = Claim("g", "h", "i", not_checked="too long")
-    assert result(good, unknown).passed
-    assert not result(good, bad).passed
-    text = repr(result(good, bad, unknown))
-    assert text.startswith("figure0 (quick variant): nothing\n1 passed, 1 failed, 1 not checked, in 1 s")
+    assert result(good, unknown).holds
+    assert not result(good, bad).holds
+    assert not result(good, idle).holds  # no control: no evidence
+    found = result(
+        replace(good, check=False, controls={"none": Number(0.0)}), replace(bad, check=False), idle, unknown
+    )
+    assert [claim.text for claim in found.claims] == ["d", "e", "g", "a"]
+    head = "figure0 (quick variant): nothing\n1 does not hold, 1 not evidence, 1 not checked, 1 holds, in 1 s"
+    assert repr(found).startswith(head)
     assert result(good).run("value").setting.name == "value"
     with pytest.raises(KeyError, match="no setting 'x'; there are value"):
         result(good).run("x")
+
+
+# -------------------------------------------------------------------- seeds and controls
+
+
+def test_every_setting_is_trained_with_every_seed_and_every_control_beside_it():
+    given = replace(recipe(), controls=(NO_TOPICS, UNTRAINED, SHUFFLED), seeds=5, quick_seeds=3)
+    found = run_recipe(given, quick=True, seed=7)
+    assert [one.setting.label for one in found.runs] == [
+        "value, seed 7", "value, seed 8", "value, seed 9", "value, no topics, seed 7", "value, no topics, seed 8",
+        "value, untrained, seed 7", "value, untrained, seed 8",
+    ]  # fmt: skip
+    assert [one.setting.label for one in found.shown_runs] == ["value, seed 7"]
+    assert len({one.setting.train.seed for one in found.runs if not one.setting.control}) == 3
+    by_control = {one.setting.control: one.setting for one in found.runs}
+    assert by_control["no topics"].world.topics_per_document == by_control["no topics"].world.n_topics == 10
+    assert by_control["untrained"].train.steps == 0
+    whole = run_recipe(given)
+    assert [one.setting.control for one in whole.runs].count("") == 5
+
+
+def test_the_table_of_numbers_has_a_row_for_every_seed_and_control_and_other_labels_only_where_labels_count():
+    def labels(case):
+        return {"first label": float(case.topics.labels(torch.arange(2))[1])}
+
+    given = replace(recipe(measure=each_training(losses, of_labels=[labels])), controls=(UNTRAINED, SHUFFLED))
+    rows = run_recipe(given, quick=True).tables["numbers"]
+    assert [row["control"] for row in rows] == ["", "shuffled labels"] * 2 + ["", "untrained", "untrained"]
+    assert all(("loss" in row) == (row["control"] != "shuffled labels") for row in rows)
+    assert {row["first label"] for row in rows if row["control"] == ""} == {0.0}
+    assert {row["first label"] for row in rows if row["control"] == "shuffled labels"} != {0.0}
+    untrained, trained = (
+        [row["loss"] for row in rows if row["control"] == name] for name in ("untrained", "")
+    )
+    assert min(untrained) > 4.6 > max(trained)  # guessing is ln 100 = 4.605

@@ -27,12 +27,17 @@ def test_a_pair_setting_is_at_the_rate_of_the_paper_unless_told_otherwise():
     assert pair_setting("value", PAIRS[0], 5, seconds=1.0, learning_rate=2.0).train.learning_rate == 2.0
 
 
-def test_choosing_keeps_the_order_and_shifts_every_seed():
+def test_choosing_keeps_the_order():
     settings = [short("a"), short("b", seed=4), short("c")]
-    assert [s.name for s in choose(settings, ["c", "a"], 0)] == ["a", "c"]
-    (shifted,) = choose(settings, ["b"], 3)
+    assert [s.name for s in choose(settings, ["c", "a"])] == ["a", "c"]
+    assert choose(settings, None) == tuple(settings)
+
+
+def test_another_seed_is_one_of_documents_and_initialisation():
+    shifted = short("b", seed=4).shifted(3)
     assert (shifted.seed, shifted.train.seed) == (3, 7)
-    assert choose(settings, None, 0) == tuple(settings)
+    assert shifted.label == "b, seed 3"
+    assert replace(shifted, control="no topics").label == "b, no topics, seed 3"
 
 
 # -------------------------------------------------------------------- training

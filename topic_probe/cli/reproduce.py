@@ -3,6 +3,7 @@
 import argparse
 import time
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from topic_probe.cli.console import plain, warn
@@ -86,11 +87,12 @@ def run(parsed: argparse.Namespace) -> int:
             go_on = f"checkpoints are in {folder}" if there else "there is no checkpoint yet"
         raise KeyboardInterrupt(f"{stop}; {kept}; {go_on}".removeprefix("; ")) from stop
     page = _write_page(out, outcomes)
-    text = "\n".join([_line(name, about) for name, about in outcomes.items()])
+    lines = [*(_line(name, about) for name, about in outcomes.items()), *_findings(outcomes)]
+    text = "\n".join(lines)
     if page is not None:
         text += f"\nopen {page} in a browser"
     parsed.console.answer(text, {"recipes": outcomes, "page": page and str(page)})
-    return 0 if all(about.get("passed") for about in outcomes.values()) else 1
+    return 1 if any("error" in about for about in outcomes.values()) else 0
 
 
 def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -157,7 +159,7 @@ def _one(
     parsed.console.remark(f"{result}\n")
     return {
         "title": result.title,
-        "passed": result.passed,
+        "holds": result.holds,
         "claims": plain([claim.to_dict() for claim in result.claims]),
         "seconds": time.perf_counter() - start,
         "saved": str(folder),
@@ -166,10 +168,33 @@ def _one(
 
 def _line(name: str, about: dict[str, Any]) -> str:
     """What came out of a recipe, in short."""
+    from topic_probe.paper.claims import VERDICTS
+
     verdicts = [claim["verdict"] for claim in about.get("claims", ())]
-    kinds = dict.fromkeys(("passed", "failed", *verdicts))
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in kinds)
+    kinds = dict.fromkeys(("holds", *VERDICTS))
+    counts = ", ".join(
+        f"{verdicts.count(kind)} {kind}" for kind in kinds if kind in verdicts or kind == "holds"
+    )
     return f"{name:<10} {counts if verdicts else 'crashed: ' + about['error']}, {about['seconds']:.0f} s"
+
+
+def _findings(outcomes: dict[str, dict[str, Any]]) -> list[str]:
+    """The claims that do not hold or are no evidence, by what they say, each with the settings it is about."""
+    from topic_probe.paper.claims import VERDICTS
+
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for name, about in outcomes.items():
+        for claim in about.get("claims", ()):
+            if claim["verdict"] in ("does not hold", "not evidence"):
+                found.setdefault((claim["verdict"], name, claim["text"]), []).append(
+                    claim["setting"] or "all"
+                )
+    return [
+        f"{verdict}: {name}: {shorten(text.split(' (')[0], 90)} ({'; '.join(settings)})"
+        for (verdict, name, text), settings in sorted(
+            found.items(), key=lambda one: VERDICTS.index(one[0][0])
+        )
+    ]
 
 
 def _write_page(out: Path, outcomes: dict[str, dict[str, Any]]) -> Path | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from topic_probe.options import refuse_unknown
-from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, summary
+from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, ordered, summary
 from topic_probe.paper.training import Control, Setting, Trained, choose, digest, slug
 from topic_probe.report import Report
 from topic_probe.storage import draft, seal
@@ -164,7 +164,7 @@ class RecipeResult:
         recipe: Its name.
         title: What the paper shows there.
         quick: Whether it is the quick variant.
-        claims: What must be seen, checked.
+        claims: What must be seen, checked; what does not hold comes first.
         runs: What was trained, every setting with every seed and the controls, in order; empty where nothing is.
         reports: What was measured, kind → setting → report: ``result.reports["agreement"][setting]``.
         tables: The numbers side by side, name → rows: plain values (text, numbers, None) by column.
@@ -311,8 +311,8 @@ def run_recipe(
         progress,
     )
     measured = recipe.measure(run, **options)
-    claims = tuple(claim for check in recipe.claims for claim in check(measured))
-    return replace(measured, claims=claims, seconds=time.perf_counter() - start)
+    claims = ordered(claim for check in recipe.claims for claim in check(measured))
+    return replace(measured, claims=tuple(claims), seconds=time.perf_counter() - start)
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
