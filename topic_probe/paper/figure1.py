@@ -20,6 +20,8 @@ W_Eᵀ W_E arrive at its conditions.
 
 from collections.abc import Iterator
 
+import torch
+
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
@@ -91,6 +93,17 @@ def _embeddings(case: Case) -> EmbeddingReport | None:
     return measure_embeddings(case.trained.model(), case.topics, statistic="difference")
 
 
+def _topics_of_documents(case: Case) -> dict[str, float]:
+    """For what share of the documents that a toy learns from there are words of two to four topics in them."""
+    world, generator = case.setting.world, torch.Generator().manual_seed(case.setting.seed)
+    documents = world.documents(500, generator=generator)
+    topic = torch.div(documents.ids - 1, world.words_per_topic, rounding_mode="floor")
+    held = torch.stack([((topic == one) & documents.mask).any(dim=1) for one in range(world.n_topics)]).sum(
+        dim=0
+    )
+    return {"documents of two to four topics": float(((held >= 2) & (held <= 4)).double().mean())}
+
+
 def _dot_products(case: Case) -> dict[str, float]:
     if case.setting.name.endswith(LONG):  # is held against its theorem, whose optima need not be blocks
         return {}
@@ -112,6 +125,19 @@ def _diagonal(result: RecipeResult) -> Iterator[Claim]:
             ours=True,
         )
         yield judged(statement, result, _DIAGONAL, "diagonal", (A_TENTH.name,))
+
+
+def _documents(result: RecipeResult) -> Iterator[Claim]:
+    """What the paper says of its documents; all settings but the long ones learn from the same."""
+    statement = Claim(
+        text="Most documents hold words of two to four topics (share of documents)",
+        source="Section 6.1",
+        paper="most sentences contain 2 to 4 topics",
+        above=0.5,
+    )
+    first = next(iter(trained_settings(result)))
+    if not first.endswith(LONG):
+        yield judged(statement, result, first, "documents of two to four topics", (NO_TOPICS.name,))
 
 
 def _theorem1(result: RecipeResult) -> Iterator[Claim]:
@@ -142,6 +168,7 @@ RECIPE = Recipe(
         attention_is_trained(),
         _diagonal,
         convergence(),
+        _documents,
         _theorem1,
         little_loss("embedding", "full", source="Section 4"),
     ),
