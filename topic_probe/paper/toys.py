@@ -45,7 +45,8 @@ def _no_topics(setting: Setting) -> Setting:
     return replace(setting, train=replace(setting.train, world=without_topics(setting.world)))
 
 
-def _of_steps(setting: Setting, steps: int) -> Setting:
+def of_steps(setting: Setting, steps: int) -> Setting:
+    """The same for another number of steps."""
     return replace(setting, train=replace(setting.train, steps=steps))
 
 
@@ -66,8 +67,8 @@ def frozen(*tensors: str, name: str) -> Control:
 
 NO_TOPICS = Control("no topics", train=_no_topics)
 ATTENTION_FROZEN = frozen("W_K", "W_Q", "b_K", "b_Q", name="attention frozen")
-UNTRAINED = Control("untrained", train=lambda setting: _of_steps(setting, 0))
-A_TENTH = Control("a tenth of the steps", train=lambda setting: _of_steps(setting, setting.train.steps // 10))
+UNTRAINED = Control("untrained", train=lambda setting: of_steps(setting, 0))
+A_TENTH = Control("a tenth of the steps", train=lambda setting: of_steps(setting, setting.train.steps // 10))
 SHUFFLED = Control("shuffled labels", topics=lambda topics: topics.shuffled(EVALUATION_SEED))
 
 # --- measuring --------------------------------------------------------------------------------------

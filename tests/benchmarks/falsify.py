@@ -1,0 +1,189 @@
+"""Which claims of the recipes still hold when what they speak of is broken: none should.
+
+    python tests/benchmarks/falsify.py [--recipes figure1 …] [--sets 20] [--write]
+
+Every break is put into what is claimed of, and the quick variant is judged as ever. A claim speaks of a break if it has
+a control of that kind, or is about the theory that the break leaves. With ``--sets`` every recipe is run with so many
+sets of seeds, and the share of each verdict is counted: no claim may hold with one set and fail with another.
+``--write`` puts both tables into demos/verdicts.md.
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from topic_probe.paper import recipe_named
+from topic_probe.paper.claims import VERDICTS, Claim
+from topic_probe.paper.recipe import RecipeResult, run_recipe
+from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, frozen, of_steps
+from topic_probe.paper.training import Setting
+from topic_probe.topics import Topics
+from topic_probe.toy.masking import Masking
+
+TOYS = ("figure1", "figure2", "figure10", "table3", "figure4")
+PAGE = Path(__file__).parents[2] / "demos" / "verdicts.md"
+
+
+@dataclass(frozen=True)
+class Break:
+    """Something done wrong without a word.
+
+    Attributes:
+        name: What is wrong.
+        setting: What is trained in place of a setting; None: the same.
+        labels: What is measured in place of the topics; None: the same.
+        controls: Claims with one of these controls speak of it,
+        sources: and claims from these places.
+    """
+
+    name: str
+    setting: Callable[[Setting], Setting | None] | None = None
+    labels: Callable[[Topics], Topics] | None = None
+    controls: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def concerns(self, claim: Claim) -> bool:
+        """Whether a claim speaks of what is broken."""
+        return not claim.check and (
+            any(name in self.controls for name in claim.controls)
+            or any(claim.source.startswith(place) for place in self.sources)
+        )
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """While it is in force, the topics of settings are the wrong ones."""
+        if self.labels is None:
+            yield
+            return
+        whole, change = Setting.topics.fget, self.labels
+        with patch.object(Setting, "topics", property(lambda setting: change(whole(setting)))):
+            yield
+
+
+def shifted(topics: Topics) -> Topics:
+    """To every word the topic of the word four places on, as a table has them that is looked up by the wrong number."""
+    labels = topics.labels(torch.arange(topics.vocabulary_size))
+    words = (labels >= 0).nonzero().flatten()
+    moved = labels[words.roll(-4)]
+    members = {str(topic): words[moved == topic].tolist() for topic in range(topics.n_topics)}
+    return Topics.from_token_ids(members, vocabulary_size=topics.vocabulary_size)
+
+
+def swapped(setting: Setting) -> Setting:
+    """Trained with the other loss."""
+    other = "squared" if setting.train.loss == "cross_entropy" else "cross_entropy"
+    return replace(setting, train=replace(setting.train, loss=other))
+
+
+def masked_wrongly(setting: Setting) -> Setting:
+    """Trained where half of the words are masked and most of those are shown as they are."""
+    return replace(
+        setting, train=replace(setting.train, masking=Masking(p_mask=0.5, p_keep=0.8, p_random=0.1))
+    )
+
+
+THEORY = ("Theorem 1", "Theorem 2", "Lemma 1")
+BREAKS = (
+    Break("untrained", UNTRAINED.train, controls=(UNTRAINED.name,)),
+    Break("shuffled labels", labels=SHUFFLED.topics, controls=(SHUFFLED.name,)),
+    Break("labels shifted by 4", labels=shifted, controls=(SHUFFLED.name,)),
+    Break("no topics", NO_TOPICS.train, controls=(NO_TOPICS.name,)),
+    Break("attention frozen", ATTENTION_FROZEN.train, controls=(ATTENTION_FROZEN.name,)),
+    Break(
+        "only embeddings trained",
+        frozen("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V", "b_pred", name="").train,
+        controls=(ATTENTION_FROZEN.name,),
+    ),
+    Break("swapped loss", swapped, sources=THEORY),
+    Break("a tenth of the steps", lambda one: of_steps(one, one.train.steps // 10), sources=THEORY),
+    Break("wrong masking", masked_wrongly, sources=THEORY),
+)
+
+
+def broken(name: str, wrong: Break, *, seed: int = 0) -> RecipeResult:
+    """A recipe's quick variant with a break in what is claimed of; controls stay what they are."""
+    recipe = recipe_named(name)
+    if wrong.setting is not None:
+        settings = tuple(wrong.setting(one) or one for one in recipe.quick_settings)
+        recipe = replace(recipe, quick_settings=settings)
+    with wrong.measured():
+        return run_recipe(recipe, quick=True, seed=seed)
+
+
+def table_of_breaks(names: list[str]) -> tuple[list[str], list[str]]:
+    """A row for every recipe, and what still holds although it speaks of what is broken."""
+    head = ["recipe", "as it is", *(wrong.name for wrong in BREAKS)]
+    rows, survivors = [head, ["---"] * len(head)], []
+    for name in names:
+        whole = broken(name, Break("nothing"))
+        held = {(claim.text, claim.setting) for claim in whole.claims if claim.verdict == "holds"}
+        cells = [name, _counts(whole.claims)]
+        for wrong in BREAKS:
+            claims = [claim for claim in broken(name, wrong).claims if wrong.concerns(claim)]
+            left = [claim for claim in claims if claim.verdict == "holds"]
+            spoke = [claim for claim in claims if (claim.text, claim.setting) in held]
+            cells.append(f"{len(spoke)} → {len(left)}" if claims else "–")
+            survivors += [
+                f"{name}, {wrong.name}: {claim.text} ({claim.setting}): {claim.measured}" for claim in left
+            ]
+            print(f"{name}, {wrong.name}: {cells[-1]}", file=sys.stderr, flush=True)
+        rows.append(cells)
+    return [f"| {' | '.join(row)} |" for row in rows], survivors
+
+
+def _counts(claims: tuple[Claim, ...]) -> str:
+    counts = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
+
+
+def table_of_seeds(names: list[str], n_sets: int) -> tuple[list[str], list[str]]:
+    """How often each verdict comes out, a row for every claim, and the claims that both hold and do not hold."""
+    found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+    for name in names:
+        for number in range(n_sets):
+            for claim in run_recipe(recipe_named(name), quick=True, seed=100 * number).claims:
+                if not claim.not_checked and not claim.check:
+                    found[name, claim.text.split(" (")[0], claim.setting][claim.verdict] += 1
+            print(f"{name}: set {number + 1} of {n_sets}", file=sys.stderr, flush=True)
+    verdicts = [verdict for verdict in reversed(VERDICTS) if verdict != "not checked"]
+    rows = [["recipe", "claim", "setting", *verdicts], ["---"] * (3 + len(verdicts))]
+    rows += [[*key, *(str(counts[verdict] or "") for verdict in verdicts)] for key, counts in found.items()]
+    both = [", ".join(key) for key, counts in found.items() if counts["holds"] and counts["does not hold"]]
+    return [f"| {' | '.join(row)} |" for row in rows], both
+
+
+def write(mark: str, lines: list[str]) -> None:
+    """Put lines into the page between the marks of this name."""
+    text = PAGE.read_text(encoding="utf-8")
+    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
+    new, n = between.subn(lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text)
+    assert n == 1, f"{PAGE} has no marks {mark!r}"
+    PAGE.write_text(new, encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipes", nargs="+", default=list(TOYS))
+    parser.add_argument("--sets", type=int, default=0)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tables = {"sets of seeds": table_of_seeds(options.recipes, options.sets)} if options.sets else {}
+    tables = {"breaks": table_of_breaks(options.recipes), **tables}
+    for mark, (lines, wrong) in tables.items():
+        print(f"\n## {mark}\n", *lines, "", *(wrong or ["nothing to report"]), sep="\n")
+        if options.write:
+            write(mark, lines)
+    return int(any(wrong for _, wrong in tables.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
