@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html import unescape
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +16,12 @@ from real_text import minilm_folder, topics_by_hand
 import topic_probe as tp
 from topic_probe.contrast import SAME_WORD
 from topic_probe.measure.text_attention import read_text_attention
+from topic_probe.paper.claims import Claim, Number
 from topic_probe.show.attention_page import attention_page, show_attention
 from topic_probe.show.page import Page
 from topic_probe.show.style import topic_colour
 
+SAVED = Path(__file__).parents[1] / "saved_before"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 pytestmark = pytest.mark.skipif(
@@ -190,11 +193,10 @@ def pattern(model, document, heads):
 
 
 def test_a_report_page_fits_a_narrow_screen_and_its_pictures_are_there(tmp_path):
-    claim = {"text": "long " * 40, "source": "Figure 2", "paper": "x" * 80, "measured": 1.5, "wanted": "> 0",
-             "setting": "a-setting-with-a-long-name " * 4, "detail": "d" * 300, "verdict": "passed"}  # fmt: skip
     folder = tmp_path / "results" / "figure2"
     (folder / "figures").mkdir(parents=True)
-    (folder / "claims.json").write_text(json.dumps({"recipe": "figure2", "title": "t", "claims": [claim]}))
+    content = {"recipe": "figure2", "title": "t", "claims": claims_of_every_kind()}
+    (folder / "claims.json").write_text(json.dumps(content))
     picture = (
         '<svg xmlns="http://www.w3.org/2000/svg" width="1400" height="700"><rect width="9" height="9"/>'
         '<script>parent.document.title = "broken"</script><image href="http://example.org/x.png"/></svg>'
@@ -207,7 +209,7 @@ def test_a_report_page_fits_a_narrow_screen_and_its_pictures_are_there(tmp_path)
       const image = document.querySelector("img");
       tell({
         picture: [image.naturalWidth, image.complete],
-        card: getComputedStyle(image.parentElement).backgroundColor,
+        card: getComputedStyle(image.closest("figure")).backgroundColor,
         widest: Math.max(...[...document.querySelectorAll("section *:not(.scroll *)")].map(
           (box) => box.getBoundingClientRect().right)),
         scrolls: document.querySelector(".scroll").tabIndex,
@@ -224,6 +226,117 @@ def test_a_report_page_fits_a_narrow_screen_and_its_pictures_are_there(tmp_path)
     assert seen["scrolls"] == 0
     assert seen["paper"] == "rgb(255, 255, 255)"
     assert seen["title"] == "Results in results"
+
+
+# What a reader of results needs: nothing sticks out, every text can be read, and every box that scrolls be reached.
+READER = """
+const visible = (element) => element.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true });
+const channels = (colour) => colour.match(/[0-9.]+/g).map(Number);
+const luminance = (colour) => {
+  const [r, g, b] = channels(colour).map((one) => {
+    const part = one / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (element) => {
+  const colour = getComputedStyle(element).backgroundColor;
+  return channels(colour)[3] === 0 && element.parentElement ? behind(element.parentElement) : colour;
+};
+const contrast = (element) => {
+  const two = [getComputedStyle(element).color, behind(element)].map(luminance).sort((a, b) => b - a);
+  return (two[0] + 0.05) / (two[1] + 0.05);
+};
+const all = (selector) => [...document.querySelectorAll(selector)];
+const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+addEventListener("load", () => setTimeout(() => {
+  const seen = { folded: all("details").map((one) => one.open) };
+  const figure = document.querySelector("#recipe-0 figure");
+  seen.beside = box("#recipe-0 figure").left >= box("#recipe-0 .claims").right;
+  seen.below = box("#recipe-0 figure").top - box("#recipe-0 .claims").bottom;
+  seen.first = box("#recipe-0 figure").top - box("#recipe-0 .claims").top;
+  for (const one of all("details")) one.open = true;
+  const out = (one) => one.getBoundingClientRect().right > one.closest(".scroll").getBoundingClientRect().right;
+  seen.broken = all(".verdict").filter((one) => one.offsetHeight > 30 || out(one)).map((one) => one.textContent);
+  const texts = all("body *").filter((one) => visible(one) && !["SCRIPT", "STYLE"].includes(one.tagName)
+    && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+  seen.texts = texts.length;
+  seen.pale = texts.filter((one) => contrast(one) < 4.5).map((one) => one.textContent);
+  seen.stuck = all("body *").filter((one) => {
+    const style = getComputedStyle(one);
+    const scrolls = (/auto|scroll/.test(style.overflowX) && one.scrollWidth > one.clientWidth)
+      || (/auto|scroll/.test(style.overflowY) && one.scrollHeight > one.clientHeight);
+    return scrolls && one.tabIndex < 0 && !one.querySelector("a, summary, [tabindex='0']");
+  }).map((one) => one.className);
+  seen.stacked = box("#recipe-0 .measured").top >= box("#recipe-0 .setting").bottom;
+  seen.sideways = all(".scroll:has(.claims, .overview)").filter((one) => one.scrollWidth > one.clientWidth).length;
+  seen.words = box(".overview .verdict .words").width > 0;
+  seen.counts = document.querySelector(".overview tbody tr").innerText;
+  figure.querySelector("a:not(.close)").click();
+  setTimeout(() => {
+    seen.large = [getComputedStyle(figure).position, box("#recipe-0 figure img").width];
+    figure.querySelector(".close").click();
+    setTimeout(() => { seen.closed = getComputedStyle(figure).position; tell(seen); }, 100);
+  }, 100);
+}, 200));
+"""
+
+
+def claims_of_every_kind():
+    """A claim for each verdict in words that are long, an older one, and a check."""
+    base = Claim("words attract " * 9, "Figure 2", "x" * 80, above=1.0)
+    good = replace(
+        base, setting="a-setting-with-a-long-name " * 4, measured=Number(1.5, 1.25, 1.75, "5 seeds")
+    )
+    control = {"no topics": Number(0.5), "a_control_with_a_long_name_" * 3: Number(0.25)}
+    claims = [
+        replace(good, controls=control, detail="d" * 300),
+        good,
+        replace(base, measured=Number(-1.23e-05, -2.345e-05, -1.111e-06, "57 articles"), reason="why " * 60),
+        replace(base, measured=Number(1.0, 0.5, 1.5, "5 seeds"), controls=control, ours=True),
+        replace(base, not_checked="it would take too long"),
+        replace(good, check=True),
+    ]
+    earlier = {**base.to_dict(), "verdict": "passed"}
+    return [*(claim.to_dict() for claim in claims), earlier, {**earlier, "verdict": "failed"}]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [402, 1402])
+def test_a_page_of_claims_can_be_read_and_used_at_every_width_by_day_and_night(tmp_path, width, dark):
+    folder = tmp_path / "results" / "figure2"
+    (folder / "figures").mkdir(parents=True)
+    (folder / "tables").mkdir()
+    content = {"recipe": "figure2", "title": "t", "claims": claims_of_every_kind()}
+    (folder / "claims.json").write_text(json.dumps(content))
+    (folder / "figures" / "wide.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="1400" height="700"><rect width="9" height="9"/></svg>'
+    )
+    rows = [{f"column_{at}": at / 3 for at in range(20)} for _ in range(30)]
+    (folder / "tables" / "numbers.json").write_text(json.dumps(rows))
+    shutil.copytree(SAVED / "history", folder / "histories" / "value")
+    shutil.copytree(SAVED / "attention", folder / "reports" / "attention" / "value")
+    page = tp.report_page(tmp_path / "results")
+    seen, said = browse(page, tmp_path, width=width, probe=READER, dark=dark)
+    assert said == []
+    assert seen["overflow"] == 0
+    assert seen["broken"] == []
+    assert seen["texts"] > 100
+    assert seen["pale"] == []
+    assert seen["stuck"] == []
+    assert seen["folded"] != []
+    assert not any(seen["folded"])
+    wide = width > 1000
+    assert seen["beside"] is wide
+    # Beside the claims, or right after them.
+    assert 0 <= (seen["first"] if wide else seen["below"]) < 100
+    assert seen["stacked"] is not wide
+    assert seen["sideways"] == 0
+    assert seen["words"] is not wide
+    assert "✗ 1" in seen["counts"]
+    assert seen["large"] == ["fixed", pytest.approx(max(960, seen["width"]), abs=60)]
+    assert seen["closed"] == "static"
+    assert seen["paper"] == ("rgb(20, 22, 27)" if dark else "rgb(255, 255, 255)")
 
 
 def test_forms_of_a_word_in_different_topics_are_framed_in_neither(tmp_path):

@@ -97,10 +97,11 @@ def test_of_many_that_save_at_once_one_wins_and_the_file_is_whole(tmp_path):
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own():
-    page = Page('<p id=x>1 < 2 & "3"</p>\x7f', 'quote "')
+    page = Page('<head></head><p id=x>1 < 2 & "3"</p>\x7f', 'quote "')
     parsed = Parsed(page._repr_html_())
     (frame,) = parsed.all("iframe")
-    assert frame["srcdoc"] == page.html
+    # A link to a place in the page would else lead to that place of the notebook.
+    assert frame["srcdoc"] == page.html.replace("<head>", '<head><base href="about:srcdoc">')
     assert frame["sandbox"] == "allow-scripts"
     assert [tag for tag, _ in parsed.elements] == ["iframe"]
     assert parsed.mistakes == []

@@ -1,21 +1,43 @@
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import saved_results
 from page_parser import Parsed, check_stands_alone
 
+from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
+from topic_probe.paper import claims as paper_claims
+from topic_probe.paper.claims import Claim, Number
 from topic_probe.report import provenance
+from topic_probe.show import saved
 from topic_probe.show.results_page import report_page, terms
 from topic_probe.topics import Topics
 
+HISTORY = Path(__file__).parents[1] / "saved_before" / "history"
+BLOCKS = Claim("W_V has <blocks>", "Figure 2", "blocks & more", above=0.9)
+RATIO = Claim("attention is ours", "our own", "", above=1.0, ours=True)
 CLAIMS = [
+    replace(BLOCKS, setting="value, Adam", measured=Number(0.987654, 0.95, 1.0, "5 seeds"), detail="1 of 2",
+            controls={"no topics": Number(0.125, of="2 seeds"), "untrained": Number(math.nan)}, reason="never said"),
+    replace(BLOCKS, setting="value, SGD", measured=Number(0.5, 0.25, 0.75, "5 seeds"), detail="3 of 4",
+            controls={"no topics": Number(0.25)}, reason="too <few> steps"),
+    replace(RATIO, measured=Number(1.21, 1.1, 1.3, "57 articles"), controls={"shuffled labels": Number(1.2)}),
+    replace(RATIO, setting="SGD", measured=Number(1.0, of="1 seed"), controls={"shuffled labels": Number(1.0)}),
+    Claim("λ is right", "Theorem 3", "no number", Number(0.0078125), below=0.1, check=True),
+    Claim("λ is right", "Theorem 3", "no number", Number(1e9), below=0.1, check=True, setting="T = 20"),
+    Claim("converged", "Section 6", "level", not_checked="the quick variant stops early"),
+]  # fmt: skip
+
+# As they were saved before claims had controls.
+EARLIER = [
     {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": 0.123456, "wanted": "> 0",
      "setting": "value, squared", "detail": "1 of 2", "not_checked": "", "verdict": "passed"},
     {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": None, "wanted": "> 0",
@@ -51,7 +73,7 @@ def save_recipe(folder, name="figure2", claims=CLAIMS, **more):
         "title": "blocks in W_V",
         "quick": True,
         "seconds": 4.25,
-        "claims": claims,
+        "claims": [claim.to_dict() if isinstance(claim, Claim) else claim for claim in claims],
         **more,
     }
     (folder / "claims.json").write_text(json.dumps(content))
@@ -81,18 +103,126 @@ def test_a_recipe_is_shown_with_claims_verdicts_tables_and_figures(tmp_path):
     parsed = check_stands_alone(page)
     assert parsed.scripts == []
     assert page.title == f"Results in {tmp_path.name}"
-    assert "3 claims: 1 passed, 1 failed, 1 not checked." in parsed.text
-    assert "figure2 (quick variant) blocks in W_V ✓ 1 ✗ 1 ○ 1 4.2" in parsed.text
-    claims = section(page, "setting measured wanted verdict")
-    assert "W_V has <blocks> Figure 2 · the paper: blocks & more" in claims
-    assert "value, squared 0.1235 > 0 ✓ passed 1 of 2" in claims
-    assert "value, cross-entropy – > 0 ✗ failed" in claims
-    assert "all – any number ○ not checked the quick variant stops early" in claims
+    assert (
+        "5 claims: 1 does not hold, 1 not evidence, 1 undecided, 1 not checked, 1 holds. "
+        "2 checks of the code: 1 does not hold, 1 holds." in parsed.text
+    )
+    assert "does not hold not evidence undecided not checked holds checks of the code seconds" in parsed.text
+    counts = "✗ 1 does not hold ⊘ 1 not evidence ? 1 undecided ○ 1 not checked ✓ 1 holds"
+    checks = "checks of the code: ✗ 1 does not hold ✓ 1 holds"
+    assert f"figure2 (quick variant) blocks in W_V {counts} {checks} 4.2" in parsed.text
+    own = section(page, "quick variant · 4.2 seconds")
+    assert (
+        "setting measured wanted verdict W_V has <blocks> Figure 2 · the paper: blocks & more "
+        "value, SGD 0.5 [0.25, 0.75] over 5 seeds > 0.9 ✗ does not hold "
+        "controls: no topics: 0.25 too <few> steps 3 of 4 "
+        "value, Adam 0.9877 [0.95, 1] over 5 seeds > 0.9 ✓ holds "
+        "controls: no topics: 0.125 · untrained: – 1 of 2 "
+        "attention is ours ours our own all 1.21 [1.1, 1.3] over 57 articles > 1 ⊘ not evidence "
+        "controls: shuffled labels: 1.2 holds of shuffled labels too "
+        "SGD 1 1 seed, no interval > 1 ? undecided controls: shuffled labels: 1 "
+        "converged Section 6 · the paper: level all – any number ○ not checked the quick variant stops early"
+        in own
+    )
+    assert (
+        "Checks of the code setting measured wanted verdict λ is right Theorem 3 · the paper: no number "
+        "T = 20 1,000,000,000 < 0.1 ✗ does not hold all 0.007812 < 0.1 ✓ holds" in own
+    )
+    assert "never said" not in page.html  # why it does not hold, where it holds
     assert "model ratio <bert> 1.5 gpt2 –" in parsed.text
+    assert "<td class=n>–</td>" in page.html  # in the line of its numbers
     (image,) = parsed.all("img")
     assert image["src"].startswith("data:image/svg+xml;base64,")  # as an image its script cannot run
-    assert parsed.text.count("W_V has <blocks>") == 1  # its settings stand under it
+    assert own.count("W_V has <blocks>") == 1  # its settings stand under it
     assert "blocks.png" not in parsed.text
+
+
+def test_what_does_not_hold_is_no_evidence_or_is_undecided_comes_first_and_leads_to_its_row(tmp_path):
+    for name in ("figure2", "figure10"):
+        save_recipe(tmp_path / name, name)
+    page = report_page(tmp_path)
+    parsed = Parsed(page.html)
+    listed, _, rest = section(page, "What does not hold, is not evidence or is undecided").partition(
+        "figure2: blocks in W_V ✗"
+    )
+    bad, rest_listed = listed.split("⊘ Not evidence")
+    unclear, undecided = rest_listed.split("? Undecided")
+    of_blocks = (
+        "value, SGD 0.5 [0.25, 0.75] over 5 seeds > 0.9 ✗ does not hold "
+        "controls: no topics: 0.25 too <few> steps"
+    )
+    for name in ("figure2", "figure10"):
+        assert f"{name} : W_V has <blocks> Figure 2 · the paper: blocks & more {of_blocks}" in bad
+        assert f"{name} : λ is right check of the code Theorem 3" in bad
+        assert f"{name} : attention is ours ours our own all 1.21 [1.1, 1.3] over 57 articles > 1" in unclear
+        assert f"{name} : attention is ours ours our own SGD 1 1 seed, no interval > 1" in undecided
+    assert "✓ holds" not in listed
+    assert "not checked" not in listed
+    assert "3 of 4" not in listed  # the detail is in its row
+    assert "3 of 4" in rest
+    links = [given["href"][1:] for given in parsed.all("a") if given["href"].startswith("#claim-")]
+    rows = [given["id"] for given in parsed.all("tr") if given.get("id", "").startswith("claim-")]
+    assert len(links) == len(set(links)) == 8
+    assert len(rows) == len(set(rows)) == 2 * len(CLAIMS)
+    assert set(links) < set(rows)
+    linked = page.html.split(f'id="{links[0]}"')[1].split("</tr>")[0]
+    assert "value, SGD" in linked
+
+
+def test_where_nothing_stands_out_the_page_says_so_and_draws_no_empty_table(tmp_path):
+    save_recipe(tmp_path / "figure2", claims=[CLAIMS[0], CLAIMS[4]])
+    save_recipe(tmp_path / "figure3", "figure3", claims=[CLAIMS[4]])
+    page = report_page(tmp_path)
+    assert "or is undecided Nothing." in Parsed(page.html).text
+    assert "figure2: blocks in W_V ✗" not in page.html
+    labels = [given["aria-label"] for given in Parsed(page.html).all("div", role="region")]
+    assert "Claims of figure2" in labels
+    assert "Claims of figure3" not in labels
+    assert "Checks of the code of figure3" in labels
+
+
+def test_results_saved_before_claims_had_controls_keep_their_verdicts(tmp_path):
+    save_recipe(tmp_path / "figure1", "figure1")
+    assert "passed" not in Parsed(report_page(tmp_path).html).text
+    save_recipe(tmp_path / "figure2", claims=EARLIER)
+    page = report_page(tmp_path)
+    text = check_stands_alone(page).text
+    assert (
+        "8 claims: 1 does not hold, 1 failed, 1 not evidence, 1 undecided, 2 not checked, 1 holds, 1 passed."
+        in text
+    )
+    assert "figure2 (quick variant) blocks in W_V · ✗ 1 failed · · ○ 1 not checked · ✓ 1 passed · 4.2" in text
+    assert "✗ Failed setting measured wanted verdict figure2 : W_V has <blocks>" in text
+    own = section(page, "quick variant · 4.2 seconds")
+    assert (
+        "value, cross-entropy – > 0 ✗ failed value, squared 0.1235 > 0 ✓ passed 1 of 2 "
+        "converged Section 6 all – any number ○ not checked the quick variant stops early" in own
+    )
+    assert "nothing says whether it could have lain elsewhere" in section(page, "How each number is defined")
+
+
+def test_the_verdicts_of_pages_are_those_of_claims_in_their_order():
+    assert tuple(name for name in saved.VERDICTS if name not in saved.EARLIER) == paper_claims.VERDICTS
+
+
+def test_trainings_of_a_recipe_are_one_table_of_what_differs_between_them(tmp_path):
+    folder = save_recipe(tmp_path / "figure2")
+    before = storage.load(HISTORY, "history")
+    for seed, world in enumerate((None, None, {"n_topics": 7})):
+        train = {**before.content["train"], "seed": seed, "world": world}
+        place = folder / "histories" / f"value-seed-{seed}"
+        storage.save(place, "history", {**before.content, "train": train}, before.arrays)
+    save_recipe(tmp_path / "figure3", "figure3")
+    page = report_page(tmp_path)
+    text = check_stands_alone(page).text
+    assert "Training (3) training what differs between them" in text
+    assert (
+        "training train.seed train.world.n_topics value-seed-0 0 – value-seed-1 1 – value-seed-2 2 7" in text
+    )
+    assert text.count("train.optimizer") == 1  # what all share stands once
+    assert "train.world none" not in text  # which one of them has
+    assert "3 trainings" in text
+    assert Parsed(page.html).all("details", **{"class": "group"}) != []
 
 
 def test_saved_reports_are_shown_with_their_numbers_settings_and_versions(tmp_path):
@@ -219,7 +349,10 @@ def test_long_tables_are_cut_and_large_files_named(tmp_path, monkeypatch):
     folder = save_recipe(tmp_path / "figure2")
     rows = [{"row": number} for number in range(250)]
     (folder / "tables" / "long.json").write_text(json.dumps(rows))
-    assert "The first 200 of 250 rows." in report_page(tmp_path).html
+    page = report_page(tmp_path)
+    assert "The first 200 of 250 rows." in page.html
+    (folded,) = re.findall(r"<summary>(Table.+?)</summary>", page.html)
+    assert folded == "Table tables/long.json (250 rows)"
     monkeypatch.setattr("topic_probe.show.saved.MAX_FIGURE", 10)
     parsed = Parsed(report_page(tmp_path).html)
     assert parsed.all("img") == []
@@ -245,6 +378,7 @@ def test_headings_and_contents_lead_to_every_section(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"")
     parsed = Parsed(report_page(tmp_path).html)
     targets = {given["id"] for _, given in parsed.elements if "id" in given}
+    assert len(targets) == sum("id" in given for _, given in parsed.elements)
     links = [given["href"][1:] for given in parsed.all("a") if given["href"].startswith("#")]
     assert set(links) <= targets
     assert {given["id"] for given in parsed.all("section")} <= set(links)

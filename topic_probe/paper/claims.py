@@ -147,19 +147,19 @@ class Claim:
         return f"< {self.below:.4g}" if math.isinf(self.above) else f"{self.above:.4g} … {self.below:.4g}"
 
     @property
-    def remark(self) -> str:
-        """What has to be read beside the verdict: the detail, and why it was not checked or does not hold."""
-        if self.verdict == "not checked":
-            return self.not_checked
-        parts = [self.detail]
+    def why(self) -> str:
+        """Why it was not checked, does not hold, or is no evidence; empty if it holds, or if nobody knows."""
         if self.verdict == "not evidence":
             held = self.controls_held
-            parts.append(
+            return (
                 f"holds of {' and of '.join(held)} too" if held else "no control says whether it could fail"
             )
-        elif self.verdict != "holds":
-            parts.append(self.reason)
-        return "; ".join(part for part in parts if part)
+        return self.not_checked or ("" if self.verdict == "holds" else self.reason)
+
+    @property
+    def remark(self) -> str:
+        """What has to be read beside the verdict: the detail of what was checked, and why."""
+        return "; ".join(part for part in ("" if self.not_checked else self.detail, self.why) if part)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON, the verdict included; numbers that JSON does not know are None."""
@@ -172,6 +172,7 @@ class Claim:
             "of": self.measured.of,
             "wanted": self.wanted,
             "verdict": self.verdict,
+            "why": self.why,
             "remark": self.remark,
         }
         known["controls"] = {name: _plain(asdict(number)) for name, number in self.controls.items()}

@@ -18,6 +18,8 @@ from topic_probe.storage import draft
 
 # Longer tables and lists are cut: a page is read.
 MAX_ROWS, _ITEMS = 200, 40
+# Rows that are seen at once.
+_AT_ONCE = 25
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
@@ -49,8 +51,10 @@ class Page:
         return f"<Page {self.title!r}, {len(self.html) / 1e6:.1f} MB: .save('page.html') writes it to a file>"
 
     def _repr_html_(self) -> str:
-        # A frame of its own, so that names and styles of several pages in a notebook do not meet.
-        return environment().get_template("frame.html").render(html=escape(self.html), title=self.title)
+        # A frame of its own, so that names and styles of several pages in a notebook do not meet; its links lead to
+        # places in the page, and not to those of the notebook around it.
+        html = self.html.replace("<head>", '<head><base href="about:srcdoc">', 1)
+        return environment().get_template("frame.html").render(html=escape(html), title=self.title)
 
 
 @cache
@@ -146,6 +150,11 @@ class Table:
     def shown(self) -> Sequence[Sequence[Any]]:
         """The rows that there is room for."""
         return self.rows[:MAX_ROWS]
+
+    @property
+    def long(self) -> bool:
+        """Whether there are more rows than should be seen at once."""
+        return len(self.rows) > _AT_ONCE
 
     @property
     def numeric(self) -> list[bool]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from topic_probe.options import checked
 from topic_probe.report import version_of
 from topic_probe.show.page import Page, make_page
-from topic_probe.show.saved import VERDICTS, SavedFolder
+from topic_probe.show.saved import EARLIER, TO_LOOK_AT, VERDICTS, SavedFolder
 
 
 @checked
@@ -46,22 +46,30 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
         for column in piece.table.columns
     ]
     meanings, pairs = terms(columns)
+    seen = {claim.verdict for recipe in folder.recipes for claim in recipe.claims}
+    verdicts = {name: sign for name, sign in VERDICTS.items() if name not in EARLIER or name in seen}
+    said = {name: meaning for name, meaning in _CLAIMS.items() if name not in EARLIER or name in seen}
     return make_page(
         "report.html",
         title or f"Results in {root.resolve().name or root}",
         folder=folder,
         summary=_summary(folder),
+        signs=verdicts,
+        to_look_at=[name for name in TO_LOOK_AT if name in seen],
+        checks=any(recipe.chosen(check=True) for recipe in folder.recipes),
         about_pairs=_PAIRS if pairs else "",
-        definitions={**(_CLAIMS if folder.recipes else {}), **meanings},
+        definitions={**(said if folder.recipes else {}), **meanings},
         versions=_versions(folder),
         own_version=version_of("topic-probe") or "unknown",
     )
 
 
 def _summary(folder: SavedFolder) -> str:
-    verdicts = sum((recipe.verdicts for recipe in folder.recipes), Counter[str]())
-    parts = [f"{count:,} {verdict}" for verdict in VERDICTS if (count := verdicts[verdict])]
-    claims = f"{sum(verdicts.values()):,} claims: {', '.join(parts)}. " if parts else ""
+    claims = ""
+    for check, name in ((False, "claims"), (True, "checks of the code")):
+        verdicts = sum((recipe.verdicts(check=check) for recipe in folder.recipes), Counter[str]())
+        parts = [f"{count:,} {verdict}" for verdict in VERDICTS if (count := verdicts[verdict])]
+        claims += f"{sum(verdicts.values()):,} {name}: {', '.join(parts)}. " if parts else ""
     kinds = Counter(piece.kind.split(":")[0] for piece in folder.all_pieces)
     names = {"training": ("training", "trainings"), "topics": ("list of topics", "lists of topics")}
     held = [
@@ -106,11 +114,24 @@ _PAIRS = (
 )
 
 _CLAIMS = {
-    "measured": "our number for what the claim is about",
+    "measured": "our number for what the claim is about, with its 95 % interval and what that is over: seeds of "
+    "documents and initialisation, articles or words; a number without one is its own interval",
     "wanted": "the bounds within which the number has to lie",
+    "controls": "the same number where the claim must fail, because something that it speaks of is broken there; the "
+    "claim holds of a control if that number lies within the bounds",
     "the paper": "the paper's number, or its words",
-    "verdict": "passed where the number lies within the bounds, failed where it does not or is undefined, not checked "
-    "where there is a reason why it was not looked at",
+    "ours": "a claim that the paper does not make; it says what is seen beside the paper's claims, or in place of one "
+    "that does not hold",
+    "checks of the code": "claims of pure theory, such as a constant against another way to it: they need no control, "
+    "and are no evidence about anything trained or measured",
+    "does not hold": "the whole interval lies outside the bounds",
+    "not evidence": "the whole interval lies within the bounds, but so does a control, or no control could have told",
+    "undecided": "the interval lies neither wholly within the bounds nor wholly outside, or the number is undefined",
+    "not checked": "there is a reason why it was not looked at",
+    "holds": "the whole interval lies within the bounds, and no control does",
+    "failed": "of a result saved before claims had controls: the number lies outside the bounds, or is undefined",
+    "passed": "of a result saved before claims had controls: the number lies within the bounds, and nothing says "
+    "whether it could have lain elsewhere",
 }
 
 _CONTRAST = {

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,20 @@ from topic_probe.topics import Topics
 MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-VERDICTS = ("passed", "failed", "not checked")
+# The signs of verdicts, in the order in which they are shown: colour alone says nothing to some readers and printers.
+VERDICTS = {
+    "does not hold": "✗",
+    "failed": "✗",
+    "not evidence": "⊘",
+    "undecided": "?",
+    "not checked": "○",
+    "holds": "✓",
+    "passed": "✓",
+}
+# Those of claims that were saved before they had controls.
+EARLIER = ("failed", "passed")
+# Those that no reader may miss.
+TO_LOOK_AT = ("does not hold", "failed", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 # Files that hold what is shown already, in other words.
 _TWINS = {"claims.txt", "arrays.safetensors"}
@@ -65,22 +78,41 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class SavedNumber:
+    """A number as it was saved; ``value`` is a number, words, or None where it is undefined.
+
+    Attributes:
+        value: The number.
+        interval: Its ends; None without one.
+        of: What the interval is over.
+    """
+
+    value: Any
+    interval: tuple[Any, Any] | None
+    of: str
+
+
+@dataclass(frozen=True)
 class SavedClaim:
-    """A claim as it was judged; ``measured`` is a number, words, or None where it was not looked at."""
+    """A claim as it was judged, with what it was judged by."""
 
     text: str
     source: str
     paper: str
     setting: str
-    measured: Any
+    measured: SavedNumber
     wanted: str
+    controls: Mapping[str, SavedNumber]
     detail: str
+    why: str
+    ours: bool
+    check: bool
     verdict: str
 
 
 @dataclass(frozen=True)
 class SavedRecipe:
-    """The saved result of a recipe, with what lies in its folder."""
+    """The saved result of a recipe, with what lies in its folder; of its claims what does not hold stands first."""
 
     name: str
     title: str
@@ -90,26 +122,54 @@ class SavedRecipe:
     place: str
     pieces: list[Piece] = field(default_factory=list)
 
-    @property
-    def verdicts(self) -> Counter[str]:
-        """How many claims have which verdict."""
-        return Counter(claim.verdict for claim in self.claims)
+    def chosen(self, **kept: Any) -> dict[int, SavedClaim]:
+        """The claims whose fields are these, by their numbers on the page: ``chosen(check=False)``."""
+        return {
+            number: claim
+            for number, claim in enumerate(self.claims)
+            if all(getattr(claim, name) == value for name, value in kept.items())
+        }
+
+    def verdicts(self, **kept: Any) -> Counter[str]:
+        """How many of these claims have which verdict."""
+        return Counter(claim.verdict for claim in self.chosen(**kept).values())
+
+    def by_statement(self, **kept: Any) -> list[dict[int, SavedClaim]]:
+        """These claims in groups that say the same, of different settings."""
+        groups: dict[tuple[Any, ...], dict[int, SavedClaim]] = {}
+        for number, claim in self.chosen(**kept).items():
+            said = claim.text, claim.source, claim.paper, claim.ours, claim.check
+            groups.setdefault(said, {})[number] = claim
+        return list(groups.values())
 
     @property
-    def claims_by_statement(self) -> dict[tuple[str, str, str], list[SavedClaim]]:
-        """The claims under what they say, its source and what the paper says."""
-        groups: dict[tuple[str, str, str], list[SavedClaim]] = {}
-        for claim in self.claims:
-            groups.setdefault((claim.text, claim.source, claim.paper), []).append(claim)
-        return groups
-
-    @property
-    def pieces_by_kind(self) -> dict[str, list[Piece]]:
-        """What lies in its folder, figures and tables first."""
-        groups: dict[str, list[Piece]] = {"figure": [], "table": []}
+    def folded(self) -> dict[str, list[Piece]]:
+        """What lies in its folder beside figures and tables, by what it is and how often; trainings as one piece."""
+        groups: dict[str, list[Piece]] = {}
         for piece in self.pieces:
-            groups.setdefault(piece.kind, []).append(piece)
-        return groups
+            if piece.kind not in ("figure", "table"):
+                groups.setdefault(piece.kind, []).append(piece)
+        return {
+            f"{kind.capitalize()} ({len(group):,})": [_together(group)] if kind == "training" else group
+            for kind, group in groups.items()
+        }
+
+
+def _together(trainings: Sequence[Piece]) -> Piece:
+    """Trainings as one piece: a row for each with what differs between them, and the settings that all share."""
+    import pandas as pd
+
+    frame = pd.json_normalize([dict(one.settings or {}) for one in trainings])
+    settings = {str(name): [None if value != value else value for value in frame[name]] for name in frame}
+    # Where only some say more of something, as of a world, the others have no value for the whole of it.
+    for name in [name for name in settings if any(other.startswith(f"{name}.") for other in settings)]:
+        del settings[name]
+    differs = [name for name, values in settings.items() if len(set(map(str, values))) > 1]
+    names = [one.name.removeprefix("histories/") for one in trainings]
+    rows = [tuple(map(_plain, row)) for row in zip(names, *(settings[name] for name in differs), strict=True)]
+    table = Table("trainings", ("training", *differs), rows)
+    shared = {name: values[0] for name, values in settings.items() if name not in differs}
+    return Piece("training", "what differs between them", table=table, settings=shared)
 
 
 class SavedFolder:
@@ -239,7 +299,7 @@ def _recipe(path: Path, place: str) -> SavedRecipe:
         title=str(content.get("title", "")),
         quick=content.get("quick") is True,
         seconds=float(seconds) if isinstance(seconds, int | float) else math.nan,
-        claims=tuple(map(_claim, claims)),
+        claims=tuple(sorted(map(_claim, claims), key=lambda claim: list(VERDICTS).index(claim.verdict))),
         place="" if place == "." else place,
     )
 
@@ -249,17 +309,29 @@ def _claim(content: Mapping[str, Any]) -> SavedClaim:
         raise ValueError(
             f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(VERDICTS)}"
         )
-    measured, unchecked = content.get("measured"), content.get("not_checked")
-    known = not unchecked and measured is not None
+    unchecked = str(content.get("not_checked") or "")
+    words = {name: str(content.get(name) or "") for name in ("text", "source", "paper", "wanted")}
     return SavedClaim(
-        text=str(content.get("text") or ""),
-        source=str(content.get("source") or ""),
-        paper=str(content.get("paper") or ""),
+        **words,
         setting=str(content.get("setting") or "all"),
-        measured=(measured if is_number(measured) else str(measured)) if known else None,
-        wanted=str(content.get("wanted") or ""),
-        detail=str(unchecked or content.get("detail") or ""),
+        measured=_number({} if unchecked else content, "measured"),
+        controls={
+            name: _number(control, "value") for name, control in (content.get("controls") or {}).items()
+        },
+        detail="" if unchecked else str(content.get("detail") or ""),
+        why=str(content.get("why") or unchecked),
+        ours=content.get("ours") is True,
+        check=content.get("check") is True,
         verdict=content["verdict"],
+    )
+
+
+def _number(content: Mapping[str, Any], name: str) -> SavedNumber:
+    value, ends = content.get(name), (content.get("low"), content.get("high"))
+    return SavedNumber(
+        value if value is None or is_number(value) else str(value),
+        ends if all(map(is_number, ends)) else None,
+        str(content.get("of") or ""),
     )
 
 
