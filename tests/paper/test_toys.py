@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from made_result import made_result
 
-from topic_probe.paper.recipe import Recipe, Run
+from topic_probe.paper.claims import Claim
 from topic_probe.paper.toys import (
     ATTENTION_FROZEN,
     NO_TOPICS,
@@ -20,13 +21,15 @@ from topic_probe.paper.toys import (
     block_claims,
     blocks,
     convergence,
+    dealt,
+    judged,
     late_improvement,
     little_loss,
     losses,
     number,
     without_topics,
 )
-from topic_probe.paper.training import Setting, Trained, train_all
+from topic_probe.paper.training import Setting, train_all
 from topic_probe.topics import Topics
 from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.word_attention import word_attention
@@ -35,18 +38,6 @@ from topic_probe.train.history import History, TrainConfig
 
 SETTING = Setting("value", ToyConfig(regime="value"), TrainConfig(steps=12))
 BLOCKS = Topics.blocks(n_topics=10, words_per_topic=10)
-
-
-def result(rows, *settings, quick=False):
-    """A result of trainings that nobody made, with a table of numbers: setting, control, seed → numbers."""
-    recipe = Recipe("figure0", "nothing", "Figure 0", lambda run: run.result(), (), lambda _: {})
-    runs = tuple(Trained(setting, history_with_losses([4.0] * 20), 1.0) for setting in settings or (SETTING,))
-    table = [
-        {"setting": setting, "control": control, "seed": seed, **numbers}
-        for (setting, control), every in rows.items()
-        for seed, numbers in enumerate(every)
-    ]
-    return replace(Run(recipe, quick).result(runs=runs), tables={"numbers": table})
 
 
 def seeds(*values, name="number"):
@@ -83,6 +74,25 @@ def test_there_is_nothing_to_break_where_attention_is_frozen_anyway():
     assert ATTENTION_FROZEN.train(SETTING) is None
     keys = Setting("keys", ToyConfig(regime="keys"), TrainConfig(steps=3))
     assert ATTENTION_FROZEN.train(keys) is None  # nothing would be left to train
+
+
+def test_where_attention_is_frozen_the_turns_of_the_others_stay():
+    turns = ((5, ("W_V", "b_V")), (5, ("W_K", "W_Q", "b_K", "b_Q")))
+    setting = Setting("attention", ToyConfig(regime="attention"), TrainConfig(steps=20, schedule=turns))
+    broken = ATTENTION_FROZEN.train(setting)
+    assert broken.train.schedule == ((5, ("W_V", "b_V")),)
+    assert broken.toy.trained_tensors == ("W_V", "b_V")
+
+
+@pytest.mark.parametrize(("n_topics", "size", "together"), [(10, 10, 0), (20, 5, 0), (5, 10, 1), (10, 25, 2)])
+def test_words_are_dealt_so_that_as_few_of_a_topic_as_can_be_stay_together(n_topics, size, together):
+    topics = Topics.blocks(n_topics=n_topics, words_per_topic=size)
+    others = dealt(topics)
+    assert others.words.tolist() == topics.words.tolist()
+    old, new = (each.labels(topics.words).tolist() for each in (topics, others))
+    pairs = [(i, j) for i in range(len(old)) for j in range(len(old)) if i != j and old[i] == old[j]]
+    kept = [i for i, j in pairs if new[i] == new[j]]
+    assert max(kept.count(i) for i in range(len(old))) == together
 
 
 # -------------------------------------------------------------------- blocks
@@ -122,6 +132,10 @@ def test_labels_that_are_shifted_or_wrong_lose_as_many_words_as_they_move():
     assert blocks(matrix(noise=0.1), BLOCKS.shuffled(0))["own topic first"] < 0.3
 
 
+def test_a_matrix_of_one_number_has_no_blocks():
+    assert blocks(np.full((101, 101), 1 / 101), BLOCKS)["own topic first"] == 0.0
+
+
 def test_a_block_of_one_topic_alone_is_not_one_for_every_topic():
     one = matrix(within=0.0, noise=1.0)
     one[1:11, 1:11] += 50.0
@@ -152,8 +166,21 @@ def test_attention_between_words_has_theorem_3s_mean_and_that_of_other_words():
     assert found["other words"] == pytest.approx(alpha)
     assert found["weighted mean"] == pytest.approx(0.9 * alpha + 0.1 * beta)
     assert found["‖W_K‖"] == pytest.approx(float(trained.history.tensors["W_K"].norm()), rel=1e-5)
+    assert found["change of attention"] == pytest.approx(max(abs(alpha - 1), abs(beta - 1)))
     shuffled = between_words(Case(trained, BLOCKS.shuffled(0), quick=True))
     assert abs(shuffled["other words"] - 1) < abs(found["other words"] - 1)
+
+
+def test_words_that_turn_away_from_mask_have_not_changed_their_attention_to_each_other():
+    (trained,) = train_all([Setting("attention", ToyConfig(regime="attention"), TrainConfig(steps=0))])
+    away = {name: torch.zeros_like(tensor) for name, tensor in trained.history.tensors.items()}
+    away["W_E"] = torch.eye(101)
+    away["W_K"][0, 0], away["b_Q"][0] = -100.0, 1.0
+    turned = replace(trained, history=replace(trained.history, tensors=away))
+    found = between_words(Case(turned, BLOCKS, quick=True))
+    assert found["attention, same word"] == pytest.approx(found["attention, different topic"], rel=0.01)
+    assert found["attention, same word"] > 1.13  # 12 % of the positions show [MASK]
+    assert found["change of attention"] < 0.01
 
 
 def history_with_losses(values, *, loss="cross_entropy"):
@@ -182,11 +209,19 @@ def test_a_training_that_has_not_improved_or_was_stopped_has_no_late_improvement
 
 
 def test_a_number_is_over_the_seeds_of_its_setting_and_control_and_undefined_where_one_is():
-    found = result({("value", ""): seeds(1.0, 2.0, 3.0), ("value", "untrained"): seeds(0.5, None)})
+    found = made_result({("value", ""): seeds(1.0, 2.0, 3.0), ("value", "untrained"): seeds(0.5, None)})
     assert (number(found, "value", "number").value, number(found, "value", "number").of) == (2.0, "3 seeds")
     assert math.isnan(number(found, "value", "number", "untrained").value)
     assert math.isnan(number(found, "value", "nothing").value)
     assert math.isnan(number(found, "other", "number").value)
+
+
+def test_a_control_that_was_not_trained_stands_beside_no_claim():
+    found = made_result({("value", ""): seeds(1.0, 2.0), ("value", "untrained"): seeds(None)}, SETTING)
+    claim = judged(Claim("text", "", "", above=0.0), found, "value", "number", ("untrained", "no topics"))
+    assert list(claim.controls) == ["untrained"]
+    assert math.isnan(claim.controls["untrained"].value)
+    assert not claim.controls_told
 
 
 def block_numbers(own, no_topics=0.1, untrained=0.1, shuffled=0.1):
@@ -210,7 +245,7 @@ def block_numbers(own, no_topics=0.1, untrained=0.1, shuffled=0.1):
     ],
 )
 def test_blocks_are_claimed_of_all_seeds_and_of_no_control(numbers, verdict):
-    (claim,) = block_claims("W_V", reasons={"value": "a reason"})(result(numbers))
+    (claim,) = block_claims("W_V", reasons={"value": "a reason"})(made_result(numbers, SETTING))
     assert claim.verdict == verdict
     assert ("a reason" in claim.remark) == (verdict in ("undecided", "does not hold"))
 
@@ -222,10 +257,10 @@ def test_convergence_is_to_the_floor_and_not_only_level():
         ("value", UNTRAINED.name): [{"gain": -0.1}],
         ("value", "a tenth of the steps"): [{"late improvement": 0.3}],
     }
-    arrived, level = convergence()(result(stuck))
+    arrived, level = convergence()(made_result(stuck, SETTING))
     assert (arrived.verdict, level.verdict) == ("does not hold", "holds")
     assert (arrived.ours, level.ours) == (False, True)
-    (claim,) = convergence()(result(stuck, quick=True))
+    (claim,) = convergence()(made_result(stuck, SETTING, quick=True))
     assert claim.verdict == "not checked"
 
 
@@ -243,7 +278,7 @@ def comparison(few, many, *, floor=0.9, untrained=0.99):
         (FEW.name, NO_TOPICS.name): [0.99],
         (FEW.name, UNTRAINED.name): [untrained],
     }
-    return result(
+    return made_result(
         {
             key: [
                 {"loss": loss, "guess": 0.99, "floor": floor, "gain": (0.99 - loss) / (0.99 - floor)}
@@ -286,8 +321,8 @@ def test_attention_is_claimed_to_be_trained_only_where_it_is_trained():
             ATTENTION_FROZEN.name: (0.002,),
         }.items()
     }
-    (claim,) = attention_is_trained()(result(rows, FEW, MANY))
+    (claim,) = attention_is_trained()(made_result(rows, FEW, MANY))
     assert (claim.setting, claim.verdict, claim.ours) == (MANY.name, "holds", True)
     norms_only = {**rows, (MANY.name, ""): [{"change of attention": 0.0, "‖W_K‖": 99.0, "‖W_Q‖": 99.0}] * 3}
-    (claim,) = attention_is_trained()(result(norms_only, FEW, MANY))
+    (claim,) = attention_is_trained()(made_result(norms_only, FEW, MANY))
     assert claim.verdict == "does not hold"

@@ -11,7 +11,14 @@ from matplotlib.collections import LineCollection
 import topic_probe as tp
 from topic_probe.contrast import Contrast
 from topic_probe.measure.matched import measure_matched
-from topic_probe.show.bars import matched_forest, quotient_forest, ratio_bars, ratio_panels, relation_bars
+from topic_probe.show.bars import (
+    matched_forest,
+    quotient_forest,
+    ratio_bars,
+    ratio_panels,
+    relation_bars,
+    seed_points,
+)
 from topic_probe.text.cooccurrence import count_cooccurrence
 
 RATIOS = {("small", 0.001): 1.5, ("small", 0.002): 0.8, ("large", 0.001): 2.0, ("large", 0.002): 1.25}
@@ -189,3 +196,28 @@ def test_every_way_of_matching_is_a_point_of_a_report(statistic):
 def test_that_a_forest_has_nothing_to_draw_is_said():
     ax = quotient_forest([{**QUOTIENTS[1], "quotient": None}])
     assert "nothing to draw" in ax.texts[0].get_text()
+
+
+# -------------------------------------------------------------------- seeds
+
+
+def trainings(values, setting="one", control=""):
+    return [{"setting": setting, "control": control, "ratio": value} for value in values]
+
+
+def test_every_seed_is_a_point_and_controls_are_open_ones_of_their_own():
+    rows = [
+        *trainings([2.0, 2.1, 2.2]),
+        *trainings([1.0, None], control="no topics"),
+        *trainings([3.0, math.nan], setting="two"),
+        {"setting": "three", "control": "untrained"},
+    ]
+    ax = seed_points(rows, "ratio", above=1.1)
+    seeds, broken, bound = ax.get_lines()
+    assert seeds.get_xdata().tolist() == [2.0, 2.1, 2.2, 3.0]
+    assert [round(float(at)) for at in seeds.get_ydata()] == [0, 0, 0, 1]
+    assert (broken.get_xdata().tolist(), broken.get_label()) == ([1.0], "no topics")
+    assert (seeds.get_markerfacecolor(), broken.get_markerfacecolor()) == (seeds.get_color(), "none")
+    assert list(bound.get_xdata()) == [1.1, 1.1]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["one", "two"]
+    assert "no number to draw" in seed_points(rows, "difference").texts[0].get_text()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # A ratio beyond this, and the smaller ones are drawn on a logarithmic axis to be seen beside it.
 LOG_FROM = 3.0
 
+_MARKS = ("o", "s", "^", "D", "v", "P")
+
 
 def ratio_bars(
     rows: Sequence[Mapping[str, Any]],
@@ -115,6 +117,54 @@ def relation_bars(
     ax.set_xticks(range(len(contrasts)), [drawable(name) for name in contrasts], rotation=15, ha="right")
     ax.set_ylabel(label)
     ax.set_title(drawable(title))
+    ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False)
+    return ax
+
+
+def seed_points(
+    rows: Sequence[Mapping[str, Any]],
+    quantity: str,
+    ax: "Axes | None" = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    title: str = "",
+) -> "Axes":
+    """A point for every seed, settings one below the other, with those of the controls beside it in open marks.
+
+    A claim holds where the filled points lie between its bounds, and all open ones do not.
+
+    Args:
+        rows: a mapping for every training: ``setting``, ``control`` (empty where nothing is broken), and numbers by
+            name. One that is None, NaN or missing leaves a gap.
+        quantity: which number to draw.
+        ax: where to draw; None makes a figure.
+        above: the lower bound of the claim, as a line.
+        below: its upper bound.
+        title: above the axes; empty: the name of the quantity.
+    """
+    known = [row for row in rows if isfinite(_number(row.get(quantity)))]
+    settings = list(dict.fromkeys(str(row["setting"]) for row in known))
+    controls = sorted(dict.fromkeys(str(row["control"]) for row in known), key=bool)
+    ax = axes_for(ax, size=(7.0, 1.2 + 0.45 * len(settings)))
+    if not known:
+        return say(ax, "no number to draw")
+    for number, control in enumerate(controls):
+        own = [row for row in known if row["control"] == control]
+        offset = 0.7 * (number / len(controls) - 0.4)
+        colour = ACCENTS[number % len(ACCENTS)]
+        ax.plot(
+            [_number(row[quantity]) for row in own],
+            [settings.index(str(row["setting"])) + offset for row in own],
+            linestyle="none", marker=_MARKS[number % len(_MARKS)], markersize=4.5, color=colour,
+            markerfacecolor="none" if control else colour, label=drawable(control or "as claimed"),
+        )  # fmt: skip
+    for bound in (above, below):
+        if bound is not None:
+            ax.axvline(bound, color="black", linewidth=0.8, linestyle="--")
+    ax.set_yticks(range(len(settings)), [drawable(setting) for setting in settings])
+    ax.set_ylim(len(settings) - 0.4, -0.6)
+    ax.set_title(drawable(title or quantity))
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False)
     return ax
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from topic_probe.show.bars import ratio_bars as ratio_bars
     from topic_probe.show.bars import ratio_panels as ratio_panels
     from topic_probe.show.bars import relation_bars as relation_bars
+    from topic_probe.show.bars import seed_points as seed_points
     from topic_probe.show.blocks import block_map as block_map
     from topic_probe.show.blocks import block_panels as block_panels
     from topic_probe.show.curves import history_curves as history_curves
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _FIGURES = {
     "bars": (
         "contrast_bars", "loss_scale", "matched_forest", "quotient_forest", "ratio_bars", "ratio_panels",
-        "relation_bars",
+        "relation_bars", "seed_points",
     ),
     "blocks": ("block_map", "block_panels"),
     "curves": (
