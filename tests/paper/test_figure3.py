@@ -1,5 +1,8 @@
 """Figure 3: cosines of lists of words on a real checkpoint, directly computed, and with words of one's own."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from real_text import minilm_folder
@@ -16,10 +19,75 @@ def result():
 
 
 def test_words_that_belong_together_are_near_each_other_in_a_real_model_and_not_in_its_twin(result):
-    assert [claim.verdict for claim in result.claims] == ["passed"] * 5, repr(result)
+    assert [claim.verdict for claim in result.claims] == ["holds"] * 5, repr(result)
     assert [claim.setting.split(",")[0] for claim in result.claims] == ["minilm"] * 4 + ["minilm random"]
-    assert result.claims[0].measured > 0.2
+    assert result.claims[0].measured.value > 0.2
     assert "left_out" not in result.tables
+
+
+def test_a_difference_counts_beyond_four_standard_errors_of_random_directions(result):
+    # 9 pairs within lists and 27 between them; a list has 3 and 18. In 384 dimensions a cosine has a variance of 1/384.
+    limits = [4 * math.sqrt((1 / 9 + 1 / 27) / 384), *[4 * math.sqrt((1 / 3 + 1 / 18) / 384)] * 3]
+    assert [claim.above for claim in result.claims[:4]] == pytest.approx(limits)
+    assert (result.claims[4].above, result.claims[4].below) == pytest.approx((-limits[0], limits[0]))
+
+
+def test_controls_are_the_twin_and_the_words_shuffled_between_the_lists(result):
+    means = {}
+    for model in ("minilm", "minilm random"):
+        cosines = result.table(f"cosines {model}").set_index("word")
+        means[model] = difference(cosines.to_numpy(), np.repeat([0, 1, 2], 3))
+    cosines = result.table("cosines minilm").set_index("word").to_numpy()
+    random = np.random.default_rng(0)
+    shuffles = [difference(cosines, random.permutation(np.repeat([0, 1, 2], 3))) for _ in range(400)]
+    together = result.claims[0]
+    assert together.measured.value == pytest.approx(means["minilm"], rel=1e-5)
+    assert together.controls["untrained"].value == pytest.approx(means["minilm random"], rel=1e-5)
+    of_shuffles = together.controls["words shuffled between the lists"].value
+    assert of_shuffles == pytest.approx(np.mean(shuffles), abs=4 * np.std(shuffles) / 10)
+    assert result.claims[4].controls["trained"].value == together.measured.value
+    assert [{*claim.controls} for claim in result.claims[1:4]] == [{*together.controls}] * 3
+
+
+def difference(cosines, lists):
+    """Mean of the cosines within lists − mean of those between lists, pair by pair."""
+    within, between = [], []
+    for i in range(len(lists)):
+        for j in range(i):
+            (within if lists[i] == lists[j] else between).append(cosines[i, j])
+    return np.mean(within) - np.mean(between)
+
+
+def test_lists_of_words_that_do_not_belong_together_are_no_blocks():
+    mixed = {str(number): group for number, group in enumerate(zip(*WORDS.values(), strict=True))}
+    result = reproduce("figure3", models={"minilm": minilm_folder()}, words=mixed)
+    assert "holds" not in {claim.verdict for claim in result.claims if claim.setting.startswith("minilm,")}
+    (together,) = [claim for claim in result.claims if claim.setting == "minilm"]
+    assert together.verdict == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "twin", "verdict"),
+    [
+        ({}, 0.0, "holds"),
+        ({"low": 0.05}, 0.0, "undecided"),
+        ({"low": 0.0, "high": 0.08}, 0.0, "does not hold"),
+        ({"low": None, "high": None}, 0.0, "holds"),
+        ({"shuffled": 0.11}, 0.0, "not evidence"),
+        ({}, 0.11, "not evidence"),
+    ],
+)
+def test_blocks_are_judged_by_their_interval_and_by_both_controls(numbers, twin, verdict):
+    row = {
+        "model": "x", "lists": figure3.ALL, "difference": 0.3, "low": 0.2, "high": 0.4, "limit": 0.1, "shuffled": 0.01,
+        "same_list": 0.4, "different_lists": 0.1,
+    }  # fmt: skip
+    assert figure3._trained({**row, **numbers}, {**row, "difference": twin}).verdict == verdict
+    of_twin = figure3._untrained({**row, "difference": twin}, row)
+    assert of_twin.verdict == ("does not hold" if twin > 0.1 else "holds")
+    assert (
+        figure3._untrained({**row, "difference": 0.0}, {**row, "difference": 0.05}).verdict == "not evidence"
+    )
 
 
 def test_the_table_has_the_cosines_that_hugging_faces_embeddings_have(result):

@@ -13,6 +13,7 @@ from topic_probe.paper.pretrained import (
     HUB,
     PAPER_MODELS,
     Prepared,
+    Sample,
     TextSettings,
     open_all,
     open_named,
@@ -219,6 +220,18 @@ def test_topics_are_fitted_on_whole_articles_and_the_twin_shares_them(bert):
     assert (twin.label, twin.random) == ("bert random", True)
     assert twin.fit is one.fit
     assert twin.documents is one.documents
+
+
+def test_only_the_few_articles_that_come_with_gensim_are_kept_in_memory(monkeypatch, bert):
+    monkeypatch.setattr(tp.Corpus, "bundled", lambda: corpus())
+    (one,) = prepare(bert, corpus=None, quick=True)
+    assert isinstance(one.articles, Sample)
+    (given,) = prepare(bert, quick=True)
+    assert not isinstance(given.articles, Sample)
+    assert [part.ids.tolist() for part in one.articles] == [part.ids.tolist() for part in given.articles]
+    torch.testing.assert_close(one.fit.phi, given.fit.phi, rtol=0, atol=0)
+    assert one.fit.provenance["documents"] == given.fit.provenance["documents"]
+    assert one.fit.provenance["tokens"] == given.fit.provenance["tokens"]
 
 
 # Words per topic in the paper's Table 2 are 15, 30 and 59 for BERT, whose tokenizer has 30,522 ids.

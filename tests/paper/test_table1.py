@@ -14,8 +14,19 @@ import topic_probe as tp
 from topic_probe.contrast import Contrast
 from topic_probe.measure.engine import Engine
 from topic_probe.paper import reproduce, table1
-from topic_probe.paper.pretrained import PAPER_MODELS, THRESHOLDS, TextSettings
-from topic_probe.paper.table1 import NO_DIFFERENCE, PRINTED, SCORES
+from topic_probe.paper.claims import VERDICTS
+from topic_probe.paper.pretrained import (
+    NO_DIFFERENCE,
+    PAPER_MODELS,
+    THRESHOLDS,
+    Prepared,
+    TextSettings,
+    beside_shuffles,
+    embeddings_of_shuffles,
+    prepare_all,
+)
+from topic_probe.paper.recipe import Run
+from topic_probe.paper.table1 import PRINTED, SCORES
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)
@@ -55,8 +66,10 @@ def test_every_architecture_of_the_paper_runs_from_a_folder(name, tmp_path):
         assert row["n_different_topic"] > 1000
     row = result.tables["ratios"][2]
     assert 0.5 < row["low"] < row["ratio"] < row["high"] < 2
-    assert {claim.verdict for claim in result.claims} <= {"passed", "failed"}
-    assert ("by stack: encoder" in result.claims[2].detail) == (name == "bart")
+    assert {claim.verdict for claim in result.claims} <= {*VERDICTS} - {"not checked"}
+    assert sorted(claim.ours for claim in result.claims) == [False] * 3 + [True] * 3
+    (claim,) = [claim for claim in result.claims if claim.text.startswith("Attention") and not claim.ours]
+    assert ("by stack: encoder" in claim.detail) == (name == "bart")
 
 
 # -------------------------------------------------------------------- the numbers
@@ -115,7 +128,9 @@ def test_the_table_equals_a_direct_computation_from_what_hugging_face_returns(re
         assert found["n_same_topic"] == len(values["same"])
 
 
-def test_a_planted_topic_in_the_embeddings_is_found_and_printed_beside_the_paper(tmp_path):
+@pytest.fixture
+def planted_folder(tmp_path):
+    """A BERT whose word embeddings have a direction for every topic."""
     with torch.no_grad():
         model = zoo.make("bert")
         table = model.get_input_embeddings().weight
@@ -125,16 +140,51 @@ def test_a_planted_topic_in_the_embeddings_is_found_and_printed_beside_the_paper
         table += 0.5  # a common direction, without which different topics have nothing to divide by
     model.save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
-    result = run_small(tmp_path, thresholds=(0.0005, THRESHOLD))
+    return tmp_path
+
+
+def cosine_claims(result):
+    """The paper's claims about cosines, and ours, from the lowest threshold on."""
+    of_cosines = [claim for claim in result.claims if claim.text.startswith("Cosine")]
+    of_cosines.sort(key=lambda claim: claim.setting)
+    return [[claim for claim in of_cosines if claim.ours == ours] for ours in (False, True)]
+
+
+def test_a_planted_topic_in_the_embeddings_is_found_and_printed_beside_the_paper(planted_folder):
+    result = run_small(planted_folder, thresholds=(0.0005, THRESHOLD))
     cosine = result.table("ratios").query("score == 'embedding cosine'")
     assert cosine["paper"].tolist()[0] == 1.21
     assert math.isnan(cosine["paper"].tolist()[1])
     (planted_row,) = cosine.query("threshold == @THRESHOLD").to_dict("records")
     assert planted_row["low"] > 1.2
-    claims = [claim for claim in result.claims if claim.text.startswith("Cosine")]
-    assert [claim.verdict for claim in claims] == ["failed", "passed"]  # one word per topic has no pair
+    claims, beyond = cosine_claims(result)
+    # One word per topic has no pair.
+    assert [claim.verdict for claim in claims] == ["undecided", "holds"]
+    assert beyond[0].verdict == "undecided"
+    assert beyond[1].measured.value == 1 / 101
+    assert claims[1].controls["shuffled labels"].value == pytest.approx(1, abs=NO_DIFFERENCE)
     assert "no pair of different words shares a topic" in claims[0].detail
     assert "paper 1.21" in claims[0].detail
+
+
+def test_under_labels_that_are_shuffled_where_topics_come_from_no_claim_holds(planted_folder, monkeypatch):
+    own = Prepared.topics
+    monkeypatch.setattr(Prepared, "topics", lambda one, *given, **more: own(one, *given, **more).shuffled(7))
+    for claims in cosine_claims(run_small(planted_folder)):
+        assert [claim.verdict for claim in claims if claim.verdict == "holds"] == []
+
+
+def test_the_trained_model_is_where_the_claim_about_its_untrained_twin_fails(planted_folder):
+    result = run_small(planted_folder, twins=True)
+    (of_twin,) = [claim for claim in cosine_claims(result)[0] if "untrained model" in claim.text]
+    row = row_of(result, "embedding cosine")
+    share = (row["same_topic"] - row["different_topic"]) / 1.0  # the cosine of a word with itself
+    assert of_twin.controls["trained"].value == pytest.approx(share)
+    assert share > 2 * NO_DIFFERENCE
+    assert of_twin.controls_held == ()
+    (of_trained,) = [claim for claim in cosine_claims(result)[0] if "untrained model" not in claim.text]
+    assert math.isnan(of_trained.controls["untrained"].value)
+    assert "both near 0, so no ratio" in of_trained.detail
 
 
 def test_words_of_several_topics_stay_in_all_of_them_in_table_5(bert, tmp_path):
@@ -185,7 +235,8 @@ def test_a_real_model_has_topics_and_its_untrained_twin_has_none(n_documents):
         settings=TextSettings(n_topics=8, length=64, n_documents=n_documents),
         thresholds=(0.001,),
     )
-    assert [claim.verdict for claim in result.claims] == ["passed"] * 6, repr(result)
+    papers = [claim.verdict for claim in result.claims if not claim.ours]
+    assert papers == ["holds"] * 6, repr(result)
     assert row_of(result, "embedding cosine", "minilm")["low"] > 1.5
     assert row_of(result, "attention", "minilm")["low"] > 1
     twin = row_of(result, "attention", "minilm random")
@@ -194,50 +245,147 @@ def test_a_real_model_has_topics_and_its_untrained_twin_has_none(n_documents):
     assert list(result.figures()) == ["table1"]
 
 
+# -------------------------------------------------------------------- shuffled labels
+
+
+def test_what_shuffles_give_is_what_was_worked_out_by_hand():
+    # Two pairs of the same topic with a mean of 3 and four of different ones with a mean of 1: 10 in all.
+    measured = Contrast(*(np.array(number) for number in (9.0, 3.0, 1.0, 5.0, 2.0, 4.0)))
+    found = beside_shuffles(measured, np.array([6.0, 2.0, 4.0]), np.array([2.0, 2.0, 2.0]))
+    # Same-topic means are 3, 1 and 2, those of the rest 4/4, 8/4 and 6/4; one difference of three is 2 or more.
+    assert found["shuffled"] == pytest.approx(2 / 1.5)
+    assert found["reached"] == (1 + 1) / (1 + 3)
+    assert (found["shuffled_low"], found["shuffled_high"]) == pytest.approx(
+        (0.5 + 0.05 * (4 / 3 - 0.5), 3 - 0.05 * (3 - 4 / 3))
+    )
+    nothing = beside_shuffles(measured, np.zeros(3), np.zeros(3))
+    assert all(math.isnan(number) for number in nothing.values())
+
+
+def test_shuffles_of_attention_are_the_permutations_of_the_measurement_in_the_same_pass(result, bert):
+    (one,) = prepare_all(Run(table1.RECIPE), {"bert": bert}, corpus(), SMALL)
+    given = {"max_length": 20, "n_permutations": table1.ATTENTION_SHUFFLES, "alternative": "greater"}
+    overall = tp.measure_attention(one.model, one.topics(THRESHOLD), one.documents, **given).overall
+    row = row_of(result, "attention")
+    assert row["reached"] == float(overall.p_value)
+    assert row["shuffled"] == pytest.approx(1, abs=NO_DIFFERENCE)
+    assert row["shuffled_low"] < row["shuffled"] < row["shuffled_high"]
+
+
+def test_shuffles_of_embeddings_are_measurements_with_shuffled_topics(bert):
+    (one,) = prepare_all(Run(table1.RECIPE), {"bert": bert}, corpus(), SMALL)
+    topics = one.topics(THRESHOLD)
+    means = set()
+    for number, (sums, _) in enumerate(embeddings_of_shuffles(one.model, topics, seed=2, n=4)):
+        report = tp.measure_embeddings(one.model, topics.shuffled(2 * 4 + number), n_resamples=0)
+        for place, contrast in enumerate((report.cosine, report.dot)):
+            found = sums.contrast()[place]
+            assert found.same_topic == pytest.approx(contrast.same_topic)
+            assert found.n_different_topic == contrast.n_different_topic
+        means.add(float(report.cosine.same_topic))
+    assert len(means) == 4
+
+
 # -------------------------------------------------------------------- verdicts
 
 
-def contrast(same, different, low, high, *, same_word=1.0):
-    return Contrast(
-        *(np.array(value) for value in (same_word, same, different, 1.0, 10.0, 20.0)),
-        interval=np.array([low, high]),
-    )
+def row(score="attention", **numbers):
+    shared = {"model": "x", "threshold": 0.1, "words": 9, "documents": 8, "sources": 8, "score": score}
+    means = {"same_topic": 1.2, "different_topic": 1.0, "n_same_topic": 10.0, "n_different_topic": 20.0}
+    ratio = {
+        "ratio": 1.2,
+        "low": 1.1,
+        "high": 1.3,
+        "paper": None,
+        "ratio_at_equal_distance": None,
+        "note": "",
+    }
+    of_difference = {"difference": 0.2, "difference_low": None, "difference_high": None}
+    shuffled = {"shuffled": 1.0, "shuffled_low": 0.9, "shuffled_high": 1.1, "reached": 0.01}
+    return {**shared, **means, **ratio, **of_difference, **shuffled, **numbers}
 
 
 @pytest.mark.parametrize(
-    ("low", "different", "verdict"), [(1.01, 1.0, "passed"), (0.99, 1.0, "failed"), (1.01, -1.0, "failed")]
-)
-def test_a_trained_model_passes_if_its_whole_interval_is_above_1(low, different, verdict):
-    claim = table1._trained("attention", contrast(1.2, different, low, 1.4), source="")
-    assert claim.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("ratio", "half", "verdict"),
+    ("numbers", "verdict"),
     [
-        (1.009, 0.001, "passed"),
-        (1.011, 0.001, "failed"),
-        (0.989, 0.0, "failed"),
-        (1.03, 0.04, "passed"),
-        (1.05, 0.04, "failed"),
-        (1.009, math.nan, "passed"),
+        ({}, "holds"),
+        ({"low": 1.005}, "undecided"),
+        ({"low": 0.8, "high": 1.0095}, "does not hold"),
+        ({"low": None, "high": None}, "undecided"),
+        ({"different_topic": -1.0}, "undecided"),
     ],
 )
-def test_an_untrained_model_passes_within_a_hundredth_or_half_of_its_interval(ratio, half, verdict):
-    given = contrast(ratio, 1.0, ratio - half, ratio + half)
-    assert NO_DIFFERENCE == 0.01
-    assert table1._untrained("attention", given, source="", paper="").verdict == verdict
+def test_a_trained_model_has_topics_if_its_whole_interval_is_above_1_by_what_makes_no_difference(
+    numbers, verdict
+):
+    assert table1._trained(row(**numbers), row() | {"ratio": 1.002}).verdict == verdict
 
 
 @pytest.mark.parametrize(
-    ("difference", "verdict"), [(0.019, "passed"), (-0.019, "passed"), (0.021, "failed")]
+    ("shuffled", "twin", "verdict"),
+    [
+        (1.0, 1.002, "holds"),
+        (1.02, 1.002, "not evidence"),
+        (1.0, 1.02, "not evidence"),
+        (1.0, None, "holds"),
+        (None, None, "not evidence"),
+    ],
 )
-def test_untrained_embeddings_are_held_to_the_difference_as_a_share_of_a_word_with_itself(
+def test_a_ratio_that_a_control_has_too_is_no_evidence(shuffled, twin, verdict):
+    assert table1._trained(row(shuffled=shuffled), row(ratio=twin)).verdict == verdict
+    assert (table1._trained(row(shuffled=shuffled), None).verdict == "holds") == (shuffled == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("reached", "twin", "verdict"),
+    [
+        (0.02, 0.4, "holds"),
+        (0.03, 0.4, "does not hold"),
+        (0.02, 0.01, "not evidence"),
+        (None, 0.4, "undecided"),
+    ],
+)
+def test_what_shuffled_labels_reach_as_often_is_no_topic(reached, twin, verdict):
+    assert table1._beyond_shuffles(row(reached=reached), row(reached=twin)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "trained", "verdict"),
+    [
+        (1.002, 0.001, 1.3, "holds"),
+        (1.009, 0.002, 1.3, "undecided"),
+        (1.012, 0.001, 1.3, "does not hold"),
+        (0.989, 0.0, 1.3, "does not hold"),
+        (1.0, 0.04, 1.3, "undecided"),
+        (1.002, 0.001, 1.005, "not evidence"),
+    ],
+)
+def test_topics_make_no_difference_if_the_whole_interval_is_within_a_hundredth_and_the_trained_one_is_not(
+    ratio, half, trained, verdict
+):
+    assert NO_DIFFERENCE == 0.01
+    given = row(ratio=ratio, low=ratio - half, high=ratio + half)
+    assert table1._untrained(given, row(ratio=trained), paper="").verdict == verdict
+    assert table1._untrained(given, None, paper="").verdict != "holds"
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict"),
+    [(0.008, "holds"), (-0.008, "holds"), (0.012, "does not hold"), (0.0095, "undecided")],
+)
+def test_untrained_embeddings_are_held_to_the_difference_which_is_a_share_of_a_word_with_itself(
     difference, verdict
 ):
-    # A word has 2 with itself, so a hundredth of it is 0.02. The ratio, 0.001 to 0.02 over 0.001, says nothing.
-    given = contrast(0.001 + difference, 0.001, difference - 0.001, difference + 0.001, same_word=2.0)
-    assert table1._untrained("embedding dot", given, source="", paper="").verdict == verdict
+    ends = {"difference_low": difference - 0.001, "difference_high": difference + 0.001}
+    given = row("embedding dot", ratio=None, low=None, high=None, difference=difference, **ends)
+    assert table1._untrained(given, row("embedding dot", difference=0.05), paper="").verdict == verdict
+
+
+def test_a_difference_is_divided_by_what_a_word_has_with_itself(result):
+    model = result.reports["embeddings"][f"bert, {THRESHOLD:g}"]
+    assert row_of(result, "embedding dot")["difference"] == pytest.approx(
+        float(model.dot.difference) / float(model.dot.same_word)
+    )
 
 
 # -------------------------------------------------------------------- what is missing, kept, interrupted

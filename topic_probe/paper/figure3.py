@@ -4,8 +4,10 @@ Cosines between the words of some short lists, on the raw table of word embeddin
 tokenizer has it as one piece (behind a space, where that makes a difference); a word that is split has no row in
 the table and is left out and named in the table ``left_out``.
 
-In the untrained twin of a model cosines are those of random directions: in d dimensions they vary by 1/√d around 0.
-Its difference must be within four standard errors that follow from this.
+In the untrained twin of a model cosines are those of random directions: in d dimensions they vary by 1/√d around 0. A
+difference between words of one list and of different lists counts beyond four standard errors that follow from this,
+and that of the twin must be within them. The twin is one control; the other are the same words shuffled between the
+lists, with the mean of many shuffles.
 """
 
 import math
@@ -14,11 +16,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float64
 
+from topic_probe.contrast import PairSums
 from topic_probe.lens import capture
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
-from topic_probe.paper.claims import Claim, interval_of
-from topic_probe.paper.pretrained import Opened, open_all, tokenizer_of
+from topic_probe.paper.claims import Claim, Number, of_contrast
+from topic_probe.paper.pretrained import (
+    RANDOM,
+    UNTRAINED,
+    Opened,
+    embeddings_of_shuffles,
+    exact_number,
+    open_all,
+    plain_values,
+    tokenizer_of,
+)
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import ONE_PIECE, look_up
@@ -33,6 +46,9 @@ WORDS: Mapping[str, Sequence[str]] = {
     "mathematics": ("algebra", "arithmetic", "calculus"),
 }
 """The paper's words."""
+
+SHUFFLED = "words shuffled between the lists"
+ALL = "all lists"
 
 _TOO_FEW = (
     "the tokenizer of this model has too few of the words as one piece: two lists, one of them with two words"
@@ -58,6 +74,7 @@ def measure(
     reports: dict[str, EmbeddingReport] = {}
     subjects: dict[str, Subject] = {}
     left_out: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
     for one in open_all(run, models, default=("bert",), twins=twins):
         if not isinstance(one, Opened):
             subjects[one.label] = one
@@ -67,10 +84,47 @@ def measure(
         if topics is None:
             subjects[one.label] = replace(one.subject(), missing=_TOO_FEW)
             continue
-        width = capture.word_embeddings(one.model).shape[1]
-        subjects[one.label] = replace(one.subject(), width=width)
-        reports[one.label] = measure_embeddings(one.model, topics, statistic="difference", seed=run.seed)
-    return run.result(reports.items(), subjects=subjects, tables=_tables(reports, left_out))
+        subjects[one.label] = one.subject()
+        report = measure_embeddings(one.model, topics, statistic="difference", seed=run.seed)
+        differences += [
+            {"model": one.label, **row} for row in _differences(report, one.model, topics, run.seed)
+        ]
+        reports[one.label] = report
+    return run.result(reports.items(), subjects=subjects, tables=_tables(reports, differences, left_out))
+
+
+def _differences(report: EmbeddingReport, model: Any, topics: Topics, seed: int) -> list[dict[str, Any]]:
+    """For all lists and for each, the difference of the mean cosines, its limit, and the mean of many shuffles.
+
+    A list without two words has no row. The ``limit`` are four standard errors of the difference of random directions.
+    """
+    width = capture.word_embeddings(model).shape[1]
+    cosine, by_list = report.cosine, report.topics["cosine"]
+    names = [ALL, *map(str, (by_list.index or {})["topic"])]
+    contrasts = [cosine, *(by_list[number] for number in range(len(by_list)))]
+    # The pairs of a list with others are counted once, all other pairs in both orders.
+    twice = [2.0, *(1.0 for _ in range(len(by_list)))]
+    shuffled = np.mean(
+        [_of_shuffle(*sums) for sums in embeddings_of_shuffles(model, topics, seed=seed)], axis=0
+    )
+    rows = []
+    for name, contrast, orders, of_shuffles in zip(names, contrasts, twice, shuffled, strict=True):
+        if not math.isnan(float(contrast.difference)):
+            measured = of_contrast(contrast, "")
+            pairs = 2 / float(contrast.n_same_topic) + orders / float(contrast.n_different_topic)
+            numbers = {
+                "difference": contrast.difference, "low": measured.low, "high": measured.high,
+                "limit": 4 * math.sqrt(pairs / width), "shuffled": of_shuffles, "same_list": contrast.same_topic,
+                "different_lists": contrast.different_topic,
+            }  # fmt: skip
+            rows.append({"lists": name, **plain_values(numbers)})
+    return rows
+
+
+def _of_shuffle(overall: PairSums, by_list: PairSums) -> Float64[np.ndarray, " list"]:
+    """The differences of mean cosines of all lists and of each."""
+    cosines = overall.contrast()[0], by_list.contrast()[0]
+    return np.concatenate([np.atleast_1d(contrast.difference) for contrast in cosines])
 
 
 def lists_as_topics(
@@ -110,68 +164,75 @@ _NEAR = Claim(
 _NEAR_IN_EVERY_LIST = replace(
     _NEAR, text="The same for every list: its words among each other − its words with all others"
 )
+_NO_DIFFERENCE = replace(_NEAR, text="The same in an untrained model: no difference", paper="no row")
 
 
 def _blocks(result: RecipeResult) -> Iterator[Claim]:
-    reports = result.of(EmbeddingReport)
+    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in result.tables.get("differences", ()):
+        rows.setdefault(row["model"], {})[row["lists"]] = row
     for label, subject in result.subjects.items():
         if subject.missing:
             yield replace(_NEAR, setting=label, not_checked=subject.missing)
         elif subject.random:
-            yield _untrained(subject, reports[label])
+            trained = rows.get(label.removesuffix(RANDOM), {})
+            yield _untrained(rows[label][ALL], trained.get(ALL))
         else:
-            yield _trained(label, reports[label])
-            yield from _lists(label, reports[label])
+            twin = rows.get(label + RANDOM, {})
+            for name, row in rows[label].items():
+                yield _trained(row, twin.get(name))
 
 
-def _means(report: EmbeddingReport) -> str:
-    cosine = report.cosine
-    return f"same list {float(cosine.same_topic):.3f}, different lists {float(cosine.different_topic):.3f}"
-
-
-def _untrained(subject: Subject, report: EmbeddingReport) -> Claim:
-    # Contrasts count ordered pairs, a pair and its reverse are one cosine.
-    pairs = 2 / float(report.cosine.n_same_topic) + 2 / float(report.cosine.n_different_topic)
-    limit = 4 * math.sqrt(pairs / subject.width)
-    return Claim(
-        text="The same in an untrained model: no difference",
-        source=SOURCE,
-        paper="no row",
-        measured=float(report.cosine.difference),
-        above=-limit,
-        below=limit,
-        setting=subject.label,
-        detail=_means(report),
+def _trained(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> Claim:
+    """The paper's claim, of all lists or of one."""
+    controls = {SHUFFLED: exact_number(row["shuffled"])}
+    if twin is not None:
+        controls[UNTRAINED] = exact_number(twin["difference"])
+    together = row["lists"] == ALL
+    return replace(
+        _NEAR if together else _NEAR_IN_EVERY_LIST,
+        setting=row["model"] if together else f"{row['model']}, {row['lists']}",
+        measured=_difference(row),
+        above=row["limit"],
+        controls=controls,
+        detail=_means(row),
     )
 
 
-def _trained(label: str, report: EmbeddingReport) -> Claim:
-    low, high = interval_of(report.cosine)
-    interval = (
-        report.cosine.reason
-        if math.isnan(low)
-        else f"[{low:.3f}, {high:.3f}] with other words of the same lists"
+def _untrained(row: Mapping[str, Any], trained: Mapping[str, Any] | None) -> Claim:
+    """The claim about an untrained model, which the trained one must fail; its own chance is in the bounds."""
+    return replace(
+        _NO_DIFFERENCE,
+        setting=row["model"],
+        measured=exact_number(row["difference"]),
+        above=-row["limit"],
+        below=row["limit"],
+        controls={} if trained is None else {"trained": exact_number(trained["difference"])},
+        detail=_means(row),
     )
-    detail = f"{interval}; {_means(report)}"
-    return replace(_NEAR, measured=float(report.cosine.difference), setting=label, detail=detail)
 
 
-def _lists(label: str, report: EmbeddingReport) -> Iterator[Claim]:
-    by_list = report.topics["cosine"]
-    names = (by_list.index or {})["topic"]
-    for name, difference in zip(names, by_list.difference.tolist(), strict=True):
-        if not math.isnan(difference):
-            yield replace(_NEAR_IN_EVERY_LIST, measured=difference, setting=f"{label}, {name}")
+def _difference(row: Mapping[str, Any]) -> Number:
+    """With its interval over other words of the same lists, where there are words enough for one."""
+    if row["low"] is None:
+        return exact_number(row["difference"])
+    return Number(row["difference"], row["low"], row["high"], "words")
+
+
+def _means(row: Mapping[str, Any]) -> str:
+    return f"same list {row['same_list']:.3f}, different lists {row['different_lists']:.3f}"
 
 
 # --- tables and figures -----------------------------------------------------------------------------
 
 
 def _tables(
-    reports: Mapping[str, EmbeddingReport], left_out: Sequence[Mapping[str, Any]]
+    reports: Mapping[str, EmbeddingReport],
+    differences: Sequence[Mapping[str, Any]],
+    left_out: Sequence[Mapping[str, Any]],
 ) -> dict[str, list[dict[str, Any]]]:
-    """The cosines of every model, a row and a column for every word, and the words that are left out."""
-    tables: dict[str, list[dict[str, Any]]] = {}
+    """Differences, the cosines of every model, a row and a column for every word, and the words that are left out."""
+    tables = {"differences": [dict(row) for row in differences]} if differences else {}
     for label, report in reports.items():
         if report.matrices is not None:
             matrix, words = (

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
+from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
+from topic_probe.measure.words import group_sums, labelled_words, pair_sums
+from topic_probe.paper.claims import Number
 from topic_probe.paper.recipe import Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
 from topic_probe.text.cache import tokenizer_identity
@@ -25,6 +29,7 @@ from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
 from topic_probe.topics.models import FractionOf
+from topic_probe.uncertainty import divide, permutation_p_value
 
 HUB = {
     "bert": "google-bert/bert-base-uncased",
@@ -38,6 +43,15 @@ HUB = {
 
 RANDOM = " random"
 """A name that ends so is the untrained twin of the model before it."""
+
+SHUFFLED, UNTRAINED = "shuffled labels", "untrained"
+"""The controls of claims about pretrained models."""
+
+NO_DIFFERENCE = 0.01
+"""A ratio may be so far from 1, and a difference so far from 0, where topics make no difference."""
+
+EMBEDDING_SHUFFLES = 100
+"""So many shuffles of the labels tell the mean ratio of embeddings to less than `NO_DIFFERENCE`."""
 
 PAPER_MODELS = (*HUB, "bert" + RANDOM)
 THRESHOLDS = (0.0005, 0.001, 0.002)
@@ -296,18 +310,22 @@ class Sample(Sequence[Document]):
         return self._documents[index]
 
 
+Articles = DocumentStream | Sample
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared(Opened):
     """A model with everything that is measured on it.
 
     Attributes:
-        articles: The whole texts as documents of its tokenizer, to be read as a stream.
+        articles: The whole texts as documents of its tokenizer, to be read as a stream; the few of a quick variant are
+            in memory.
         documents: The cut documents that are measured.
         fit: LDA of the articles.
         settings: How they were made.
     """
 
-    articles: DocumentStream
+    articles: Articles
     documents: Sequence[Document]
     fit: TopicFit
     settings: TextSettings
@@ -365,13 +383,13 @@ class _Texts:
     def __init__(
         self, run: Run, corpus: Corpus | None, settings: TextSettings, reachable: Callable[[], bool]
     ) -> None:
-        self._needs_hub = corpus is None and not run.quick
+        self._needs_hub, self._few = corpus is None and not run.quick, corpus is None and run.quick
         if corpus is None:
             corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
         self._run, self._corpus, self._settings, self._reachable = run, corpus, settings, reachable
-        self._done: dict[str, tuple[DocumentStream, Sequence[Document], TopicFit]] = {}
+        self._done: dict[str, tuple[Articles, Sequence[Document], TopicFit]] = {}
 
-    def of(self, opened: Opened) -> tuple[DocumentStream, Sequence[Document], TopicFit]:
+    def of(self, opened: Opened) -> tuple[Articles, Sequence[Document], TopicFit]:
         """Whole articles, cut documents and the fit for the tokenizer of a model."""
         tokenizer, length = tokenizer_of(opened), self._settings.length
         length = min(length, capture.facts(opened.model).context_length or length)
@@ -381,7 +399,9 @@ class _Texts:
                 raise ConnectionError(NO_WIKIPEDIA)
             kept = None if self._run.folder is None else self._run.folder / "tokens"
             reading: dict[str, Any] = {"cache": kept, "progress": self._run.progress}
-            articles = self._corpus.documents(tokenizer, **reading)
+            articles: Articles = self._corpus.documents(tokenizer, **reading)
+            if self._few:  # are read several times, and reading them takes longer than anything else
+                articles = Sample(articles, articles.provenance)
             fit = self._fit(articles, tokenizer)
             cut = self._corpus.documents(tokenizer, max_length=length, **reading)
             wanted = self._settings.n_documents
@@ -391,7 +411,7 @@ class _Texts:
             self._done[key] = articles, sample, fit
         return self._done[key]
 
-    def _fit(self, articles: DocumentStream, tokenizer: Any) -> TopicFit:
+    def _fit(self, articles: Articles, tokenizer: Any) -> TopicFit:
         """LDA; kept where there is a folder, and the texts cannot be others next time."""
         run, settings, path = self._run, self._settings, None
         if run.folder is not None and (texts := self._corpus.source.identity()) is not None:
@@ -414,6 +434,58 @@ class _Texts:
         return fit
 
 
+# --- shuffled labels --------------------------------------------------------------------------------
+
+
+def embeddings_of_shuffles(
+    model: Any, topics: Topics, *, seed: int, n: int = EMBEDDING_SHUFFLES
+) -> Iterator[tuple[PairSums, PairSums]]:
+    """Sums over pairs of word embeddings as `pair_sums` has them, under one shuffle of the labels after the other."""
+    table = capture.word_embeddings(model)
+    for number in range(n):
+        words = labelled_words(table, topics.shuffled(n * seed + number))
+        yield pair_sums(group_sums(words), words)
+
+
+def beside_shuffles(
+    contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
+) -> dict[str, float]:
+    """What a contrast is under shuffled labels, by name; NaN where no shuffle has pairs of both kinds.
+
+    * ``shuffled``: the mean same-topic score of all shuffles ÷ their mean different-topic score.
+    * ``shuffled_low``, ``shuffled_high``: between these lies the ratio of 95 % of them.
+    * ``reached``: the share of shuffles with at least the ratio that was measured, which counts as one of them; with at
+      least the difference where the contrast's interval is about that.
+
+    Args:
+        contrast: what was measured, of a single cell.
+        same: sums over the pairs that share a topic after a shuffle; what it does not put into one topic is of
+            different ones.
+        n_same: the numbers of these pairs.
+    """
+    parts = [
+        (contrast.same_topic, contrast.n_same_topic),
+        (contrast.different_topic, contrast.n_different_topic),
+    ]
+    whole, n_whole = sum(float(mean * n) for mean, n in parts if n > 0), sum(float(n) for _, n in parts)
+    above, below = divide(same, n_same), divide(whole - same, n_whole - n_same)
+    known = np.isfinite(above) & np.isfinite(below)
+    above, below = above[known], below[known]
+    names = ("shuffled", "shuffled_low", "shuffled_high", "reached")
+    if not known.any():
+        return dict.fromkeys(names, nan)
+    ratios = divide(above, below)
+    middle = divide(above.mean(), below.mean())
+    compared = (
+        (contrast.difference, above - below)
+        if contrast.statistic == "difference"
+        else (contrast.ratio, ratios)
+    )
+    reached = permutation_p_value(*compared, alternative="greater")
+    numbers = (middle, *np.quantile(ratios, (0.025, 0.975)), reached)
+    return dict(zip(names, map(float, numbers), strict=True))
+
+
 # --- tables -----------------------------------------------------------------------------------------
 
 
@@ -433,3 +505,19 @@ def plain(value: Any) -> Any:
 def plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
     """Plain values by their names."""
     return {str(name): plain(value) for name, value in values.items()}
+
+
+def number_of(value: float | None, low: float | None, high: float | None, of: str) -> Number:
+    """A number of a table with the interval over what it has one of; it decides nothing where that is missing."""
+    known = (nan if number is None else number for number in (value, low, high))
+    return Number(*known, of)
+
+
+def exact_number(value: float | None) -> Number:
+    """A number of a table that has no interval."""
+    return Number(nan if value is None else value)
+
+
+def short(value: float | None) -> str:
+    """A number of a table as text."""
+    return "none" if value is None else f"{value:.4g}"

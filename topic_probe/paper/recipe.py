@@ -145,14 +145,12 @@ class Subject:
         label: What it is called in tables.
         random: Whether it is the untrained twin of a model.
         threshold: At which its topics were chosen; NaN where none is.
-        width: Of its word embeddings; 0 where nothing depends on it.
         missing: Why it was not measured, and what to do about it; empty if it was.
     """
 
     label: str = ""
     random: bool = False
     threshold: float = nan
-    width: int = 0
     missing: str = ""
 
 

@@ -8,11 +8,18 @@ Attention is multiplied by the number of keys that a position may see, so that u
 Documents are cut to a common length, special tokens and the pieces of split words are left out. In a model with encoder
 and decoder all stacks are pooled; the detail of a claim has them one by one.
 
-Every model is measured beside its untrained twin, in which topics must make no difference. What is checked there:
-the ratio of attention is within 0.01 of 1, or within half of its interval where that is wider. For embeddings
-the *difference* of the two means is within 0.01 of 0 (or half of its interval), as a share of what a word has
-with itself. Fresh embeddings have no common direction, so both means are near 0 and their quotient is noise; the
-paper's 1.000 needs vectors that share something, and which ones it took is not known to us.
+The paper's claim is that every ratio is above 1. It has two controls. In the untrained twin of a model, which shares
+its documents and topics, attention has a ratio that is 1 to a few thousandths, so a ratio counts as above 1 from 1.01
+on. Its embeddings have no common direction: both means are near 0 and their quotient is noise, so there is no ratio to
+be a control (the paper's 1.000 needs vectors that share something, and which ones it took is not known to us). Shuffled
+labels leave everything as it is but for which words belong together; the number is the mean same-topic score of many
+shuffles ÷ their mean different-topic score. A single shuffle may well have a ratio above 1, because a topic has few
+words, and intervals say what other articles or words would change, not what other topics would. So how many shuffles
+reach what was measured is a claim of ours.
+
+That topics make no difference in the untrained twin is claimed too, with the trained model as its control: the ratio of
+attention is within 0.01 of 1, and for embeddings the *difference* of the two means is within 0.01 of 0, as a share of
+what a word has with itself.
 """
 
 import shutil
@@ -26,21 +33,30 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from topic_probe.contrast import Contrast
 from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.measure.nulls import Null
 from topic_probe.measure.runs import model_facts
-from topic_probe.paper.claims import Claim, interval_of
+from topic_probe.paper.claims import Claim, Number, of_contrast
 from topic_probe.paper.pretrained import (
+    NO_DIFFERENCE,
     QUICK,
+    RANDOM,
+    SHUFFLED,
     THRESHOLDS,
+    UNTRAINED,
     Prepared,
     TextSettings,
+    beside_shuffles,
     check_thresholds,
+    embeddings_of_shuffles,
+    exact_number,
+    number_of,
     plain_values,
     prepare_all,
     settings_table,
+    short,
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
@@ -68,8 +84,11 @@ PRINTED: Mapping[str, Mapping[float, tuple[float, float, float]]] = {
 }
 """The paper's numbers by model and threshold, in the order of ``SCORES``."""
 
-NO_DIFFERENCE = 0.01
-"""An untrained model may be so far from making no difference."""
+ATTENTION_SHUFFLES = 1000
+"""Shuffles of the labels for attention. They cost little beside the model, and of few documents their ratios vary."""
+
+CHANCE = 0.025
+"""The share of shuffles that may reach what was measured."""
 
 _WORDS = {
     "embedding cosine": "Cosine of word embeddings",
@@ -151,7 +170,8 @@ def measure(
             embeddings, attention = measured.embeddings(topics), measured.attention(topics)
             subjects[setting] = subject
             reports += [(setting, attention), (setting, embeddings)]
-            rows += _rows(subject, topics, embeddings, attention, table.paper(subject))
+            shuffles = [*measured.shuffled_embeddings(topics, embeddings), attention.provenance[SHUFFLED]]
+            rows += _rows(subject, topics, embeddings, attention, shuffles, table.paper(subject))
     shown = settings_table(settings, one_topic_per_word=table.one_topic_per_word, seed=run.seed)
     tables = {run.recipe.name: side_by_side(rows), "ratios": rows, "texts": texts, "settings": shown}
     return run.result(reports, subjects=subjects, tables=tables if rows else {})
@@ -178,21 +198,47 @@ class _Measured:
         return self._kept(EmbeddingReport, topics, measure_it)
 
     def attention(self, topics: Topics) -> AttentionReport:
-        """Of all heads."""
+        """Of all heads; its provenance has what the same pass gives under shuffled labels."""
         one, run = self._prepared, self._run
 
         def measure_it(sums: Path | None) -> AttentionReport:
-            return measure_attention(
+            n_heads = sum(capture.view(one.model).n_heads)
+            null = Null(topics, ATTENTION_SHUFFLES, run.seed, n_heads)
+            report = measure_attention(
                 one.model, topics, one.documents, max_length=one.settings.length, n_permutations=0, seed=run.seed,
-                checkpoint=sums, progress=run.progress,
+                accumulators=[null], checkpoint=sums, progress=run.progress,
             )  # fmt: skip
+            shuffles = beside_shuffles(
+                report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null"))
+            )
+            return replace(report, provenance={**report.provenance, SHUFFLED: plain_values(shuffles)})
 
         return self._kept(AttentionReport, topics, measure_it)
+
+    def shuffled_embeddings(self, topics: Topics, report: EmbeddingReport) -> list[dict[str, float]]:
+        """What cosine and dot product are under shuffled labels."""
+        shuffles = [
+            sums.contrast()
+            for sums, _ in embeddings_of_shuffles(self._prepared.model, topics, seed=self._run.seed)
+        ]
+        n_same = np.stack([one.n_same_topic for one in shuffles])
+        same = np.nan_to_num(np.stack([one.same_topic for one in shuffles])) * n_same
+        return [
+            beside_shuffles(contrast, same[:, number], n_same[:, number])
+            for number, contrast in enumerate((report.cosine, report.dot))
+        ]
 
     def _kept(self, kind: type[R], topics: Topics, measure_it: Callable[[Path | None], R]) -> R:
         """A report from the folder; otherwise a new one, which goes on from sums that an interruption has left."""
         one, run = self._prepared, self._run
-        facts = [*self._facts, topics.fingerprint, one.random, run.seed, version("topic-probe")]
+        facts = [
+            *self._facts,
+            topics.fingerprint,
+            one.random,
+            run.seed,
+            version("topic-probe"),
+            ATTENTION_SHUFFLES,
+        ]
         path = run.kept_at(kind.kind, facts)
         if path is not None and path.exists():
             kept = load_report(path)
@@ -215,9 +261,14 @@ def _rows(
     topics: Topics,
     embeddings: EmbeddingReport,
     attention: AttentionReport,
+    shuffles: Sequence[Mapping[str, float | None]],
     paper: Sequence[float | None],
 ) -> list[dict[str, Any]]:
-    """A row for every score; numbers that mean nothing are None, and ``note`` says why."""
+    """A row for every score; numbers that mean nothing are None, and ``note`` says why.
+
+    A ``difference`` is a share of what a word has with itself. Intervals are of the ratio, in the embeddings of an
+    untrained model of the difference.
+    """
     shared = {
         "model": subject.label,
         "threshold": subject.threshold,
@@ -228,12 +279,29 @@ def _rows(
     }
     rows = []
     counts = ("same_topic", "different_topic", "n_same_topic", "n_different_topic")
-    for score, contrast, printed in zip(SCORES, _contrasts(embeddings, attention), paper, strict=True):
+    contrasts = embeddings.cosine, embeddings.dot, attention.overall
+    for score, contrast, shuffled, printed in zip(SCORES, contrasts, shuffles, paper, strict=True):
         noise = subject.random and score != "attention"
-        low, high = (nan, nan) if noise else interval_of(contrast)
-        numbers = {"ratio": nan if noise else contrast.ratio, "low": low, "high": high, "paper": printed}
+        measured, itself = of_contrast(contrast, ""), float(contrast.same_word)
+        nothing = Number(nan)
+        of_ratio, of_difference = (
+            (nothing, measured) if contrast.statistic == "difference" else (measured, nothing)
+        )
+        ratio = nan if noise else contrast.ratio
+        numbers: dict[str, Any] = {
+            "ratio": ratio,
+            "low": of_ratio.low,
+            "high": of_ratio.high,
+            "paper": printed,
+        }
         numbers |= {name: getattr(contrast, name) for name in counts}
         numbers["ratio_at_equal_distance"] = attention.overall_matched.ratio if score == "attention" else nan
+        numbers["difference"] = float(contrast.difference) / itself
+        numbers |= {
+            "difference_low": of_difference.low / itself,
+            "difference_high": of_difference.high / itself,
+        }
+        numbers |= {name: nan if noise and name != "reached" else value for name, value in shuffled.items()}
         note = _NOISE if noise else contrast.reason or ""
         rows.append({**shared, "score": score, **plain_values(numbers), "note": note})
     return rows
@@ -250,7 +318,7 @@ def side_by_side(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         cells = lines.setdefault((row["model"], row["threshold"]), head)
         short = row["score"].removeprefix("embedding ")
         cells |= {short: row["ratio"], f"{short} low": row["low"], f"{short} high": row["high"]}
-        cells[f"{short} paper"] = row["paper"]
+        cells |= {f"{short} shuffled": row["shuffled"], f"{short} paper": row["paper"]}
     return list(lines.values())
 
 
@@ -274,97 +342,148 @@ def _texts_row(one: Prepared) -> dict[str, Any]:
     }
 
 
-def _contrasts(
-    embeddings: EmbeddingReport, attention: AttentionReport
-) -> tuple[Contrast, Contrast, Contrast]:
-    return embeddings.cosine, embeddings.dot, attention.overall
-
-
 # --- claims -----------------------------------------------------------------------------------------
+
+_ABOVE_1 = 1 + NO_DIFFERENCE
 
 
 def _ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
-    embeddings, attention = result.of(EmbeddingReport), result.of(AttentionReport)
+    rows = {(row["model"], row["threshold"], row["score"]): row for row in result.tables.get("ratios", ())}
+    reports = result.of(AttentionReport)
     for setting, subject in result.subjects.items():
         if subject.missing:
-            missing: dict[str, Any] = {"setting": setting, "not_checked": subject.missing}
-            if subject.random:
-                text = "Topics make no difference in an untrained model (ratio)"
-                missing |= {"above": 1 - NO_DIFFERENCE, "below": 1 + NO_DIFFERENCE}
-                yield Claim(text, result.source, table.untrained, **missing)
-            else:
-                yield Claim("Every ratio is above 1", result.source, "> 1", above=1.0, **missing)
+            yield _not_checked(table, subject, source=result.source)
             continue
-        contrasts = _contrasts(embeddings[setting], attention[setting])
-        statement = partial(_untrained, paper=table.untrained) if subject.random else _trained
-        for score, contrast, printed in zip(SCORES, contrasts, table.paper(subject), strict=True):
-            claim = statement(score, contrast, source=result.source)
-            detail = claim.detail + _detail(contrast, printed)
-            # Embeddings of an untrained model are compared by their difference, which needs no ratio.
-            if contrast.reason and (score == "attention" or not subject.random):
-                detail += f"; {contrast.reason}"
-            if score == "attention":
-                detail += f"; at equal distance {float(attention[setting].overall_matched.ratio):.4g}"
-                stacks = attention[setting].stacks
-                names = (stacks.index or {}).get("stack", ())
-                if len(names) > 1:
-                    pairs = zip(names, stacks.ratio, strict=True)
-                    detail += f"; by stack: {', '.join(f'{name} {ratio:.4g}' for name, ratio in pairs)}"
-            yield replace(claim, setting=setting, detail=detail)
+        for score in SCORES:
+            row = rows[subject.label, subject.threshold, score]
+            other = subject.label.removesuffix(RANDOM) if subject.random else subject.label + RANDOM
+            beside = rows.get((other, subject.threshold, score))
+            if subject.random:
+                claims = [_untrained(row, beside, paper=table.untrained)]
+            else:
+                claims = [_trained(row, beside), _beyond_shuffles(row, beside)]
+            stacks = _by_stack(reports[setting]) if score == "attention" else ""
+            for claim in claims:
+                detail = claim.detail if claim.ours else claim.detail + stacks
+                yield replace(claim, source=result.source, setting=setting, detail=detail)
 
 
-def _trained(score: str, contrast: Contrast, *, source: str) -> Claim:
-    low, high = interval_of(contrast)
+def _not_checked(table: Table, subject: Subject, *, source: str) -> Claim:
+    missing: dict[str, Any] = {"setting": subject.label, "not_checked": subject.missing}
+    if subject.random:
+        text = "Topics make no difference in an untrained model (ratio)"
+        missing |= {"above": 1 - NO_DIFFERENCE, "below": 1 + NO_DIFFERENCE}
+        return Claim(text, source, table.untrained, **missing)
+    return Claim("Every ratio is above 1", source, "> 1", above=_ABOVE_1, **missing)
+
+
+def _trained(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> Claim:
+    """The paper's claim about a pretrained model."""
+    controls = {SHUFFLED: exact_number(row["shuffled"])}
+    detail = _detail(row)
+    if twin is not None:
+        controls[UNTRAINED] = exact_number(twin["ratio"])
+        if twin["ratio"] is None:
+            detail += f"; untrained: same topic {short(twin['same_topic'])}, different topics "
+            detail += f"{short(twin['different_topic'])}, both near 0, so no ratio"
+    positive = row["different_topic"] is not None and row["different_topic"] > 0
     return Claim(
-        text=f"{_WORDS[score]}: other words of the same topic ÷ words of different topics, lower end of the interval",
-        source=source,
+        text=f"{_WORDS[row['score']]}: other words of the same topic ÷ words of different topics",
+        source="",
         paper="> 1",
-        measured=low if float(contrast.different_topic) > 0 else nan,
-        above=1.0,
-        detail=f"ratio {float(contrast.ratio):.4g} [{low:.4g}, {high:.4g}]",
+        measured=number_of(row["ratio"], row["low"], row["high"], _units(row)) if positive else Number(nan),
+        above=_ABOVE_1,
+        controls=controls,
+        detail=detail,
     )
 
 
-def _untrained(score: str, contrast: Contrast, *, source: str, paper: str) -> Claim:
-    low, high = interval_of(contrast)
-    if score == "attention":
-        text, measured, middle = "ratio in an untrained model", float(contrast.ratio), 1.0
+def _beyond_shuffles(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> Claim:
+    """A claim of ours: that other topics of the same words would not do as well."""
+    ends = f"{short(row['shuffled_low'])} and {short(row['shuffled_high'])}"
+    return Claim(
+        text=f"{_WORDS[row['score']]}: shuffled labels do not give as much (share of shuffles that do)",
+        source="",
+        paper="",
+        measured=exact_number(row["reached"]),
+        below=CHANCE,
+        controls={} if twin is None else {UNTRAINED: exact_number(twin["reached"])},
+        detail=f"ratio {short(row['ratio'])}, of 95 % of shuffles between {ends}",
+        reason=f"few pairs of {row['words']} words meet in {row['documents']} documents, so that other topics may do "
+        "as well by chance; more documents tell more",
+        ours=True,
+    )
+
+
+def _untrained(row: Mapping[str, Any], trained: Mapping[str, Any] | None, *, paper: str) -> Claim:
+    """The claim about an untrained model, which the trained one must fail."""
+    if row["score"] == "attention":
+        text, name, middle = "ratio in an untrained model", "ratio", 1.0
+        ends = row["low"], row["high"]
     else:
         text = "difference in an untrained model, as a share of what a word has with itself"
-        low, high = low / float(contrast.same_word), high / float(contrast.same_word)
-        measured, middle = float(contrast.difference) / float(contrast.same_word), 0.0
-    half = (high - low) / 2
-    tolerance = half if half > NO_DIFFERENCE else NO_DIFFERENCE
+        name, middle, ends = "difference", 0.0, (row["difference_low"], row["difference_high"])
     return Claim(
-        text=f"{_WORDS[score]}: {text}",
-        source=source,
+        text=f"{_WORDS[row['score']]}: {text}",
+        source="",
         paper=paper,
-        measured=measured,
-        above=middle - tolerance,
-        below=middle + tolerance,
-        detail=f"{measured:.4f} [{low:.4f}, {high:.4f}]",
+        measured=number_of(row[name], *ends, _units(row)),
+        above=middle - NO_DIFFERENCE,
+        below=middle + NO_DIFFERENCE,
+        controls={} if trained is None else {"trained": exact_number(trained[name])},
+        detail=_detail(row),
     )
 
 
-def _detail(contrast: Contrast, printed: float | None) -> str:
-    paper = "" if printed is None else f"; paper {printed:g}"
-    means = (
-        f"same topic {float(contrast.same_topic):.4g}, different topics {float(contrast.different_topic):.4g}"
-    )
-    counts = f"{float(contrast.n_same_topic):,.0f} and {float(contrast.n_different_topic):,.0f} pairs"
-    return f"{paper}; {means} ({counts})"
+def _units(row: Mapping[str, Any]) -> str:
+    """What intervals are over."""
+    return f"{row['sources']} sources" if row["score"] == "attention" else f"{row['words']} words"
+
+
+def _detail(row: Mapping[str, Any]) -> str:
+    counts = f"{row['n_same_topic']:,.0f} and {row['n_different_topic']:,.0f} pairs"
+    parts = [
+        "" if row["paper"] is None else f"paper {row['paper']:g}",
+        f"same topic {short(row['same_topic'])}, different topics {short(row['different_topic'])} ({counts})",
+        # Embeddings of an untrained model are compared by their difference, which needs no ratio.
+        "" if row["note"] == _NOISE else row["note"],
+        f"at equal distance {short(row['ratio_at_equal_distance'])}" if row["score"] == "attention" else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _by_stack(report: AttentionReport) -> str:
+    names = (report.stacks.index or {}).get("stack", ())
+    if len(names) < 2:
+        return ""
+    pairs = zip(names, report.stacks.ratio, strict=True)
+    return f"; by stack: {', '.join(f'{name} {ratio:.4g}' for name, ratio in pairs)}"
 
 
 # --- figures ----------------------------------------------------------------------------------------
 
 
 def _figures(result: RecipeResult) -> "dict[str, Figure]":
-    """Bars of the ratios with their intervals and the paper's values, a panel for every score."""
+    """Bars of the ratios with their intervals and the paper's values, a panel for every score.
+
+    Beside every pretrained model what shuffled labels give; the line there holds the ratios of 95 % of shuffles.
+    """
     from topic_probe.show.bars import ratio_panels
 
     if "ratios" not in result.tables:
         return {}
-    return {result.recipe: ratio_panels(result.tables["ratios"], title=result.title)}
+    rows = [drawn for row in result.tables["ratios"] for drawn in (row, _control_bar(row)) if drawn]
+    models = list(dict.fromkeys(row["model"] for row in result.tables["ratios"]))
+    rows.sort(key=lambda row: models.index(row["model"].removesuffix(f", {SHUFFLED}")))
+    return {result.recipe: ratio_panels(rows, title=result.title)}
+
+
+def _control_bar(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The bar of shuffled labels, of which an untrained model needs none."""
+    if row["model"].endswith(RANDOM):
+        return {}
+    about = {"model": f"{row['model']}, {SHUFFLED}", "threshold": row["threshold"], "score": row["score"]}
+    return about | {"ratio": row["shuffled"], "low": row["shuffled_low"], "high": row["shuffled_high"]}
 
 
 RECIPE = table_recipe(

@@ -15,8 +15,14 @@ very much (moon, mission) are often of one topic to a person; what survives matc
 On the other hand counts of rare words are too noisy to match by, which leaves too much: the matched cosine is given
 for more and more frequent words too.
 
-Statements about Table 2 are checked on BERT alone, which the paper makes them about; of other models the numbers are
-given. A quotient whose interval holds 1 decides nothing and counts neither as passed nor as failed.
+The control of the paper's claims are shuffled labels: pairs of words that share a topic after a shuffle, beside the
+same most frequent pairs. Where both quotients lie on the same side of 1, the claim says nothing about topics, and by
+the paper's own numbers BERT's do: its pairs of different topics have less attention (0.00659 / 1.32) and more cosine
+than the most frequent ones, too. The matched comparison, which is ours, counts as above 1 from 1.01 on. Its control is
+the mean of many shuffles for embeddings; for attention, of which each shuffle would need the model again and a single
+one says little, it is the untrained twin.
+
+The paper says it of BERT; of other models the same is checked as claims of ours.
 
 Words co-occur in windows of as many tokens as the measured documents have, because words that are further apart never
 meet in the model.
@@ -24,6 +30,7 @@ meet in the model.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,19 +42,25 @@ from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, interval_of_sources, word_relations
 from topic_probe.lens import capture
+from topic_probe.lens.opening import random_init
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
-from topic_probe.paper.claims import Claim, interval_of
+from topic_probe.paper.claims import Claim, of_contrast
 from topic_probe.paper.pretrained import (
+    NO_DIFFERENCE,
     QUICK,
+    SHUFFLED,
     THRESHOLDS,
+    UNTRAINED,
     Prepared,
     TextSettings,
     check_thresholds,
-    plain,
+    exact_number,
+    number_of,
     plain_values,
     prepare_all,
     settings_table,
+    short,
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import end_if_stopped
@@ -82,6 +95,10 @@ MAX_FREQUENT_WORDS = 5_000
 _RESAMPLES, _LEVEL, _PAIRS_SHOWN = 1000, 0.95, 30
 # How many windows a word is in at least, to see what noise in the counts does.
 _MIN_DOCUMENTS = (5, 20, 50)
+# Of matched embeddings; their mean ratio is known to less than NO_DIFFERENCE then.
+_SHUFFLES = 30
+# What is told apart of pairs at a threshold, in this order.
+_KINDS = 4
 
 
 # --- measuring --------------------------------------------------------------------------------------
@@ -130,8 +147,10 @@ def measure(
             subjects[setting] = subject
             reports.append((setting, report))
             about = {"model": one.label, "threshold": threshold}
+            controls = compared.matched_controls(threshold)
             tables["matched"] += [
-                about | plain_values(row) for row in report.to_dataframe().to_dict("records")
+                about | plain_values(row | controls.get((row["score"], row["matched_on"]), {}))
+                for row in report.to_dataframe().to_dict("records")
             ]
             tables["rare words left out"] += compared.without_rare_words(threshold)
     tables["settings"] = settings_table(settings, whole_articles=whole_articles, seed=run.seed)
@@ -144,6 +163,7 @@ class _Comparison:
     def __init__(self, one: Prepared, run: Run, thresholds: Sequence[float], window: int | None) -> None:
         self.one, self.run, self.window = one, run, window
         self.topics = {threshold: one.topics(threshold) for threshold in thresholds}
+        self.shuffled = {threshold: topics.shuffled(run.seed) for threshold, topics in self.topics.items()}
         labelled = torch.unique(torch.cat([topics.words for topics in self.topics.values()]))
         self.counts = self._count(labelled, len(labelled) + 1)
         frequent = self._count(word_ids(one.tokenizer), MAX_FREQUENT_WORDS)
@@ -184,6 +204,40 @@ class _Comparison:
         end_if_stopped(self.one.label, report.provenance["documents"]["stopped"])
         return report
 
+    def matched_controls(self, threshold: float) -> dict[tuple[str, str], dict[str, float]]:
+        """What the matched ratios are where they must be 1, by score and way of matching.
+
+        Of embeddings the mean same-topic score of shuffled labels ÷ their mean different-topic score, of attention
+        the ratio in the untrained twin.
+        """
+        topics, seed = self.topics[threshold], self.run.seed
+        shuffles = [
+            measure_matched(
+                self.one.model, topics.shuffled(_SHUFFLES * seed + number), cooccurrence=self.counts, n_permutations=0,
+                n_resamples=0,
+            ).cosine
+            for number in range(_SHUFFLES)
+        ]  # fmt: skip
+        same, different = (
+            np.mean([getattr(one, part) for one in shuffles], axis=0)
+            for part in ("same_topic", "different_topic")
+        )
+        of_shuffles = dict(zip(MATCHED_ON, divide(same, different).tolist(), strict=True))
+        controls = {("cosine", way): {"shuffled_ratio": ratio} for way, ratio in of_shuffles.items()}
+        report = measure_matched(
+            self._twin, topics, self.one.documents, cooccurrence=self.counts, n_permutations=0, n_resamples=0,
+            max_length=self.one.settings.length, seed=seed,
+            checkpoint=self._checkpoint("untrained", [topics.fingerprint]), progress=self.run.progress,
+        )  # fmt: skip
+        end_if_stopped(self.one.label, report.provenance["documents"]["stopped"])
+        assert report.attention is not None
+        of_twin = zip([*MATCHED_ON, WITH_DISTANCE], report.attention.ratio.tolist(), strict=True)
+        return controls | {("attention", way): {"untrained_ratio": ratio} for way, ratio in of_twin}
+
+    @cached_property
+    def _twin(self) -> Any:
+        return random_init(self.one.model, seed=self.run.seed)
+
     def without_rare_words(self, threshold: float) -> list[dict[str, Any]]:
         """Matched cosines of more and more frequent words: counts of rare ones are too noisy to match by."""
         rows = []
@@ -197,13 +251,13 @@ class _Comparison:
                 seed=self.run.seed,
             )  # fmt: skip
             cell = report.cosine[len(MATCHED_ON) - 1]
-            low, high = interval_of(cell)
+            measured = of_contrast(cell, "")
             about = {"model": self.one.label, "threshold": threshold, "in_at_least": n}
             numbers = {
                 "ratio_of_all_pairs": report.cosine.ratio[0],
-                "matched_ratio": cell.ratio,
-                "low": low,
-                "high": high,
+                "matched_ratio": measured.value,
+                "low": measured.low,
+                "high": measured.high,
                 "surviving": report.surviving("cosine")[-1],
             }
             rows.append({**about, "words": report.provenance["words"], **plain_values(numbers)})
@@ -232,10 +286,11 @@ class _Comparison:
         end_if_stopped(self.one.label, sums.record["stopped"])
         rows = []
         for number, (threshold, topics) in enumerate(self.topics.items()):
-            kinds = [(kinds_of_class >> (3 * number + kind) & 1).bool().numpy() for kind in range(3)]
+            of_threshold = range(_KINDS * number, _KINDS * (number + 1))
+            kinds = [(kinds_of_class >> kind & 1).bool().numpy() for kind in of_threshold]
             averages = {
                 "attention": _attention_row(sums, kinds),
-                "cosine": self._cosine_row(flags[3 * number : 3 * number + 3], topics),
+                "cosine": self._cosine_row([flags[kind] for kind in of_threshold], topics),
             }
             for score, row in averages.items():
                 rows.append(
@@ -255,7 +310,10 @@ class _Comparison:
         return {"model": self.one.label, "threshold": threshold, "pairs": n_pairs, "complete": complete}
 
     def _flags(self) -> list[Bool[Tensor, "word word"]]:
-        """For every threshold in turn the pairs of the same topic, of the most frequent, and of different topics."""
+        """For every threshold in turn the kinds of pairs.
+
+        Of the same topic, the most frequent, of different topics, and of the same topic after a shuffle.
+        """
         n = len(self.words)
         first, second = (torch.searchsorted(self.words, ids) for ids in self.top[:2])
         flags = []
@@ -265,7 +323,8 @@ class _Comparison:
             top = torch.zeros(n, n, dtype=torch.bool)
             rows, columns = first[: self.n_pairs[threshold]], second[: self.n_pairs[threshold]]
             top[rows, columns] = top[columns, rows] = True
-            flags += [relation == SAME_TOPIC, top, relation == DIFFERENT_TOPIC]
+            shuffled = word_relations(places, places, self.shuffled[threshold])
+            flags += [relation == SAME_TOPIC, top, relation == DIFFERENT_TOPIC, shuffled == SAME_TOPIC]
         return flags
 
     def _cosine_row(self, flags: list[Bool[Tensor, "word word"]], topics: Topics) -> dict[str, Any]:
@@ -292,9 +351,9 @@ class _Comparison:
 def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]]) -> dict[str, Any]:
     """Mean attention by kind of pair, with intervals over sources."""
     if not len(sums.by_source):
-        return _row([nan] * 3, [np.full(2, nan)] * 2, np.full(2, nan))
+        return _row([nan] * _KINDS, [np.full(2, nan)] * 2, np.full(2, nan))
     _, totals, counts, _ = sums.by_source.rows()
-    same, top, different = (
+    same, top, *others = (
         (
             totals[:, : len(kind), 1] @ kind[: totals.shape[1]],
             counts[:, : len(kind), 1] @ kind[: totals.shape[1]],
@@ -305,7 +364,7 @@ def _attention_row(sums: ClassSums, kinds: list[Bool[np.ndarray, " class"]]) -> 
     quotient = interval_of_sources(
         np.stack([nothing, same[0], top[0]], -1), np.stack([nothing, same[1], top[1]], -1), confidence=_LEVEL
     )
-    means = [float(divide(part.sum(), n.sum())) for part, n in (same, top, different)]
+    means = [float(divide(part.sum(), n.sum())) for part, n in (same, top, *others)]
     return _row(means, [_mean_interval(*part) for part in (same, top)], quotient)
 
 
@@ -327,8 +386,14 @@ def _row(means: Sequence[float], intervals: Sequence[np.ndarray], quotient: np.n
     row: dict[str, Any] = {}
     for name, mean, interval in zip(("same_topic", "most_frequent"), means, intervals, strict=False):
         row |= {name: mean, f"{name}_low": interval[0], f"{name}_high": interval[1]}
-    row |= {"different_topic": means[2], "quotient": divide(np.float64(means[0]), np.float64(means[1]))}
-    return plain_values({**row, "low": quotient[0], "high": quotient[1]})
+    same, top, different, shuffled = map(np.float64, means)
+    row |= {
+        "different_topic": different,
+        "quotient": divide(same, top),
+        "low": quotient[0],
+        "high": quotient[1],
+    }
+    return plain_values({**row, "shuffled": shuffled, "shuffled_quotient": divide(shuffled, top)})
 
 
 def _printed(label: str, threshold: float, score: str) -> dict[str, Any]:
@@ -336,6 +401,10 @@ def _printed(label: str, threshold: float, score: str) -> dict[str, Any]:
     same, top = PRINTED.get(threshold, {}).get(score, (None, None)) if _is_bert(label) else (None, None)
     quotient = None if same is None or top is None else same / top
     return {"paper_same_topic": same, "paper_most_frequent": top, "paper_quotient": quotient}
+
+
+def _is_bert(label: str) -> bool:
+    return label.startswith("bert")
 
 
 # --- claims -----------------------------------------------------------------------------------------
@@ -356,7 +425,8 @@ SIMILAR_WHEN_MATCHED = Claim(
     text="Embeddings of the same topic are more similar also at equal co-occurrence and frequency (ratio)",
     source=SECTION,
     paper="conjectured, not measured",
-    above=1.0,
+    above=1 + NO_DIFFERENCE,
+    ours=True,
 )
 ATTENTION_WHEN_MATCHED = replace(
     SIMILAR_WHEN_MATCHED,
@@ -372,87 +442,85 @@ def _comparisons(result: RecipeResult) -> Iterator[Claim]:
             for statement in _STATEMENTS:
                 yield replace(statement, setting=setting, not_checked=subject.missing)
             continue
-        for row in result.tables["table2"]:
-            if (row["model"], row["threshold"]) == (subject.label, subject.threshold):
-                yield _average_claim(row, setting)
-        report = reports[setting]
+        about = subject.label, subject.threshold
+        averages, matched = (
+            [row for row in result.tables[name] if (row["model"], row["threshold"]) == about]
+            for name in ("table2", "matched")
+        )
+        for row in averages:
+            yield _average_claim(row, setting)
+        controls = {(row["score"], row["matched_on"]): row for row in matched}
         similar, attention = (replace(statement, setting=setting) for statement in _STATEMENTS[2:])
-        yield _matched_claim(similar, report, "cosine", "co-occurrence and frequency")
-        yield _matched_claim(attention, report, "attention", WITH_DISTANCE)
+        for statement, score, way in (
+            (similar, "cosine", "co-occurrence and frequency"),
+            (attention, "attention", WITH_DISTANCE),
+        ):
+            yield _matched_claim(statement, reports[setting], controls[score, way])
 
 
 def _average_claim(row: Mapping[str, Any], setting: str) -> Claim:
+    """A statement about a row of Table 2, of another model than BERT as one of ours."""
     statement = LESS_ATTENTION if row["score"] == "attention" else MORE_SIMILAR
+    if not _is_bert(row["model"]):
+        statement = replace(statement, text=f"{statement.text}, of another model than BERT", ours=True)
     if row["paper_quotient"] is not None:
         statement = replace(statement, paper=f"{row['paper_quotient']:.3g}")
     if row["quotient"] is None:
         return replace(statement, setting=setting, not_checked=_NO_PAIRS)
-    detail = (
-        f"{_between(row['low'], row['high'])}; same topic {row['same_topic']:.4g}, the {row['pairs']:,} most "
-        f"frequent pairs {row['most_frequent']:.4g}, different topics {_short(row['different_topic'])}"
+    units = "sources" if row["score"] == "attention" else "words"
+    return replace(
+        statement,
+        measured=number_of(row["quotient"], row["low"], row["high"], units),
+        setting=setting,
+        controls={SHUFFLED: exact_number(row["shuffled_quotient"])},
+        detail=f"same topic {row['same_topic']:.4g}, the {row['pairs']:,} most frequent pairs "
+        f"{row['most_frequent']:.4g}, different topics {short(row['different_topic'])}, shuffled labels "
+        f"{short(row['shuffled'])}",
     )
-    reason = ""
-    if not _is_bert(row["model"]):
-        reason = f"the paper says it of BERT; of this model it is {row['quotient']:.4g}, {detail}"
-    elif not _decides(row["low"], row["high"]):
-        reason = f"undecided: {row['quotient']:.4g}, {detail}"
-    return replace(statement, measured=row["quotient"], setting=setting, detail=detail, not_checked=reason)
-
-
-def _is_bert(label: str) -> bool:
-    return label.startswith("bert")
 
 
 _NO_PAIRS = "no pair of one of the two kinds is in the documents: measure more documents, or larger topics"
 
 
-def _matched_claim(
-    statement: Claim, report: MatchedReport, score: Literal["cosine", "attention"], matched_on: str
-) -> Claim:
-    """A statement about what is left of a contrast in one way of matching."""
+def _matched_claim(statement: Claim, report: MatchedReport, row: Mapping[str, Any]) -> Claim:
+    """A statement about what is left of a contrast in one way of matching, with the row that has its controls."""
+    score: Literal["cosine", "attention"] = row["score"]
     contrast, pairs = (report.cosine, "embeddings") if score == "cosine" else (report.attention, "attention")
     assert contrast is not None
-    place = [*MATCHED_ON, WITH_DISTANCE].index(matched_on)
-    cell = contrast[place]
-    ratio, (low, high) = float(cell.ratio), interval_of(cell)
-    if not isfinite(ratio):
+    place = [*MATCHED_ON, WITH_DISTANCE].index(row["matched_on"])
+    measured = of_contrast(contrast[place], "words" if score == "cosine" else "sources")
+    if not isfinite(measured.value):
         return replace(statement, not_checked=contrast.reason or _NO_PAIRS)
-    detail = (
-        f"{_between(plain(low), plain(high))}; without matching {float(contrast.ratio[0]):.4g}; "
-        f"{report.surviving(score)[place]:.0%} of the difference is left; {report.coverage[pairs][place]:.0%} of the "
-        "same-topic pairs could be matched"
+    name, control = (SHUFFLED, "shuffled_ratio") if score == "cosine" else (UNTRAINED, "untrained_ratio")
+    return replace(
+        statement,
+        measured=number_of(measured.value, measured.low, measured.high, measured.of),
+        controls={name: exact_number(row[control])},
+        detail=f"without matching {float(contrast.ratio[0]):.4g}; {report.surviving(score)[place]:.0%} of the "
+        f"difference is left; {report.coverage[pairs][place]:.0%} of the same-topic pairs could be matched",
     )
-    undecided = "" if _decides(plain(low), plain(high)) else f"undecided: {ratio:.4g}, {detail}"
-    return replace(statement, measured=ratio, detail=detail, not_checked=undecided)
-
-
-def _decides(low: float | None, high: float | None) -> bool:
-    """Whether an interval lies on one side of 1."""
-    return (low is not None and low > 1) or (high is not None and high < 1)
-
-
-def _between(low: float | None, high: float | None) -> str:
-    return "no interval" if low is None or high is None else f"interval {low:.4g} to {high:.4g}"
-
-
-def _short(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
 
 
 # --- figures ----------------------------------------------------------------------------------------
 
 
 def _figures(result: RecipeResult) -> "dict[str, Figure]":
-    """The quotients of Table 2 beside the paper's, and what is left by what pairs have in common."""
+    """The quotients of Table 2, the paper's and those of shuffled labels, and what is left by what pairs share."""
     from topic_probe.show.bars import matched_forest, quotient_forest
 
     if "table2" not in result.tables:
         return {}
-    axes = {"table2": quotient_forest(result.tables["table2"])}
+    rows = [drawn for row in result.tables["table2"] for drawn in (row, _control_mark(row))]
+    axes = {"table2": quotient_forest(rows)}
     for setting, report in result.of(MatchedReport).items():
         axes[f"matched, {setting}"] = matched_forest(report, title=setting)
     figures = {name: drawn.get_figure(root=True) for name, drawn in axes.items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def _control_mark(row: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"model": f"{row['model']}, {SHUFFLED}", "threshold": row["threshold"], "score": row["score"]}
+    return about | {"quotient": row["shuffled_quotient"], "low": None, "high": None}
 
 
 RECIPE = Recipe(
