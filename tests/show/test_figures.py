@@ -10,7 +10,9 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from topic_probe import report as reports
 from topic_probe.contrast import Contrast
@@ -25,8 +27,9 @@ from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.landscape import LandscapeReport, measure_landscape
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
-from topic_probe.train.history import History, TrainConfig
+from topic_probe.train.history import History, Series, TrainConfig
 from topic_probe.train.loop import train_toy
 from topic_probe.train.stages import measure_dynamics
 
@@ -486,6 +489,116 @@ def test_a_real_training_draws_itself():
         assert draw(trained).has_data()
     short = train_toy(build_toy(ToyConfig(regime="value")), TrainConfig(steps=5))
     assert "no rotation of W_V" in figures.rotation_curve(short).texts[0].get_text()
+
+
+def watched(**attention):
+    """A history whose attention has these values at steps 0, 200 and 400; uniform attention where none are given."""
+    names = ("same_word", "same_topic", "different_topic", "mask_to_word", "mask_to_mask")
+    series = {
+        f"attention.{name}": Series(
+            torch.tensor([0, 200, 400]), torch.tensor(attention.get(name, [1.0] * 3), dtype=torch.float64)
+        )
+        for name in names
+    }
+    return replace(history(), measured=series)
+
+
+def test_attention_curves_are_what_was_watched_with_every_seed_in_one_style():
+    runs = [watched(same_topic=[1.0, 1.2, 1.7]), watched(same_topic=[1.0, 1.1, 1.5])]
+    ax = figures.attention_curves(runs, names=("same_topic", "mask_to_mask"))
+    _, first, second, *_ = ax.get_lines()  # the first is uniform attention
+    assert first.get_xydata().tolist() == [[0, 1.0], [200, 1.2], [400, 1.7]]
+    assert second.get_ydata().tolist() == [1.0, 1.1, 1.5]
+    assert (first.get_color(), first.get_linestyle()) == (second.get_color(), second.get_linestyle())
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["same topic", "mask to mask"]
+
+
+def test_attention_that_stays_uniform_is_drawn_as_a_level_line():
+    """Rounding is not blown up to a curve."""
+    low, high = figures.attention_curves(watched(same_topic=[1.0, 1.0 + 1e-7, 1.0 - 1e-7])).get_ylim()
+    assert (low, high) == (0.95, 1.05)
+
+
+def test_attention_curves_of_a_training_that_was_not_watched_say_so():
+    assert "attention was not" in figures.attention_curves(history()).texts[0].get_text()
+    toy = build_toy(ToyConfig(regime="two-stage", world=World(n_topics=2, words_per_topic=2)))
+    trained = train_toy(toy, TrainConfig(steps=3), measure={"attention": word_attention})
+    assert figures.attention_curves(trained).get_lines()
+
+
+def test_attention_panels_have_words_above_and_mask_below():
+    columns = {
+        "slow": [watched(same_topic=[1.0, 1.0, 1.0])],
+        "fast": [watched(same_topic=[1, 2.0, 3.0], mask_to_mask=[1, 0.5, 0.2])],
+    }
+    figure = figures.attention_panels(columns)
+    assert [ax.get_title() for ax in figure.axes] == ["slow", "fast", "", ""]
+    drawn = [{line.get_label(): list(line.get_ydata()) for line in ax.get_lines()} for ax in figure.axes]
+    assert drawn[1]["same topic"] == [1, 2, 3]
+    assert drawn[3]["mask to mask"] == [1, 0.5, 0.2]
+    assert "mask to mask" not in drawn[1]
+
+
+# -------------------------------------------------------------------- what becomes of trainings
+
+CELLS = [
+    {"rate": rate, "noise": noise, "outcome": outcome, "length": length, "follows": follows, "rule": rule}
+    for rate, noise, outcome, length, follows, rule in (
+        (10.0, 0.1, "two stages", 355.5, False, True),
+        (10.0, 0.01, "too slow", None, True, True),
+        (300.0, 0.1, "diverges", None, False, False),
+        (300.0, 0.01, "two stages", 12.0, False, False),
+    )
+]
+ALL = ("two stages", "too slow", "diverges")
+
+
+def squares(ax):
+    """The cells of a grid by column and row."""
+    return {
+        (round(one.get_x() + 0.5), round(one.get_y() + 0.5)): one
+        for one in ax.patches
+        if isinstance(one, Rectangle) and one.get_fill()
+    }
+
+
+def test_a_grid_has_every_cell_in_its_place_with_the_colour_of_its_outcome():
+    ax = figures.outcome_map(CELLS, ALL, x="rate", y="noise", number="length", mark="follows", frame="rule")
+    colours = {place: to_hex(one.get_facecolor()) for place, one in squares(ax).items()}
+    assert colours == {(0, 1): "#00366c", (1, 0): "#00366c", (0, 0): "#8fb3d9", (1, 1): "#bc5a00"}
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "300"]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.01", "0.1"]
+    numbers = {text.get_text(): text.get_position() for text in ax.texts}
+    assert numbers == {"356": (0, 1), "12": (1, 0)}
+    (dot,) = ax.get_lines()
+    assert (round(dot.get_xdata()[0]), round(dot.get_ydata()[0])) == (0, 0)
+    framed = [one for one in ax.patches if not one.get_fill()]
+    assert {(round(one.get_x() + 0.42), round(one.get_y() + 0.42)) for one in framed} == {(0, 0), (0, 1)}
+
+
+def test_outcomes_are_told_apart_in_a_grey_print():
+    from matplotlib.colors import to_rgb
+
+    from topic_probe.show.landscape import OUTCOMES
+
+    grey = sorted(np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) for colour, _ in OUTCOMES)
+    assert min(np.diff(grey)) > 0.1
+
+
+def test_grids_side_by_side_are_named_and_their_colours_explained_once():
+    figure = figures.outcome_panels(
+        {"SGD": CELLS, "Adam": CELLS[:2]}, ALL, x="rate", y="noise", mark="follows"
+    )
+    assert [ax.get_title() for ax in figure.axes] == ["SGD", "Adam"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*ALL, "follows"]
+    assert len(squares(figure.axes[1])) == 2
+
+
+def test_a_grid_of_nothing_says_so_and_one_of_too_many_outcomes_is_refused():
+    assert "no cells" in figures.outcome_map([], ALL, x="rate", y="noise").texts[0].get_text()
+    with pytest.raises(ValueError, match="colours for 5 outcomes, got 6"):
+        figures.outcome_map(CELLS, list("abcdef"), x="rate", y="noise")
 
 
 # -------------------------------------------------------------------- theory

@@ -60,11 +60,7 @@ def norm_curves(
     suffix = _suffix(histories[0], layer)
     ax = axes_for(ax, size=(5.4, 3.4))
     for number, name in enumerate(tensors):
-        look: dict[str, Any] = {
-            "color": ACCENTS[number % len(ACCENTS)],
-            "linestyle": LINES[number % len(LINES)],
-            "linewidth": 1.4,
-        }
+        look = {**_look(number), "linewidth": 1.4}
         for run, recorded in enumerate(histories):
             norms = recorded.norms
             if name + suffix not in norms:
@@ -144,11 +140,7 @@ def loss_curve(
     lines = _floors(floors)
     for number, (name, value) in enumerate(lines.items(), start=1):
         if np.isfinite(value):
-            look: dict[str, Any] = {
-                "color": ACCENTS[number % len(ACCENTS)],
-                "linestyle": LINES[number % len(LINES)],
-            }
-            ax.axhline(value, label=f"{drawable(name)}: {value:.4g}", linewidth=1.3, **look)
+            ax.axhline(value, label=f"{drawable(name)}: {value:.4g}", linewidth=1.3, **_look(number))
     ax.set_xlabel("step")
     ax.set_ylabel(history.train.loss.replace("_", "-") + " loss")
     # A few first steps far above all others would press everything else together.
@@ -207,6 +199,69 @@ def training_panels(
         ax.set_xlabel("step" if at == len(rows) - 1 else "")
         label = "rotation of $W_V$" if rows[at] == "rotation" else f"norm of {_formula(rows[at])}"
         ax.set_ylabel(label if column == 0 else "")
+    return figure
+
+
+WORD_ROWS = ("same_word", "same_topic", "different_topic")
+MASK_ROWS = ("mask_to_word", "mask_to_mask")
+
+
+def attention_curves(
+    history: History | Sequence[History],
+    ax: "Axes | None" = None,
+    *,
+    names: Sequence[str] = (*WORD_ROWS, *MASK_ROWS),
+    title: str | None = None,
+    legend: bool = True,
+) -> "Axes":
+    """Attention as it was watched while a toy was trained, uniform attention being 1, against steps.
+
+    Args:
+        history: of ``train_toy(measure={"attention": tp.word_attention})``, or several, whose curves share a style.
+        ax: where to draw; None makes a figure.
+        names: which of the numbers of `word_attention`.
+        title: None leaves it out.
+        legend: whether to name the curves.
+    """
+    histories = _all(history)
+    ax = axes_for(ax, size=(5.4, 3.4))
+    if not all(f"attention.{name}" in run.measured for run in histories for name in names):
+        return say(ax, 'attention was not watched: train with measure={"attention": tp.word_attention}')
+    ax.axhline(1.0, color="0.7", linewidth=0.8)
+    for number, name in enumerate(names):
+        look = {**_look(number), "linewidth": 1.4}
+        for run, recorded in enumerate(histories):
+            series = recorded.measured[f"attention.{name}"]
+            ax.plot(series.steps, series.values, label=name.replace("_", " ") if run == 0 else None, **look)
+    # Numbers that differ from 1 by rounding are no curve.
+    low, high = ax.get_ylim()
+    ax.set_ylim(min(low, 0.95), max(high, 1.05))
+    ax.set_xlabel("step")
+    ax.set_ylabel("attention (uniform: 1)")
+    ax.set_title(drawable(title or ""))
+    if legend:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def attention_panels(columns: Mapping[str, Sequence[History]], *, title: str = "") -> "Figure":
+    """A figure with `attention_curves` of every column: rows of words above, rows of ``[MASK]`` below."""
+    draw: list[Callable[[Axes], Any]] = [
+        partial(
+            attention_curves,
+            runs,
+            names=names,
+            title=name if names is WORD_ROWS else None,
+            legend=number == 0,
+        )
+        for names in (WORD_ROWS, MASK_ROWS)
+        for number, (name, runs) in enumerate(columns.items())
+    ]
+    figure = panels(draw, columns=len(columns), size=(3.1, 2.4), title=title, sharex="col")
+    for number, ax in enumerate(figure.axes):
+        at, column = divmod(number, len(columns))
+        ax.set_xlabel("step" if at else "")
+        ax.set_ylabel(("attention of words", "attention of [MASK]")[at] if column == 0 else "")
     return figure
 
 
@@ -308,6 +363,11 @@ def _suffix(history: History, layer: int | None) -> str:
         if layer is None
         else f"no layer {layer}; there are {there}"
     )
+
+
+def _look(number: int) -> dict[str, Any]:
+    """Colour and style of a curve, by its number."""
+    return {"color": ACCENTS[number % len(ACCENTS)], "linestyle": LINES[number % len(LINES)]}
 
 
 def _formula(name: str) -> str:

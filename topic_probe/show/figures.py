@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from topic_probe.show.bars import seed_points as seed_points
     from topic_probe.show.blocks import block_map as block_map
     from topic_probe.show.blocks import block_panels as block_panels
+    from topic_probe.show.curves import attention_curves as attention_curves
+    from topic_probe.show.curves import attention_panels as attention_panels
     from topic_probe.show.curves import history_curves as history_curves
     from topic_probe.show.curves import loss_curve as loss_curve
     from topic_probe.show.curves import norm_curves as norm_curves
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
     from topic_probe.show.landscape import loss_landscape as loss_landscape
+    from topic_probe.show.landscape import outcome_map as outcome_map
+    from topic_probe.show.landscape import outcome_panels as outcome_panels
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -42,10 +46,11 @@ _FIGURES = {
     ),
     "blocks": ("block_map", "block_panels"),
     "curves": (
-        "history_curves", "loss_curve", "norm_curves", "rotation_curve", "stage_map", "training_panels",
+        "attention_curves", "attention_panels", "history_curves", "loss_curve", "norm_curves", "rotation_curve",
+        "stage_map", "training_panels",
     ),
     "heads": ("depth_curve", "head_map"),
-    "landscape": ("landscape_panels", "loss_landscape"),
+    "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 
