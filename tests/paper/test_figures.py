@@ -52,18 +52,22 @@ def test_w_v_itself_is_what_figure_2_shows():
     )  # rows are shown words, columns predicted ones
 
 
-def test_figure_4_has_a_column_for_every_choice_of_hyperparameters_and_a_curve_for_every_seed():
+def test_figure_4_has_a_column_for_every_setting_and_a_curve_for_every_seed_and_none_for_controls():
     names = [setting.name for setting in figure4.QUICK_SETTINGS if "SGD" in setting.name]
     result = reproduce("figure4", quick=True, only=names)
-    figure = result.figures()["stages"]
-    assert len(figure.axes) == 4 * 2
-    assert [ax.get_title().partition("\n")[0] for ax in figure.axes[:2]] == [
-        "squared, SGD",
-        "cross-entropy, SGD",
-    ]
-    first = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) > 2]
-    assert len(first) == 2
-    np.testing.assert_allclose(first[1].get_ydata(), result.run(names[1]).history.norms["W_K"])
+    drawn = result.figures()
+    assert {name: len(figure.axes) for name, figure in drawn.items()} == {"stages": 4 * 2, "attention": 2 * 2}
+    for figure in drawn.values():
+        titles = [ax.get_title().partition("\n")[0] for ax in figure.axes[:2]]
+        assert titles == ["squared, SGD", "cross-entropy, SGD"]
+    runs = [run for run in result.runs if run.setting.name == names[1] and not run.setting.control]
+    curves = [line for line in drawn["stages"].axes[1].get_lines() if len(line.get_xdata()) > 2]
+    assert len(curves) == len(runs) == 3
+    for curve, run in zip(curves, runs, strict=True):
+        np.testing.assert_allclose(curve.get_ydata(), run.history.norms["W_K"])
+    watched = [line for line in drawn["attention"].axes[3].get_lines() if "mask to word" in line.get_label()]
+    series = runs[0].history.measured["attention.mask_to_word"]
+    np.testing.assert_allclose(watched[0].get_ydata(), series.values)
 
 
 def test_table_3_draws_the_means_it_checks_of_the_first_seed():

@@ -25,6 +25,7 @@ from topic_probe.toy.model import Rule, ToyConfig
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
 from topic_probe.train.history import History
+from topic_probe.train.loop import Measure
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def each_training(
     *measures: Callable[[Case], Mapping[str, float]],
     of_labels: Sequence[Callable[[Case], Mapping[str, float]]] = (),
     reports: Sequence[Callable[[Case], Report | None]] = (),
+    watch: Mapping[str, Measure] | None = None,
 ) -> Callable[[Run], RecipeResult]:
     """The ``measure`` of a recipe that trains its settings with every seed, and measures each in these ways.
 
@@ -122,10 +124,11 @@ def each_training(
         *measures: Numbers by name, of every seed and every control that is trained. One that means nothing is NaN.
         of_labels: Further ones, which depend on what the topics are and so are measured with other labels, too.
         reports: Reports of the first seed of every setting, for figures; None for a setting that has none.
+        watch: What is measured while they are trained, at the steps that the settings say (`train_toys`).
     """
 
     def measure(run: Run) -> RecipeResult:
-        runs = train_all(run.trainings, folder=run.folder, progress=run.progress)
+        runs = train_all(run.trainings, folder=run.folder, progress=run.progress, watch=watch)
         rows = [
             {
                 "setting": one.setting.name,

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -19,7 +19,7 @@ from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import train_text, train_toys
+from topic_probe.train.loop import Measure, train_text, train_toys
 from topic_probe.train.tasks import TrainingText
 
 Pair = tuple[Loss, OptimizerName]
@@ -157,18 +157,26 @@ def train_all(
     text: TrainingText | None = None,
     folder: Path | None = None,
     progress: bool = False,
+    watch: Mapping[str, Measure] | None = None,
 ) -> tuple[Trained, ...]:
     """Every setting trained, in order: BERTs on the text if there is one, else toys, seeds and worlds side by side.
 
     With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
-    repeated by another recipe that has the same setting.
+    repeated by another recipe that has the same setting. What is to be watched of toys, at the steps that their
+    settings say, is in ``History.measured``; settings that have such steps belong to one recipe.
     """
     if text is not None:
         return tuple(_train_bert(setting, text, folder, progress=progress) for setting in settings)
-    return tuple(_train_toys(tuple(settings), folder, progress=progress))
+    return tuple(_train_toys(tuple(settings), folder, watch, progress=progress))
 
 
-def _train_toys(settings: Sequence[Setting], folder: Path | None, *, progress: bool) -> Iterator[Trained]:
+def _train_toys(
+    settings: Sequence[Setting],
+    folder: Path | None,
+    watch: Mapping[str, Measure] | None,
+    *,
+    progress: bool,
+) -> Iterator[Trained]:
     start, paths = time.perf_counter(), [_checkpoint(setting, None, folder) for setting in settings]
     kept = [path is not None and path.exists() for path in paths]
     models = [
@@ -177,7 +185,9 @@ def _train_toys(settings: Sequence[Setting], folder: Path | None, *, progress: b
         if isinstance(setting.toy, ToyConfig)
     ]
     configs = [setting.train for setting in settings]
-    histories = train_toys(models, configs, checkpoints=paths, checkpoint_every=20_000, progress=progress)
+    histories = train_toys(
+        models, configs, measure=watch, checkpoints=paths, checkpoint_every=20_000, progress=progress
+    )
     for setting, history in zip(settings, histories, strict=True):
         _end_if_interrupted(setting, history)
     # Together they take what they take; a training that was finished before took nothing now.
