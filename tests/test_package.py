@@ -31,6 +31,7 @@ train train.bert train.history train.tasks train.stack train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.figures
 show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.figure1 paper.figure2 paper.figure4
+paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
 cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.fit_topics cli.show cli.train cli.reproduce
 __main__
