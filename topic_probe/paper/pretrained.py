@@ -19,7 +19,8 @@ from jaxtyping import Float64
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
-from topic_probe.measure.words import group_sums, labelled_words, pair_sums
+from topic_probe.measure.pair_sums import group_sums, pair_sums
+from topic_probe.measure.words import labelled_words
 from topic_probe.paper.claims import Number
 from topic_probe.paper.recipe import Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
@@ -509,8 +510,8 @@ def plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 def number_of(value: float | None, low: float | None, high: float | None, of: str) -> Number:
     """A number of a table with the interval over what it has one of; it decides nothing where that is missing."""
-    known = (nan if number is None else number for number in (value, low, high))
-    return Number(*known, of)
+    value, low, high = (nan if number is None else number for number in (value, low, high))
+    return Number(value, low, high, of)
 
 
 def exact_number(value: float | None) -> Number:
