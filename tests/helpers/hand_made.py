@@ -1,5 +1,6 @@
 """Results of recipes made by hand: settings that count as trained, and a table of numbers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,13 @@ def hand_made(
     quick: bool = True,
     reports: Mapping[str, Mapping[str, Report]] | None = None,
 ) -> RecipeResult:
-    """A result with these numbers, whose settings were trained for no step."""
+    """A result with these numbers, whose settings were trained for no step; rows without a seed get the next one."""
+    seeds: Counter[tuple[str, str]] = Counter()
+    numbered = []
+    for row in rows:
+        which = row["setting"], row["control"]
+        numbered.append({"seed": seeds[which], **row})
+        seeds[which] += 1
     runs = tuple(
         Trained(
             setting,
@@ -30,5 +37,5 @@ def hand_made(
         for setting in settings
     )
     return RecipeResult(
-        "by hand", "", quick, (), runs, reports=reports or {}, tables={"numbers": list(rows)}, source="source"
+        "by hand", "", quick, (), runs, reports=reports or {}, tables={"numbers": numbered}, source="source"
     )

@@ -414,10 +414,8 @@ def _first_gradients(result: RecipeResult) -> Iterator[Claim]:
 def _beside(
     statement: Claim, result: RecipeResult, name: str, quantity: str, *broken: Control, **changes: Any
 ) -> Claim:
-    """A statement about a setting beside those controls that the variant trains."""
-    measured = {row["control"] for row in result.tables["numbers"] if row["setting"] == name}
-    controls = [control.name for control in broken if control.name in measured]
-    return judged(statement, result, name, quantity, controls, **changes)
+    """A statement about a setting, with the same number of what is broken."""
+    return judged(statement, result, name, quantity, [control.name for control in broken], **changes)
 
 
 def _at_rest(statement: Claim, result: RecipeResult, name: str, quantity: str, later: str) -> Claim:
