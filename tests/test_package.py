@@ -28,10 +28,11 @@ measure measure.options measure.words measure.pair_sums measure.matrix measure.a
 measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 train train.bert train.history train.tasks train.stack train.loop train.stages
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.figures
+show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness
+show.figures
 show.page show.attention_page show.saved show.results_page
-paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.figure1 paper.figure2 paper.figure4
-paper.stages
+paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
+paper.figure1 paper.figure2 paper.figure4 paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
 cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.fit_topics cli.show cli.train cli.reproduce
 __main__

@@ -29,6 +29,7 @@ RECIPES = {
     "table5": "same-topic words in pretrained models, several topics per word",
     "landscape": "the loss over attention weights, and where it is smallest",
     "stages": "a map of the two stages of training",
+    "robustness": "how blocks, attention and loss degrade outside the assumptions",
 }
 
 # Name -> the module of the recipe with which it shares what is trained or measured, and its name there.

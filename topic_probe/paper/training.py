@@ -31,6 +31,7 @@ PAIRS = (CE_SGD, CE_ADAM, SQ_SGD, SQ_ADAM)
 """Loss and optimizer of the four panels of Figures 1, 2 and 10, from left to right."""
 
 PAPER_RATE = 0.01
+OF_TOY = ("noise", "init", "world", "n_layers", "n_heads", "residual")
 NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
 ROWS = 2000
 """Rows that a history of a recipe has at most, however long the training."""
@@ -80,9 +81,9 @@ class Setting:
 
     @property
     def topics(self) -> Topics:
-        """What belongs together in the world that a toy is for, whatever it is trained on."""
+        """What belongs together in the world that a toy is for, whatever it is trained on; one topic for every word."""
         assert isinstance(self.toy, ToyConfig)
-        return self.toy.world.topics
+        return self.toy.world.blocks
 
     def shifted(self, seed: int) -> "Setting":
         """The same with other random numbers."""
@@ -95,9 +96,9 @@ def pair_setting(
 ) -> Setting:
     """A regime trained with a loss and an optimizer, at the paper's rate of 0.01 unless ``changes`` says otherwise.
 
-    ``changes`` are fields of `TrainConfig`, or ``noise``, ``init`` and ``world`` of `ToyConfig`.
+    ``changes`` are fields of `TrainConfig`, or of `ToyConfig` those in ``OF_TOY``.
     """
-    of_toy = {name: changes.pop(name) for name in ("noise", "init", "world") if name in changes}
+    of_toy = {name: changes.pop(name) for name in OF_TOY if name in changes}
     loss, optimizer = pair
     given = {"learning_rate": PAPER_RATE, "record_every": max(1, steps // ROWS), **changes}
     return Setting(

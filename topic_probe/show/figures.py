@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from topic_probe.show.landscape import loss_landscape as loss_landscape
     from topic_probe.show.landscape import outcome_map as outcome_map
     from topic_probe.show.landscape import outcome_panels as outcome_panels
+    from topic_probe.show.robustness import robustness_curves as robustness_curves
+    from topic_probe.show.robustness import robustness_panels as robustness_panels
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -51,6 +53,8 @@ _FIGURES = {
     ),
     "heads": ("depth_curve", "head_map"),
     "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
+    "landscape": ("landscape_panels", "loss_landscape"),
+    "robustness": ("robustness_curves", "robustness_panels"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 

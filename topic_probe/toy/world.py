@@ -138,9 +138,14 @@ class World:
     def topics(self) -> Topics:
         """Which words belong to which topic: those that a topic gives any probability."""
         if self.word_probabilities is None:
-            return Topics.blocks(n_topics=self.n_topics, words_per_topic=self.words_per_topic)
+            return self.blocks
         words = {str(t): (row.nonzero().flatten() + 1).tolist() for t, row in enumerate(self.topic_words)}
         return Topics.from_token_ids(words, vocabulary_size=self.vocabulary_size)
+
+    @property
+    def blocks(self) -> Topics:
+        """The same with every word in one topic only, that of ``block_of_word``."""
+        return Topics.blocks(n_topics=self.n_topics, words_per_topic=self.words_per_topic)
 
     @property
     def has_disjoint_topics(self) -> bool:

@@ -117,10 +117,23 @@ def optimal_value(world: World, masking: Masking) -> Float64[Tensor, "token toke
         for first in range(1, len(W), size):
             W[first : first + size, first : first + size] = same
         return W
-    root = _matrix_root(world.topic_moments)
+    return nearest_value(torch.zeros(world.vocabulary_size, world.vocabulary_size), world, masking)
+
+
+def nearest_value(
+    W: Float[Tensor, "token token"], world: World, masking: Masking
+) -> Float64[Tensor, "token token"]:
+    """The minimiser of :func:`value_loss` that is nearest to W in Frobenius norm, in any world.
+
+    Where Lemma 1 applies this is the nearest member of its family (:func:`check_lemma1`), and where it does not, with
+    unequally likely words or topics that overlap, what there is in its place: W is a minimiser if it maps the shown
+    frequencies of every document to its original ones.
+    """
+    check_over_tokens(W, world)
+    W, root = W.detach().cpu().double(), _matrix_root(world.topic_moments)
     seen, wanted = shown_frequencies(world, masking) @ root, original_frequencies(world) @ root
-    optimum: Tensor = wanted @ torch.linalg.pinv(seen, rtol=1e-12)
-    return optimum
+    nearest: Tensor = W + (wanted - W @ seen) @ torch.linalg.pinv(seen, rtol=1e-12)
+    return nearest
 
 
 def value_loss(
