@@ -157,9 +157,9 @@ def _axes(
 
 
 DATA = _axes(
-    topics_per_document=(1, 2, 3, 5, 7, 9),
+    topics_per_document=(1, 2, 3, 5, 9),
     overlap=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
-    exponent=(0.0, 0.3, 0.6, 0.9, 1.2, 1.5),
+    exponent=(0.0, 0.5, 1.0, 1.5),
     alpha=(0.03, 0.1, 0.3, 1.0, 3.0),
     length=(10, 20, 50, 125, 250),
     n_topics=(3, 5, 10, 20),
@@ -169,10 +169,10 @@ QUICK_DATA = _axes(
     topics_per_document=(2, 9),
     overlap=(0.0, 0.5),
     exponent=(0.0, 1.5),
-    alpha=(0.1, 1.0),
+    alpha=(0.1,),
     length=(20, 125),
     n_topics=(5, 10),
-    words_per_topic=(5, 10),
+    words_per_topic=(10,),
 )
 MODEL = Axis(
     "model",
@@ -199,7 +199,7 @@ KINDS: tuple[Kind, ...] = (
 )
 QUICK_KINDS: tuple[Kind, ...] = (("value", SQ_ADAM), ("attention", CE_ADAM))
 DEEP: Kind = ("attention", CE_ADAM)
-STEPS, QUICK_STEPS, DEEP_STEPS = 1_000, 200, 300
+STEPS, QUICK_STEPS, DEEP_STEPS = 600, 200, 200
 NEAR_ZERO: Changes = {"init": "near-zero", "noise": 0.001}
 """From there W_V alone finds what the data say and nothing else (`topic_probe.paper.figure2`)."""
 

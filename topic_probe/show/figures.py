@@ -53,7 +53,6 @@ _FIGURES = {
     ),
     "heads": ("depth_curve", "head_map"),
     "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
-    "landscape": ("landscape_panels", "loss_landscape"),
     "robustness": ("robustness_curves", "robustness_panels"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
