@@ -758,6 +758,17 @@ def test_checkpoints_hold_named_tensors_in_the_papers_orientation(tmp_path):
         assert json.loads(file.metadata()["about"])["step"] == 3
 
 
+def test_a_training_of_no_step_has_a_checkpoint_too(tmp_path):
+    path, config = tmp_path / "run.safetensors", TrainConfig(steps=0)
+    first = train_toy(toy(), config, checkpoint=path)
+    again = train_toy(toy(), config, checkpoint=path)
+    assert (again.last_step, again.stopped) == (0, "finished")
+    assert torch.equal(again.tensors["W_V"], first.tensors["W_V"])
+    # It goes on like one that was never stopped.
+    longer = TrainConfig(steps=3)
+    assert torch.equal(train_toy(toy(), longer, checkpoint=path).loss, train_toy(toy(), longer).loss)
+
+
 def test_divergence_stops_with_the_last_state_that_had_a_finite_loss():
     model = toy("value", init="near-zero")
     history = train_toy(model, TrainConfig("squared", learning_rate=1e80, steps=50))

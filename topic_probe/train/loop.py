@@ -668,7 +668,9 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+        # In row order, also where there is no number: an empty slice has a stride that no view as bytes takes.
+        flat = tensors[name].reshape(-1).clone(memory_format=torch.contiguous_format)
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
