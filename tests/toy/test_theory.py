@@ -288,6 +288,24 @@ def test_the_nearest_optimum_is_an_optimum_and_the_way_to_it_is_perpendicular_to
     assert check.relative == pytest.approx(check.distance / float(check.nearest.norm()))
 
 
+def test_the_nearest_value_matrix_is_lemma_1s_nearest_member_where_that_applies():
+    world, W = uniform(4, 3, 2), noise(13, 13)
+    nearest = theory.value.nearest_value(W, world, ODD)
+    torch.testing.assert_close(nearest, theory.check_lemma1(W, world, ODD).nearest, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("words", [zipf_words(5, 3), overlapping_words(5, 3, overlap=0.3)])
+def test_the_nearest_value_matrix_predicts_every_document_and_no_other_that_does_is_nearer(words):
+    world, W = uniform(5, 3, 2, word_probabilities=words), noise(16, 16)
+    documents = all_documents(world)
+    seen, nearest = shown(documents, PAPER), theory.value.nearest_value(W, world, PAPER)
+    torch.testing.assert_close(seen @ nearest.T, documents, rtol=0, atol=1e-12)
+    # Others that predict them all differ by what no document shows; the way there is perpendicular to all of that.
+    unseen = torch.linalg.svd(seen).Vh[torch.linalg.matrix_rank(seen, rtol=1e-10) :]
+    assert len(unseen) == 16 - 5
+    assert float(((W - nearest) @ unseen.T).abs().max()) < 1e-12
+
+
 def test_the_optimum_nearest_to_zero_is_theorem_2s():
     world = uniform(6, 4, 3)
     check = theory.check_lemma1(torch.zeros(25, 25), world, PAPER)
