@@ -5,8 +5,12 @@ recipe is and the one way in which all are run; `toys` has what recipes of toys 
 
 To add one, write a module here with ``RECIPE = Recipe(...)`` and a line in ``RECIPES`` below. Its ``measure`` goes from
 a `Run` to ``run.result(...)``; for toys it is `each_training` of what is measured of each. Its claims are functions
-from that result to `Claim`s: the source's words, and a bound that is written down before the number is seen. Its
-figures are a function of the same result. Options of its own are keyword arguments of ``measure``.
+from that result to `Claim`s: the source's words, a bound that is written down before the number is seen, and the same
+number where the claim must fail (``controls``). Its figures are a function of the same result. Options of its own are
+keyword arguments of ``measure``.
+
+A claim that does not hold stays, with what is known of the reason, and a claim of our own beside it says what holds
+instead. The tests keep the list of all that is expected not to hold.
 """
 
 from importlib import import_module
@@ -53,7 +57,7 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
     """A figure or table of the paper, reproduced: its claims, checked, with all that was trained and measured.
 
     Args:
-        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``stages``.
+        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``stages``, ``robustness``.
         **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
             or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
             measured, so that a second call goes on) and ``progress=False``; and those of a recipe's own, as
