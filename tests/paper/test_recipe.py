@@ -282,14 +282,14 @@ def test_every_setting_is_trained_with_every_seed_and_every_control_beside_it():
 
 def test_the_table_of_numbers_has_a_row_for_every_seed_and_control_and_other_labels_only_where_labels_count():
     def labels(case):
-        return {"first label": float(case.topics.labels(torch.arange(2))[1])}
+        return {"second label": float(case.topics.labels(torch.arange(3))[2])}
 
     given = replace(recipe(measure=each_training(losses, of_labels=[labels])), controls=(UNTRAINED, SHUFFLED))
     rows = run_recipe(given, quick=True).tables["numbers"]
     assert [row["control"] for row in rows] == ["", "shuffled labels"] * 2 + ["", "untrained", "untrained"]
     assert all(("loss" in row) == (row["control"] != "shuffled labels") for row in rows)
-    assert {row["first label"] for row in rows if row["control"] == ""} == {0.0}
-    assert {row["first label"] for row in rows if row["control"] == "shuffled labels"} != {0.0}
+    assert {row["second label"] for row in rows if row["control"] == ""} == {0.0}
+    assert {row["second label"] for row in rows if row["control"] == "shuffled labels"} != {0.0}
     untrained, trained = (
         [row["loss"] for row in rows if row["control"] == name] for name in ("untrained", "")
     )
