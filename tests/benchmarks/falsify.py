@@ -124,13 +124,16 @@ def table_of_breaks(names: list[str]) -> tuple[list[str], list[str]]:
     rows, survivors = [head, ["---"] * len(head)], []
     for name in names:
         whole = broken(name, Break("nothing"))
-        held = {(claim.text, claim.setting) for claim in whole.claims if claim.verdict == "holds"}
         cells = [name, _counts(whole.claims)]
         for wrong in BREAKS:
-            claims = [claim for claim in broken(name, wrong).claims if wrong.concerns(claim)]
-            left = [claim for claim in claims if claim.verdict == "holds"]
-            spoke = [claim for claim in claims if (claim.text, claim.setting) in held]
-            cells.append(f"{len(spoke)} → {len(left)}" if claims else "–")
+            # A break may take away the controls by which claims are known to speak of it, or the claims themselves.
+            spoke = {
+                (claim.text, claim.setting): claim.verdict for claim in whole.claims if wrong.concerns(claim)
+            }
+            held = [key for key, verdict in spoke.items() if verdict == "holds"]
+            claims = broken(name, wrong).claims if spoke else ()
+            left = [one for one in claims if one.verdict == "holds" and (one.text, one.setting) in spoke]
+            cells.append(f"{len(held)} → {len(left)}" if spoke else "–")
             survivors += [
                 f"{name}, {wrong.name}: {claim.text} ({claim.setting}): {claim.measured}" for claim in left
             ]
