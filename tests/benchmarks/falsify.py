@@ -93,7 +93,7 @@ def masked_wrongly(setting: Setting) -> Setting:
 THEORY = ("Theorem 1", "Theorem 2", "Lemma 1")
 BREAKS = (
     Break("untrained", UNTRAINED.train, controls=(UNTRAINED.name,)),
-    Break("shuffled labels", labels=SHUFFLED.topics, controls=(SHUFFLED.name,)),
+    Break("shuffled labels", labels=lambda topics: topics.shuffled(0), controls=(SHUFFLED.name,)),
     Break("labels shifted by 4", labels=shifted, controls=(SHUFFLED.name,)),
     Break("no topics", NO_TOPICS.train, controls=(NO_TOPICS.name,)),
     Break("attention frozen", ATTENTION_FROZEN.train, controls=(ATTENTION_FROZEN.name,)),

@@ -9,6 +9,7 @@ import torch
 from made_result import made_result
 
 from topic_probe.paper.claims import Claim
+from topic_probe.paper.recipe import Recipe, run_recipe
 from topic_probe.paper.toys import (
     ATTENTION_FROZEN,
     NO_TOPICS,
@@ -21,12 +22,13 @@ from topic_probe.paper.toys import (
     block_claims,
     blocks,
     convergence,
-    dealt,
+    each_training,
     judged,
     late_improvement,
     little_loss,
     losses,
     number,
+    shuffles,
     without_topics,
 )
 from topic_probe.paper.training import Setting, train_all
@@ -84,15 +86,36 @@ def test_where_attention_is_frozen_the_turns_of_the_others_stay():
     assert broken.toy.trained_tensors == ("W_V", "b_V")
 
 
-@pytest.mark.parametrize(("n_topics", "size", "together"), [(10, 10, 0), (20, 5, 0), (5, 10, 1), (10, 25, 2)])
-def test_words_are_dealt_so_that_as_few_of_a_topic_as_can_be_stay_together(n_topics, size, together):
-    topics = Topics.blocks(n_topics=n_topics, words_per_topic=size)
-    others = dealt(topics)
-    assert others.words.tolist() == topics.words.tolist()
-    old, new = (each.labels(topics.words).tolist() for each in (topics, others))
-    pairs = [(i, j) for i in range(len(old)) for j in range(len(old)) if i != j and old[i] == old[j]]
-    kept = [i for i, j in pairs if new[i] == new[j]]
-    assert max(kept.count(i) for i in range(len(old))) == together
+def test_shuffled_labels_are_many_draws_of_which_the_mean_counts():
+    draws = shuffles(BLOCKS)
+    assert len({tuple(each.labels(each.words).tolist()) for each in draws}) == len(draws) == 20
+    assert all(each.sizes.tolist() == [10] * 10 for each in draws)
+    # Nine of the other 99 words are of a word's topic, whoever deals.
+    together = [
+        (
+            torch.as_tensor(each.labels(BLOCKS.words)).view(10, 10)[:, :, None]
+            == each.labels(BLOCKS.words).view(10, 1, 10)
+        )
+        for each in draws
+    ]
+    share = np.mean([(int(same.sum()) - 100) / 900 for same in together])
+    assert share == pytest.approx(9 / 99, abs=0.02)
+
+
+def test_a_control_of_labels_has_the_mean_over_its_draws():
+    (trained,) = train_all(
+        [Setting("value", ToyConfig(regime="value"), TrainConfig(steps=40, optimizer="adam"))]
+    )
+
+    def measured(case):
+        return blocks(case.trained.history.tensors["W_V"].double().numpy(), case.topics)
+
+    measure = each_training(of_labels=[measured])
+    settings, nothing = (trained.setting,), lambda _: {}
+    recipe = Recipe("figure0", "", "", measure, (), nothing, settings, controls=(SHUFFLED,), seeds=1)
+    found = run_recipe(recipe)
+    every = [measured(Case(trained, topics, quick=False))["effect size"] for topics in shuffles(BLOCKS)]
+    assert number(found, "value", "effect size", SHUFFLED.name).value == pytest.approx(sum(every) / 20)
 
 
 # -------------------------------------------------------------------- blocks

@@ -71,23 +71,21 @@ def frozen(*tensors: str, name: str) -> Control:
     return Control(name, train=freeze)
 
 
-def dealt(topics: Topics) -> Topics:
-    """The words of every topic dealt to as many new ones, in turn, so that as few as can be stay together.
+N_SHUFFLES = 20
+"""Of labels. A shuffle leaves every tenth pair of a topic together; where attention within topics is many times that
+between them, these few decide its ratio, and the next ones decide otherwise."""
 
-    Dealt at random every tenth pair of them would. Where attention within topics is three times that between them,
-    these few take its ratio to between 0.9 and 1.4 for labels that mean nothing.
-    """
-    labels = topics.labels(topics.words)
-    hands = (labels + torch.arange(len(labels))) % topics.n_topics
-    members = {str(hand): topics.words[hands == hand] for hand in range(topics.n_topics)}
-    return Topics.from_token_ids(members, vocabulary_size=topics.vocabulary_size)
+
+def shuffles(topics: Topics) -> list[Topics]:
+    """Topics of the same sizes, of words at random."""
+    return [topics.shuffled(EVALUATION_SEED + number) for number in range(N_SHUFFLES)]
 
 
 NO_TOPICS = Control("no topics", train=_no_topics)
 ATTENTION_FROZEN = frozen("W_K", "W_Q", "b_K", "b_Q", name="attention frozen")
 UNTRAINED = Control("untrained", train=lambda setting: of_steps(setting, 0))
 A_TENTH = Control("a tenth of the steps", train=lambda setting: of_steps(setting, setting.train.steps // 10))
-SHUFFLED = Control("shuffled labels", topics=dealt)
+SHUFFLED = Control("shuffled labels", topics=shuffles)
 
 # --- measuring --------------------------------------------------------------------------------------
 
@@ -130,15 +128,9 @@ def each_training(
     def measure(run: Run) -> RecipeResult:
         runs = train_all(run.trainings, folder=run.folder, progress=run.progress, watch=watch)
         rows = [
-            {
-                "setting": one.setting.name,
-                "control": control,
-                "seed": one.setting.seed,
-                **_numbers(case, asked),
-            }
+            {"setting": one.setting.name, "control": control, "seed": one.setting.seed, **numbers}
             for one in runs
-            for control, case in _cases(one, run)
-            for asked in [of_labels if control != one.setting.control else (*measures, *of_labels)]
+            for control, numbers in _measured(one, run, measures, of_labels)
         ]
         first = [Case(one, one.setting.topics, run.quick) for one in runs if one.setting in run.settings]
         made = ((case.setting.name, make(case)) for make in reports for case in first)
@@ -148,22 +140,29 @@ def each_training(
     return measure
 
 
-def _cases(one: Trained, run: Run) -> Iterator[tuple[str, Case]]:
-    """What is measured of a training: what it is, and where it is no control, other labels."""
-    topics = one.setting.topics
-    yield one.setting.control, Case(one, topics, run.quick)
+def _measured(
+    one: Trained,
+    run: Run,
+    measures: Sequence[Callable[[Case], Mapping[str, float]]],
+    of_labels: Sequence[Callable[[Case], Mapping[str, float]]],
+) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """The numbers of a training, and where it is no control, those that depend on labels with other labels."""
+    own = one.setting.topics
+    yield one.setting.control, _mean_numbers([Case(one, own, run.quick)], (*measures, *of_labels))
     if not one.setting.control and one.setting.seed < run.settings[0].seed + CONTROL_SEEDS:
         for control in run.controls:
             if control.topics is not None:
-                yield control.name, Case(one, control.topics(topics), run.quick)
+                cases = [Case(one, topics, run.quick) for topics in control.topics(own)]
+                yield control.name, _mean_numbers(cases, of_labels)
 
 
-def _numbers(
-    case: Case, measures: Sequence[Callable[[Case], Mapping[str, float]]]
+def _mean_numbers(
+    cases: Sequence[Case], measures: Sequence[Callable[[Case], Mapping[str, float]]]
 ) -> dict[str, float | None]:
-    """Plain values for a table; None in place of a number that is undefined."""
-    found = {name: float(value) for measure in measures for name, value in measure(case).items()}
-    return {name: value if np.isfinite(value) else None for name, value in found.items()}
+    """Plain values for a table, means over the cases; None in place of a number that is undefined."""
+    every = [{name: value for measure in measures for name, value in measure(case).items()} for case in cases]
+    means = {name: float(np.mean([found[name] for found in every])) for name in every[0]}
+    return {name: mean if np.isfinite(mean) else None for name, mean in means.items()}
 
 
 def agreement(case: Case) -> AgreementReport:

@@ -136,12 +136,13 @@ class Control:
         name: What is broken.
         train: From a setting to the one that is trained in its place, or to None where there is nothing to break; None:
             what was trained already is measured.
-        topics: From the topics that are measured to those that are measured in their place; None: the same.
+        topics: From the topics that are measured to those that are measured in their place, whose mean counts; None:
+            the same.
     """
 
     name: str
     train: Callable[[Setting], Setting | None] | None = None
-    topics: Callable[[Topics], Topics] | None = None
+    topics: Callable[[Topics], Sequence[Topics]] | None = None
 
 
 def choose(settings: Sequence[Setting], only: Collection[str] | None) -> tuple[Setting, ...]:
