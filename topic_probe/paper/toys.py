@@ -148,21 +148,22 @@ def _measured(
 ) -> Iterator[tuple[str, dict[str, float | None]]]:
     """The numbers of a training, and where it is no control, those that depend on labels with other labels."""
     own = one.setting.topics
-    yield one.setting.control, _mean_numbers([Case(one, own, run.quick)], (*measures, *of_labels))
+    yield one.setting.control, _typical_numbers([Case(one, own, run.quick)], (*measures, *of_labels))
     if not one.setting.control and one.setting.seed < run.settings[0].seed + CONTROL_SEEDS:
         for control in run.controls:
             if control.topics is not None:
                 cases = [Case(one, topics, run.quick) for topics in control.topics(own)]
-                yield control.name, _mean_numbers(cases, of_labels)
+                yield control.name, _typical_numbers(cases, of_labels)
 
 
-def _mean_numbers(
+def _typical_numbers(
     cases: Sequence[Case], measures: Sequence[Callable[[Case], Mapping[str, float]]]
 ) -> dict[str, float | None]:
-    """Plain values for a table, means over the cases; None in place of a number that is undefined."""
+    """Plain values for a table, medians over the cases; None in place of a number that is undefined."""
     every = [{name: value for measure in measures for name, value in measure(case).items()} for case in cases]
-    means = {name: float(np.mean([found[name] for found in every])) for name in every[0]}
-    return {name: mean if np.isfinite(mean) else None for name, mean in means.items()}
+    # Of ratios the mean says too much: where few words are most of the text, one draw in ten is far above the others.
+    typical = {name: float(np.median([found[name] for found in every])) for name in every[0]}
+    return {name: value if np.isfinite(value) else None for name, value in typical.items()}
 
 
 def agreement(case: Case) -> AgreementReport:

@@ -136,8 +136,8 @@ class Control:
         name: What is broken.
         train: From a setting to the one that is trained in its place, or to None where there is nothing to break; None:
             what was trained already is measured.
-        topics: From the topics that are measured to those that are measured in their place, whose mean counts; None:
-            the same.
+        topics: From the topics that are measured to those that are measured in their place, of which the median counts;
+            None: the same.
     """
 
     name: str
