@@ -57,6 +57,11 @@ class Break:
             or any(claim.source.startswith(place) for place in self.sources)
         )
 
+    def applies(self, name: str) -> bool:
+        """Whether there is anything of a recipe to break."""
+        settings = recipe_named(name).quick_settings
+        return self.setting is None or any(self.setting(one) is not None for one in settings)
+
     @contextmanager
     def measured(self) -> Iterator[None]:
         """While it is in force, the topics of settings are the wrong ones."""
