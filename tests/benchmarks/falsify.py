@@ -88,11 +88,9 @@ def swapped(setting: Setting) -> Setting:
     return replace(setting, train=replace(setting.train, loss=other))
 
 
-def masked_wrongly(setting: Setting) -> Setting:
-    """Trained where half of the words are masked and most of those are shown as they are."""
-    return replace(
-        setting, train=replace(setting.train, masking=Masking(p_mask=0.5, p_keep=0.8, p_random=0.1))
-    )
+def masked(masking: Masking) -> Callable[[Setting], Setting]:
+    """Trained with another masking than is claimed of."""
+    return lambda setting: replace(setting, train=replace(setting.train, masking=masking))
 
 
 THEORY = ("Theorem 1", "Theorem 2", "Lemma 1")
@@ -109,7 +107,9 @@ BREAKS = (
     ),
     Break("swapped loss", swapped, sources=THEORY),
     Break("a tenth of the steps", lambda one: of_steps(one, one.train.steps // 10), sources=THEORY),
-    Break("wrong masking", masked_wrongly, sources=THEORY),
+    Break("half of the words masked", masked(Masking(p_mask=0.5)), sources=THEORY),
+    # The share of words that are shown as they are is nearly the paper's (0.9, 0.865), and theory asks for little else.
+    Break("masked words mostly kept", masked(Masking(p_mask=0.5, p_keep=0.8)), sources=THEORY),
 )
 
 
