@@ -190,7 +190,7 @@ def _findings(outcomes: dict[str, dict[str, Any]]) -> list[str]:
                     claim["setting"] or "all"
                 )
     return [
-        f"{verdict}: {name}: {shorten(text.split(' (')[0], 90)} ({'; '.join(settings)})"
+        f"{verdict}: {name}: {shorten(text.rpartition(' (')[0] or text, 90)} ({'; '.join(settings)})"
         for (verdict, name, text), settings in sorted(
             found.items(), key=lambda one: VERDICTS.index(one[0][0])
         )
