@@ -45,8 +45,11 @@ from topic_probe.paper.claims import Claim, Number, over_seeds
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
     A_TENTH,
+    ABOVE_UNIFORM,
     ATTENTION_FROZEN,
+    NEAR_OPTIMA,
     NO_TOPICS,
+    OF_ALL_WORDS,
     OF_LABELS,
     OF_TRAINING,
     SHUFFLED,
@@ -309,11 +312,6 @@ def _closed_form(result: RecipeResult) -> Iterator[Claim]:
         above=0.9,
         below=1.1,
     )
-    near = Claim(
-        text="W_V is near the optima under uniform attention (Frobenius distance to the nearest ÷ its norm)",
-        source="Lemma 1",
-        paper="0 on infinitely long documents",
-    )
     smallest = Claim(
         text="With L2, W_V is near the one optimum of the smallest norm (Frobenius distance ÷ norm)",
         source="Theorem 2",
@@ -332,8 +330,8 @@ def _closed_form(result: RecipeResult) -> Iterator[Claim]:
         long = name.endswith(LONG)
         yield judged(height, result, name, "height", OF_LABELS)
         worst = f"largest residual of a condition {number(result, name, 'worst residual')}"
-        below = 0.05 if long else 0.25
-        yield judged(near, result, name, "distance to the optima", OF_TRAINING, detail=worst, below=below)
+        near = replace(NEAR_OPTIMA, below=0.05) if long else NEAR_OPTIMA
+        yield judged(near, result, name, "distance to the optima", OF_TRAINING, detail=worst)
         if setting.train.l2 == 0:
             continue
         adam = setting.train.optimizer == "adam"
@@ -398,8 +396,6 @@ def _jointly(result: RecipeResult, name: str, quantity: str, control: str = "") 
 
 OF_ATTENTION = (NO_TOPICS.name, SHUFFLED.name, UNTRAINED.name, ATTENTION_FROZEN.name)
 """Controls of claims that attention goes to words of the same topic."""
-ABOVE_UNIFORM, OF_ALL_WORDS = 1.1, 0.9
-"""What they ask of ratios, and of shares of words."""
 
 
 def _attention(case: Case) -> AgreementReport:

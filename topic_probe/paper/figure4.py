@@ -32,6 +32,7 @@ import numpy as np
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
+    ABOVE_UNIFORM,
     ATTENTION_FROZEN,
     NO_TOPICS,
     UNTRAINED,
@@ -171,7 +172,7 @@ def _attention_start(history: History) -> float:
     if len(history) < MIN_ROWS:
         return nan
     report = measure_dynamics(history)
-    return float(np.fmin(report.key_start[0], report.query_start[0]))
+    return float(report.attention_start[0])
 
 
 def attention(case: Case) -> dict[str, float]:
@@ -332,7 +333,7 @@ def _where_words_attend(result: RecipeResult) -> Iterator[Claim]:
         "topics)",
         source="our own, beside the second stage of SGD",
         paper="same-topic attention is larger than different-topic attention",
-        above=1.1,
+        above=ABOVE_UNIFORM,
         ours=True,
     )
     for name in _of_pair(result, CE_ADAM, SQ_ADAM):

@@ -207,16 +207,15 @@ def _layer_row(history: History, report: DynamicsReport, layer: int) -> dict[str
     steps, suffix = history.steps.numpy()[rows], f".{layer}" if len(report.layer) > 1 else ""
     value, key, query = (history.norms[f"W_{letter}{suffix}"].numpy()[rows] for letter in "VKQ")
     turned = history.rotations[f"W_V{suffix}"].numpy()[rows]
-    starts = report.key_start[layer], report.query_start[layer]
-    second = np.nan if np.isnan(starts).all() else float(np.nanmin(starts))
+    second = float(report.attention_start[layer])
     first = steps <= STAGE_1 * steps[-1]
     end = int(first.sum()) - 1
     row = {
         "layer": report.layer[layer],
         "value_start": float(report.value_start[layer]),
         "value_flat": float(report.value_flat[layer]),
-        "key_start": float(starts[0]),
-        "query_start": float(starts[1]),
+        "key_start": float(report.key_start[layer]),
+        "query_start": float(report.query_start[layer]),
         "later": second / float(report.value_start[layer]),
         "value_share": _share(value, int(np.argmax(steps >= second))) if np.isfinite(second) else np.nan,
         "attention_in_stage_1": max(float(divide(norm[first].max(), norm[-1])) for norm in (key, query)),

@@ -51,7 +51,9 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
+    ABOVE_UNIFORM,
     EVALUATION_SEED,
+    NEAR_OPTIMA,
     NO_TOPICS,
     OF_LABELS,
     OF_TRAINING,
@@ -60,11 +62,13 @@ from topic_probe.paper.toys import (
     Case,
     agreement,
     between_words,
+    block_statement,
     blocks,
     each_training,
     judged,
     number,
     trained_settings,
+    was_measured,
 )
 from topic_probe.paper.training import CE_ADAM, NAMES, SQ_ADAM, Pair, Setting, pair_setting
 from topic_probe.toy.masking import Loss
@@ -358,13 +362,7 @@ class Statement:
 
 PAPER = "remain robust even under settings that are more complex and realistic"
 BLOCKS = Statement(
-    Claim(
-        text="W_V has a block for every topic (share of words whose mean entry with other words of their topic is "
-        "above that with the words of every other topic; chance is 1/T)",
-        source="Section 2.3, Figures 2 and 10",
-        paper=PAPER,
-        above=0.9,
-    ),
+    replace(block_statement("W_V", "Section 2.3, Figures 2 and 10"), paper=PAPER),
     "own topic first",
     OF_LABELS,
     ("effect size", "loss", "guess", "best possible"),
@@ -374,7 +372,7 @@ TO_THE_TOPIC = Statement(
         text="A word attends more to words of its topic, itself included, than to words of other topics (ratio)",
         source="Section 2.3, Table 3",
         paper=PAPER,
-        above=1.1,
+        above=ABOVE_UNIFORM,
     ),
     "weighted mean",
     OF_LABELS,
@@ -384,21 +382,12 @@ TO_OTHER_WORDS = Statement(
         text="A word attends more to other words of its topic than to words of other topics (ratio)",
         source="Section 2.3, Table 3",
         paper=PAPER,
-        above=1.1,
+        above=ABOVE_UNIFORM,
     ),
     "other words",
     OF_LABELS,
 )
-OPTIMA = Statement(
-    Claim(
-        text="W_V is near the optima under uniform attention (Frobenius distance to the nearest ÷ its norm)",
-        source="Lemma 1",
-        paper="0 on infinitely long documents",
-        below=0.25,
-    ),
-    "distance to the optima",
-    OF_TRAINING,
-)
+OPTIMA = Statement(NEAR_OPTIMA, "distance to the optima", OF_TRAINING)
 STATEMENTS = (BLOCKS, TO_THE_TOPIC, TO_OTHER_WORDS, OPTIMA)
 
 
@@ -419,7 +408,7 @@ def _along(
     claims = {
         at: _at(result, axis, statement, _name(kind, point))
         for at, point in axis.names.items()
-        if _measured(result, _name(kind, point), statement.quantity)
+        if was_measured(result, _name(kind, point), statement.quantity)
     }
     own = [at for at, claim in claims.items() if claim.setting not in claimed]
     if axis is not ALONE and own:
@@ -436,10 +425,6 @@ def _at(result: RecipeResult, axis: Axis, statement: Statement, setting: str) ->
     text = f"{axis.label}: {text}" if axis.label else text
     claim = replace(statement.claim, text=text, ours=axis is not ALONE)
     return judged(claim, result, setting, statement.quantity, statement.controls, detail=beside)
-
-
-def _measured(result: RecipeResult, setting: str, quantity: str) -> bool:
-    return any(quantity in row for row in result.tables["numbers"] if row["setting"] == setting)
 
 
 def _layers(result: RecipeResult) -> Iterator[Claim]:
@@ -479,7 +464,7 @@ def _along_axis(result: RecipeResult, axis: Axis) -> list[dict[str, Any]]:
         for curve, (quantity, regime) in CURVES.items()
         for kind in KINDS
         for at, point in axis.names.items()
-        if kind[0] == regime and _measured(result, _name(kind, point), quantity)
+        if kind[0] == regime and was_measured(result, _name(kind, point), quantity)
     ]
     return rows if len({row["at"] for row in rows}) > 1 else []
 

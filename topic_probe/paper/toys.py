@@ -315,19 +315,35 @@ OF_TRAINING = (NO_TOPICS.name, UNTRAINED.name)
 """Controls of claims that no labels go into."""
 
 
+ABOVE_UNIFORM, OF_ALL_WORDS = 1.1, 0.9
+"""What claims ask of ratios of attention, and of shares of words."""
+
+NEAR_OPTIMA = Claim(
+    text="W_V is near the optima under uniform attention (Frobenius distance to the nearest ÷ its norm)",
+    source="Lemma 1",
+    paper="0 on infinitely long documents",
+    below=0.25,
+)
+
+
+def block_statement(matrix: str, source: str) -> Claim:
+    """That a matrix has the blocks that `blocks` looks for, before anything was measured."""
+    return Claim(
+        text=f"{matrix} has a block for every topic (share of words whose mean entry with other words of their "
+        "topic is above that with the words of every other topic; chance is 1/T)",
+        source=source,
+        paper="block-wise pattern",
+        above=OF_ALL_WORDS,
+    )
+
+
 def block_claims(
     matrix: str, *, reasons: Mapping[str, str] | None = None
 ) -> Callable[[RecipeResult], Iterator[Claim]]:
     """A block for every topic in every setting that has the numbers of `blocks`; ``reasons`` say why where not."""
 
     def claims(result: RecipeResult) -> Iterator[Claim]:
-        statement = Claim(
-            text=f"{matrix} has a block for every topic (share of words whose mean entry with other words of their "
-            "topic is above that with the words of every other topic; chance is 1/T)",
-            source=result.source,
-            paper="block-wise pattern",
-            above=0.9,
-        )
+        statement = block_statement(matrix, result.source)
         for name in trained_settings(result):
             if was_measured(result, name, "own topic first"):
                 three = ", ".join(

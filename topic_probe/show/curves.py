@@ -290,7 +290,7 @@ def shade_stages(
         at = 0 if report is None or layer is None else report.layer.index(layer)
         if report is None or not report.two_stage[at]:
             continue
-        second = float(np.nanmin([report.key_start[at], report.query_start[at]]))
+        second = float(report.attention_start[at])
         first_step, last_step = ax.dataLim.intervalx
         ends = (float(first_step), second, float(last_step))
         for number, colour in enumerate(STAGE_COLOURS):
@@ -315,7 +315,7 @@ def stage_map(report: DynamicsReport, ax: "Axes | None" = None, *, title: str | 
     last = float(report.provenance.get("options", {}).get("last_step") or 0)
     last = max([last, *(float(np.nanmax(getattr(report, n), initial=0.0)) for n in names)])
     for row in np.flatnonzero(report.two_stage).tolist():
-        second = float(np.nanmin([report.key_start[row], report.query_start[row]]))
+        second = float(report.attention_start[row])
         for number, (start, end) in enumerate(((0.0, second), (second, last))):
             ax.barh(row, end - start, left=start, height=0.9, color=STAGE_COLOURS[number], zorder=0)
             ax.text((start + end) / 2, row, f"stage {number + 1}", ha="center", va="center", color="0.25")

@@ -89,6 +89,11 @@ class DynamicsReport(Report, kind="dynamics"):
     provenance: Mapping[str, Any]
 
     @property
+    def attention_start(self) -> Float64[np.ndarray, " layer"]:
+        """The step at which the first of W_K and W_Q starts and stage 2 begins, layer by layer; NaN if neither does."""
+        return np.asarray(np.fmin(self.key_start, self.query_start))
+
+    @property
     def pattern(self) -> str:
         """``two stages``, ``no two-stage pattern``, or the layers that have two stages where not all do."""
         having = [str(layer) for layer, has in zip(self.layer, self.two_stage, strict=True) if has]
