@@ -125,13 +125,12 @@ def cache_corpus(folder: Path, count: Callable[[], None]) -> Path:
 
 
 def reproduce(folder: Path, count: Callable[[], None]) -> Path:
-    """Some quick settings of a recipe, each of them kept when it is trained."""
+    """Some quick settings of a recipe, kept when those that train side by side are through."""
     record = _Recorder.record
 
     def counted(self: _Recorder, step: int, *recorded: Any) -> Any:
-        if (
-            step < self.config.steps
-        ):  # the last one is a loss only, found again of every setting that is through
+        # The last one is a loss only, found again of every setting that is through.
+        if step < self.config.steps:
             count()
         return record(self, step, *recorded)
 
@@ -146,7 +145,8 @@ COMMANDS = {
     "measuring": Command(measure, interval=2),
     "training": Command(train, interval=20),
     "caching": Command(cache_corpus, interval=260),
-    "reproducing": Command(reproduce, interval=200),
+    # Five toys of 200 steps at most train side by side, three seeds and two without topics, and are kept when they end.
+    "reproducing": Command(reproduce, interval=5 * 200),
 }
 
 
