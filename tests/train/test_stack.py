@@ -11,6 +11,7 @@ from safetensors import safe_open
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import REGIMES, ToyConfig, build_toy, set_toy_tensors, toy_tensors
 from topic_probe.toy.world import World, zipf_words
+from topic_probe.train import loop
 from topic_probe.train.history import TrainConfig
 from topic_probe.train.loop import train_toy, train_toys
 from topic_probe.train.stack import ToyStack
@@ -212,6 +213,49 @@ def test_checkpoints_are_written_on_the_way(tmp_path):
     for history, expected in zip(resumed, alone(), strict=True):
         assert torch.equal(history.steps, expected.steps)
         torch.testing.assert_close(history.loss, expected.loss, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("writes", range(7))
+def test_a_kill_between_the_files_of_a_stack_changes_no_bit_of_what_comes_out(writes, tmp_path, monkeypatch):
+    """Two files of three at step 5 and three of step 10 would make a stack of another size, and another last bit."""
+    paths, given = paths_in(tmp_path), {"steps": 12, "dtype": "float32"}
+    dtype = given.pop("dtype")
+
+    def train():
+        models, configs = setting(**given)
+        models = [toy(seed=i, dtype=dtype) for i in range(3)]
+        return train_toys(models, configs, checkpoints=paths, checkpoint_every=5)
+
+    whole = train()
+    for path in paths:
+        path.unlink()
+    write, done = loop._write_checkpoint, []
+
+    def killed(*args):
+        if len(done) == writes:
+            raise SystemExit
+        write(*args)
+        done.append(args[0])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_write_checkpoint", killed)
+        with pytest.raises(SystemExit):
+            train()
+    assert len(done) == writes
+    for one, other in zip(train(), whole, strict=True):
+        assert_close(one, other, tolerance=0)
+
+
+def test_a_file_of_a_stack_that_is_whole_is_not_trained_again_beside_others(tmp_path, stacks):
+    """Another seed beside three that are through is no kill."""
+    paths = paths_in(tmp_path, 4)
+    models, configs = setting(4)
+    train_toys(models[:3], configs[:3], checkpoints=paths[:3])
+    before = [path.read_bytes() for path in paths[:3]]
+    models, configs = setting(4)
+    train_toys(models, configs, checkpoints=paths)
+    assert stacks == [3, 3]  # the second takes no step
+    assert [path.read_bytes() for path in paths[:3]] == before
 
 
 def test_ctrl_c_stops_all_and_the_next_call_goes_on(tmp_path, stacks):

@@ -179,6 +179,7 @@ def _train_all(
     progress: bool,
 ) -> "tuple[History, ...]":
     """Every run trained, those that can be side by side."""
+    _take_up(runs)
     with _interrupts() as interrupt:
         for group in _groups(runs):
             if any(run.interrupted for run in runs):
@@ -226,7 +227,7 @@ def _train(
                 together.evaluate()
                 for run in active:
                     # Written only now, so that a checkpoint never holds a state whose loss is not finite.
-                    run.save_if_due()
+                    run.save_if_due(active)
                     row = run.recorder.record(run.step, run.loss, run.gradients)
                     if row is not None and log is not None:
                         log(run.step, row)
@@ -249,7 +250,26 @@ def _train(
                 run.interrupt()
         for run in active:
             if run.interrupted:
-                run.save()
+                run.save(active)
+
+
+def _take_up(runs: "Sequence[_Run]") -> None:
+    """Every run goes on from its checkpoint, those that were saved together from where all of them had been saved.
+
+    How a sum of several toys rounds depends on which toys these are. Where a kill has come between the files of toys
+    side by side, those that were written go back to what they held before.
+    """
+    kept = {run: _read_checkpoint(run.path) for run in runs if run.path is not None and run.path.exists()}
+    steps = {run.path: kept[run][0]["step"] if run in kept else 0 for run in runs}
+    for run, (about, tensors) in kept.items():
+        assert run.path is not None
+        beside = [run.path.with_name(name) for name in about.get("beside", ())]
+        behind = [path for path in beside if steps.get(path, about["step"]) < about["step"]]
+        before = about.get("before")
+        if not behind or any(steps[path] != (before["step"] if before else 0) for path in behind):
+            run.load(about, tensors)
+        elif before:
+            run.load(before, under("before.", tensors))
 
 
 class _Run:
@@ -275,8 +295,7 @@ class _Run:
         self.stopped, self.loss = "finished", math.nan
         self.gradients: list[Tensor] = []
         self.active = [self]
-        if self.path is not None and self.path.exists():
-            self.load(self.path)
+        self.saved: tuple[dict[str, Any], dict[str, Tensor]] | None = None  # what the checkpoint holds
 
     @property
     def interrupted(self) -> bool:
@@ -357,15 +376,19 @@ class _Run:
             },
         )
 
-    def save_if_due(self) -> None:
-        """Write a checkpoint at the end, and every so many steps."""
-        if self.step == self.config.steps or (
-            self.step % self.checkpoint_every == 0 and self.step > self.first
+    def save_if_due(self, active: "Sequence[_Run]") -> None:
+        """Write a checkpoint at the end, and every so many steps, unless it has just been read there."""
+        end = self.step == self.config.steps
+        if (end and self.saved is None) or (
+            self.step > self.first and (end or self.step % self.checkpoint_every == 0)
         ):
-            self.save()
+            self.save(active)
 
-    def save(self) -> None:
-        """Write the state at the beginning of this step, if anywhere, whole or not at all."""
+    def save(self, active: "Sequence[_Run]") -> None:
+        """Write the state at the beginning of this step, if anywhere, whole or not at all.
+
+        With others at its side its file keeps what it held before, until the files of all have been written.
+        """
         path = self.path
         if path is None:
             return
@@ -379,20 +402,28 @@ class _Run:
             moments = optimizer.moments()
             tensors |= {f"resume.moment.{name}": moment for name, moment in moments.items()}
         about = {"format": CHECKPOINT_FORMAT, "step": self.step, "n_empty": n_empty, "history": history}
+        before, self.saved = self.saved, (about, tensors)
+        if len(active) > 1:
+            names = [
+                run.path.name for run in active if run.path is not None and run.path.parent == path.parent
+            ]
+            about_before, tensors_before = before or (None, {})
+            about = {**about, "beside": names, "before": about_before}
+            tensors = tensors | {f"before.{name}": tensor for name, tensor in tensors_before.items()}
         try:
             _write_checkpoint(path, json.dumps(about), tensors)
         except OSError as error:
+            self.saved = before
             warn(
                 f"no checkpoint was written at step {self.step} ({error}); training goes on, and an earlier "
                 f"{path} is as it was",
                 stacklevel=3,
             )
 
-    def load(self, path: Path) -> None:
+    def load(self, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Continue from what :meth:`save` wrote."""
-        text, tensors = _read_checkpoint(path)
-        about = json.loads(text)
-        kept = about["history"]
+        path, kept = self.path, about["history"]
+        assert path is not None
         _check_same(path, "toy", kept["toy"], self.task.toy.to_dict())
         # An option that is younger than the file has its default there.
         settings = {**TrainConfig().to_dict(), **kept["train"], "steps": self.config.steps}
@@ -415,6 +446,8 @@ class _Run:
         self.recorder.load(history, under("resume.past.", tensors))
         for name, series in history.measured.items():
             self.measured[name] = list(zip(series.steps.tolist(), series.values, strict=True))
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("before.")}
+        self.saved = {name: about[name] for name in ("format", "step", "n_empty", "history")}, own
 
 
 class _Stack:
@@ -685,7 +718,7 @@ def _write_checkpoint(path: Path, text: str, tensors: dict[str, Tensor]) -> None
         os.fsync(file.fileno())
 
 
-def _read_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
+def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     remedy = "delete it to start over, or put back an older copy"
@@ -698,10 +731,11 @@ def _read_checkpoint(path: Path) -> tuple[str, dict[str, Tensor]]:
     text = metadata.get("about", "")
     if metadata.get("sha256") != _digest(text, tensors):
         raise ValueError(f"checkpoint {path} is damaged: its contents do not match its checksum; {remedy}")
-    kind = json.loads(text).get("format")
-    if kind != CHECKPOINT_FORMAT:
+    about: dict[str, Any] = json.loads(text)
+    if about.get("format") != CHECKPOINT_FORMAT:
+        kind = about.get("format")
         raise ValueError(f"checkpoint {path} is of format {kind!r}, needed {CHECKPOINT_FORMAT!r}; {remedy}")
-    return text, tensors
+    return about, tensors
 
 
 @dataclass
