@@ -19,8 +19,8 @@ topics.incidence topics.lists topics.vocabulary topics.models topics.topics topi
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
 text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
-toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients toy.theory.posterior
-toy.theory.losses toy.theory
+toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
+toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.running lens.heads lens.huggingface lens.adapters lens.capture lens.check
 lens.opening

@@ -3,6 +3,7 @@
 * :mod:`~topic_probe.toy.theory.value`: optimal W_V and E under uniform attention (Lemma 1, Theorems 1 and 2), and
   the loss of any other.
 * :mod:`~topic_probe.toy.theory.attention`: the loss over attention weights (α, β), its optimum, Theorem 3's interval.
+* :mod:`~topic_probe.toy.theory.effects`: what the head's output and some of its edges are worth.
 * :mod:`~topic_probe.toy.theory.gradients`: how large the gradients are where training begins near zero.
 * :mod:`~topic_probe.toy.theory.posterior`: the best possible predictor on documents of finite length.
 * :mod:`~topic_probe.toy.theory.losses`: the lowest loss, of each regime on infinitely long documents, and of any
@@ -17,6 +18,11 @@ from topic_probe.toy.theory.attention import attention_loss as attention_loss
 from topic_probe.toy.theory.attention import best_scale as best_scale
 from topic_probe.toy.theory.attention import optimal_attention as optimal_attention
 from topic_probe.toy.theory.attention import weighted_mean as weighted_mean
+from topic_probe.toy.theory.effects import AblationEffect as AblationEffect
+from topic_probe.toy.theory.effects import KnockoutEffect as KnockoutEffect
+from topic_probe.toy.theory.effects import KnockoutPrediction as KnockoutPrediction
+from topic_probe.toy.theory.effects import ablation_effect as ablation_effect
+from topic_probe.toy.theory.effects import knockout_effect as knockout_effect
 from topic_probe.toy.theory.gradients import InitialGradients as InitialGradients
 from topic_probe.toy.theory.gradients import initial_gradients as initial_gradients
 from topic_probe.toy.theory.losses import BayesLoss as BayesLoss

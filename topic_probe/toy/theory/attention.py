@@ -144,7 +144,7 @@ def attention_bounds(world: World, masking: Masking) -> AttentionBounds:
         >>> bounds.unmet
         ()
     """
-    tau = _required_uniform_topics(world, "the interval of Theorem 3")
+    tau = required_uniform_topics(world, "the interval of Theorem 3")
     p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
     a, replaced = masking.genuine_share, p_mask * masking.p_random
     lambda1 = (a + replaced) * (1 + (1 - p_keep) * p_mask) / (2 * a) if a > 0 else float("inf")
@@ -329,7 +329,7 @@ def _prediction_moments(
     value: ValueMatrix | Float[Tensor, "token token"],
 ) -> tuple[Float64[Tensor, "*grid"], Float64[Tensor, "*grid"]]:
     """E|W y|² and E[(W y)_target] at masked positions; the loss is the first − 2 · the second + 1."""
-    tau = _required_uniform_topics(world, "the loss over attention weights")
+    tau = required_uniform_topics(world, "the loss over attention weights")
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
     W, share = _value_sums(world, masking, value), masking.mask_share
     eps, delta, present = masking.random_share(world), masking.genuine_share / (tau * v), tau / T
@@ -409,7 +409,7 @@ def _derivatives(
     return value.detach(), gradient.detach(), torch.stack(rows)
 
 
-def _required_uniform_topics(world: World, what: str) -> int:
+def required_uniform_topics(world: World, what: str) -> int:
     """τ, refusing worlds other than the paper's Section 3.1."""
     if world.topics_per_document is None:
         raise ValueError(
