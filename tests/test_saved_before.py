@@ -46,6 +46,12 @@ def test_reports_saved_before_there_were_effect_sizes_have_none():
     assert heads.top(2) == heads.top(2, by="ratio")
 
 
+def test_an_agreement_saved_before_there_were_effects_has_none():
+    report = tp.load_report(SAVED / "agreement")
+    assert report.effects == report.effects_error == report.effects_theory == {}
+    assert not report.to_dataframe()["quantity"].str.contains("effect of").any()
+
+
 def test_trainings_load_with_their_numbers_and_models():
     history = History.load(SAVED / "history")
     check(history.loss, NUMBERS["history"]["loss"])

@@ -133,7 +133,8 @@ def of_toys():
     stages = tp.measure_dynamics(history).to_dataframe().select_dtypes("number")
     found |= {f"toy.stages.{column}": stages[column].to_numpy(dtype=float) for column in stages}
     agreement = tp.measure_agreement(history.model(), loss="squared", n_documents=40).to_dataframe()
-    numbers = agreement.select_dtypes("number")
+    effects = agreement["quantity"].str.contains("effect of")  # which there were not in the version before
+    numbers = agreement[~effects].select_dtypes("number")
     found |= {f"toy.agreement.{column}": numbers[column].to_numpy(dtype=float) for column in numbers}
     topics = tp.Topics.blocks(n_topics=5, words_per_topic=4)
     found |= weights("toy.weights", tp.measure_weights(history.model(), topics))

@@ -12,7 +12,7 @@ from topic_probe.toy import theory
 from topic_probe.toy.agreement import AgreementReport, measure_agreement
 from topic_probe.toy.lean import hooked_loss
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.model import ToyConfig, build_toy, toy_parameters
+from topic_probe.toy.model import ToyConfig, build_toy, toy_logits, toy_parameters, toy_tensors
 from topic_probe.toy.world import World, overlapping_words
 
 WORLD = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=30, max_length=40)
@@ -263,6 +263,125 @@ def test_attention_is_measured_only_if_asked_for():
     report = agreement(toy())
     assert report.attention is None
     assert report.reasons["attention"] == "not asked for"
+
+
+# -------------------------------------------------------------------- effects
+
+EFFECTS = ("mean ablation", "zero ablation", "cut of own topic", "cut of other topics")
+
+
+def effects_position_by_position(model, world, loss, seed=0):
+    """Means over 20 documents, from the toy's own outputs and with its pattern edited key by key."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = MASKING.corrupt(world.documents(20, generator=generator), n_words=N, generator=generator)
+    shown = [ids[mask] for ids, mask in zip(batch.shown, batch.mask, strict=True)]
+    bias = toy_tensors(model)["b_pred"].detach()
+    with torch.no_grad():
+        outputs = [toy_logits(model, ids[None])[0] - bias for ids in shown]
+
+    def cost(prediction, word):
+        if loss == "squared":
+            return float((prediction - torch.eye(N + 1)[word]).square().sum())
+        return float(prediction.logsumexp(0) - prediction[word])
+
+    def without(name, d, query, word):
+        if name == "mean ablation":
+            return bias + torch.cat(outputs[:d] + outputs[d + 1 :]).mean(dim=0)
+        if name == "zero ablation":
+            return bias
+
+        def hook(pattern, hook):
+            edited = pattern.clone()
+            for key, token in enumerate(shown[d].tolist()):
+                of_own_topic = (token - 1) // 3 == (word - 1) // 3
+                if token and of_own_topic == (name == "cut of own topic"):
+                    edited[0, 0, query, key] = 0
+            return edited
+
+        with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.0.attn.hook_pattern", hook)]):
+            return toy_logits(model, shown[d][None])[0, query]
+
+    found = {}
+    for name in EFFECTS:
+        means = []
+        for d in range(20):
+            pairs = [
+                (query, int(batch.target[d, query])) for query in batch.chosen[d].nonzero()[:, 0].tolist()
+            ]
+            changes = [
+                cost(without(name, d, query, word), word) - cost(outputs[d][query] + bias, word)
+                for query, word in pairs
+            ]
+            means += [np.mean(changes)] if changes else []
+        found[name] = (np.mean(means), np.std(means, ddof=1) / math.sqrt(len(means)))
+    return found
+
+
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+@pytest.mark.parametrize("world", [WORLD, LDA], ids=["uniform topics", "LDA"])
+def test_effects_are_those_of_editing_the_toy_position_by_position(loss, world):
+    model = toy(
+        "full",
+        world=world,
+        embedding_scale=1.0,
+        d_model=6,
+        d_attention=3,
+        tensors={"b_pred": random_matrix(N + 1)},
+    )
+    report, expected = agreement(model, loss=loss), effects_position_by_position(model, world, loss)
+    for name in EFFECTS:
+        assert (report.effects[name], report.effects_error[name]) == pytest.approx(
+            expected[name], rel=1e-9
+        ), name
+    assert report.effects_theory == {}
+    assert "uniform attention" in report.reasons["effects in theory"]
+
+
+def test_the_effects_of_the_planted_optimum_are_those_of_theory_on_long_documents():
+    world = World(n_topics=4, words_per_topic=3, topics_per_document=2, min_length=600, max_length=600)
+    report = agreement(toy(world=world, tensors={"W_V": optimum()}), n_documents=300)
+    assert report.effects_theory["mean ablation"] == pytest.approx((1 / 2 - 1 / 4) / 3, abs=1e-12)
+    assert report.effects_theory["zero ablation"] == pytest.approx(1 / 6, abs=1e-12)
+    for name, cut in (("cut of own topic", "own_topic"), ("cut of other topics", "different_topic")):
+        expected = theory.knockout_effect(WORLD, MASKING, cut=cut, how="weights").effect
+        assert report.effects_theory[name] == pytest.approx(expected, abs=1e-12)
+    for name in EFFECTS:
+        # A document of 600 words is within 1 / 600 of an endless one.
+        close = 4 * report.effects_error[name] + 1 / 600
+        assert report.effects[name] == pytest.approx(report.effects_theory[name], abs=close), name
+        assert report.effects_error[name] < 2e-3
+    table = report.to_dataframe().set_index("quantity")
+    assert table.loc["loss, effect of zero ablation", "measured"] == report.effects["zero ablation"]
+    assert table.loc["loss, effect of zero ablation", "theory"] == report.effects_theory["zero ablation"]
+
+
+def test_theory_of_effects_is_about_the_nearest_optimum_with_the_bias_of_the_toy():
+    W_E = theory.realisable_embedding(WORLD, MASKING)
+    report = agreement(toy("embedding", tensors={"W_E": W_E}))
+    bias = theory.embedding_bias(WORLD, MASKING)
+    expected = theory.ablation_effect(WORLD, MASKING, kind="zero", W=W_E.T @ W_E, bias=bias)
+    assert report.effects_theory["zero ablation"] == pytest.approx(expected.effect, abs=1e-12)
+    expected = theory.knockout_effect(WORLD, MASKING, how="weights", W=W_E.T @ W_E, bias=bias)
+    assert report.effects_theory["cut of own topic"] == pytest.approx(expected.effect, abs=1e-12)
+
+
+def test_a_head_that_writes_nothing_has_no_effects_and_theory_says_what_it_misses():
+    report = agreement(toy(tensors={"W_V": torch.zeros(N + 1, N + 1)}))
+    assert report.effects == dict.fromkeys(EFFECTS, 0.0)
+    assert report.effects_theory["mean ablation"] == pytest.approx(1 / 12)
+
+
+def test_effects_that_have_no_closed_form_are_measured_and_the_reason_is_given():
+    lda = agreement(toy(world=LDA, tensors={"W_V": optimum()}))
+    square = (0.3 + 1) / (4 * 0.3 + 1)  # E Σ θ²
+    assert lda.effects_theory == pytest.approx(
+        {"mean ablation": (square - 1 / 4) / 3, "zero ablation": square / 3}
+    )
+    assert "alpha=0.3" in lda.reasons["cuts in theory"]
+    assert agreement(toy(), loss="cross_entropy").effects_theory == {}
+    deep = agreement(toy("attention", n_layers=2))
+    assert deep.effects == {}
+    assert "several layers" in deep.reasons["effects"]
 
 
 # -------------------------------------------------------------------- the report, and what is refused

@@ -2,8 +2,8 @@
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from math import log, nan, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,10 +19,12 @@ from topic_probe.options import check_whole, checked
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
-from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
+from topic_probe.toy.lean import LeanForm, lean_form, vocabulary_attention
+from topic_probe.toy.masking import MASK_ID, Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
 from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents, mean_bayes_loss
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
+from topic_probe.toy.theory.value import nearest_value
 from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
@@ -64,6 +66,13 @@ class AgreementReport(Report, kind="agreement"):
         weighted_mean_optimum: where that is optimal for W_V of Theorem 2 and infinitely long documents of this world.
         weighted_mean_bounds: Theorem 3's interval for the optimum.
         bounds_unmet: the assumptions of Theorem 3 that do not hold.
+        effects: how much the loss rises when the head's output is replaced (``mean ablation``: by its mean over all
+            positions of the other documents; ``zero ablation``) or when masked positions no longer attend to words of
+            the target's topic (``cut of own topic``) or of other topics (``cut of other topics``), whose attention is
+            lost. At the words that were drawn. Empty where there is not one head alone.
+        effects_error: their standard errors.
+        effects_theory: the same on infinitely long documents, for the minimiser that is nearest to this toy; only for
+            the squared loss and where attention is frozen uniform.
         reasons: what is missing, and why.
         provenance: model, options, versions.
     """
@@ -93,6 +102,9 @@ class AgreementReport(Report, kind="agreement"):
     weighted_mean_optimum: float = nan
     weighted_mean_bounds: tuple[float, float] | None = None
     bounds_unmet: tuple[str, ...] = ()
+    effects: Mapping[str, float] = field(default_factory=dict)
+    effects_error: Mapping[str, float] = field(default_factory=dict)
+    effects_theory: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, str]
     provenance: Mapping[str, Any]
 
@@ -140,6 +152,11 @@ class AgreementReport(Report, kind="agreement"):
         ]
         gap = self.weighted_mean - self.weighted_mean_optimum
         rows.append(("attention, weighted mean", self.weighted_mean, self.weighted_mean_optimum, gap, nan))
+        for name, effect in self.effects.items():
+            expected = self.effects_theory.get(name, nan)
+            rows.append(
+                (f"loss, effect of {name}", effect, expected, effect - expected, self.effects_error[name])
+            )
         return pd.DataFrame(rows, columns=["quantity", "measured", "theory", "difference", "standard_error"])
 
     def _notes(self) -> list[str]:
@@ -169,7 +186,8 @@ def measure_agreement(
     a masked position is its expected loss under the exact posterior of the word there, not that at one drawn word,
     which makes it as certain as it can be and its excess over the Bayes-optimal predictor exact for every document:
     |prediction − posterior|², or the Kullback–Leibler divergence. Where the posterior has no exact form the loss is
-    that at the drawn words, and there is no excess.
+    that at the drawn words, and there is no excess. Effects of ablation and of cutting edges come from the toy's
+    tensors on the same documents; theory has them for infinitely long ones.
 
     Args:
         model: from `build_toy`; it comes back as it was.
@@ -216,6 +234,7 @@ def measure_agreement(
         reasons["floor"] = str(error)
     parts.append(_matrices(model, world, masking, loss, reasons))
     parts.append(_attention(sums, world, masking, reasons))
+    parts.append(_effects(model, documents.batches, world, masking, loss, reasons))
     options = {
         "loss": loss, "n_documents": n_documents, "batch_size": batch_size, "attention": attention,
         "world": str(world), "masking": str(masking),
@@ -464,3 +483,100 @@ def _attention(
         "weighted_mean_bounds": (bounds.lower, bounds.upper),
         "bounds_unmet": bounds.unmet,
     }
+
+
+# -------------------------------------------------------------------- effects
+
+
+def _effects(
+    model: nn.Module,
+    batches: Sequence[MaskedBatch],
+    world: World,
+    masking: Masking,
+    loss: Loss,
+    reasons: dict[str, str],
+) -> dict[str, Any]:
+    """What the head's output and its edges are worth, here and in theory."""
+    form = lean_form(model)
+    if form is None:
+        reasons["effects"] = "the toy has several layers or heads, a residual connection, or hooks"
+        return {}
+    tensors = {name: value.detach().cpu().double() for name, value in toy_tensors(model).items()}
+    # All that a head writes if it attends to one token alone; attention sums to 1, so b_V is in every column.
+    W = tensors["W_E"].T @ (tensors["W_V"] @ tensors["W_E"] + tensors["b_V"].unsqueeze(1))
+    head = _Head(W, tensors["b_pred"], vocabulary_attention(tensors, form))
+    changes = _loss_changes(head, batches, world, loss)
+    found = {name: _mean_over_documents(batches, parts) for name, parts in changes.items()}
+    return {
+        "effects": {name: mean for name, (mean, _) in found.items()},
+        "effects_error": {name: error for name, (_, error) in found.items()},
+        "effects_theory": _effects_in_theory(head, form, world, masking, loss, reasons),
+    }
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A toy of one layer and head: y → W y + bias, where y is what is attended to.
+
+    ``attention`` is that of every token in a document that shows each of them once.
+    """
+
+    W: Float64[Tensor, "token token"]
+    bias: Float64[Tensor, " token"]
+    attention: Float64[Tensor, "token token"]
+
+
+def _loss_changes(
+    head: _Head, batches: Sequence[MaskedBatch], world: World, loss: Loss
+) -> dict[str, list[Float64[Tensor, "_"]]]:
+    """Loss without something − with it, at the chosen positions of every batch."""
+    counts = [batch.counts(world.vocabulary_size).double() for batch in batches]
+    # What all positions of a document attend to together.
+    sums = [count * ((count / (count @ head.attention.T)) @ head.attention) for count in counts]
+    everything, n_positions = sum(part.sum(dim=0) for part in sums), sum(float(part.sum()) for part in counts)
+    shared = torch.zeros(world.vocabulary_size, world.vocabulary_size, dtype=torch.bool)
+    member = (world.topic_words > 0).double()
+    shared[1:, 1:] = member.T @ member > 0
+    other = ~shared
+    other[:, MASK_ID] = False
+    changes: dict[str, list[Tensor]] = {}
+    for batch, count, total in zip(batches, counts, sums, strict=True):
+        row, target = batch.chosen.nonzero()[:, 0], batch.target[batch.chosen]
+        seen = head.attention[batch.shown[batch.chosen]] * count[row]
+        seen = seen / seen.sum(dim=1, keepdim=True)
+        elsewhere = (everything - total) / (n_positions - count.sum(dim=1, keepdim=True))
+        without = {
+            "mean ablation": elsewhere[row],
+            "zero ablation": torch.zeros_like(seen),
+            "cut of own topic": seen.masked_fill(shared[target], 0.0),
+            "cut of other topics": seen.masked_fill(other[target], 0.0),
+        }
+        losses = {
+            name: position_losses(part @ head.W.T + head.bias, target, loss=loss)
+            for name, part in {"": seen, **without}.items()
+        }
+        for name in without:
+            changes.setdefault(name, []).append(losses[name] - losses[""])
+    return changes
+
+
+def _effects_in_theory(
+    head: _Head, form: LeanForm, world: World, masking: Masking, loss: Loss, reasons: dict[str, str]
+) -> dict[str, float]:
+    """The closed forms, for the minimiser that is nearest to the head."""
+    if loss == "cross_entropy" or not form.uniform:
+        reasons["effects in theory"] = (
+            "they are held against toys of squared loss and frozen uniform attention"
+        )
+        return {}
+    bias = head.bias.unsqueeze(1)
+    nearest = nearest_value(head.W + bias, world, masking) - bias
+    ablation = partial(theory.ablation_effect, world, masking, W=nearest, bias=head.bias)
+    knockout = partial(theory.knockout_effect, world, masking, W=nearest, bias=head.bias, how="weights")
+    effects = {"mean ablation": ablation(kind="mean").effect, "zero ablation": ablation(kind="zero").effect}
+    try:
+        effects["cut of own topic"] = knockout(cut="own_topic").effect
+        effects["cut of other topics"] = knockout(cut="different_topic").effect
+    except ValueError as error:
+        reasons["cuts in theory"] = str(error)
+    return effects
