@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
     from topic_probe.lens.check import ModelCheck as ModelCheck
     from topic_probe.lens.check import check_model as check_model
+    from topic_probe.lens.edit import cut_edges as cut_edges
+    from topic_probe.lens.edit import edit_heads as edit_heads
     from topic_probe.lens.opening import open_model as open_model
     from topic_probe.lens.opening import random_init as random_init
     from topic_probe.measure.attention import AttentionReport as AttentionReport
@@ -93,6 +95,8 @@ _PUBLIC = {
     "build_toy": "topic_probe.toy.model",
     "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.text.cooccurrence",
+    "cut_edges": "topic_probe.lens.edit",
+    "edit_heads": "topic_probe.lens.edit",
     "encode_texts": "topic_probe.text.encoder",
     "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.text.lda",

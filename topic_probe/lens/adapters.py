@@ -20,16 +20,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from topic_probe.lens import heads
+from topic_probe.lens.changes import Change
 from topic_probe.lens.heads import HeadWeights
 from topic_probe.lens.huggingface import (
     EAGER,
     CallCounter,
     Listener,
     Probe,
+    Way,
     arguments,
     attention_implementation,
     beside_sdpa,
     context_length,
+    editing_inside,
+    is_edited,
     probe,
     returned_patterns,
     run,
@@ -37,6 +41,7 @@ from topic_probe.lens.huggingface import (
     takes_decoder_ids,
     trial_inputs,
     trunk,
+    ways_inside,
 )
 from topic_probe.lens.running import without_traces
 from topic_probe.lens.sites import Inputs, Site, some_tokens
@@ -81,7 +86,42 @@ class Adapter(ABC):
 
     @abstractmethod
     def run(self, inputs: Inputs) -> Any:
-        """One forward pass, without the scores over the vocabulary where the host allows it."""
+        """One forward pass, without the scores over the vocabulary where the host allows it.
+
+        The answer holds the last states by name.
+        """
+
+    @abstractmethod
+    def logits(self, inputs: Inputs) -> Float[Tensor, "batch position vocabulary"]:
+        """Scores over the vocabulary at every position, those of the decoder where there is one.
+
+        Raises:
+            ValueError: where the model has no head that gives them.
+        """
+
+    def ways_to_edit(self, inputs: Inputs, sites: tuple[Site, ...]) -> Iterator[Way]:
+        """How the heads of the model might be edited, the best first: by default at its hook points."""
+        yield _AT_HOOKS
+
+    @contextmanager
+    def editing(self, way: Way, changes: Callable[[Site], Change]) -> Iterator[None]:
+        """A block in which every forward pass has its heads edited in one of these ways.
+
+        Args:
+            way: which.
+            changes: what is done at a site, asked for at every call.
+        """
+
+        def hooks(site: Site) -> list[tuple[str, Any]]:
+            before = site.hook_name.removesuffix("hook_pattern")
+            return [
+                (site.hook_name, lambda pattern, hook: changes(site).pattern(pattern)),
+                (f"{before}hook_z", lambda outputs, hook: changes(site).replace(outputs)),
+            ]
+
+        put_on = [hook for site in self.sites() for hook in hooks(site)]
+        with self.showing_patterns(), self.model.hooks(fwd_hooks=put_on):
+            yield
 
     def run_as_it_is(self, inputs: Inputs) -> Any:
         """The answer of a model that nothing was done to; None where reading does nothing to it."""
@@ -131,6 +171,9 @@ class Adapter(ABC):
         """The matrix from the residual stream to scores over the vocabulary."""
 
 
+_AT_HOOKS = Way("hooks")
+
+
 def adapter(model: Any) -> Adapter:
     """The adapter for a hooked model."""
     inside = getattr(model, "original_model", None)
@@ -174,6 +217,31 @@ class _AroundHuggingFace(Adapter):
     @abstractmethod
     def attention_module(self, site: Site) -> nn.Module:
         """The module inside that attends at a site."""
+
+    @abstractmethod
+    def answer(self, inputs: Inputs) -> Any:
+        """One forward pass with the head of the model."""
+
+    def logits(self, inputs: Inputs) -> Float[Tensor, "batch position vocabulary"]:
+        """Of the model inside."""
+        if self.inside.get_output_embeddings() is None:
+            raise ValueError(
+                f"{type(self.inside).__name__} has no head that scores the vocabulary: load the model with its head "
+                "(AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForSeq2SeqLM), or ask for its states"
+            )
+        scores: Tensor = self.answer(inputs).logits
+        return scores
+
+    def ways_to_edit(self, inputs: Inputs, sites: tuple[Site, ...]) -> Iterator[Way]:
+        """Inside the attention function of the model."""
+        return ways_inside(self.inside, inputs, sites)
+
+    @contextmanager
+    def editing(self, way: Way, changes: Callable[[Site], Change]) -> Iterator[None]:
+        """There, or at the hook points of a bridge that computes attention by itself."""
+        inside = way != _AT_HOOKS
+        with editing_inside(self.inside, way, changes) if inside else super().editing(way, changes):
+            yield
 
     def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
         """As the model hands them to its layers for a token at this position."""
@@ -227,6 +295,10 @@ class HuggingFaceAdapter(_AroundHuggingFace):
         """The host switches attention by itself."""
         return self.model(**arguments(trunk(self.inside), inputs), head=False)
 
+    def answer(self, inputs: Inputs) -> Any:
+        """The host switches attention by itself."""
+        return self.model(**arguments(trunk(self.inside), inputs))
+
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """As the model returns them."""
         answer = run(trunk(self.inside), inputs, output_hidden_states=True, return_dict=True)
@@ -256,11 +328,20 @@ class BridgeAdapter(_AroundHuggingFace):
 
     def showing_patterns(self) -> AbstractContextManager[None]:
         """Eager attention, because fused kernels form no pattern that could be shown."""
-        return attention_implementation(self.inside, "eager")
+        return attention_implementation(self.inside, EAGER if is_edited(self.inside) else "eager")
 
     def run(self, inputs: Inputs) -> Any:
         """Of the trunk of the model inside, whose modules the bridge has replaced by its own."""
         return run(trunk(self.inside), inputs)
+
+    def answer(self, inputs: Inputs) -> Any:
+        """Of the model inside."""
+        return run(self.inside, inputs)
+
+    def ways_to_edit(self, inputs: Inputs, sites: tuple[Site, ...]) -> Iterator[Way]:
+        """Inside the attention function where the bridge leaves attention to the model, else at hook points."""
+        yield from super().ways_to_edit(inputs, sites)
+        yield _AT_HOOKS
 
     def attention_module(self, site: Site) -> nn.Module:
         """The bridge's own, which has taken the place of the model's."""
@@ -284,9 +365,22 @@ class OwnLayersAdapter(Adapter):
             self.kind = "bridge"
 
     def run(self, inputs: Inputs) -> Any:
+        """The last states are as the final normalisation gives them."""
+        # Some hosts hook the final normalisation before its weights are applied: its output is wanted.
+        last = getattr(self.model, "ln_final", None) or self.model.blocks[-1]
+        with _output_of(last) as outputs:
+            self._call(inputs, None)
+        return {"last_hidden_state": outputs[-1]}
+
+    def logits(self, inputs: Inputs) -> Float[Tensor, "batch position vocabulary"]:
+        """As the model gives them."""
+        scores: Tensor = self._call(inputs, "logits")
+        return scores
+
+    def _call(self, inputs: Inputs, wanted: str | None) -> Any:
         """The mask goes by the name that the class gives it."""
         name = "one_zero_attention_mask" if is_a(self.model, "HookedEncoder") else "attention_mask"
-        return self.model(inputs.ids, **{name: inputs.mask.long()}, return_type=None)
+        return self.model(inputs.ids, **{name: inputs.mask.long()}, return_type=wanted)
 
     def trial_inputs(self) -> Inputs:
         """Over all of its vocabulary."""
@@ -294,11 +388,9 @@ class OwnLayersAdapter(Adapter):
 
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """At the hook points of the blocks; the last as the final normalisation gives it."""
-        # Some hosts hook the final normalisation before its weights are applied: its output is wanted.
-        last = getattr(self.model, "ln_final", None) or self.model.blocks[-1]
-        with _reading_blocks(self.model, read) as blocks, _output_of(last) as outputs:
-            self.run(inputs)
-        read(len(blocks), outputs[-1].detach())
+        with _reading_blocks(self.model, read) as blocks:
+            answer = self.run(inputs)
+        read(len(blocks), answer["last_hidden_state"].detach())
 
     def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
         """As the layer applies them to a token behind so many others."""
@@ -442,6 +534,9 @@ def huggingface_host() -> Callable[..., nn.Module]:
             options |= {"input_ids": input_ids, "attention_mask": attention_mask}
             if not self.probe.sites:  # its attention cannot be read, and nothing is done to it
                 with without_traces(model):
+                    return model(**options)
+            if is_edited(model) and not any(point._forward_hooks for point in self.points):
+                with without_traces(model):  # the attention in which heads are edited is on it already
                     return model(**options)
             if self.probe.through == "calls":
                 calls = CallCounter(self.probe.modules)

@@ -8,7 +8,7 @@ the hosts are caught. What such a trial showed is remembered until something cha
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
-from topic_probe.lens.huggingface import Probe, check_outputs, decoder_start, own_function
+from topic_probe.lens.huggingface import Probe, check_outputs, decoder_start, own_function, unedited
 from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,
@@ -250,8 +250,8 @@ def _shown_patterns(host: Adapter, places: tuple[Site, ...], inputs: Inputs) -> 
 
 @contextmanager
 def without_hooks(model: Any) -> Iterator[None]:
-    """Leaves out the hooks that are on a model's hook points inside the block: a trial must not trigger them."""
-    with by_itself(model):
+    """Leaves out hooks on hook points, and edits of heads, inside the block: a trial must not meet them."""
+    with by_itself(model), unedited():
         kept = [(point, point.fwd_hooks, dict(point._forward_hooks)) for point in model.hook_dict.values()]
         try:
             for point, _, _ in kept:
@@ -313,8 +313,10 @@ def _checked_patterns(
 
 def _trial(host: Adapter) -> Trial:
     """What a trial shows of a model, or has shown if that still holds."""
+    if (held := _held.get(host.model)) is not None:
+        return held
     state, trial, modules = _trials.get(host.model, (None, None, ()))
-    if trial is None or state != _state(host.model):
+    if trial is None or state != state_of(host.model):
         trial = _try_out(host)
         _remember(host.model, trial)
     elif trial.tap is not None:
@@ -328,6 +330,20 @@ _MODULES = tuple[ReferenceType[nn.Module], ...]
 # By model: what its trial depends on, as it was then; the trial without its modules; and these. Nothing in here keeps
 # a model alive, and nothing is written on one.
 _trials: WeakKeyDictionary[nn.Module, tuple[State, Trial, _MODULES]] = WeakKeyDictionary()
+
+
+# Models inside a block that changes what their trial depends on and not what it has shown.
+_held: WeakKeyDictionary[nn.Module, Trial] = WeakKeyDictionary()
+
+
+@contextmanager
+def holding(known: View) -> Iterator[None]:
+    """A block in which a model stays known by a trial from before it."""
+    _held[known.model] = Trial(**{part.name: getattr(known, part.name) for part in fields(Trial)})
+    try:
+        yield
+    finally:
+        del _held[known.model]
 
 
 def remember_probe(host: Any, known: Probe) -> None:
@@ -350,10 +366,10 @@ def _remember(model: Any, trial: Trial) -> None:
     """Keeps what a trial has shown of a model as it is now."""
     modules = () if trial.tap is None else trial.tap.modules
     weak = replace(trial, tap=None if trial.tap is None else replace(trial.tap, modules=()))
-    _trials[model] = _state(model), weak, tuple(map(ref, modules))
+    _trials[model] = state_of(model), weak, tuple(map(ref, modules))
 
 
-def _state(model: Any) -> State:
+def state_of(model: Any) -> State:
     """Everything that a trial depends on, in a form that is equal as long as nothing of it has changed.
 
     Modules and their forward functions, hooks, weights by type and place, and every plain setting of modules and

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from topic_probe.lens.changes import NO_CHANGE, Change, cut_mask
 from topic_probe.lens.running import StillRunningError, configs, evaluating, n_writes, without_traces
 from topic_probe.lens.sites import (
     SIDES,
@@ -51,7 +52,7 @@ class RowsCall:
     Attributes:
         module: what attends.
         rows_at: gives the pattern's rows at some queries [batch, row].
-        mask: the mask of the call.
+        mask: the mask that the call has by itself.
         shape: how many queries and keys it has.
     """
 
@@ -94,10 +95,13 @@ def _eager(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    output, pattern = _own_eager(module)(
-        module, query, key, value, _additive(attention_mask, query.dtype), **options
-    )
-    return _shown(module, value, output, pattern)
+    change = _change_of(module)
+    mask, lost = _cut(change, query, key, attention_mask, causal=False)
+    output, pattern = _own_eager(module)(module, query, key, value, _additive(mask, query.dtype), **options)
+    if lost is not None:
+        output, pattern = _without(lost, value, output, pattern)
+    output, pattern = _shown(module, value, output, pattern)
+    return change.replace(output), pattern
 
 
 def _shown(module: nn.Module, value: Tensor, output: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,8 +113,32 @@ def _shown(module: nn.Module, value: Tensor, output: Tensor, pattern: Tensor) ->
     used = listener.pattern(module, pattern)
     if used is pattern and version is not None and pattern._version == version:
         return output, pattern
-    groups = used.shape[1] // value.shape[1]
-    return (used @ value.repeat_interleave(groups, dim=1)).transpose(1, 2).contiguous(), used
+    return _product(used, value), used
+
+
+def _product(pattern: Tensor, value: Tensor) -> Tensor:
+    """What heads put out with a pattern, [batch, query, head, d_head]."""
+    groups = pattern.shape[1] // value.shape[1]
+    return (pattern @ value.repeat_interleave(groups, dim=1)).transpose(1, 2).contiguous()
+
+
+def _cut(
+    change: Change, query: Tensor, key: Tensor, mask: Tensor | None, *, causal: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The mask of a call without the edges that are cut before the softmax, and what is taken out of its pattern."""
+    shape = torch.Size((*query.shape[:3], key.shape[2]))
+    lost = change.edges("weights", shape, query.device)
+    if (cut := change.edges("scores", shape, query.device)) is not None:
+        mask, emptied = cut_mask(cut, mask, causal=causal)
+        lost = emptied.expand(-1, -1, -1, shape[3]) if lost is None else lost | emptied
+    return mask, lost if lost is not None and bool(lost.any()) else None
+
+
+def _without(lost: Tensor, value: Tensor, output: Tensor, pattern: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs and the pattern of a call without some of its weights; other rows stay as they are, bit for bit."""
+    used = pattern.masked_fill(lost, 0)
+    rows = lost.any(-1).transpose(1, 2)[..., None]
+    return torch.where(rows, _product(used, value), output), used
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -168,6 +196,11 @@ def _beside_sdpa(
 ) -> tuple[Tensor, Tensor | None]:
     from transformers import AttentionInterface
 
+    change = _change_of(module)
+    # A call without a mask leaves it to the kernel to know that its layer is causal.
+    causal = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if causal is None else causal
+    mask, lost = _cut(change, query, key, attention_mask, causal=causal)
     listener = _listener.get()
     if listener is not None and listener.rows is not None:
 
@@ -176,14 +209,17 @@ def _beside_sdpa(
             inside = dict(options)
             if isinstance(bias := options.get("position_bias"), Tensor):
                 inside["position_bias"] = _take_rows(bias, index)
-            mask = None if attention_mask is None else _take_rows(attention_mask, index)
-            mask = _additive(mask, query.dtype)
+            masked = None if mask is None else _additive(_take_rows(mask, index), query.dtype)
             # One value column is enough: only the pattern is wanted, not its product with the values.
-            return _own_eager(module)(module, chosen, key, value[..., :1], mask, **inside)[1]
+            rows: Tensor = _own_eager(module)(module, chosen, key, value[..., :1], masked, **inside)[1]
+            return rows if lost is None else rows.masked_fill(_take_rows(lost, index), 0)
 
         listener.rows(RowsCall(module, rows_at, attention_mask, (query.shape[2], key.shape[2])))
-    sdpa = AttentionInterface()["sdpa"]
-    return sdpa(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
+    output, _ = AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
+    if lost is not None:
+        _, pattern = _own_eager(module)(module, query, key, value, _additive(mask, query.dtype), **options)
+        output, _ = _without(lost, value, output, pattern)
+    return change.replace(output), None
 
 
 def _take_rows(table: Tensor, index: Tensor) -> Tensor:
@@ -391,6 +427,100 @@ class Probe(Findings):
         calls.finish()
 
 
+# Editing the heads of a model.
+
+
+class Edits:
+    """What is done to the attention calls of a model, pass after pass."""
+
+    def __init__(self, modules: tuple[nn.Module, ...], changes: Callable[[int], Change]) -> None:
+        self.modules, self.changes = modules, changes
+        self.begin()
+
+    def begin(self, *_: Any) -> None:
+        """Counts calls from the first again, when a pass begins: the one before may have broken off."""
+        self.calls = CallCounter(self.modules)
+
+    def next(self, module: nn.Module) -> Change:
+        """What is done to this call."""
+        return self.changes(self.calls.next(module))
+
+
+# By module that attends.
+_edits: ContextVar[Mapping[nn.Module, Edits]] = ContextVar("topic_probe_edits", default={})  # noqa: B039
+
+
+def _change_of(module: nn.Module) -> Change:
+    edits = _edits.get().get(module)
+    return NO_CHANGE if edits is None else edits.next(module)
+
+
+def is_edited(model: nn.Module) -> bool:
+    """Whether this is within a block that edits the heads of a Hugging Face model."""
+    edits = _edits.get()
+    return bool(edits) and any(module in edits for module in model.modules())
+
+
+@contextmanager
+def unedited() -> Iterator[None]:
+    """A block in which every model is what it is outside of the blocks that edit heads."""
+    token = _edits.set({})
+    try:
+        yield
+    finally:
+        _edits.reset(token)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which the heads of a model may be edited.
+
+    Attributes:
+        through: the attention function inside which they are, or "hooks" for the hook points of TransformerLens.
+        sites: where the calls of that function are, in their order.
+        modules: the names of the modules behind these calls.
+    """
+
+    through: str
+    sites: tuple[Site, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+def ways_inside(model: nn.Module, inputs: Inputs, sites: tuple[Site, ...]) -> Iterator[Way]:
+    """The ways to edit heads inside the attention function of a model; none where not every site calls it.
+
+    On the fused kernel where the model has it: what it computes there is for the trial to see.
+    """
+    register_attention()
+    calls, _ = _calls(model, trunk(model), inputs)
+    if not calls:
+        return
+    found = _sites_of_calls(model, calls, inputs)
+    if set(found) != set(sites):
+        return
+    names = {module: name for name, module in model.named_modules()}
+    modules = tuple(names[module] for module, _ in calls)
+    if getattr(model, "_supports_sdpa", False):
+        yield Way(BESIDE_SDPA, found, modules)
+    yield Way(EAGER, found, modules)
+
+
+@contextmanager
+def editing_inside(model: nn.Module, way: Way, changes: Callable[[Site], Change]) -> Iterator[None]:
+    """Edits the heads of a Hugging Face model in every forward pass inside the block."""
+    modules = tuple(model.get_submodule(name) for name in way.modules)
+    edits = Edits(modules, lambda number: changes(way.sites[number]))
+    begins = [part.register_forward_pre_hook(edits.begin) for part in dict.fromkeys((model, trunk(model)))]
+    token = _edits.set({**_edits.get(), **dict.fromkeys(modules, edits)})
+    try:
+        with attention_implementation(model, way.through):
+            yield
+    finally:
+        _edits.reset(token)
+        for handle in begins:
+            handle.remove()
+
+
 # Finding out, on a few tokens, what can be read of a model.
 
 
@@ -561,14 +691,14 @@ _OUTPUT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e
 def output_difference(one: Any, other: Any, inputs: Inputs) -> float:
     """How far two answers are apart at the worst real position, as a share of the vector there."""
     shares = [torch.zeros(1)]
-    for ours, theirs in zip(_vectors(one, inputs), _vectors(other, inputs), strict=False):
+    for ours, theirs in zip(real_vectors(one, inputs), real_vectors(other, inputs), strict=False):
         length = ours.norm(dim=-1).clamp_min(torch.finfo(ours.dtype).tiny)
         shares.append(((ours - theirs).norm(dim=-1) / length).cpu())
     return float(torch.cat(shares).max())
 
 
-def _vectors(answer: Any, inputs: Inputs) -> Iterator[Tensor]:
-    """What an answer holds for every real position."""
+def real_vectors(answer: Any, inputs: Inputs) -> Iterator[Tensor]:
+    """What the answer of a model holds for every real position."""
     masks = [inputs.mask] if inputs.target_mask is None else [inputs.mask, inputs.target_mask]
     for value in answer.values() if isinstance(answer, Mapping) else answer or ():
         for mask in masks:

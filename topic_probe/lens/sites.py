@@ -208,6 +208,11 @@ def findings(
 # Which keys a query may see, found in masks and in patterns: what a configuration says of it can be wrong.
 
 
+def allows(mask: Tensor) -> Bool[Tensor, "..."]:
+    """True where a mask, boolean or added to the scores, lets a query see a key."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
 def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bool[Tensor, "batch query key"]:
     """True where the mask of an attention call lets a query see a key.
 
@@ -216,7 +221,7 @@ def visible_keys(mask: Tensor | None, batch: int, queries: int, keys: int) -> Bo
     """
     if mask is None:
         return torch.ones(batch, queries, keys, dtype=torch.bool)
-    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    allowed = allows(mask)
     if allowed.shape[1] > 1 and not bool((allowed == allowed[:, :1]).all()):
         raise ValueError(
             "the heads of a layer see different keys, so that none has one number of visible keys to compare with; "

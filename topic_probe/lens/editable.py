@@ -1,0 +1,199 @@
+"""What can be edited of the heads of a model, and how: found out by trying it on a few tokens.
+
+An edit of nothing has to change nothing, and every other edit something.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from topic_probe.lens import capture
+from topic_probe.lens.adapters import Adapter
+from topic_probe.lens.capture import View
+from topic_probe.lens.changes import HOWS, NO_CHANGE, Change, How, Outputs, cutting
+from topic_probe.lens.huggingface import Way, check_outputs, real_vectors
+from topic_probe.lens.running import StillRunningError, evaluating
+from topic_probe.lens.sites import Inputs, Site
+
+
+@dataclass(frozen=True)
+class Editable:
+    """What a trial has shown of editing a model.
+
+    Attributes:
+        way: how; None where not at all.
+        no_way: why not at all.
+        no_edges: why edges cannot be cut; empty where they can.
+        certain: whether the trial would show the same with other weights.
+    """
+
+    way: Way | None
+    no_way: str = ""
+    no_edges: str = ""
+    certain: bool = True
+
+
+_tried: WeakKeyDictionary[nn.Module, tuple[capture.State, Editable]] = WeakKeyDictionary()
+
+
+def editable(known: View) -> Editable:
+    """What can be edited of a model, found out once until something changes that it depends on."""
+    state, editable = _tried.get(known.model, (None, None))
+    if editable is None or state != capture.state_of(known.model):
+        with capture.without_hooks(known.model), evaluating(known.model):
+            editable = _try_ways(known)
+        if editable.certain:
+            _tried[known.model] = capture.state_of(known.model), editable
+    return editable
+
+
+def _try_ways(known: View) -> Editable:
+    """The best way to edit a model: one in which edges can be cut, too, where there is one."""
+    host, inputs = known.host, known.host.trial_inputs()
+    as_it_is = host.run_as_it_is(inputs)
+    works: Editable | None = None
+    reason = (
+        "its layers do not call the attention interface of transformers, inside which heads are edited; where "
+        "TransformerLens has an adapter for it, topic_probe.open_model(model, host='bridge') may edit them"
+    )
+    for way in host.ways_to_edit(inputs, known.sites):
+        try:
+            found = _Trial(host, way, known.sites, inputs).result(as_it_is, known.n_heads)
+        except StillRunningError:
+            raise
+        except (
+            Exception
+        ) as error:  # a host may fail in any way where its attention is not what it is taken for
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            continue
+        works = works or found
+        if not found.no_edges:
+            return found
+    return works or Editable(None, f"the heads of {host.name} cannot be edited: {reason}")
+
+
+class _Trial:
+    """A way to edit a model, tried out on a few tokens, more than its windows hold."""
+
+    def __init__(self, host: Adapter, way: Way, sites: tuple[Site, ...], inputs: Inputs) -> None:
+        self.host, self.way, self.sites, self.inputs = host, way, sites, inputs
+
+    def result(self, as_it_is: Any, n_heads: tuple[int, ...]) -> Editable:
+        """What can be edited in this way.
+
+        Args:
+            as_it_is: the answer of the model that nothing was done to; None where reading it does nothing to it.
+            n_heads: the number of heads of every site.
+
+        Raises:
+            ValueError: where heads cannot be edited.
+        """
+        outputs: dict[Site, Tensor] = {}
+        intact = self.answer({site: Change(outputs=partial(_look, outputs, site)) for site in self.sites})
+        self._check_shapes(outputs, n_heads)
+        if as_it_is is None:
+            self._check_same(self.host.run(self.inputs), intact, "the model computes something else")
+        else:
+            check_outputs(self.host.inside, as_it_is, intact, self.inputs)
+        self._check_nothing(intact)
+        for site in self.sites:
+            self._check_constant(site, outputs[site], intact)
+        unmoved = [site for how in HOWS for site in self._unmoved(how, outputs, intact)]
+        # Where every position puts out the same, none can be seen to be read.
+        deaf = [site for site in unmoved if not _same_everywhere(outputs[site])]
+        return Editable(self.way, no_edges=self._deaf(deaf[0]) if deaf else "", certain=not unmoved)
+
+    def answer(self, changes: Mapping[Site, Change]) -> Any:
+        """The answer of the model with its heads edited."""
+        with self.host.editing(self.way, lambda site: changes.get(site, NO_CHANGE)):
+            return self.host.run(self.inputs)
+
+    def _check_shapes(self, outputs: Mapping[Site, Tensor], n_heads: tuple[int, ...]) -> None:
+        for site, heads in zip(self.sites, n_heads, strict=True):
+            needed = (*self.inputs.masks(site)[0].shape, heads)
+            got = tuple(outputs[site].shape) if site in outputs else "nothing"
+            if got == "nothing" or len(got) != 4 or got[:3] != needed:
+                raise ValueError(
+                    f"{site.hook_name} needed to show outputs of heads of shape [{needed[0]}, {needed[1]}, "
+                    f"{needed[2]}, d_head] before the output projection, got {got}"
+                )
+
+    def _check_nothing(self, intact: Any) -> None:
+        """An edit of nothing changes nothing, bit for bit."""
+        for how in HOWS:
+            nothing = {
+                site: cutting(how, torch.zeros_like(diagonal)).then(Change(outputs=lambda given: given))
+                for site, diagonal in self._diagonals()
+            }
+            self._check_same(
+                intact, self.answer(nothing), "an edit of nothing changes the outputs of the model"
+            )
+
+    def _check_constant(self, site: Site, outputs: Tensor, intact: Any) -> None:
+        """What is written into all heads of a site changes what the model puts out."""
+        numbers = torch.linspace(1, 2, outputs.shape[3], dtype=outputs.dtype, device=outputs.device)
+        constant = (numbers * (1 + outputs.abs().max())).expand_as(outputs)
+        if self._same(intact, self.answer({site: Change(outputs=lambda _: constant)})):
+            raise ValueError(
+                f"what is written into the heads of {site.hook_name} changes nothing that the model puts out"
+            )
+
+    def _unmoved(self, how: How, outputs: Mapping[Site, Tensor], intact: Any) -> set[Site]:
+        """Sites that put out the same when every key is cut but the query's own, and when this one is.
+
+        Their intact outputs go on, so that every site gets what it gets in the intact model.
+        """
+        unmoved = set(self.sites)
+        for whole in (True, False):
+            seen: dict[Site, Tensor] = {}
+            changes = {
+                site: cutting(how, diagonal ^ whole).then(
+                    Change(outputs=partial(_look, seen, site, instead=outputs[site]))
+                )
+                for site, diagonal in self._diagonals()
+            }
+            again = self.answer(changes)
+            self._check_same(
+                intact, again, "what replaces the outputs of heads does not go on in place of them"
+            )
+            unmoved -= {site for site in self.sites if not torch.equal(seen[site], outputs[site])}
+        return unmoved
+
+    def _diagonals(self) -> Iterator[tuple[Site, Tensor]]:
+        for site in self.sites:
+            queries, keys = self.inputs.masks(site)
+            diagonal = torch.eye(queries.shape[1], keys.shape[1], dtype=torch.bool, device=keys.device)
+            yield site, diagonal[None, None]
+
+    def _same(self, one: Any, other: Any) -> bool:
+        pairs = zip(*(real_vectors(answer, self.inputs) for answer in (one, other)), strict=True)
+        return all(torch.equal(*pair) for pair in pairs)
+
+    def _check_same(self, one: Any, other: Any, otherwise: str) -> None:
+        if not self._same(one, other):
+            raise ValueError(f"{otherwise} where heads are edited through {self.way.through}")
+
+    def _deaf(self, site: Site) -> str:
+        return (
+            f"edges of {self.host.name} cannot be cut: what {site.hook_name} puts out is the same whatever is cut "
+            "there, because the host computes it without looking at an edited pattern. Heads can be edited with "
+            "edit_heads; where it wraps a Hugging Face model, topic_probe.open_model(model, host='huggingface') cuts "
+            "its edges"
+        )
+
+
+def _look(
+    seen: dict[Site, Tensor], site: Site, outputs: Outputs, *, instead: Tensor | None = None
+) -> Outputs:
+    """Keeps what the heads of a site put out."""
+    seen[site] = outputs
+    return outputs if instead is None else instead
+
+
+def _same_everywhere(outputs: Outputs) -> bool:
+    return torch.equal(outputs, outputs[:1, :1].expand_as(outputs))
