@@ -84,7 +84,7 @@ class Change:
                 "what replaces the outputs of heads must be a tensor like them: needed [batch, query, head, d_head] = "
                 f"{list(outputs.shape)} of {outputs.dtype}, got {what}. A function gives back what it changes"
             )
-        return given
+        return given.contiguous()  # some layers take it as it lies in memory
 
 
 NO_CHANGE = Change()

@@ -13,10 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from topic_probe.lens import capture
-from topic_probe.lens.adapters import Adapter
 from topic_probe.lens.capture import View
 from topic_probe.lens.changes import HOWS, NO_CHANGE, Change, How, Outputs, cutting
-from topic_probe.lens.huggingface import Way, check_outputs, real_vectors
+from topic_probe.lens.huggingface import (
+    BESIDE_SDPA,
+    Way,
+    output_difference,
+    real_vectors,
+    within_tolerance,
+)
 from topic_probe.lens.running import StillRunningError, evaluating
 from topic_probe.lens.sites import Inputs, Site
 
@@ -63,12 +68,10 @@ def _try_ways(known: View) -> Editable:
     )
     for way in host.ways_to_edit(inputs, known.sites):
         try:
-            found = _Trial(host, way, known.sites, inputs).result(as_it_is, known.n_heads)
+            found = _Trial(known, way, inputs).result(as_it_is)
         except StillRunningError:
             raise
-        except (
-            Exception
-        ) as error:  # a host may fail in any way where its attention is not what it is taken for
+        except Exception as error:  # it may fail in any way where its attention is not what it is taken for
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             continue
         works = works or found
@@ -80,26 +83,26 @@ def _try_ways(known: View) -> Editable:
 class _Trial:
     """A way to edit a model, tried out on a few tokens, more than its windows hold."""
 
-    def __init__(self, host: Adapter, way: Way, sites: tuple[Site, ...], inputs: Inputs) -> None:
-        self.host, self.way, self.sites, self.inputs = host, way, sites, inputs
+    def __init__(self, known: View, way: Way, inputs: Inputs) -> None:
+        self.known, self.way, self.inputs = known, way, inputs
+        self.host, self.sites = known.host, known.sites
 
-    def result(self, as_it_is: Any, n_heads: tuple[int, ...]) -> Editable:
+    def result(self, as_it_is: Any) -> Editable:
         """What can be edited in this way.
 
         Args:
             as_it_is: the answer of the model that nothing was done to; None where reading it does nothing to it.
-            n_heads: the number of heads of every site.
 
         Raises:
             ValueError: where heads cannot be edited.
         """
         outputs: dict[Site, Tensor] = {}
         intact = self.answer({site: Change(outputs=partial(_look, outputs, site)) for site in self.sites})
-        self._check_shapes(outputs, n_heads)
+        self._check_shapes(outputs)
         if as_it_is is None:
             self._check_same(self.host.run(self.inputs), intact, "the model computes something else")
         else:
-            check_outputs(self.host.inside, as_it_is, intact, self.inputs)
+            self._check_as_it_is(as_it_is, intact)
         self._check_nothing(intact)
         for site in self.sites:
             self._check_constant(site, outputs[site], intact)
@@ -113,8 +116,8 @@ class _Trial:
         with self.host.editing(self.way, lambda site: changes.get(site, NO_CHANGE)):
             return self.host.run(self.inputs)
 
-    def _check_shapes(self, outputs: Mapping[Site, Tensor], n_heads: tuple[int, ...]) -> None:
-        for site, heads in zip(self.sites, n_heads, strict=True):
+    def _check_shapes(self, outputs: Mapping[Site, Tensor]) -> None:
+        for site, heads in zip(self.sites, self.known.n_heads, strict=True):
             needed = (*self.inputs.masks(site)[0].shape, heads)
             got = tuple(outputs[site].shape) if site in outputs else "nothing"
             if got == "nothing" or len(got) != 4 or got[:3] != needed:
@@ -122,6 +125,20 @@ class _Trial:
                     f"{site.hook_name} needed to show outputs of heads of shape [{needed[0]}, {needed[1]}, "
                     f"{needed[2]}, d_head] before the output projection, got {got}"
                 )
+
+    def _check_as_it_is(self, as_it_is: Any, intact: Any) -> None:
+        """The model computes what it does as it is; in half precision this may be hidden by rounding.
+
+        The fused kernel is then taken only where it is known to show the same patterns.
+        """
+        difference = output_difference(as_it_is, intact, self.inputs)
+        is_half = next(self.host.model.parameters()).dtype in (torch.float16, torch.bfloat16)
+        rounding = is_half and (self.way.through != BESIDE_SDPA or self.known.tap is not None)
+        if not within_tolerance(self.host.inside, difference) and not rounding:
+            raise ValueError(
+                f"it computes something else as it is than with the attention inside which heads are edited: its "
+                f"outputs differ by {difference:.0e} of their length"
+            )
 
     def _check_nothing(self, intact: Any) -> None:
         """An edit of nothing changes nothing, bit for bit."""

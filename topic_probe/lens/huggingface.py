@@ -669,7 +669,7 @@ def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -
     """
     difference = output_difference(as_it_is, answer, inputs)
     dtype = next(base.parameters()).dtype
-    if not difference > _OUTPUT_TOLERANCE.get(dtype, 1e-1):
+    if within_tolerance(base, difference):
         return ""
     own = {config._attn_implementation_internal for config in configs(base)}
     message = (
@@ -686,6 +686,11 @@ def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -
 
 # How far outputs may be apart, of their length. What is more may still be rounding in half precision.
 _OUTPUT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2}
+
+
+def within_tolerance(base: nn.Module, difference: float) -> bool:
+    """Whether outputs that far apart are those of one model."""
+    return not difference > _OUTPUT_TOLERANCE.get(next(base.parameters()).dtype, 1e-1)
 
 
 def output_difference(one: Any, other: Any, inputs: Inputs) -> float:
