@@ -77,7 +77,7 @@ def _try_ways(known: View) -> Editable:
         works = works or found
         if not found.no_edges:
             return found
-    return works or Editable(None, f"the heads of {host.name} cannot be edited: {reason}")
+    return works or Editable(None, f"the heads of {host.name} cannot be edited: {reason}", certain=False)
 
 
 class _Trial:
@@ -160,12 +160,12 @@ class _Trial:
                 f"what is written into the heads of {site.hook_name} changes nothing that the model puts out"
             )
 
-    def _unmoved(self, how: How, outputs: Mapping[Site, Tensor], intact: Any) -> set[Site]:
+    def _unmoved(self, how: How, outputs: Mapping[Site, Tensor], intact: Any) -> list[Site]:
         """Sites that put out the same when every key is cut but the query's own, and when this one is.
 
         Their intact outputs go on, so that every site gets what it gets in the intact model.
         """
-        unmoved = set(self.sites)
+        unmoved = list(self.sites)
         for whole in (True, False):
             seen: dict[Site, Tensor] = {}
             changes = {
@@ -178,7 +178,7 @@ class _Trial:
             self._check_same(
                 intact, again, "what replaces the outputs of heads does not go on in place of them"
             )
-            unmoved -= {site for site in self.sites if not torch.equal(seen[site], outputs[site])}
+            unmoved = [site for site in unmoved if torch.equal(seen[site], outputs[site])]
         return unmoved
 
     def _diagonals(self) -> Iterator[tuple[Site, Tensor]]:
