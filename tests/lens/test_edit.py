@@ -5,6 +5,7 @@ import threading
 from functools import cache
 from types import SimpleNamespace
 
+import any_architecture
 import pytest
 import torch
 import transformers as hf
@@ -191,6 +192,20 @@ def test_every_form_of_a_replacement_is_the_same_replacement(by):
         assert torch.equal(case.view.host.logits(case.inputs), expected)
 
 
+def test_layers_that_take_outputs_as_they_lie_in_memory_get_them_so():
+    """AFMoE views them in another shape."""
+    model = any_architecture.build("afmoe", any_architecture.architectures()["afmoe"])
+    view = capture.view(opening.open_model(model, host="huggingface"))
+    inputs = view.inputs(IDS, MASK)
+    with edit_heads(
+        view.model, {site: lambda outputs: torch.zeros(()).expand_as(outputs) for site in view.sites}
+    ):
+        ablated = view.host.logits(inputs)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_forward_pre_hook(lambda _, given: (0 * given[0],))
+    assert torch.equal(ablated, own_logits(model, inputs))
+
+
 @pytest.mark.parametrize(("name", "host"), CASES)
 def test_outputs_of_heads_are_the_patterns_times_the_values_and_putting_them_back_changes_nothing(name, host):
     case = opened(name, host)
@@ -223,6 +238,21 @@ def test_cutting_nothing_is_the_model_as_it_is_bit_for_bit(name, how):
     with cut_edges(case.hooked, no_edges(case.view, case.inputs), how=how):
         cut = case.view.host.logits(case.inputs)
     assert torch.equal(cut, own_logits(case.model, case.inputs))
+
+
+@pytest.mark.parametrize("how", ["scores", "weights"])
+@pytest.mark.parametrize(("name", "host"), CASES)
+def test_documents_of_which_nothing_is_cut_stay_as_they_are_bit_for_bit(name, host, how):
+    case = opened(name, host)
+    with edit_heads(case.hooked, {}):
+        intact = case.view.host.logits(case.inputs)
+    cut = edges(case.view, case.inputs)
+    for edge in cut.values():
+        edge[0] = edge[2] = False
+    with cut_edges(case.hooked, cut, how=how):
+        found = case.view.host.logits(case.inputs)
+    assert torch.equal(found[::2], intact[::2])
+    assert (found[1] - intact[1]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("how", ["scores", "weights"])
@@ -279,17 +309,30 @@ def test_edges_cut_in_a_bridge_are_cut_as_in_the_host_without_adapter(name, how)
     torch.testing.assert_close(found[real], expected[real], rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_call_without_a_mask_keeps_what_its_layer_knows_by_itself(causal):
+    cut = torch.zeros(1, 2, 3, 3, dtype=torch.bool)
+    cut[0, 0, 1, 0] = cut[0, 0, 2, 2] = cut[0, 1, 0, 0] = True
+    mask, emptied = changes.cut_mask(cut, None, causal=causal)
+    first = [[1, 0, 0], [0, 1, 0], [1, 1, 0]] if causal else [[1, 1, 1], [0, 1, 1], [1, 1, 0]]
+    # A row with nothing left keeps what it had, and is named.
+    second = [[1, 0, 0], [1, 1, 0], [1, 1, 1]] if causal else [[0, 1, 1], [1, 1, 1], [1, 1, 1]]
+    assert mask.int().tolist() == [[first, second]]
+    assert emptied[0, :, :, 0].tolist() == [[False] * 3, [causal, False, False]]
+    one, _ = changes.cut_mask(cut[:, :, 2:], None, causal=causal)  # a single query sees every key
+    assert one.int().tolist() == [[[[1, 1, 0]], [[1, 1, 1]]]]
+
+
 @pytest.mark.parametrize("name", ["modernbert", "mistral", "gemma2", "gpt2", "t5", "bart"])
 def test_an_edge_that_a_mask_hides_already_is_no_edge(name):
     """Windows, causality and padding stay beneath a cut, which a mask handed to the model would replace."""
     case = opened(name)
     hidden = {}
     for site in case.view.sites:
-        seen = (
-            zoo.visible("gpt2" if name == "mistral" else name, site.stack, site.layer, case.inputs).clone()
-            if name != "mistral"
-            else _seen_in_windows_of_mistral(case.inputs)
-        )
+        seen = zoo.visible("gpt2" if name == "mistral" else name, site.stack, site.layer, case.inputs)
+        if name == "mistral":
+            offset = torch.arange(seen.shape[-1]) - torch.arange(seen.shape[-1])[:, None]
+            seen &= offset > -6
         hidden[site] = ~seen[:, None]
     assert all(cut.any() for cut in hidden.values())
     with cut_edges(case.hooked, hidden):
@@ -298,20 +341,20 @@ def test_an_edge_that_a_mask_hides_already_is_no_edge(name):
     assert torch.equal(found[mask], own_logits(case.model, case.inputs)[mask])
 
 
-def _seen_in_windows_of_mistral(inputs):
-    offset = torch.arange(inputs.ids.shape[1]) - torch.arange(inputs.ids.shape[1])[:, None]
-    return ((offset <= 0) & (offset > -6)) & inputs.mask[:, None, :]
-
-
 @pytest.mark.parametrize("how", ["scores", "weights"])
-@pytest.mark.parametrize("name", ["bert", "mistral", "t5", "gemma2"])
-@pytest.mark.parametrize("through", ["hooks", "rows"])
+@pytest.mark.parametrize(
+    ("name", "host", "through"),
+    [
+        ("bert", "huggingface", "hooks"), ("bert", "huggingface", "rows"), ("bert", "bridge", "hooks"),
+        ("bert", "bridge", "rows"), ("mistral", "huggingface", "hooks"), ("mistral", "huggingface", "rows"),
+        ("t5", "huggingface", "hooks"), ("t5", "huggingface", "rows"), ("gemma2", "huggingface", "hooks"),
+        ("gpt2", "bridge", "hooks"),
+    ],
+)  # fmt: skip
 def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_they_ought_to_be(
-    name, how, through
+    name, host, through, how
 ):
-    case = opened(name)
-    if through == "rows" and case.view.tap is None:
-        pytest.skip("it has no rows beside the fused kernel")
+    case = opened(name, host)
     cut, rows = edges(case.view, case.inputs), torch.arange(IDS.shape[1]).expand(len(IDS), -1)
 
     def read():
