@@ -27,8 +27,9 @@ lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
 measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
+measure.outcomes measure.effects measure.standins measure.ablation measure.knockout
 train train.bert train.history train.tasks train.stack train.loop train.stages
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness
+show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects
 show.figures
 show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "matrix": "measure.matrix", "embeddings": "measure.embeddings", "attention": "measure.attention",
     "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
-    "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history",
-    "topic fit": "text.lda",
+    "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
+    "effects": "measure.effects",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")

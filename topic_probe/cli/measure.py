@@ -1,4 +1,4 @@
-"""``topic-probe measure attention|embeddings|weights MODEL --topics T``."""
+"""``topic-probe measure attention|embeddings|weights|ablation|knockout MODEL --topics T``."""
 
 import argparse
 import os
@@ -32,13 +32,24 @@ ATTENTION = Call(
 )
 EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_OF_DOCUMENTS)
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
-CALLS = {"attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS}
+ABLATION = Call(
+    "topic_probe.measure.ablation:measure_ablation",
+    filled=_OF_DOCUMENTS,
+    without={"reference": "objects of a program"},
+)
+KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
+CALLS = {
+    "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
+}  # fmt: skip
 
 _KINDS = {
     "attention": "attention between words of a topic, head by head",
     "embeddings": "embeddings of words of a topic, and states with --corpus",
     "weights": "what the weights of every head do between words of a topic",
+    "ablation": "what is lost of an outcome when heads are taken out",
+    "knockout": "what is lost when words of a topic cannot read each other",
 }
+_OVER_DOCUMENTS = ("attention", "ablation", "knockout")
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 
@@ -46,13 +57,13 @@ _EPILOG = """example:
 def add_to(parser: Parser) -> None:
     """The kinds of the command, and what each takes."""
     parser.description = "Same topic against different topic, in a model: choose what to measure."
-    kinds = parser.add_subparsers(metavar="attention|embeddings|weights", required=True)
+    kinds = parser.add_subparsers(metavar="|".join(_KINDS), required=True)
     for kind, what in _KINDS.items():
         add_parser(kinds, kind, what, partial(_add_kind, kind))
 
 
 def _add_kind(kind: str, parser: Parser) -> None:
-    needed = kind == "attention"
+    needed = kind in _OVER_DOCUMENTS
     add_command(
         parser,
         partial(run, kind),

@@ -22,7 +22,7 @@ from topic_probe.measure.runs import Checkpoint, model_facts
 from topic_probe.notices import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Document, Seen, of_sources, read_documents
+from topic_probe.text.documents import Counts, Document, Seen, of_sources, read_documents
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -177,21 +177,8 @@ class Engine:
         shown: bool,
     ) -> None:
         """Adds the documents until they end or somebody interrupts."""
-        progress, counts, view = self.progress, self.progress.counts, self.reader.view
-        batches = token_batches(
-            documents,
-            batch_size=reading.batch_size,
-            max_length=reading.max_length,
-            long=reading.long,
-            pad_id=view.facts.pad_id,
-            vocabulary_size=view.facts.vocabulary_size,
-            special_ids=reading.special_ids or (),
-            first_is_sink=view.is_causal and reading.first_position == "sink",
-            keep=keep,
-            counts=counts,
-        )
-        if reading.groups == "document":
-            batches = (replace(batch, sources=batch.keys) for batch in batches)
+        progress, counts = self.progress, self.progress.counts
+        batches = read_batches(documents, self.reader.view, reading, keep=keep, counts=counts)
         n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
         with progress_bar(unit=" documents", shown=shown) as bar:
             try:
@@ -243,6 +230,32 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
+
+
+def read_batches(
+    documents: Any,
+    view: capture.View,
+    reading: Reading,
+    *,
+    keep: Callable[[Document], bool] | None = None,
+    counts: Counts | None = None,
+) -> Iterator[TokenBatch]:
+    """Documents in batches as a model takes them, each under what it is resampled with."""
+    batches = token_batches(
+        documents,
+        batch_size=reading.batch_size,
+        max_length=reading.max_length,
+        long=reading.long,
+        pad_id=view.facts.pad_id,
+        vocabulary_size=view.facts.vocabulary_size,
+        special_ids=reading.special_ids or (),
+        first_is_sink=view.is_causal and reading.first_position == "sink",
+        keep=keep,
+        counts=counts,
+    )
+    if reading.groups == "document":
+        return (replace(batch, sources=batch.keys) for batch in batches)
+    return batches
 
 
 def in_groups(documents: Any, groups: Any, pad_id: int | None) -> Any:

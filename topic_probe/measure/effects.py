@@ -1,0 +1,287 @@
+"""What happens to an outcome when something is done to a model: effects with intervals, and with what chance does.
+
+An effect is the outcome of the model as it is less the outcome after something was done to it, on the same documents:
+positive where the model had more of the outcome before. It is judged by two things. Its interval says how it would vary
+with other sources. Its p-value says how often as much comes of doing the like elsewhere: to other heads of the same
+layers, or to other edges at the same distance.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from topic_probe.contrast import SourceSums
+from topic_probe.lens import capture
+from topic_probe.lens.edit import edit_heads
+from topic_probe.measure.accumulators import Scores, Units
+from topic_probe.measure.engine import BROKEN, NO_WORD, DocumentScores
+from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
+from topic_probe.measure.patterns import units_of
+from topic_probe.report import Report
+from topic_probe.text.batches import TokenBatch
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import (
+    MIN_UNITS,
+    Alternative,
+    benjamini_hochberg,
+    permutation_p_value,
+    source_interval,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# An effect of this size is found (its interval does not hold 0) so often.
+_POWER = 0.8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EffectReport(Report, kind="effects"):
+    """What interventions do to an outcome.
+
+    Every array has a row for each readout of the outcome (``readouts``) and a column for each intervention (``index``).
+
+    Attributes:
+        readouts: what of the outcome is told: "same − different" of states; the loss at "words of topics" and
+            "elsewhere"; the "outcome" of a function.
+        index: what was done, by name: "set", or "stack", "layer" and "head"; and "n", to how many heads or edges.
+        outcome: of the model as it is.
+        outcome_interval: its interval.
+        effect: the outcome of the model as it is − that after the intervention.
+        interval: of the effect, over sources.
+        detectable: the effect that would be found with probability 0.8: whose interval at 5 % would not hold 0. What is
+            smaller cannot be told from nothing with these documents.
+        p_value: how often interventions of the same kind elsewhere do as much.
+        q_value: the same, over all interventions (Benjamini-Hochberg).
+        null: the effects of these others, padded with NaN.
+        beyond: the effect − the mean effect of the others.
+        beyond_interval: its interval, over sources.
+        screened: first-order estimates by head where not all heads were measured: "stack", "layer", "head", "estimate",
+            and "measured", whether it was. None where all were.
+        provenance: model, topics, options and everything left out.
+    """
+
+    figure: ClassVar[str] = "effects:effect_forest"
+    readouts: tuple[str, ...]
+    index: Mapping[str, tuple[Any, ...]]
+    outcome: Float64[np.ndarray, " readout"]
+    outcome_interval: Float64[np.ndarray, "readout 2"]
+    effect: Float64[np.ndarray, "readout cell"]
+    interval: Float64[np.ndarray, "readout cell 2"]
+    detectable: Float64[np.ndarray, "readout cell"]
+    p_value: Float64[np.ndarray, "readout cell"]
+    q_value: Float64[np.ndarray, "readout cell"]
+    null: Float64[np.ndarray, "readout cell draw"]
+    beyond: Float64[np.ndarray, "readout cell"]
+    beyond_interval: Float64[np.ndarray, "readout cell 2"]
+    provenance: Mapping[str, Any]
+    screened: Mapping[str, Any] | None = None
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every readout and intervention."""
+        import pandas as pd
+
+        rows = []
+        for number, readout in enumerate(self.readouts):
+            known = ~np.isnan(self.null[number])
+            n_null = known.sum(-1)
+            mean = np.where(known, self.null[number], 0).sum(-1) / np.where(n_null, n_null, np.nan)
+            table = pd.DataFrame(
+                {
+                    **({"readout": readout} if len(self.readouts) > 1 else {}),
+                    **self.index,
+                    "effect": self.effect[number],
+                    "low": self.interval[number, :, 0],
+                    "high": self.interval[number, :, 1],
+                    "p_value": self.p_value[number],
+                    "q_value": self.q_value[number],
+                    "detectable": self.detectable[number],
+                    "null_mean": mean,
+                    "n_null": n_null,
+                    "beyond": self.beyond[number],
+                    "beyond_low": self.beyond_interval[number, :, 0],
+                    "beyond_high": self.beyond_interval[number, :, 1],
+                }
+            )
+            rows.append(table.dropna(axis="columns", how="all"))
+        found: pd.DataFrame = pd.concat(rows, ignore_index=True)
+        return found
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for number, readout in enumerate(self.readouts):
+            text = f"outcome of the model as it is, {readout}: {self.outcome[number]:.4g}"
+            low, high = self.outcome_interval[number]
+            notes.append(text if np.isnan(low) else f"{text} [{low:.4g}, {high:.4g}]")
+        if note := self.provenance.get("no_interval"):
+            notes.append(note)
+        if self.screened is not None:
+            n, all_heads = int(np.sum(self.screened["measured"])), len(self.screened["measured"])
+            notes.append(
+                f"{n} of {all_heads} heads were measured, those with the greatest first-order estimates and what they "
+                "are compared with; the others were only screened (`screened`)"
+            )
+        return [*notes, *super()._notes()]
+
+
+class EffectReader:
+    """Scores of every document: in cell 0 the outcome of the model as it is, in the others what changes it.
+
+    Attributes:
+        view: the model.
+        topics: which words are looked at.
+        outcome: what is looked at after each forward pass.
+        interventions: from what is asked of a batch to all that is done to the model, one after the other.
+        n: how many these are.
+    """
+
+    def __init__(
+        self,
+        view: capture.View,
+        topics: Topics,
+        outcome: Outcome,
+        interventions: Callable[[Asked], Iterator[AbstractContextManager[None]]],
+        n: int,
+    ) -> None:
+        self.view, self.topics, self.outcome, self.interventions = view, topics, outcome, interventions
+        self.n_cells = 1 + n
+
+    def units(self, batch: TokenBatch) -> list[Units]:
+        """The words of every document."""
+        return units_of(batch, self.topics)
+
+    def n_kept(self, units: list[Units]) -> int:
+        """How many numbers are kept of a batch until its documents are scored."""
+        n_words = max(len(words) for words in units)
+        longest = max((int(words.positions.max()) + 1 for words in units if len(words)), default=1)
+        at_once = self.outcome.n_kept(len(units), longest, n_words)
+        return max(at_once, self.n_cells * len(units) * n_words**2)
+
+    def read(self, batch: TokenBatch, units: list[Units]) -> Iterator[DocumentScores]:
+        """Runs a batch through the model, as it is and after everything that is done to it."""
+        asked = self.outcome.ask(batch, units)
+        # Around everything, so that the model as it is runs in the same arithmetic.
+        with edit_heads(self.view.model, {}):
+            intact = self.outcome.read(asked)
+            tables = [np.empty((self.n_cells, *values.shape)) for values in intact]
+            for table, values in zip(tables, intact, strict=True):
+                table[0] = values.detach().numpy()
+            for number, intervention in enumerate(self.interventions(asked), 1):
+                with intervention:
+                    changed = self.outcome.read(asked)
+                for table, before, after in zip(tables, intact, changed, strict=True):
+                    table[number] = (before - after).detach().numpy()
+        return self._documents(asked, tables)
+
+    def _documents(self, asked: Asked, tables: list[np.ndarray]) -> Iterator[DocumentScores]:
+        cells = np.arange(self.n_cells)
+        for row, (source, table) in enumerate(zip(asked.batch.sources.tolist(), tables, strict=True)):
+            words, query, key = asked.units[row], asked.query[row], asked.key[row]
+            broken = not bool(np.isfinite(table).all())
+            left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(broken)}
+            if broken:
+                yield DocumentScores((), left_out)
+                continue
+            values = torch.from_numpy(table)
+            scores = Scores(source, self.n_cells, cells, values, asked.kinds[row], query, key)
+            yield DocumentScores([scores], left_out)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Effects by readout and cell, from the sums of sources, whose cell 0 is the outcome of the model as it is."""
+
+    sums: Float64[np.ndarray, "source cell 3"]
+    counts: Float64[np.ndarray, "source cell 3"]
+
+    @classmethod
+    def of(cls, by_source: SourceSums) -> "Numbers":
+        """Those of an accumulator."""
+        _, sums, counts, _ = by_source.rows()
+        return cls(sums, counts)
+
+    def value(self, weights: Sequence[int]) -> Float64[np.ndarray, " cell"]:
+        """A readout."""
+        return means_of(self.sums.sum(0), self.counts.sum(0), weights)
+
+    def interval(self, weights: Sequence[int], confidence: float) -> Float64[np.ndarray, "cell 2"]:
+        """Its interval, from leaving out every source once."""
+        kinds = [kind for kind, weight in enumerate(weights) if weight]
+        sums = [self.sums[..., kind] for kind in kinds]
+        counts = [self.counts[..., kind] for kind in kinds]
+
+        def terms(*pooled: np.ndarray) -> tuple[np.ndarray, None]:
+            some, n = (np.stack(part, -1) for part in (pooled[: len(kinds)], pooled[len(kinds) :]))
+            return means_of(some, n, [weights[kind] for kind in kinds]), None
+
+        return source_interval(terms, [*sums, *counts], counts, confidence=confidence)
+
+    def beyond(self, cell: int, others: Sequence[int]) -> "Numbers":
+        """A cell less the mean of others."""
+        rest = self.sums[:, [cell]] - self.sums[:, list(others)].mean(1, keepdims=True)
+        return Numbers(rest, self.counts[:, [cell]])
+
+
+def effects(
+    numbers: Numbers,
+    readouts: Readouts,
+    cells: Sequence[int],
+    others: Sequence[Sequence[int]],
+    *,
+    confidence: float | None,
+    alternative: Alternative,
+) -> dict[str, Any]:
+    """What a report says of effects.
+
+    Args:
+        numbers: sums of all cells: the outcome, what was done, what is compared with.
+        readouts: what is told of the outcome.
+        cells: those that are told of.
+        others: for each of these, the cells that it is compared with.
+        confidence: of intervals; None leaves them out.
+        alternative: what counts as extreme.
+    """
+    chosen, widest = np.array(cells, dtype=np.int64), max(map(len, others), default=0)
+    shape = (len(readouts), len(chosen))
+    found: dict[str, Any] = {
+        "readouts": tuple(readouts),
+        "outcome": np.zeros(len(readouts)), "outcome_interval": np.full((len(readouts), 2), np.nan),
+        "effect": np.zeros(shape), "interval": np.full((*shape, 2), np.nan), "detectable": np.full(shape, np.nan),
+        "p_value": np.full(shape, np.nan), "q_value": np.full(shape, np.nan), "null": np.full((*shape, widest), np.nan),
+        "beyond": np.full(shape, np.nan), "beyond_interval": np.full((*shape, 2), np.nan),
+    }  # fmt: skip
+    for row, weights in enumerate(readouts.values()):
+        values = numbers.value(weights)
+        found["outcome"][row], found["effect"][row] = values[0], values[chosen]
+        null, beyond, of_beyond = found["null"][row], found["beyond"][row], found["beyond_interval"][row]
+        for number, (cell, compared) in enumerate(zip(cells, others, strict=True)):
+            if len(compared):
+                null[number, : len(compared)] = values[list(compared)]
+                rest = numbers.beyond(cell, compared)
+                beyond[number] = rest.value(weights)[0]
+                if confidence is not None:
+                    of_beyond[number] = rest.interval(weights, confidence)[0]
+        if widest:
+            found["p_value"][row] = permutation_p_value(values[chosen], null, alternative=alternative)
+            found["q_value"][row] = benjamini_hochberg(found["p_value"][row])
+        if confidence is not None:
+            ends = numbers.interval(weights, confidence)
+            found["outcome_interval"][row], found["interval"][row] = ends[0], ends[chosen]
+            # Student's t at 2.5 % and at 20 %, each times the standard error.
+            reach = [
+                np.diff(numbers.interval(weights, level))[chosen, 0] / 2 for level in (0.95, 2 * _POWER - 1)
+            ]
+            found["detectable"][row] = sum(reach)
+    return found
+
+
+def why_no_interval(n_sources: int, confidence: float | None) -> str | None:
+    """Why there are no intervals; None where there are."""
+    if confidence is None or n_sources >= MIN_UNITS:
+        return None
+    return f"no interval: {n_sources} sources, at least {MIN_UNITS} are needed"

@@ -1,0 +1,298 @@
+"""What is lost when words of a topic cannot read each other: an outcome with and without those edges of attention."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, word_relations
+from topic_probe.lens import capture
+from topic_probe.lens.edit import cut_edges
+from topic_probe.lens.opening import open_model
+from topic_probe.lens.sites import Inputs, Site
+from topic_probe.measure.ablation import Heads
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, effects, why_no_interval
+from topic_probe.measure.engine import Engine, source_limit
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.outcomes import Asked, Named, outcome_named
+from topic_probe.measure.processes import joined
+from topic_probe.options import check_whole, shares
+from topic_probe.report import provenance
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import Alternative
+
+Relation = Literal["same_topic", "different_topic", "same_word", "own_topic"]
+How = Literal["scores", "weights"]
+
+CODES = {
+    "same_word": (SAME_WORD,), "same_topic": (SAME_TOPIC,), "different_topic": (DIFFERENT_TOPIC,),
+    "own_topic": (SAME_WORD, SAME_TOPIC),
+}  # fmt: skip
+
+# An edge stands in for another if its distance is within this share of the other's, or next to it.
+_NEAR = 0.2
+
+
+@shares
+def measure_knockout(
+    model: Any,
+    topics: Topics,
+    documents: Any,
+    *,
+    relation: Relation = "same_topic",
+    how: How = "scores",
+    layers: Sequence[int] | None = None,
+    heads: Any = None,
+    outcome: Named | Callable[[Any, Inputs], Tensor] = "states",
+    layer: int | None = None,
+    mask_share: float = 0.15,
+    n_matched: int = 20,
+    alternative: Alternative = "two-sided",
+    reading: Reading,
+    intervals: Intervals,
+    run: Run,
+) -> EffectReport:
+    """What cutting the attention between words of a topic does to an outcome, against cutting other edges.
+
+    An edge is cut where a word of a topic reads another one: forms of one word, and a position itself, are never other
+    words of the topic. Of a causal model whose "loss" is looked at, the row is that of the position that predicts the
+    word, one before it. It is compared with matched cuts: of every row as many other edges, each at nearly the same
+    distance, to words that are in no relation of this kind, drawn at random. ``provenance["edges"]`` says how many
+    edges were cut, and which share of them could be matched.
+
+    An effect is the outcome of the model as it is − that after the cut; ``beyond`` is what remains of it when the mean
+    effect of the matched cuts is taken away.
+
+    Args:
+        model: anything that `open_model` takes. It comes back as it was.
+        topics: which vocabulary entries belong to which topic.
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        relation: which edges are cut: to other words of the topic, to words of other topics, to the same word
+            elsewhere, or ("own_topic") to the same and other words of the topic. A position's own is none of them.
+        how: "scores" cuts before the softmax, so that attention goes to the other keys instead; "weights" after it, so
+            that it is lost.
+        layers: the layers where edges are cut; None: all.
+        heads: the heads for which they are cut, as in ``measure_ablation(sets=...)``: "5.2,5.7"; None: all.
+        outcome: what is looked at, as in `measure_ablation`: "states", "loss", or a function (model, inputs).
+        layer: the layer of "states": 0 is what enters the first block; None: what leaves the last.
+        mask_share: what share of tokens the "loss" of a model that sees both ways masks; the same ones in every cut.
+        n_matched: how many matched cuts there are; 0 leaves p-values out.
+        alternative: what counts as extreme in p-values.
+
+    Raises:
+        ValueError: for topics of another vocabulary, layers and heads that the model does not have, a model whose
+            attention cannot be edited, or a checkpoint of another measurement.
+
+    Example:
+        >>> import torch
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world))
+        >>> documents = world.documents(16, generator=torch.Generator().manual_seed(0))
+        >>> report = tp.measure_knockout(toy, world.topics, documents, n_matched=0)
+        >>> report.provenance["edges"]["cut"] > 0
+        True
+    """
+    check_whole("n_matched", n_matched, 0)
+    with joined(run.distributed, run.patience) as processes:
+        model = open_model(model)
+        view = capture.view(model, topics)
+        reading = reading.of(view.facts)
+        looked_at = outcome_named(
+            outcome, view, topics, layer=layer, mask_share=mask_share, seed=intervals.seed
+        )
+        sites = _chosen_sites(view, layers, heads)
+        earlier = view.is_causal and outcome == "loss"
+        cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
+        by_relation = Relations(source_limit(2 + n_matched))
+        facts = {
+            "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
+            "sites": [[site.stack, site.layer, list(own or ())] for site, own in sites.items()],
+            "seed": intervals.seed, "limit": by_relation.by_source.limit, **looked_at.facts,
+        }  # fmt: skip
+        engine = Engine(EffectReader(view, topics, looked_at, cuts, 1 + n_matched), [by_relation, cuts.edges])
+        progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
+        if not len(by_relation.by_source):
+            raise ValueError("no document is left to measure: there were none, or all were empty")
+    n_cut, n_found = cuts.edges.sums["edges"].tolist()
+    found = effects(
+        Numbers.of(by_relation.by_source),
+        looked_at.readouts,
+        [1],
+        [range(2, 2 + n_matched)],
+        confidence=intervals.over_sources,
+        alternative=alternative,
+    )
+    options = {
+        "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
+        "alternative": alternative, "mask_share": mask_share, **looked_at.facts, **recorded(reading, intervals),
+    }  # fmt: skip
+    record = provenance(
+        topics, model=view.facts.description, options=options, seed=intervals.seed,
+        left_out=progress.counts.left_out + progress.left_out,
+    ) | {
+        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
+        "edges": {"cut": int(n_cut), "matched": n_found / max(n_cut * n_matched, 1) if n_matched else None},
+        "no_interval": why_no_interval(len(by_relation.by_source), intervals.over_sources),
+    }  # fmt: skip
+    index = {"cut": (relation,), "n": (int(n_cut),)}
+    return EffectReport(index=index, provenance=record, **found)
+
+
+def _chosen_sites(
+    view: capture.View, layers: Sequence[int] | None, heads: Any
+) -> dict[Site, tuple[int, ...] | None]:
+    """The sites where something is done, with the heads; None for all of them.
+
+    Raises:
+        ValueError: for layers and heads that there are not, and for both at once.
+    """
+    if layers is not None and heads is not None:
+        raise ValueError("layers= and heads= both say where edges are cut: give one of them")
+    known = [site for site in view.sites if site.stack != "cross"]
+    if heads is not None:
+        every = Heads.of(view)
+        found: dict[Site, tuple[int, ...] | None] = {}
+        for site, own in itertools.groupby(every.named(heads), key=lambda head: every.site_of[head]):
+            found[view.sites[site]] = tuple(every.head_of[head] for head in own)
+        if any(site.stack == "cross" for site in found):
+            raise ValueError(
+                "edges are cut between words of one document: leave the heads of cross attention out"
+            )
+        return found
+    numbers = sorted({site.layer for site in known})
+    if unknown := sorted(set(layers or ()) - set(numbers)):
+        raise ValueError(
+            f"the model has no layer {unknown[0]} that attends: it has {numbers[0]} to {numbers[-1]}"
+        )
+    return {site: None for site in known if layers is None or site.layer in layers}
+
+
+class Edges:
+    """Counts the edges that were cut, and those that were found to compare them with."""
+
+    def __init__(self) -> None:
+        self.sums = {"edges": np.zeros(2)}
+
+    def add(self, scores: Any) -> None:
+        """Nothing: edges are counted where they are chosen."""
+
+
+@dataclass
+class Cuts:
+    """Cuts the edges of a relation, then as many others at the same distance, time and again.
+
+    Attributes:
+        view: the model.
+        topics: which words are related.
+        sites: where edges are cut, and for which heads.
+        codes: of the relation.
+        how: before or after the softmax.
+        n_matched: how many times others are cut.
+        seed: of the choice between edges.
+        earlier: whether a word is predicted one position before it stands.
+        edges: counts them.
+    """
+
+    view: capture.View
+    topics: Topics
+    sites: dict[Site, tuple[int, ...] | None]
+    codes: tuple[int, ...]
+    how: How
+    n_matched: int
+    seed: int
+    earlier: bool
+
+    def __post_init__(self) -> None:
+        self.edges = Edges()
+
+    def __call__(self, asked: Asked) -> Iterator[AbstractContextManager[None]]:
+        """What is done to the model for a batch."""
+        n, length = asked.batch.ids.shape
+        of_documents = [self._of_document(asked, row) for row in range(n)]
+        counted = np.zeros(2)
+        for number in range(1 + self.n_matched):
+            table = torch.zeros(n, length, length, dtype=torch.bool)
+            for row, tables in enumerate(of_documents):
+                table[row] = tables.edges(number)
+            counted[min(number, 1)] += int(table.sum())
+            yield cut_edges(self.view.model, self._by_site(table), how=self.how)
+        # Only now, because a batch for which there is no memory comes again in halves.
+        self.edges.sums["edges"] += counted
+
+    def _by_site(self, table: Bool[Tensor, "batch query key"]) -> dict[Site, Tensor]:
+        cut = {}
+        for site, n_heads in zip(self.view.sites, self.view.n_heads, strict=True):
+            if site in self.sites:
+                own = self.sites[site]
+                chosen = torch.ones(n_heads, dtype=torch.bool)
+                if own is not None:
+                    chosen = torch.isin(torch.arange(n_heads), torch.tensor(own))
+                part = table
+                if site.stack == "decoder":  # which reads a document one position later
+                    part = torch.nn.functional.pad(table[:, :-1, :-1], (1, 0, 1, 0))
+                cut[site] = part[:, None] & chosen[None, :, None, None]
+        return cut
+
+    def _of_document(self, asked: Asked, row: int) -> "_Edges":
+        """The edges of a document, and what each may be exchanged for."""
+        words, batch = asked.units[row], asked.batch
+        length = int(batch.mask[row].sum())
+        relations = word_relations(words.places, words.places, self.topics)
+        related = torch.isin(relations, torch.tensor(self.codes, dtype=relations.dtype)).fill_diagonal_(False)
+        query, key = related.nonzero().T
+        rows, keys = words.positions[query], words.positions[key]
+        if self.earlier:
+            rows = rows - 1
+        # What must not stand in: the row itself, sinks, padding, and what is in the relation or is the same word.
+        barred = torch.zeros(batch.ids.shape[1], batch.ids.shape[1], dtype=torch.bool)
+        barred[:, ~batch.mask[row] | batch.sinks[row]] = True
+        barred.fill_diagonal_(True)
+        first, second = (related | (relations == SAME_WORD)).nonzero().T
+        barred[words.positions[first] - int(self.earlier), words.positions[second]] = True
+        if self.view.is_causal:
+            seen = (rows >= 0) & (keys <= rows)
+            rows, keys = rows[seen], keys[seen]
+            barred |= torch.ones_like(barred).triu(1)
+        generator = np.random.default_rng([self.seed, int(batch.keys[row]) % 2**64])
+        return _Edges(rows, keys, ~barred[:, :length], batch.ids.shape[1], generator)
+
+
+class _Edges:
+    """The edges of one document that are cut, and those that are cut instead of them."""
+
+    def __init__(
+        self,
+        rows: Int64[Tensor, " edge"],
+        keys: Int64[Tensor, " edge"],
+        free: Bool[Tensor, "position key"],
+        length: int,
+        generator: np.random.Generator,
+    ) -> None:
+        self.rows, self.keys, self.free, self.length, self.generator = rows, keys, free, length, generator
+
+    def edges(self, number: int) -> Bool[Tensor, "position position"]:
+        """Those of the relation (0), or others at nearly the same distance from the same rows."""
+        table = torch.zeros(self.length, self.length, dtype=torch.bool)
+        if number == 0:
+            table[self.rows, self.keys] = True
+            return table
+        for row in sorted(set(self.rows.tolist())):
+            wanted = (self.keys[self.rows == row] - row).abs().numpy()
+            self.generator.shuffle(wanted)
+            there = self.free[row].nonzero().flatten().numpy()
+            away, free = np.abs(there - row), np.ones(len(there), dtype=bool)
+            for distance in wanted:
+                off = np.where(free, np.abs(away - distance), np.inf)
+                if not len(off) or off.min() > max(1, _NEAR * distance):
+                    continue
+                best = self.generator.choice(np.flatnonzero(off == off.min()))
+                free[best] = False
+                table[row, int(there[best])] = True
+        return table

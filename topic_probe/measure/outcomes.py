@@ -1,0 +1,284 @@
+"""What is looked at after a forward pass, so that what was done to the model can be seen: an outcome.
+
+An outcome says of a batch which numbers it reads, of pairs of words or of single positions, and of which kind each is;
+the numbers are read once as the model is and once for everything that is done to it. Kinds are relations
+(`topic_probe.contrast`): a pair of words is of the same topic or of different ones, a position holds a word of a topic
+(coded as same topic) or does not (different topic). What is told in the end are means over kinds, or their difference.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from topic_probe.contrast import DIFFERENT_TOPIC, NO_RELATION, SAME_TOPIC, word_relations
+from topic_probe.lens import capture
+from topic_probe.lens.sites import Inputs
+from topic_probe.measure.accumulators import Units
+from topic_probe.text.batches import TokenBatch
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import divide
+
+Named = Literal["states", "loss"]
+# What is done with the means over kinds (same word, same topic, different topic): each readout is a sum of them.
+Readouts = Mapping[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What an outcome reads of a batch.
+
+    Attributes:
+        inputs: what goes into the model.
+        batch: the documents.
+        units: the words of topics in every document.
+        query, key: what the numbers of every document are of: pairs of these.
+        kinds: the kind of every number.
+        targets: what a model is asked to predict at every position, where that is asked; -1: nothing.
+    """
+
+    inputs: Inputs
+    batch: TokenBatch
+    units: list[Units]
+    query: list[Units]
+    key: list[Units]
+    kinds: list[Int64[Tensor, "_ _"]]
+    targets: Int64[Tensor, "batch position"] | None = None
+
+
+class Outcome(ABC):
+    """What is looked at."""
+
+    readouts: ClassVar[Readouts]
+
+    @abstractmethod
+    def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
+        """What is read of a batch; the same whatever is done to the model."""
+
+    @abstractmethod
+    def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
+        """The numbers of every document, of the model as it is now."""
+
+    @abstractmethod
+    def n_kept(self, batch_size: int, longest: int, n_words: int) -> int:
+        """How many numbers are held at once for a batch of so many documents."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What the numbers depend on."""
+
+
+def outcome_named(
+    outcome: Named | Callable[[Any, Inputs], Tensor],
+    view: capture.View,
+    topics: Topics,
+    *,
+    layer: int | None,
+    mask_share: float,
+    seed: int,
+) -> Outcome:
+    """The outcome that a user has named, or the function that he has given.
+
+    Raises:
+        ValueError: for a layer that the model does not have, and a loss that it cannot have.
+    """
+    if outcome == "states":
+        return States(view, topics, layer)
+    if outcome == "loss":
+        return Loss(view, mask_share=mask_share, seed=seed)
+    return Told(view, outcome)
+
+
+class States(Outcome):
+    """Centred cosines between the states of words of one document, same topic less different topics.
+
+    The mean state of the document is taken out first, so that what moves all of its words alike is no effect. A state
+    that is the mean has a cosine of 0 with all others.
+    """
+
+    readouts: ClassVar[Readouts] = {"same − different": (0, 1, -1)}
+
+    def __init__(self, view: capture.View, topics: Topics, layer: int | None) -> None:
+        n_layers = 1 + max(
+            (site.layer for site in view.sites if site.stack in ("self", "encoder")), default=-1
+        )
+        self.view, self.topics = view, topics
+        self.layer = n_layers if layer is None else layer
+        if not 0 <= self.layer <= n_layers:
+            raise ValueError(
+                f"layer must be 0 (what enters the first block) to {n_layers} (what leaves the last), got {layer}"
+            )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The layer."""
+        return {"outcome": "states", "layer": self.layer}
+
+    def n_kept(self, batch_size: int, longest: int, n_words: int) -> int:
+        """The states of one layer, and the cosines of all documents."""
+        width = capture.word_embeddings(self.view.model, check=False).shape[1]
+        return int(batch_size * (longest * width + n_words**2))
+
+    def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
+        """Pairs of different words, by relation."""
+        codes = [word_relations(words.places, words.places, self.topics).long() for words in units]
+        kinds = [torch.where(code > 1, code, NO_RELATION) for code in codes]
+        return Asked(self.view.inputs(batch.ids, batch.mask), batch, units, units, units, kinds)
+
+    def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
+        """Cosines between the words of every document."""
+        kept: list[Tensor] = []
+
+        def keep(layer: int, states: Tensor) -> None:
+            if layer == self.layer:
+                kept.append(states)
+
+        self.view.host.hidden_states(asked.inputs, keep)
+        states, mask = kept[-1].double(), asked.inputs.mask
+        mean = (states * mask[:, :, None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+        centred = states - mean
+        length, whole = centred.norm(dim=-1, keepdim=True), states.norm(dim=-1, keepdim=True)
+        # A state that is the mean has no direction, and what rounding leaves of it is none.
+        nowhere = length <= 10 * torch.finfo(kept[-1].dtype).eps * whole
+        states = (centred / length.masked_fill(nowhere, torch.inf)).cpu()
+        chosen = [part[words.positions] for part, words in zip(states, asked.units, strict=True)]
+        return [part @ part.T for part in chosen]
+
+
+class Loss(Outcome):
+    """How badly tokens are predicted, in nats: at words of topics, and elsewhere.
+
+    Of a causal model every token from its second on, of the others a share of each document's tokens, which are masked;
+    they are drawn from the document's own content, so that they are the same whatever is done to the model.
+    """
+
+    readouts: ClassVar[Readouts] = {"words of topics": (0, 1, 0), "elsewhere": (0, 0, 1)}
+
+    def __init__(self, view: capture.View, *, mask_share: float, seed: int) -> None:
+        self.view, self.mask_share, self.seed = view, mask_share, seed
+        tokenizer = getattr(view.model, "tokenizer", None)
+        self.mask_id = getattr(tokenizer, "mask_token_id", None)
+        if view.host.has_decoder:
+            raise ValueError(
+                "outcome='loss' is of models with one stack, and this one has an encoder and a decoder: use "
+                "outcome='states', or a function (model, inputs) that gives a number for every document"
+            )
+        if not 0 < mask_share <= 1:
+            raise ValueError(
+                f"mask_share is the share of tokens that are masked, above 0 and at most 1, got {mask_share}"
+            )
+        if not view.is_causal and self.mask_id is None:
+            raise ValueError(
+                "outcome='loss' masks words of a model that sees both ways, and its tokenizer names no mask token: "
+                "open the model with its tokenizer, or use outcome='states'"
+            )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How much is masked, and where."""
+        of_masks = {} if self.view.is_causal else {"mask_share": self.mask_share, "mask_seed": self.seed}
+        return {"outcome": "loss"} | of_masks
+
+    def n_kept(self, batch_size: int, longest: int, n_words: int) -> int:
+        """The scores over the vocabulary."""
+        return batch_size * longest * self.view.facts.vocabulary_size
+
+    def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
+        """Every position that is predicted: whether it holds a word of a topic."""
+        shown, targets = batch.ids.clone(), torch.full_like(batch.ids, -1)
+        real = batch.mask & ~batch.special
+        if self.view.is_causal:
+            predicted = real.clone()
+            predicted[:, 0] = False
+        else:
+            predicted = real & self._masked(batch)
+            assert self.mask_id is not None
+            shown[predicted] = self.mask_id
+        targets[predicted] = batch.ids[predicted]
+        # Positions of documents of no length still need a column.
+        nothing = Units.of_tokens(*torch.zeros(3, 1, dtype=torch.int64))
+        query, kinds = [], []
+        for ids, asked_at, words in zip(batch.ids, predicted, units, strict=True):
+            at = asked_at.nonzero().flatten()
+            of_topic = torch.isin(at, words.positions)
+            query.append(Units.of_tokens(ids[at], at, at))
+            kinds.append(torch.where(of_topic, SAME_TOPIC, DIFFERENT_TOPIC)[:, None])
+        inputs = self.view.inputs(shown, batch.mask)
+        return Asked(inputs, batch, units, query, [nothing] * len(batch), kinds, targets)
+
+    def _masked(self, batch: TokenBatch) -> Tensor:
+        masked = np.zeros(batch.ids.shape, dtype=bool)
+        for row, key in enumerate(batch.keys.tolist()):
+            # Of every position by itself, so that padding and batches change nothing.
+            generator = np.random.default_rng([self.seed, key % 2**64])
+            masked[row] = generator.random(batch.ids.shape[1]) < self.mask_share
+        return torch.from_numpy(masked)
+
+    def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
+        """The loss at every position that is predicted."""
+        targets = asked.targets
+        assert targets is not None
+        logits = self.view.host.logits(asked.inputs)
+        if self.view.is_causal:
+            logits = torch.nn.functional.pad(logits[:, :-1], (0, 0, 1, 0))
+        found = []
+        for scores, target, words in zip(logits, targets, asked.query, strict=True):
+            at = words.positions
+            of_words = scores[at.to(scores.device)].double().log_softmax(-1).cpu()
+            found.append(-of_words.gather(1, target[at][:, None]))
+        return found
+
+
+class Told(Outcome):
+    """What a function of the user says: one number for every document."""
+
+    readouts: ClassVar[Readouts] = {"outcome": (0, 1, 0)}
+
+    def __init__(self, view: capture.View, function: Callable[[Any, Inputs], Any]) -> None:
+        self.view, self.function = view, function
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Its name: that it stays the same function is its user's business."""
+        return {"outcome": getattr(self.function, "__qualname__", type(self.function).__name__)}
+
+    def n_kept(self, batch_size: int, longest: int, n_words: int) -> int:
+        """Nothing that is known."""
+        return batch_size * longest
+
+    def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
+        """One number of every document."""
+        one = [Units.of_tokens(*torch.zeros(3, 1, dtype=torch.int64))] * len(batch)
+        kinds = [torch.full((1, 1), SAME_TOPIC)] * len(batch)
+        return Asked(self.view.inputs(batch.ids, batch.mask), batch, units, one, one, kinds)
+
+    def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
+        """What the function says.
+
+        Raises:
+            ValueError: where it does not give a number for every document.
+        """
+        told = torch.as_tensor(self.function(self.view.model, asked.inputs)).cpu().double()
+        if told.shape != (len(asked.batch),):
+            raise ValueError(
+                f"the outcome needs one number for each of {len(asked.batch)} documents, and the function has given a "
+                f"tensor of shape {tuple(told.shape)}"
+            )
+        return list(told[:, None, None])
+
+
+def means_of(
+    sums: Float64[np.ndarray, "*shape kind"],
+    counts: Float64[np.ndarray, "*shape kind"],
+    weights: Sequence[int],
+) -> Float64[np.ndarray, "*shape"]:
+    """A readout: the sum of the means of the kinds that it names. NaN where one of them has no number."""
+    kinds = [kind for kind, weight in enumerate(weights) if weight]
+    parts = [weights[kind] * divide(sums[..., kind], counts[..., kind]) for kind in kinds]
+    return np.asarray(np.sum(parts, axis=0))
