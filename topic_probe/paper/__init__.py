@@ -33,6 +33,7 @@ RECIPES = {
     "table5": "same-topic words in pretrained models, several topics per word",
     "landscape": "the loss over attention weights, and where it is smallest",
     "stages": "a map of the two stages of training",
+    "causes": "what heads do with what they see",
     "robustness": "how blocks, attention and loss degrade outside the assumptions",
 }
 
@@ -57,7 +58,8 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
     """A figure or table of the paper, reproduced: its claims, checked, with all that was trained and measured.
 
     Args:
-        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``stages``, ``robustness``.
+        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``stages``, ``robustness``,
+            ``causes``.
         **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
             or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
             measured, so that a second call goes on) and ``progress=False``; and those of a recipe's own, as

@@ -63,6 +63,7 @@ def effect_forest(
         ax.plot(effect[cell], row, "o", color=ACCENTS[0], markersize=5, label="_" if row else "effect")
     ax.set_yticks(range(len(order)), [drawable(name_of(report, cell)) for cell in order], fontsize="small")
     ax.set_ylim(len(order) - 0.4, -0.6)
+    ax.locator_params(axis="x", nbins=5)
     ax.set_xlabel("outcome as it is − after the intervention")
     ax.set_title(drawable(report.readouts[number] if title is None else title))
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False)
