@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+from real_text import minilm_folder
+
 import topic_probe
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +32,24 @@ def test_every_error_on_the_troubleshooting_page_is_one_that_the_code_gives():
     known = [re.sub(r"['\"]…['\"]|…", "…", message) for message in messages()]
     unknown = [text for text in quoted if not any(text in message for message in known)]
     assert unknown == []
+
+
+def test_the_page_on_hooks_does_what_it_says(capsys):
+    page = (ROOT / "demos" / "hooks.md").read_text(encoding="utf-8")
+    programs, values = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL), {}
+    for program in programs:
+        exec(program.replace("sentence-transformers/all-MiniLM-L6-v2", str(minilm_folder())), values)
+    assert capsys.readouterr().out.startswith("[1, 8, 12, 32]\n0.")
+    model, given = values["model"], (values["ids"], values["mask"])
+
+    def without_head_5(_, given):
+        given[0][..., 5 * 32 : 6 * 32] = 0
+
+    projection = model.original_model.encoder.layer[3].attention.output.dense
+    projection.register_forward_pre_hook(without_head_5)
+    assert torch.equal(values["ablated"], model(*given).last_hidden_state)
+    assert not torch.equal(values["ablated"], values["intact"])
+    assert values["changed"].overall.n_same_topic > 0
 
 
 def test_links_between_the_pages_lead_somewhere():

@@ -22,8 +22,8 @@ text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
-lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.adapters lens.capture lens.editable
-lens.edit lens.check lens.opening
+lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
+lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
 measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention

@@ -715,11 +715,8 @@ def test_layers_that_are_taken_out_after_opening_are_noticed():
         ):
             view.attention_rows(inputs, rows_of(inputs), lambda *_: None, through=through)
     model.encoder.layer = model.encoder.layer[1:2]
-    for through, match in (
-        ("hooks", r"no attention pattern was seen at blocks\.1"),
-        ("rows", "only 1 of 3 attention"),
-    ):
-        with pytest.raises(ValueError, match=match):
+    for through in ("hooks", "rows"):
+        with pytest.raises(ValueError, match="only 1 of 3 attention calls were seen"):
             view.attention_rows(inputs, rows_of(inputs), lambda *_: None, through=through)
 
 

@@ -347,10 +347,9 @@ def test_a_layer_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
     view = capture.view(opening.open_model(model))
     model.config.num_hidden_layers = 2
-    with pytest.raises(ValueError, match=r"no attention pattern was seen at blocks\.2\.attn"):
-        read(view, "hooks")
-    with pytest.raises(ValueError, match="only 2 of 3 attention calls were seen"):
-        read(view, "rows")
+    for through in ("hooks", "rows"):
+        with pytest.raises(ValueError, match="only 2 of 3 attention calls were seen"):
+            read(view, through)
     model.config.num_hidden_layers = 4
     for through in ("hooks", "rows"):
         with pytest.raises(

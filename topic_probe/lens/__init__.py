@@ -9,6 +9,7 @@ What differs between kinds of hooked models stands in `adapters`, one class for 
 * `huggingface`: reading attention inside a Hugging Face model, editing it there, and finding out on a few tokens what
   can be read of it.
 * `heads`: where Hugging Face architectures keep the weights of heads.
+* `points`: the hook points of this package's own host around one, and the pass that goes through them.
 * `adapters`: Hugging Face models as they are, TransformerLens's bridge around them, TransformerLens's own layers.
 * `capture`: attention, states, embeddings and weights of any hooked model; the trial that it has to pass first.
 * `edit`: outputs of heads replaced, and edges of attention cut, for the length of a block; `editable`: its trial.

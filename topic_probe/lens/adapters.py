@@ -24,8 +24,6 @@ from topic_probe.lens.changes import Change
 from topic_probe.lens.heads import HeadWeights
 from topic_probe.lens.huggingface import (
     EAGER,
-    CallCounter,
-    Listener,
     Probe,
     Way,
     arguments,
@@ -43,6 +41,7 @@ from topic_probe.lens.huggingface import (
     trunk,
     ways_inside,
 )
+from topic_probe.lens.points import find_places, has_hooks, passing
 from topic_probe.lens.running import without_traces
 from topic_probe.lens.sites import Inputs, Site, some_tokens
 
@@ -79,6 +78,10 @@ class Adapter(ABC):
     def no_sites(self) -> str:
         """Why a model without sites has none."""
         return "it has no hook point for a pattern (…attn.hook_pattern)"
+
+    def has_hooks(self) -> bool:
+        """Whether somebody has put hooks on its hook points; what they change is only seen on the way through these."""
+        return any(map(has_hooks, self.model.hook_dict.values()))
 
     def showing_patterns(self) -> AbstractContextManager[None]:
         """A block in which every pattern passes through its hook point."""
@@ -301,7 +304,11 @@ class HuggingFaceAdapter(_AroundHuggingFace):
 
     def hidden_states(self, inputs: Inputs, read: StateReader) -> None:
         """As the model returns them."""
-        answer = run(trunk(self.inside), inputs, output_hidden_states=True, return_dict=True)
+        wanted = {"output_hidden_states": True, "return_dict": True}
+        if self.has_hooks():
+            answer = self.model(**arguments(trunk(self.inside), inputs), head=False, **wanted)
+        else:
+            answer = run(trunk(self.inside), inputs, **wanted)
         states = getattr(answer, "encoder_hidden_states", None) or answer.hidden_states
         for layer, state in enumerate(states):
             read(layer, state)
@@ -489,13 +496,29 @@ def huggingface_host() -> Callable[..., nn.Module]:
         HookedRootModule = hook_points.HookedRootModule
 
     class HuggingFaceHost(HookedRootModule):  # type: ignore[misc]
-        """A Hugging Face model with a hook point on every attention pattern, whatever its architecture.
+        """A Hugging Face model with hook points on its attention and its layers, whatever its architecture.
 
         It is a `HookedRootModule` of the installed TransformerLens with its hook points under the usual names:
-        ``blocks.i.attn.hook_pattern`` in models with one stack, and ``encoder_blocks.i.attn``,
-        ``decoder_blocks.i.self_attn`` and ``decoder_blocks.i.cross_attn`` otherwise. What a hook returns takes effect,
-        except in models that only return their patterns at the end. The model inside is used as it is and never
-        changed. A model whose attention cannot be read has no hook points, and its ``probe`` says why.
+        ``blocks.i`` in models with one stack, and ``encoder_blocks.i`` and ``decoder_blocks.i`` otherwise, in which
+        ``attn``, ``self_attn`` and ``cross_attn`` are what attends.
+
+        ============================== ==================================================================
+        ``attn.hook_q``                queries of the call of attention [batch, position, head, d_head], behind
+                                       normalisation and rotary positions where there are any
+        ``attn.hook_k``, ``hook_v``    its keys and values; heads that share them have one
+        ``attn.hook_attn_scores``      what enters the softmax [batch, head, query, key]: scaled, with biases and masks
+        ``attn.hook_pattern``          what comes out of it
+        ``attn.hook_z``                outputs of heads, before the output projection
+        ``hook_attn_out``              what the output projection makes of them, before any normalisation
+                                       (``hook_cross_attn_out`` of attention to an encoder)
+        ``hook_resid_pre``, ``_post``  what goes into a layer, and what comes out of it, before any final normalisation
+        ============================== ==================================================================
+
+        What a hook returns takes effect. A hook on a point that the model does not come by is an error (scores, where
+        an attention function of your own takes no softmax). Models that bypass the attention interface of transformers
+        only return their patterns at the end: these have no other hook points, and changes are refused. Layers are
+        those that attend; ``hook_attn_out`` is there where the output projection is known. The model inside is used as
+        it is and never changed. A model whose attention cannot be read has no hook points, and its ``probe`` says why.
         """
 
         def __init__(self, model: nn.Module, tokenizer: Any) -> None:
@@ -503,9 +526,9 @@ def huggingface_host() -> Callable[..., nn.Module]:
             self.original_model = model
             self.tokenizer = tokenizer
             self.probe = probe(model)
-            self.points = [hook_points.HookPoint() for _ in self.probe.sites]
-            for site, point in zip(self.probe.sites, self.points, strict=True):
-                _plant(self, site.hook_name, point)
+            self.places = find_places(model, self.probe)
+            for name in self.places.names:
+                _plant(self, name, hook_points.HookPoint())
             with without_traces(model):  # it writes names on every module
                 self.setup()
 
@@ -522,7 +545,7 @@ def huggingface_host() -> Callable[..., nn.Module]:
         def forward(
             self, input_ids: Tensor, attention_mask: Tensor, *, head: bool = True, **options: Any
         ) -> Any:
-            """The Hugging Face model's own answer, its patterns having passed through the hook points.
+            """The Hugging Face model's own answer, its attention and its layers having passed through the hook points.
 
             Args:
                 input_ids: token ids [batch, position].
@@ -535,19 +558,21 @@ def huggingface_host() -> Callable[..., nn.Module]:
             if not self.probe.sites:  # its attention cannot be read, and nothing is done to it
                 with without_traces(model):
                     return model(**options)
-            if is_edited(model) and not any(point._forward_hooks for point in self.points):
+            if is_edited(model) and not any(map(has_hooks, self.hook_dict.values())):
                 with without_traces(model):  # the attention in which heads are edited is on it already
                     return model(**options)
             if self.probe.through == "calls":
-                calls = CallCounter(self.probe.modules)
-                to_hooks = Listener(pattern=lambda module, pattern: self.points[calls.next(module)](pattern))
-                with attention_implementation(self.original_model, EAGER, to_hooks), without_traces(model):
+                with (
+                    passing(self.places, self.hook_dict) as listener,
+                    attention_implementation(self.original_model, EAGER, listener),
+                    without_traces(model),
+                ):
                     return model(**options)
             options |= {"output_attentions": True, "return_dict": True}
             with attention_implementation(self.original_model, "eager"), without_traces(model):
                 answer = model(**options)
-            for point, pattern in zip(self.points, returned_patterns(model, answer), strict=True):
-                self._only_look(point, pattern)
+            for site, pattern in zip(self.probe.sites, returned_patterns(model, answer), strict=True):
+                self._only_look(self.hook_dict[site.hook_name], pattern)
             return answer
 
         def _only_look(self, point: Any, pattern: Tensor) -> None:

@@ -124,9 +124,7 @@ class View(Trial):
                 "is read through='hooks'"
             )
         with evaluating(self.model):
-            # Hooks that somebody has put on patterns are only honoured on the way through hook points.
-            hooked = any(self.model.hook_dict[site.hook_name]._forward_hooks for site in self.sites)
-            if through == "hooks" or self.tap is None or hooked:
+            if through == "hooks" or self.tap is None or self.host.has_hooks():
                 if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, read):
                     self._look_at_one_word(unclear, inputs)
                     self._read_patterns(unclear, inputs, rows, read)
@@ -411,11 +409,15 @@ def _identity(function: Any) -> object:
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
+    if value is None or isinstance(value, _SINGLE):
+        return True
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device)
+    return isinstance(value, _SEVERAL) and all(map(_is_plain, value))
+
+
+_SINGLE = (bool, int, float, str, torch.dtype, torch.device)
+_SEVERAL = (list, tuple, set, frozenset)
 
 
 # Weights, states and what a model says of itself.

@@ -43,7 +43,10 @@ def of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeigh
         ValueError: where the projections of this architecture cannot be told apart.
     """
     query, key, value = _three_projections(module, n_heads)
-    output = _output_projection(model, module)
+    projection = output_projection(model, module)
+    if projection is None:
+        raise ValueError(f"the output projection of {type(module).__name__} is not known to this package")
+    output = _matrix(projection)
     d_head = query.shape[0] // n_heads
     shared = len(key) == len(value) and len(key) % d_head == 0 and n_heads % (len(key) // d_head) == 0
     if not shared or output.shape[1] != len(query) or getattr(module, "head_dim", d_head) != d_head:
@@ -128,17 +131,15 @@ def _taken_apart(
     return fused[:n_query], fused[n_query : n_query + n_value], fused[n_query + n_value :]
 
 
-def _output_projection(model: nn.Module, module: nn.Module) -> Tensor:
+def output_projection(model: nn.Module, module: nn.Module) -> nn.Module | None:
+    """What the heads of an attention layer are put together by; None where this package does not know it."""
     for name in _OUTPUT:
         if isinstance(getattr(module, name, None), nn.Module):
-            return _matrix(getattr(module, name))
+            return getattr(module, name)  # type: ignore[no-any-return]
     # BERT and its kin keep it beside the module that attends: attention.self and attention.output.dense.
     path = next(name for name, part in model.named_modules() if part is module)
     beside = model.get_submodule(path.rpartition(".")[0])
-    output = getattr(getattr(beside, "output", None), "dense", None)
-    if output is None:
-        raise ValueError(f"the output projection of {type(module).__name__} is not known to this package")
-    return _matrix(output)
+    return getattr(getattr(beside, "output", None), "dense", None)
 
 
 def _matrix(layer: nn.Module) -> Float[Tensor, "out in"]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from itertools import chain, pairwise
 from typing import Any
 
@@ -68,14 +68,30 @@ class Listener:
 
     Attributes:
         pattern: sees the module and the whole pattern [batch, head, query, key]; what it returns is used instead.
+        attend: makes every call that forms a pattern, given the function and its arguments: what goes in and comes out
+            is its own to change.
         rows: sees every call on the fused kernel.
     """
 
     pattern: Callable[[nn.Module, Tensor], Tensor] | None = None
+    attend: Callable[..., tuple[Tensor, Tensor]] | None = None
     rows: Callable[[RowsCall], None] | None = None
 
 
 _listener: ContextVar[Listener | None] = ContextVar("topic_probe_listener", default=None)
+
+
+def _listened(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """An attention function whose calls are made by whoever is listening, where they want that."""
+
+    @wraps(function)
+    def call(*given: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        listener = _listener.get()
+        if listener is None or listener.attend is None:
+            return function(*given, **options)
+        return listener.attend(function, *given, **options)
+
+    return call
 
 
 def _own_eager(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -178,7 +194,7 @@ def _showing(implementation: str | None) -> str:
         return _shown(module, value, output, pattern)
 
     name, masks = f"{EAGER} {implementation}", AttentionMaskInterface()
-    AttentionInterface.register(name, shown)
+    AttentionInterface.register(name, _listened(shown))
     # Without a mask function of its own, its model has no mask, and none is what it is measured with.
     AttentionMaskInterface._global_mapping.pop(name, None)
     if implementation in masks:
@@ -247,7 +263,7 @@ def register_attention() -> None:
                 options[option] = False
         return sdpa_mask(*args, **options)
 
-    AttentionInterface.register(EAGER, _eager)
+    AttentionInterface.register(EAGER, _listened(_eager))
     AttentionMaskInterface.register(EAGER, eager_mask)
     AttentionInterface.register(BESIDE_SDPA, _beside_sdpa)
     AttentionMaskInterface.register(BESIDE_SDPA, full_mask)

@@ -46,8 +46,10 @@ def open_model(
         tokenizer: the model's tokenizer; loaded beside the model where ``source`` is a folder or a name.
         host: "bridge" wraps a Hugging Face model in TransformerLens's bridge, "huggingface" in this package's own
             adapter-free host; "auto" takes the bridge where TransformerLens has an adapter that shows the model's true
-            patterns, and the adapter-free host otherwise. Hooks that edit patterns take effect in the adapter-free
-            host (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such edits.
+            patterns, and the adapter-free host otherwise. That host has hook points on queries, keys, values, scores,
+            patterns, outputs of heads, what attention writes and the residual stream, whatever the architecture. Hooks
+            that edit patterns take effect there (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such
+            edits.
         revision: the commit, branch or tag of a model on the hub.
         device: where a model that is loaded here is put, such as "cuda:1", by default on the CPU. A given model stays
             where it is.
@@ -78,6 +80,16 @@ def open_model(
         >>> toy = tp.build_toy(tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2)))
         >>> tp.open_model(toy) is toy  # a hooked model already
         True
+
+        A model that TransformerLens has no adapter for, and outputs of its heads [batch, position, head, d_head]:
+
+        >>> import torch, transformers
+        >>> small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> model = tp.open_model(transformers.BertModel(transformers.BertConfig(vocab_size=9, **small)))
+        >>> ids = torch.tensor([[3, 4, 5]])
+        >>> _, cache = model.run_with_cache(ids, torch.ones_like(ids))
+        >>> list(cache["blocks.0.attn.hook_z"].shape)
+        [1, 3, 2, 4]
     """
     if tokenizer is not None:
         check_tokenizer(tokenizer)
