@@ -513,7 +513,7 @@ class Topics:
         sets = [ends[start:stop] for start, stop in pairwise(bounds.tolist())]
         number = {topics: number for number, topics in enumerate(sorted(set(sets)))}
         found = [np.frombuffer(topics, ">i4")[:-1] for topics in number]
-        bounds = np.cumsum([0, *map(len, found)])
+        bounds = np.cumsum([0, *map(len, found)], dtype=np.int32)
         columns = np.concatenate(found).astype(np.int32)
         table = csr_array((np.ones(len(columns), bool), columns, bounds), shape=(len(found), self.n_topics))
         return torch.tensor([number[topics] for topics in sets]), Incidence(table)
