@@ -66,10 +66,12 @@ def pairs_of(rows, lists, *, texts, without=()):
 @pytest.mark.parametrize("texts", [False, True], ids=["ids", "forms"])
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("exclude", [(), (2, 3, 20)])
-def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude):
+@pytest.mark.parametrize("by_form", [True, False], ids=["of words", "sums alone"])
+def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude, by_form, monkeypatch):
+    monkeypatch.setattr(pair_sums_module, "_WORDS_PER_MOMENT", 0)
     rows, topics = table(width), topics_of(lists, texts=texts)
     words = labelled_words(rows, topics, exclude=exclude)
-    found = pair_squares(words, group_sums(words))
+    found = pair_squares(words, group_sums(words), by_form=by_form)
     total, of_topics = np.zeros(2), np.zeros((2, len(lists)))
     of_words = {}
     for i, _, shared, scores in pairs_of(rows, lists, texts=texts, without=exclude):
@@ -82,6 +84,10 @@ def test_squares_are_those_of_a_double_loop(width, texts, lists, exclude):
                 of_topics[:, number] += squares
     np.testing.assert_allclose(found.total, total, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found.topics, of_topics, rtol=1e-9, atol=1e-10)
+    # Sums alone go through the moments of groups wherever they may.
+    assert (found.by_form is None) == (not by_form and len(words) > 2 * width)
+    if found.by_form is None:
+        return
     for entry, form in zip(words.ids.tolist(), words.form.tolist(), strict=True):
         expected = of_words.get(word_of(entry, texts), 0)
         np.testing.assert_allclose(found.by_form[form].numpy(), expected, rtol=1e-10, atol=1e-10)
@@ -95,6 +101,39 @@ def test_blocks_of_words_change_nothing(width, monkeypatch):
     found = pair_squares(words, group_sums(words))
     torch.testing.assert_close(found.by_form, expected.by_form)
     np.testing.assert_allclose(found.topics, expected.topics, rtol=1e-10)
+
+
+def test_moments_of_groups_are_kept_only_where_they_are_few_and_of_many_words(monkeypatch):
+    def moments_of_groups(width, size):
+        rows, topics, _ = drawn(np.random.default_rng(0), 4, size, width, 0.3)
+        return pair_sums_module._moments_of_groups_fit(labelled_words(rows, topics))
+
+    # 4 · 128 words are enough for four groups, and more than twice the width; 4 · 5² numbers are kept.
+    assert moments_of_groups(5, 128)
+    assert not moments_of_groups(5, 127)
+    assert not moments_of_groups(256, 128)
+    monkeypatch.setattr(pair_sums_module, "_KEPT", 99)
+    assert not moments_of_groups(5, 128)
+
+
+@pytest.mark.parametrize("by_form", [True, False], ids=["words", "groups"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["disjoint", "overlapping"])
+def test_squares_of_a_float32_table_are_those_in_float64_to_its_rounding(by_form, overlap, monkeypatch):
+    rows, topics, _ = drawn(np.random.default_rng(2), 6, 400, 64, 0.3)
+    if overlap:
+        lists = {str(t): [*range(400 * t, 400 * t + 400), 7, 500 + t] for t in range(6)}
+        topics = Topics.from_token_ids(lists, vocabulary_size=2400)
+    # A group of one word has moments, too.
+    monkeypatch.setattr(pair_sums_module, "_WORDS_PER_MOMENT", 1)
+    rows = rows.float()
+    exact = labelled_words(rows.double(), topics)
+    expected = pair_squares(exact, group_sums(exact))
+    monkeypatch.setattr(words_module, "_SMALL", 0)
+    words = labelled_words(rows, topics)
+    assert words.rough
+    found = pair_squares(words, group_sums(words), by_form=by_form)
+    np.testing.assert_allclose(found.total, expected.total, rtol=1e-7)
+    np.testing.assert_allclose(found.topics, expected.topics, rtol=1e-7)
 
 
 @pytest.mark.parametrize("width", [3, 30])

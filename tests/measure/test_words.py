@@ -25,6 +25,8 @@ OVERLAPPING = {
     "d": [8, 3, 7, 20, 21],
     "e": [13],
 }
+# Three words of different topics that share two or three of them.
+SHARING_SEVERAL = {"a": [1, 2, 3, 9, 14], "b": [3, 4, 11, 14, 9], "c": [7, 14, 3], "d": [8, 3, 20, 21]}
 DISJOINT = {"a": [1, 2, 3, 9], "b": [4, 5, 11], "c": [7], "d": [8, 20, 21]}
 ONE_TOPIC = {"a": [1, 2, 3, 4]}
 LISTS = {"overlapping": OVERLAPPING, "disjoint": DISJOINT, "one topic": ONE_TOPIC}
@@ -288,7 +290,9 @@ def test_planted_topics_are_found_and_lost_when_topics_are_shuffled():
 
 
 @pytest.mark.parametrize("texts", [{}, TEXTS], ids=["ids", "forms"])
-@pytest.mark.parametrize("lists", [OVERLAPPING, DISJOINT], ids=["overlapping", "disjoint"])
+@pytest.mark.parametrize(
+    "lists", [OVERLAPPING, SHARING_SEVERAL, DISJOINT], ids=["overlapping", "sharing several", "disjoint"]
+)
 def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists, texts):
     topics, rows = with_texts(lists) if texts else topics_of(lists), table()
     words = labelled_words(rows, topics, exclude=(5,))

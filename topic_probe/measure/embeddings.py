@@ -163,7 +163,7 @@ def measure_embeddings(
         )
         sums = group_sums(words, seed=intervals.seed)
         overall, by_topic = pair_sums(sums, words)
-        squares = pair_squares(words, sums) if effect_size else None
+        squares = pair_squares(words, sums, by_form=intervals.n_resamples > 0) if effect_size else None
         options = {
             "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
             "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
@@ -245,7 +245,7 @@ def _with_intervals(
         return [part.contrast(statistic=statistic) for part in parts]
     ends = word_ends(words, of_groups)
     # Every pair has two ends.
-    of_words = None if squares is None else 2 * squares.by_form.numpy()
+    of_words = None if squares is None or squares.by_form is None else 2 * squares.by_form.numpy()
     limits, *of_effects = word_intervals(ends, of_words, words.strata, statistic=statistic, **vars(intervals))
     names = "interval", "effect_size_interval"
     found = []

@@ -6,9 +6,11 @@ and with its other forms ("President", " president"), are formed, because they a
 are, where topics overlap, pairs that share several topics (`Repeats`).
 
 The squares of a word's dot products with n words add up to Σ_j (e·e_j)² = eᵀ G e with G = Σ_j e_j e_jᵀ, which costs
-n·d² for all n of them; the products themselves cost n²·d, less for fewer words than about twice the width. Every pair
-of different words that have topics is of the same topic or of different ones, so sums over both kinds need no topics;
-those of a single topic do.
+n·d² for G and as much for all n of them; the products themselves cost n²·d, less for fewer words than about twice the
+width. Over the words of a group they add up to the product of G with what the group adds to it, entry by entry: where
+groups are few and large, sums over groups cost little more than G alone. Every pair of different words that have topics
+is of the same topic or of different ones, so sums over both kinds need no topics, and where topics do not overlap,
+neither do those that a single topic is about.
 """
 
 from collections.abc import Iterator
@@ -39,6 +41,10 @@ _BLOCK = 4096
 _ROWS_PER_BLOCK = 256
 # A product of two rows costs so many times as much where rows are picked for it as in a product of two tables.
 _PICKED = 8
+# Groups of fewer words than this cost more by their moments, which are gone through entry by entry, than one by one.
+_WORDS_PER_MOMENT = 128
+# So many entries of moments are kept at most: a quarter of a gigabyte in float32.
+_KEPT = 2**26
 
 
 # ----------------------------------------------------------------------------------- pairs that share several topics
@@ -51,14 +57,16 @@ _PICKED = 8
 
 @dataclass(frozen=True)
 class Repeats:
-    """For every word, over the words of other groups that share several topics with it, each as often as beyond one.
+    """Over the words of other groups that share several topics with a word, each as often as beyond one.
 
     Attributes:
-        n: numbers of them, by the half that they are in.
+        words: those that have several topics, and that the rest is about.
+        n: numbers of the others, by the half that they are in.
         sums: cosines and dot products with them, by the half that they are in.
         squares: the squares of these, of both halves.
     """
 
+    words: Int64[Tensor, " word"]
     n: Float64[Tensor, "word half"]
     sums: Float64[Tensor, "word half score"]
     squares: Float64[Tensor, "word score"]
@@ -66,16 +74,11 @@ class Repeats:
 
 def _repeats_of(words: EmbeddingWords, seed: int) -> Repeats:
     """What sums by topic hold too often of words; only those with several topics can share several."""
-    incidence, n = words.topics.incidence, len(words)
-    shapes = {"n": (n, 2), "sums": (n, 2, len(SCORES)), "squares": (n, len(SCORES))}
-    parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    if not incidence.disjoint:
-        several = torch.from_numpy(np.flatnonzero(incidence.n_topics[words.group.numpy()] > 1))
-        half = words.halves(seed)[words.form[several]]
-        found = repeats(words, several, half)
-        for name, part in parts.items():
-            part[several] = getattr(found, name)
-    return Repeats(**parts)
+    several = torch.from_numpy(np.flatnonzero(words.topics.incidence.n_topics[words.group.numpy()] > 1))
+    if not len(several):
+        nothing = torch.zeros(0, 2, len(SCORES), dtype=torch.float64)
+        return Repeats(several, nothing[..., 0], nothing, nothing[:, 0])
+    return repeats(words, several, words.halves(seed)[words.form[several]])
 
 
 def repeats(words: EmbeddingWords, some: Int64[Tensor, " word"], half: Int64[Tensor, " word"]) -> Repeats:
@@ -102,7 +105,7 @@ def repeats(words: EmbeddingWords, some: Int64[Tensor, " word"], half: Int64[Ten
     of_halves = (
         torch.from_numpy(sums).view(-1, 2, 2).mT * torch.cat([inverse, torch.ones_like(inverse)], 1)[:, None]
     )
-    return Repeats(torch.from_numpy(n), of_halves, torch.from_numpy(squares * squared))
+    return Repeats(some, torch.from_numpy(n), of_halves, torch.from_numpy(squares * squared))
 
 
 def _pairs(incidence: Incidence, group: Int64[np.ndarray, " word"]) -> Iterator[tuple[slice, "csr_array"]]:
@@ -193,11 +196,12 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     """
     incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    repeats = of_groups.repeats
+    repeats, several = of_groups.repeats, words.group[of_groups.repeats.words]
     within = torch.stack([(part * incidence.times_topics(part, rough=words.rough)).sum(1) for part in sums])
-    within -= words.by_group(repeats.sums.sum(1)).T
+    within.index_add_(1, several, -repeats.sums.sum(1).T)
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
-    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1) - words.by_group(repeats.n.sum(1))
+    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1)
+    n_within.index_add_(0, several, -repeats.n.sum(1))
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
     ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
     first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
@@ -241,11 +245,12 @@ def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
         scores[1, :, :, block] = total @ rows.T
         squares[block] = rows.square().sum(1)
     scores[:, 0] /= words.norms
-    scores[0] -= rearrange(repeats.sums, "word half score -> score half word")
+    scores[0, :, :, repeats.words] -= rearrange(repeats.sums, "word half score -> score half word")
     scores[1] -= scores[0]
     ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
     own = torch.stack([torch.ones_like(squares), squares], 1)
-    n_mates = incidence.times_topics(words.members(half))[words.group] - repeats.n
+    n_mates = incidence.times_topics(words.members(half))[words.group]
+    n_mates[repeats.words] -= repeats.n
     return words.ends(
         rearrange(ends, "form relation half score -> relation form half score"),
         own,
@@ -263,50 +268,106 @@ class PairSquares:
     """Sums of squared cosines and of squared dot products over ordered pairs of different words.
 
     Attributes:
-        by_form: of every word, all its forms together, with all others.
+        total: over all pairs.
         topics: of the pairs that a topic's numbers are about: different words within it, and its words with all words
             they share no topic with.
+        by_form: of every word, all its forms together, with all others; None where nobody asked for them, and the rest
+            was sooner had without.
     """
 
-    by_form: Float64[Tensor, "form score"]
+    total: Float64[np.ndarray, " score"]
     topics: Float64[np.ndarray, "score topic"]
-
-    @property
-    def total(self) -> Float64[np.ndarray, " score"]:
-        """Over all pairs."""
-        return np.asarray(self.by_form.sum(0).numpy())
+    by_form: Float64[Tensor, "form score"] | None
 
 
-def pair_squares(words: EmbeddingWords, of_groups: GroupSums) -> PairSquares:
-    """The sums of squares of words."""
-    topics, forms, of_forms = words.topics, words.form_pairs, of_groups.of_forms
-    everyone = squares_with_all(words, torch.arange(len(words)))
+def pair_squares(words: EmbeddingWords, of_groups: GroupSums, *, by_form: bool = True) -> PairSquares:
+    """The sums of squares of words; without those of every word, which intervals need, at about half of the cost."""
+    incidence, forms = words.topics.incidence, words.form_pairs
     own = torch.stack([torch.ones(len(words), dtype=torch.float64), words.norms**4], 1)
-    of_one_word = own.index_add(0, forms.first, of_forms.T**2)
+    of_one_word = own.index_add(0, forms.first, of_groups.of_forms.T**2)
+    kept = None
+    if by_form or not _moments_of_groups_fit(words):
+        of_words = squares_with_all(words, torch.arange(len(words))) - of_one_word
+        by_group, kept = words.by_group(of_words), words.by_form(of_words)
+    else:
+        by_group = _squares_of_groups(words) - words.by_group(of_one_word)
+    # Where topics do not overlap, all other words are in the topic of a word, or share none with it.
+    of_topics = incidence.by_topic(by_group)
+    if not incidence.disjoint:
+        of_topics -= _squares_elsewhere(words, of_groups, own)
+    return PairSquares(by_group.sum(0).numpy(), of_topics.T.numpy(), kept)
 
-    within, sharing = torch.zeros(topics.n_topics, len(SCORES), dtype=torch.float64), torch.zeros_like(own)
-    entry, topic = topics.incidence.topics_in_common(words.group, words.group)
-    for number, members in _by_topic(entry, topic, topics.n_topics):
-        mates = squares_with_all(words, members)
-        within[number] = mates.sum(0) - own[members].sum(0)
-        sharing.index_add_(0, members, mates)
-    again = torch.from_numpy(topics.incidence.n_topics[words.group.numpy()] - 1.0)
-    sharing -= again[:, None] * _with_own_group(words, own, again > 0) + of_groups.repeats.squares
-    # Forms of one word are no pair, neither within a topic nor, where they share none, of different topics.
-    apart = everyone - sharing
-    apart.index_add_(0, forms.first[~forms.shared], -(of_forms.T[~forms.shared] ** 2))
-    of_topics = within.index_add(0, topic, apart[entry])
-    pair, topic = topics.incidence.topics_in_common(words.group[forms.first], words.group[forms.second])
-    of_topics.index_add_(0, topic, -(of_forms.T[pair] ** 2))
-    return PairSquares(words.by_form(everyone - of_one_word), of_topics.T.numpy())
+
+def _squares_elsewhere(
+    words: EmbeddingWords, of_groups: GroupSums, own: Float64[Tensor, "word score"]
+) -> Float64[Tensor, "topic score"]:
+    """Over the words of every topic, squared scores with other words that share a topic with them, but not this one."""
+    incidence, forms, repeats = words.topics.incidence, words.form_pairs, of_groups.repeats
+    within = torch.zeros(words.topics.n_topics, len(SCORES), dtype=torch.float64)
+    sharing = torch.zeros_like(own)
+    entry, topic = incidence.topics_in_common(words.group, words.group)
+    again = torch.from_numpy(incidence.n_topics[words.group.numpy()] - 1.0)
+    for number, members in _by_topic(entry, topic, words.topics.n_topics):
+        if again[members].any():
+            mates = squares_with_all(words, members)
+            within[number] = mates.sum(0)
+            sharing.index_add_(0, members, mates)
+    sharing -= again[:, None] * _with_own_group(words, own, again > 0)
+    sharing[repeats.words] -= repeats.squares
+    # Forms of one word are no pair, within a topic or elsewhere.
+    squares = of_groups.of_forms.T**2
+    sharing.index_add_(0, forms.first[forms.shared], -squares[forms.shared])
+    pair, of_pair = incidence.topics_in_common(words.group[forms.first], words.group[forms.second])
+    within.index_add_(0, of_pair, -squares[pair])
+    return torch.zeros_like(within).index_add_(0, topic, sharing[entry]) - within
+
+
+def _moments_of_groups_fit(words: EmbeddingWords) -> bool:
+    """Whether sums over groups are sooner had by the moments of each than by those of all, applied to every word."""
+    n_groups, width = len(words.topics.incidence), words.table.shape[1]
+    large = n_groups * _WORDS_PER_MOMENT <= len(words)
+    return large and n_groups * width**2 <= _KEPT and not _few(words, len(words))
+
+
+def _squares_of_groups(words: EmbeddingWords) -> Float64[Tensor, "group score"]:
+    """For every group, squared scores of its words with all words, themselves included.
+
+    Over the words of a group, Σ eᵀ G e is the product of the group's moments with those of all, entry by entry.
+    """
+    from scipy.linalg import get_blas_funcs
+
+    width, sizes = words.table.shape[1], words.group.bincount(minlength=len(words.topics.incidence))
+    groups = torch.split(torch.arange(len(words)), sizes.tolist())
+    moments = np.zeros((len(groups), width, width), words.vectors(slice(0)).numpy().dtype)
+    multiply = get_blas_funcs("syrk", (moments,))
+    sums = np.zeros((len(groups), len(SCORES)))
+    for score in range(len(SCORES)):
+        total = np.zeros_like(moments[0])
+        for group, moment in zip(groups, moments, strict=True):
+            if len(group):
+                rows = words.vectors(group)
+                rows = rows / words.norms[group].to(rows)[:, None] if SCORES[score] == "cosine" else rows
+                # A moment is symmetric; only what stands below its diagonal, and that, is computed.
+                multiply(1.0, rows.numpy().T, c=moment.T, overwrite_c=True)
+                total += moment
+        # What stands below the diagonal stands above it once more.
+        total += np.tril(total, -1)
+        for number, moment in enumerate(moments):
+            sums[number, score] = np.einsum("vw,vw->v", moment, total).sum(dtype=np.float64)
+    return torch.from_numpy(sums)
 
 
 def squares_with_all(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
     """For every one of some words, the sum of its squared scores with all of them, itself included."""
     squared_norms = words.norms[places].square()
     scale = torch.stack([squared_norms, torch.ones_like(squared_norms)], 1)
-    few = len(places) <= 2 * words.table.shape[1]
+    few = _few(words, len(places))
     return (_through_products(words, places, 1 / scale) if few else _through_moments(words, places)) / scale
+
+
+def _few(words: EmbeddingWords, n: int) -> bool:
+    """Whether products of so many words with each other are sooner had than their moments."""
+    return n <= 2 * words.table.shape[1]
 
 
 def _through_products(
