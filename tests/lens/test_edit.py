@@ -380,6 +380,31 @@ def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_t
         assert not shown[number][cut[site] & case.inputs.masks(site)[0][:, None, :, None]].any()
 
 
+@pytest.mark.parametrize(
+    ("name", "host"), [("modernbert", "huggingface"), ("gpt2", "bridge"), ("bert", "huggingface")]
+)
+def test_which_keys_a_query_may_see_does_not_depend_on_what_is_cut(name, host):
+    """A pattern of which all but the nearest keys are cut looks like that of a window."""
+    hooked = opening.open_model(made(name), host=host)
+    view = capture.view(hooked)
+    inputs = view.inputs(IDS, MASK)
+    rows = {"source": torch.arange(IDS.shape[1]).expand(len(IDS), -1)}
+    offset = torch.arange(IDS.shape[1]) - torch.arange(IDS.shape[1])[:, None]
+    far = (offset.abs() > 1)[None, None]
+
+    def check(number, pattern, visible):
+        assert pattern[:, :, far[0, 0]].any() != bool(cut)
+        site = view.sites[number]
+        real = inputs.masks(site)[0]
+        assert torch.equal(visible[real], zoo.visible(name, site.stack, site.layer, inputs)[real])
+
+    for cut in (dict.fromkeys(view.sites, far), {}):
+        with cut_edges(hooked, cut):
+            view.attention_rows(inputs, rows, check, through="hooks")
+    cut = {}
+    view.attention_rows(inputs, rows, check, through="hooks")
+
+
 # ------------------------------------------------------------------------------------------- the toy by hand
 
 
@@ -767,6 +792,17 @@ def test_the_trial_notices_edits_that_are_lost(name, host, lost, monkeypatch):
             pass
         with edit_heads(model, {}):
             pass
+
+
+def test_the_trial_notices_lost_outputs_where_no_edge_has_anything_to_say(monkeypatch):
+    model, _ = toy()
+    set_toy_tensors(model, {"W_V": torch.zeros(5, 5)})
+    monkeypatch.setattr(changes.Change, "replace", _ignored)
+    with (
+        pytest.raises(ValueError, match="written into the heads of .* changes nothing"),
+        edit_heads(model, {}),
+    ):
+        pass
 
 
 def _ignored(change, outputs):

@@ -125,6 +125,9 @@ class View(Trial):
             )
         with evaluating(self.model):
             if through == "hooks" or self.tap is None or self.host.has_hooks():
+                if self.model in _held:  # patterns whose edges are cut do not show which keys may be seen
+                    own = [number for number, site in enumerate(self.sites) if site.stack != "cross"]
+                    self._look_at_one_word(own, inputs)
                 if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, read):
                     self._look_at_one_word(unclear, inputs)
                     self._read_patterns(unclear, inputs, rows, read)
