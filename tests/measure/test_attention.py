@@ -235,8 +235,7 @@ def test_uniform_attention_is_exactly_one_everywhere(build, topics):
 def with_pattern(change, build=bert):
     """A hooked model whose every pattern is replaced by ``change(pattern)``."""
     host = tp.open_model(build(), host="huggingface")
-    for point in host.points:
-        point.add_hook(lambda pattern, hook: change(pattern))
+    host.add_hook(lambda name: name.endswith("hook_pattern"), lambda pattern, hook: change(pattern))
     return host
 
 
