@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 MODELS = ("bert",)
 THRESHOLD = 0.001
+"""Words per topic ÷ vocabulary size, the middle one of Table 1."""
 TOPICAL_HEADS = 6
 """How many of the heads that attend most by topic are taken out together."""
 
@@ -156,8 +157,6 @@ def measure(
     models: Any = None,
     corpus: Corpus | None = None,
     settings: TextSettings | None = None,
-    threshold: float = THRESHOLD,
-    effort: Effort | None = None,
 ) -> RecipeResult:
     """Known answers of the toy, and what pretrained models lose without topical heads and edges.
 
@@ -166,11 +165,9 @@ def measure(
         models: None: BERT; names, names on the hub or folders; or label → one of these or a model.
         corpus: texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
         settings: how texts become topics and documents; None: as in the paper, or if ``quick`` small.
-        threshold: words per topic ÷ vocabulary size.
-        effort: how much is measured; None: as the variant has it.
     """
     settings = settings or (QUICK if run.quick else TextSettings())
-    effort = effort or (QUICK_EFFORT if run.quick else WHOLE_EFFORT)
+    effort = QUICK_EFFORT if run.quick else WHOLE_EFFORT
     reports = list(_toys())
     subjects: dict[str, Subject] = {}
     rows: list[dict[str, Any]] = []
@@ -178,9 +175,9 @@ def measure(
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
-        subjects[one.label] = one.subject(threshold)
+        subjects[one.label] = one.subject(THRESHOLD)
         for control in ("",) if one.random else ("", SHUFFLED):
-            for what, report in _measured(one, run, threshold, effort, control):
+            for what, report in _measured(one, run, effort, control):
                 rows.append({"model": one.label, "control": control, "what": what, **_numbers(report)})
                 if not control:
                     reports.append((f"{one.label}, {what}", report))
@@ -193,10 +190,8 @@ def measure(
 EDGES, HEADS = "edges within topics", "topical heads"
 
 
-def _measured(
-    one: Prepared, run: Run, threshold: float, effort: Effort, control: str
-) -> Iterator[tuple[str, EffectReport]]:
-    topics = one.topics(threshold)
+def _measured(one: Prepared, run: Run, effort: Effort, control: str) -> Iterator[tuple[str, EffectReport]]:
+    topics = one.topics(THRESHOLD)
     if control:
         topics = topics.shuffled(run.seed)
     step = max(1, len(one.documents) // effort.n_documents)
