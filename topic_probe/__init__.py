@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
+    from topic_probe.measure.shift import ShiftReport as ShiftReport
+    from topic_probe.measure.shift import measure_shift as measure_shift
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
@@ -88,6 +90,7 @@ _PUBLIC = {
     "MatrixReport": "topic_probe.measure.matrix",
     "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.train.bert",
+    "ShiftReport": "topic_probe.measure.shift",
     "TopicFit": "topic_probe.text.lda",
     "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
@@ -114,6 +117,7 @@ _PUBLIC = {
     "measure_knockout": "topic_probe.measure.knockout",
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
+    "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",

@@ -1,4 +1,4 @@
-"""``topic-probe measure attention|embeddings|weights|ablation|knockout MODEL --topics T``."""
+"""``topic-probe measure attention|embeddings|weights|ablation|knockout|shift MODEL --topics T``."""
 
 import argparse
 import os
@@ -38,8 +38,14 @@ ABLATION = Call(
     without={"reference": "objects of a program"},
 )
 KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
+SHIFT = Call(
+    "topic_probe.measure.shift:measure_shift",
+    filled=_OF_DOCUMENTS,
+    without=dict.fromkeys(("world", "masking", "logits", "frequency"), "objects of a program"),
+)
 CALLS = {
     "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
+    "shift": SHIFT,
 }  # fmt: skip
 
 _KINDS = {
@@ -48,8 +54,9 @@ _KINDS = {
     "weights": "what the weights of every head do between words of a topic",
     "ablation": "what is lost of an outcome when heads are taken out",
     "knockout": "what is lost when words of a topic cannot read each other",
+    "shift": "how far a model follows when words of a topic are replaced by words of another",
 }
-_OVER_DOCUMENTS = ("attention", "ablation", "knockout")
+_OVER_DOCUMENTS = ("attention", "ablation", "knockout", "shift")
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 

@@ -176,20 +176,31 @@ class EffectReader:
                     changed = self.outcome.read(asked)
                 for table, before, after in zip(tables, intact, changed, strict=True):
                     table[number] = (before - after).detach().numpy()
-        return self._documents(asked, tables)
+        return scored(asked, tables)
 
-    def _documents(self, asked: Asked, tables: list[np.ndarray]) -> Iterator[DocumentScores]:
-        cells = np.arange(self.n_cells)
-        for row, (source, table) in enumerate(zip(asked.batch.sources.tolist(), tables, strict=True)):
-            words, query, key = asked.units[row], asked.query[row], asked.key[row]
-            broken = not bool(np.isfinite(table).all())
-            left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(broken)}
-            if broken:
-                yield DocumentScores((), left_out)
-                continue
-            values = torch.from_numpy(table)
-            scores = Scores(source, self.n_cells, cells, values, asked.kinds[row], query, key)
-            yield DocumentScores([scores], left_out)
+
+def scored(asked: Asked, tables: list[np.ndarray]) -> Iterator[DocumentScores]:
+    """The numbers of every document of a batch, cell by cell, as accumulators take them."""
+    for row, (source, table) in enumerate(zip(asked.batch.sources.tolist(), tables, strict=True)):
+        words, query, key = asked.units[row], asked.query[row], asked.key[row]
+        broken = not bool(np.isfinite(table).all())
+        left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(broken)}
+        if broken:
+            yield DocumentScores((), left_out)
+            continue
+        values, cells = torch.from_numpy(table), np.arange(len(table))
+        scores = Scores(source, len(table), cells, values, asked.kinds[row], query, key)
+        yield DocumentScores([scores], left_out)
+
+
+class Counted:
+    """Numbers of what was done, added to where it is done, and kept and shared out as all sums are."""
+
+    def __init__(self, name: str, n: int) -> None:
+        self.sums = {name: np.zeros(n)}
+
+    def add(self, scores: Scores) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs, Site
 from topic_probe.measure.ablation import Heads
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, effects, why_no_interval
+from topic_probe.measure.effects import Counted, EffectReader, EffectReport, Numbers, effects, why_no_interval
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Named, outcome_named
@@ -174,16 +174,6 @@ def _chosen_sites(
     return {site: None for site in known if layers is None or site.layer in layers}
 
 
-class Edges:
-    """Counts the edges that were cut, and those that were found to compare them with."""
-
-    def __init__(self) -> None:
-        self.sums = {"edges": np.zeros(2)}
-
-    def add(self, scores: Any) -> None:
-        """Nothing: edges are counted where they are chosen."""
-
-
 @dataclass
 class Cuts:
     """Cuts the edges of a relation, then as many others at the same distance, time and again.
@@ -197,7 +187,7 @@ class Cuts:
         n_matched: how many times others are cut.
         seed: of the choice between edges.
         earlier: whether a word is predicted one position before it stands.
-        edges: counts them.
+        edges: counts those that were cut, and those that were found to compare them with.
     """
 
     view: capture.View
@@ -210,7 +200,7 @@ class Cuts:
     earlier: bool
 
     def __post_init__(self) -> None:
-        self.edges = Edges()
+        self.edges = Counted("edges", 2)
 
     def __call__(self, asked: Asked) -> Iterator[AbstractContextManager[None]]:
         """What is done to the model for a batch."""

@@ -132,7 +132,7 @@ class Bins:
             raise ValueError(
                 f"pmi_bins and frequency_bins must be at least 1, got {pmi_bins} and {frequency_bins}"
             )
-        class_of, limits = _frequency_classes(words.frequency.numpy(), frequency_bins)
+        class_of, limits = frequency_classes(words.frequency.numpy(), frequency_bins)
         n, by_word = len(limits), torch.from_numpy(class_of)
         lower, higher = torch.minimum(by_word[:, None], by_word), torch.maximum(by_word[:, None], by_word)
         frequency = lower * (2 * n - lower - 1) // 2 + higher
@@ -172,7 +172,7 @@ class Bins:
         }
 
 
-def _frequency_classes(
+def frequency_classes(
     frequency: Int64[np.ndarray, " word"], n: int
 ) -> tuple[Int64[np.ndarray, " word"], tuple[tuple[int, int], ...]]:
     """The class of every word, and the lowest and highest frequency in every class."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, NO_RELATION, SAME_TOPIC, word_relations
@@ -197,7 +197,7 @@ class Loss(Outcome):
             predicted = real.clone()
             predicted[:, 0] = False
         else:
-            predicted = real & self._masked(batch)
+            predicted = real & masked_positions(batch, self.mask_share, self.seed)
             assert self.mask_id is not None
             shown[predicted] = self.mask_id
         targets[predicted] = batch.ids[predicted]
@@ -211,14 +211,6 @@ class Loss(Outcome):
             kinds.append(torch.where(of_topic, SAME_TOPIC, DIFFERENT_TOPIC)[:, None])
         inputs = self.view.inputs(shown, batch.mask)
         return Asked(inputs, batch, units, query, [nothing] * len(batch), kinds, targets)
-
-    def _masked(self, batch: TokenBatch) -> Tensor:
-        masked = np.zeros(batch.ids.shape, dtype=bool)
-        for row, key in enumerate(batch.keys.tolist()):
-            # Of every position by itself, so that padding and batches change nothing.
-            generator = np.random.default_rng([self.seed, key % 2**64])
-            masked[row] = generator.random(batch.ids.shape[1]) < self.mask_share
-        return torch.from_numpy(masked)
 
     def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
         """The loss at every position that is predicted."""
@@ -271,6 +263,16 @@ class Told(Outcome):
                 f"tensor of shape {tuple(told.shape)}"
             )
         return list(told[:, None, None])
+
+
+def masked_positions(batch: TokenBatch, share: float, seed: int) -> Bool[Tensor, "batch position"]:
+    """A share of the positions of every document, drawn from its own content: the same ones time and again."""
+    masked = np.zeros(batch.ids.shape, dtype=bool)
+    for row, key in enumerate(batch.keys.tolist()):
+        # Of every position by itself, so that padding and batches change nothing.
+        generator = np.random.default_rng([seed, key % 2**64])
+        masked[row] = generator.random(batch.ids.shape[1]) < share
+    return torch.from_numpy(masked)
 
 
 def means_of(

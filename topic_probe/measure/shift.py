@@ -1,0 +1,309 @@
+"""What a model makes of the topics of a text when words of one topic give way to words of another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
+from topic_probe.lens.sites import Inputs
+from topic_probe.measure.ablation import Heads
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.effects import Numbers, effects, why_no_interval
+from topic_probe.measure.engine import Engine, read_batches, source_limit
+from topic_probe.measure.exchanges import Exchanges, word_classes
+from topic_probe.measure.log_odds import ShiftReader
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.patterns import units_of
+from topic_probe.measure.processes import joined
+from topic_probe.options import check_share, check_whole, shares
+from topic_probe.report import Report, provenance
+from topic_probe.text.documents import can_be_read_again, content_hash
+from topic_probe.topics import Topics
+from topic_probe.toy.masking import MASK_ID, Masking
+from topic_probe.toy.world import World
+from topic_probe.uncertainty import Alternative, divide, source_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_READOUT = (0, 1, 0)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShiftReport(Report, kind="shift"):
+    """What replacing words of a document's topic by words of another does to the topics that are predicted.
+
+    The log-odds are the logarithm of the summed probability of the words of the document's topic − that of the words of
+    the other topic, so that words of the other topic make them smaller.
+
+    Attributes:
+        log_odds: before anything is replaced.
+        log_odds_interval: its interval, over sources.
+        shift: the log-odds after − before.
+        interval: of the shift, over sources.
+        detectable: the shift that would be found with probability 0.8: whose interval at 5 % would not hold 0.
+        p_value: how often as much comes of replacing the same words by others of their own topic.
+        null: the shifts that come of that.
+        beyond: the shift − the mean of these.
+        beyond_interval: its interval, over sources.
+        expected: how far the exact posterior of the world moves, or else the share of words
+            (``provenance["options"]["reference"]``).
+        slope: shift ÷ expected; with an exact posterior 1 for a model that predicts as well as can be.
+        slope_interval: its interval, over sources.
+        index: "stack", "layer" and "head" of the heads that were looked at.
+        share: how much of the shift each carries: the change of the log-odds where it alone puts out what it does on
+            the text with replaced words ÷ shift. Shares need not add up to 1.
+        share_interval: their intervals, over sources.
+        provenance: model, topics, options, everything left out, and how many words were replaced.
+    """
+
+    figure: ClassVar[str] = "effects:shift_forest"
+    log_odds: float
+    log_odds_interval: Float64[np.ndarray, "2"]
+    shift: float
+    interval: Float64[np.ndarray, "2"]
+    detectable: float
+    p_value: float
+    null: Float64[np.ndarray, " draw"]
+    beyond: float
+    beyond_interval: Float64[np.ndarray, "2"]
+    expected: float
+    slope: float
+    slope_interval: Float64[np.ndarray, "2"]
+    index: Mapping[str, tuple[Any, ...]]
+    share: Float64[np.ndarray, " head"]
+    share_interval: Float64[np.ndarray, "head 2"]
+    provenance: Mapping[str, Any]
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The log-odds, their shift, its slope, and a row for every head with its share."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = [
+            {"quantity": "log-odds", "value": self.log_odds, "ends": self.log_odds_interval},
+            {"quantity": "shift", "value": self.shift, "ends": self.interval, "p_value": self.p_value},
+            {"quantity": "beyond own words", "value": self.beyond, "ends": self.beyond_interval},
+            {"quantity": "slope", "value": self.slope, "ends": self.slope_interval},
+        ]
+        heads = zip(*self.index.values(), strict=True)
+        for (stack, layer, head), share, ends in zip(heads, self.share, self.share_interval, strict=True):
+            place = {"stack": stack, "layer": layer, "head": head}
+            rows.append({"quantity": "share of head", **place, "value": share, "ends": ends})
+        for row in rows:
+            row["low"], row["high"] = row.pop("ends")
+        columns = ["quantity", "stack", "layer", "head", "value", "low", "high", "p_value"]
+        table = pd.DataFrame(rows).reindex(columns=columns).astype({"layer": "Int64", "head": "Int64"})
+        return table.dropna(axis="columns", how="all")
+
+    def _notes(self) -> list[str]:
+        words = self.provenance["words"]
+        notes = [
+            f"{words['replaced']:,} of {words['chosen']:,} words were replaced, the others had no word of their "
+            f"frequency; {self.provenance['options']['reference']} alone moves by {self.expected:.4g}"
+        ]
+        if note := self.provenance.get("no_interval"):
+            notes.append(note)
+        return [*notes, *super()._notes()]
+
+
+@shares
+def measure_shift(
+    model: Any,
+    topics: Topics,
+    documents: Any,
+    *,
+    fraction: float = 0.5,
+    toward: str | None = None,
+    heads: Any = "each",
+    mask_share: float = 0.15,
+    world: World | None = None,
+    masking: Masking | None = None,
+    logits: Callable[[Any, Inputs], Tensor] | None = None,
+    frequency: Any = None,
+    frequency_bins: int = 5,
+    n_matched: int = 20,
+    alternative: Alternative = "two-sided",
+    reading: Reading,
+    intervals: Intervals,
+    run: Run,
+) -> ShiftReport:
+    """How far a model follows when words of a document's topic give way to words of another, and through which heads.
+
+    In every document words of its most frequent topic are replaced, all that are shown of a word by the same other
+    word: one of another topic, of the same class of frequency, and of one token, as what it replaces. Words in several
+    tokens stay. Log-odds of the two topics (see `ShiftReport`) are read at positions that are held out: masked ones,
+    which nothing replaces; of a causal model those that predict a word of some topic.
+
+    A head's share is told by patching: the text stays as it is, and the head puts out what it does on the text with
+    replaced words. The null replaces the same words by others of their own topic, which should do nothing.
+
+    The slope compares the model with the posterior of the world that the documents come from, where ``world`` names it;
+    else with what the counts of words say: log((a + 1) / (b + 1)) for a shown words of the document's topic and b of
+    the other (before the position, of a causal model), after − before.
+
+    Args:
+        model: anything that `open_model` takes, with a head that predicts words and one stack. It comes back as it was.
+        topics: which vocabulary entries belong to which topic; words of both topics are never replaced nor counted.
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        fraction: what share of the words of the topic is replaced (of different words; at least one).
+        toward: the name of the other topic. None: drawn for every document.
+        heads: "each", or some, as in ``measure_ablation(sets=...)``: "5.2,5.7"; "" for none.
+        mask_share: what share of tokens is masked; the same ones in every text.
+        world: the distribution of the documents, of which the exact posterior is known; its mask is id 0.
+        masking: the scheme by which a model of that world was trained; by default `Masking()`.
+        logits: a function (model, inputs) that gives scores over the vocabulary at every position, in place of the
+            model's own head.
+        frequency: how often every token id occurs. None: counted in the documents, which are then read twice.
+        frequency_bins: classes of frequency, of equally many words.
+        n_matched: how many times the same words are replaced by others of their own topic; 0 leaves p-values out.
+        alternative: what counts as extreme in p-values.
+
+    Raises:
+        ValueError: for topics of another vocabulary, a topic or heads that there are not, a model without scores over
+            the vocabulary, of two stacks or whose heads cannot be edited, documents that can be read only once, or a
+            checkpoint of another measurement.
+
+    Example:
+        A model that predicts the same whatever it reads follows nothing:
+
+        >>> import torch
+        >>> world = tp.World(n_topics=4, words_per_topic=5)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": torch.zeros(21, 21)})
+        >>> documents = world.documents(16, generator=torch.Generator().manual_seed(0))
+        >>> report = tp.measure_shift(toy, world.topics, documents, world=world, n_matched=0)
+        >>> report.slope, report.expected < 0
+        (0.0, True)
+    """
+    check_share("fraction", fraction)
+    check_share("mask_share", mask_share)
+    check_whole("n_matched", n_matched, 0)
+    check_whole("frequency_bins", frequency_bins, 1)
+    with joined(run.distributed, run.patience) as processes:
+        model = open_model(model)
+        view = capture.view(model, topics)
+        reading = reading.of(view.facts)
+        mask_id = _mask_id(view, world)
+        every = Heads.of(view)
+        chosen = tuple(range(len(every))) if heads == "each" else every.named(heads)
+        counts = (
+            _counts(view, topics, documents, reading) if frequency is None else torch.as_tensor(frequency)
+        )
+        class_of = word_classes(topics, counts, frequency_bins)
+        exchanges = Exchanges(topics, class_of, fraction, _topic(topics, toward), n_matched, intervals.seed)
+        scheme = None if world is None else (world, masking or Masking())
+        told = logits or (lambda model, inputs: view.host.logits(inputs))
+        reader = ShiftReader(view, exchanges, told, every, chosen, mask_share, mask_id, scheme)
+        by_relation = Relations(source_limit(reader.n_cells))
+        options = {
+            "fraction": fraction, "toward": toward, "heads": [every.name(head) for head in chosen],
+            "mask_share": mask_share, "reference": "the share of words" if scheme is None else "the exact posterior",
+            "logits": None if logits is None else getattr(logits, "__qualname__", type(logits).__name__),
+            "frequency_bins": frequency_bins, "n_matched": n_matched,
+        }  # fmt: skip
+        facts = {
+            "measurement": "shift", **options, "seed": intervals.seed, "limit": by_relation.by_source.limit,
+            "world": f"{content_hash(repr(scheme).encode()):016x}",
+            "classes": f"{content_hash(class_of.tobytes()):016x}",
+        }  # fmt: skip
+        progress = Engine(reader, [by_relation, reader.words]).run(
+            documents, reading=reading, run=run, processes=processes, facts=facts
+        )
+        if not len(by_relation.by_source):
+            raise ValueError("no document is left to measure: there were none, or all were empty")
+    numbers, confidence = Numbers.of(by_relation.by_source), intervals.over_sources
+    first_null = reader.n_cells - n_matched
+    found = effects(
+        numbers, {"log-odds": _READOUT}, [1], [range(first_null, reader.n_cells)],
+        confidence=confidence, alternative=alternative,
+    )  # fmt: skip
+    slope, slope_interval = _quotients(numbers, [1], 2, confidence)
+    share, share_interval = _quotients(numbers, range(3, first_null), 1, confidence)
+    n_chosen, n_replaced, n_null = map(int, reader.words.sums["words"])
+    record = provenance(
+        topics, model=view.facts.description, seed=intervals.seed,
+        options=options | {"alternative": alternative} | recorded(reading, intervals),
+        left_out=progress.counts.left_out + progress.left_out,
+    ) | {
+        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
+        "words": {"chosen": n_chosen, "replaced": n_replaced,
+                  "matched": n_null / max(n_replaced * n_matched, 1) if n_matched else None},
+        "no_interval": why_no_interval(len(by_relation.by_source), confidence),
+    }  # fmt: skip
+    return ShiftReport(
+        log_odds=found["outcome"].item(), log_odds_interval=found["outcome_interval"][0],
+        shift=found["effect"].item(), null=found["null"][0, 0], interval=found["interval"][0, 0],
+        beyond_interval=found["beyond_interval"][0, 0],
+        **{name: found[name].item() for name in ("detectable", "p_value", "beyond")},
+        expected=numbers.value(_READOUT)[2].item(), slope=slope.item(), slope_interval=slope_interval[0],
+        index=every.index(chosen) if chosen else {"stack": (), "layer": (), "head": ()},
+        share=share, share_interval=share_interval, provenance=record,
+    )  # fmt: skip
+
+
+def _quotients(
+    numbers: Numbers, cells: Sequence[int], whole: int, confidence: float | None
+) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, "cell 2"]]:
+    """Cells ÷ another one, with intervals by Fieller's theorem."""
+    parts = numbers.sums[:, list(cells), 1]
+    total = np.repeat(numbers.sums[:, [whole], 1], len(cells), 1)
+    ends = np.full((len(cells), 2), np.nan)
+    if len(cells) and confidence is not None:
+        sign = np.copysign(1.0, total.sum(0))  # a denominator has to be positive
+
+        def terms(above: np.ndarray, below: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return sign * above, sign * below
+
+        counts = numbers.counts[:, list(cells), 1]
+        ends = source_interval(terms, [parts, total], [counts], confidence=confidence)
+    return divide(parts.sum(0), total.sum(0)) + 0.0, ends  # not −0
+
+
+def _mask_id(view: capture.View, world: World | None) -> int | None:
+    """What a masked position shows; None of a causal model, which needs no mask."""
+    if view.host.has_decoder:
+        raise ValueError(
+            "measure_shift is of models with one stack, and this one has an encoder and a decoder, which predicts the "
+            "text that it was given: measure an encoder or a decoder by itself"
+        )
+    if view.is_causal:
+        if world is not None:
+            raise ValueError(
+                "the posterior of a world is that of masked words, and this model is causal: leave world out"
+            )
+        return None
+    known = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
+    if (mask_id := MASK_ID if world is not None else known) is None:
+        raise ValueError(
+            "words of a model that sees both ways are masked to be predicted, and its tokenizer names no mask token: "
+            "open the model with its tokenizer, or pass the world= of a toy"
+        )
+    return int(mask_id)
+
+
+def _topic(topics: Topics, name: str | None) -> int | None:
+    if name is not None and name not in topics.names:
+        known = ", ".join(topics.names[:5]) + (", …" if topics.n_topics > 5 else "")
+        raise ValueError(f"toward must be the name of a topic ({known}), got {name!r}")
+    return None if name is None else topics.names.index(name)
+
+
+def _counts(
+    view: capture.View, topics: Topics, documents: Any, reading: Reading
+) -> Int64[Tensor, " vocabulary"]:
+    """How often token ids are words of topics by themselves."""
+    if not can_be_read_again(documents):
+        raise ValueError(
+            "documents are read twice, to know how often words occur, and these can be read only once: pass a list or "
+            "the documents of a corpus, or frequency="
+        )
+    counts = torch.zeros(topics.vocabulary_size, dtype=torch.int64)
+    for batch in read_batches(documents, view, replace(reading, groups="source")):
+        for words in units_of(batch, topics):
+            counts += words.entries.bincount(minlength=len(counts))
+    return counts
