@@ -299,7 +299,8 @@ def test_a_report_is_a_table_and_a_figure(bert):
     assert table.loc["shift", "value"] == report.shift
     assert table.loc["share of head", "value"].tolist() == report.share.tolist()
     assert table.loc["share of head", "head"].tolist() == [1, 3]
-    assert "words were replaced" in str(report)
+    assert "words were replaced; the share of words alone moves by -" in str(report)
+    assert ("the shift is not told from 0" in str(report)) == (np.sign(report.interval).sum() == 0)
     axes = report.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0.1", "2.3"]
 

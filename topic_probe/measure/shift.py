@@ -103,12 +103,14 @@ class ShiftReport(Report, kind="shift"):
 
     def _notes(self) -> list[str]:
         words = self.provenance["words"]
-        notes = [
-            f"{words['replaced']:,} of {words['chosen']:,} words were replaced, the others had no word of their "
-            f"frequency; {self.provenance['options']['reference']} alone moves by {self.expected:.4g}"
-        ]
+        alone = f"{self.provenance['options']['reference']} alone moves by {self.expected:.4g}"
+        notes = [f"{words['replaced']:,} words were replaced; {alone}"]
+        if rest := words["chosen"] - words["replaced"]:
+            notes.append(f"{rest:,} more stayed, for want of a word of their frequency in the other topic")
         if note := self.provenance.get("no_interval"):
             notes.append(note)
+        elif self.interval[0] < 0 < self.interval[1] and len(self.share):
+            notes.append("the shift is not told from 0, so shares of it mean little, and most have no interval")
         return [*notes, *super()._notes()]
 
 
