@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter
+from functools import cache
 
 import known_toy
 import numpy as np
 import pytest
 import torch
 import zoo
+from scipy.stats import kstest
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Units
@@ -29,7 +31,7 @@ def lists(lengths, seed=0):
 
 
 DOCUMENTS = lists((22, 29, 24, 30, 21, 26, 23, 30, 28, 25))
-OPTIONS = {"special_ids": (), "frequency": ALIKE, "mask_share": 0.3}
+OPTIONS = {"special_ids": (), "frequency": ALIKE, "mask_share": 0.3, "n_permutations": 3}
 
 
 def opened(name):
@@ -72,11 +74,17 @@ def posterior(world, power=1.0):
     return logits
 
 
-def in_world(world, logits, **options):
+@cache
+def toy_of(world):
     toy = tp.build_toy(tp.ToyConfig(regime="value", world=world))
+    toy.tokenizer = type("Tokenizer", (), {"mask_token_id": 0, "pad_token_id": 0, "all_special_ids": []})()
+    return toy
+
+
+def in_world(world, logits, /, **options):
     documents = world.documents(20, generator=torch.Generator().manual_seed(0))
     options = {"world": world, "special_ids": (), "frequency": torch.ones(world.vocabulary_size)} | options
-    return tp.measure_shift(toy, world.topics, documents, logits=logits, **options)
+    return tp.measure_shift(toy_of(world), world.topics, documents, logits=logits, **options)
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
@@ -86,8 +94,27 @@ def test_the_best_predictor_has_slope_1_and_words_of_the_same_topic_do_not_move_
     np.testing.assert_allclose(report.slope_interval, 1, atol=1e-9)
     assert report.shift < -0.5
     assert report.interval[1] < 0
-    np.testing.assert_allclose(report.null, 0, atol=1e-9)
+    np.testing.assert_allclose(report.own_words, 0, atol=1e-9)
+    assert report.beyond == pytest.approx(report.shift, abs=1e-9)
+    assert report.p_value == 2 / 201
     assert report.provenance["words"]["matched"] > 0.5
+
+
+def test_p_values_of_models_that_were_never_trained_are_uniform():
+    """Scores that every shown word moves at random, whatever its topic is; few words, so that chance moves topics."""
+    world, found = WORLDS["lda"], []
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        moves = torch.randn(world.vocabulary_size, world.vocabulary_size, generator=generator)
+
+        def logits(model, inputs, moves=moves):
+            counts = torch.nn.functional.one_hot(inputs.ids, len(moves)).sum(1).float()
+            return (counts @ moves)[:, None].expand(-1, inputs.ids.shape[1], -1)
+
+        report = in_world(world, logits, world=None, n_matched=0, n_permutations=99, heads="", seed=seed)
+        found.append(report.p_value)
+    assert kstest(found, "uniform").pvalue > 0.001
+    assert np.mean(np.array(found) <= 0.1) < 0.25
 
 
 def test_a_predictor_that_is_half_as_sure_has_half_the_slope():
@@ -279,7 +306,7 @@ def test_numbers_do_not_depend_on_batches_and_go_through_a_checkpoint(bert, tmp_
     options = {**OPTIONS, "n_matched": 3}
     report = tp.measure_shift(bert, TOPICS, DOCUMENTS, checkpoint=tmp_path / "sums", **options)
     alone = tp.measure_shift(bert, TOPICS, DOCUMENTS, batch_size=1, **options)
-    for part in ("log_odds", "shift", "expected", "null", "interval"):
+    for part in ("log_odds", "shift", "expected", "null", "own_words", "interval"):
         np.testing.assert_allclose(getattr(report, part), getattr(alone, part), atol=1e-5, err_msg=part)
     np.testing.assert_allclose(report.share, alone.share, atol=1e-3)
     assert len(report.share) == 12
@@ -314,7 +341,7 @@ def exchanged(document, *, classes=None, fraction=0.5, toward=None, n_matched=0,
     at = (topics.places(ids) >= 0).nonzero().flatten()
     words = Units.of_tokens(ids[at], topics.places(ids[at]), at)
     classes = np.zeros(len(topics.words), dtype=np.int64) if classes is None else classes
-    return Exchanges(topics, classes, fraction, toward, n_matched, 0).of_document(ids, words, key)
+    return Exchanges(topics, classes, fraction, toward, n_matched, 0, 0).of_document(ids, words, key)
 
 
 def replaced_by(exchange, text=1):
@@ -360,6 +387,26 @@ def test_words_give_way_to_words_of_their_class_of_frequency():
         assert all((old - new) % 5 == 0 for old, new in by.items())
 
 
+def test_permuted_topics_have_as_many_words_of_every_class_and_log_odds_of_their_own():
+    classes = np.arange(len(TOPICS.words)) % 3 - 1
+    exchanges = Exchanges(TOPICS, classes, 0.5, 1, 0, 4, 0)
+    own, *permuted = exchanges.groupings.numpy()
+    assert own.tolist() == TOPICS.words.tolist()
+    assert all(sorted(each) == own.tolist() for each in permuted)
+    assert len({tuple(each) for each in permuted}) == 4
+    class_of = dict(zip(own.tolist(), classes.tolist(), strict=True))
+    assert all([class_of[word] for word in each] == classes.tolist() for each in permuted)
+    ids = torch.tensor([5, 6, 7])
+    words = Units.of_tokens(ids, TOPICS.places(ids), torch.arange(3))
+    exchange = exchanges.of_document(ids, words, 0)
+    scores = torch.randn(2, zoo.VOCABULARY, generator=torch.Generator().manual_seed(0)).double()
+    found = exchange.odds(scores, exchanges.groupings)
+    for grouping, odds in zip(exchanges.groupings.tolist(), found, strict=True):
+        # Topics stand in their order among the words: 15, 20 and 20 of them.
+        sums = [sum(math.exp(scores[1, word]) for word in part) for part in (grouping[:15], grouping[15:35])]
+        assert odds[1] == pytest.approx(math.log(sums[0] / sums[1]), abs=1e-12)
+
+
 def test_words_of_a_frequency_that_no_other_has_stay_and_are_counted():
     classes = np.zeros(len(TOPICS.words), dtype=np.int64)
     classes[TOPICS.places(torch.tensor([7]))] = 1
@@ -368,6 +415,8 @@ def test_words_of_a_frequency_that_no_other_has_stay_and_are_counted():
     assert found.counted == (8, 5, 5)
     classes[:15], classes[15:] = 1, 0
     assert exchanged(DOCUMENT, classes=classes).why == NO_PARTNER
+    # -1 is no class: such words never occur.
+    assert exchanged(DOCUMENT, classes=np.full(len(classes), -1), toward=2).why == NO_PARTNER
     assert exchanged(DOCUMENT, toward=0).why == OWN_TOPIC
 
 
@@ -381,8 +430,8 @@ def test_words_of_both_topics_and_forms_of_one_word_are_no_exchange():
     for key in range(10):
         found = exchanged([1, 2, 3, 3, 3, 4], topics=topics, n_matched=3, key=key)
         assert replaced_by(found) in ({1: 4, 2: 6}, {1: 6, 2: 4})
-        assert found.own.tolist() == [1, 2, 5]
-        assert found.other.tolist() == [4, 6]
+        assert topics.words[found.own].tolist() == [1, 2, 5]
+        assert topics.words[found.other].tolist() == [4, 6]
         # One of the forms gives way to the only other word of the topic, the other one stays.
         assert all(list(replaced_by(found, text).values()) == [5] for text in (2, 3, 4))
 

@@ -23,8 +23,8 @@ class Exchange:
 
     Attributes:
         texts: what they show.
-        own, other: ids of the words of its topic, and of the other, without those that are in both.
-        counted: how many words were chosen, how many replaced, and how many in the null.
+        own, other: places of the words of its topic, and of the other, without those that are in both.
+        counted: how many words were chosen, how many replaced, and how many in the texts with words of its own topic.
         why: why nothing is done, where all texts are the same; empty otherwise.
     """
 
@@ -34,17 +34,28 @@ class Exchange:
     counted: tuple[int, ...] = (0, 0, 0)
     why: str = ""
 
-    def odds(self, scores: Float[Tensor, "position token"]) -> Float64[np.ndarray, " position"]:
-        """Log-odds of the two topics, from log-probabilities that need not be normalised."""
+    def odds(
+        self, scores: Float[Tensor, "position token"], groupings: Int64[Tensor, "grouping word"]
+    ) -> Float64[np.ndarray, "grouping position"]:
+        """Log-odds of the two topics, from log-probabilities that need not be normalised.
+
+        Args:
+            scores: the log-probabilities of all token ids.
+            groupings: which token ids stand for the words of the topics.
+        """
         scores = scores.detach().double().cpu()
-        odds: np.ndarray = (scores[:, self.own].logsumexp(1) - scores[:, self.other].logsumexp(1)).numpy()
+        found = [
+            scores[:, ids[self.own]].logsumexp(1) - scores[:, ids[self.other]].logsumexp(1)
+            for ids in groupings
+        ]
+        odds: np.ndarray = torch.stack(found).numpy()
         return odds
 
     def odds_of_counts(
-        self, ids: Int64[Tensor, " word"], seen: Bool[Tensor, "position word"]
+        self, places: Int64[Tensor, " word"], seen: Bool[Tensor, "position word"]
     ) -> Float64[np.ndarray, " position"]:
         """The same of the numbers of words of the two topics that are seen from positions, each one more than it is."""
-        own, other = ((seen & torch.isin(ids, of)).sum(1).double() + 1 for of in (self.own, self.other))
+        own, other = ((seen & torch.isin(places, of)).sum(1).double() + 1 for of in (self.own, self.other))
         odds: np.ndarray = (own / other).log().numpy()
         return odds
 
@@ -59,6 +70,7 @@ class Exchanges:
         fraction: what share of the topic's words is replaced.
         toward: the other topic; None: any.
         n_matched: how often the same words are replaced by others of their own topic.
+        n_permutations: how often words are put into topics at random, with others of their class.
         seed: of all choices.
     """
 
@@ -67,11 +79,24 @@ class Exchanges:
     fraction: float
     toward: int | None
     n_matched: int
+    n_permutations: int
     seed: int
 
     def __post_init__(self) -> None:
         self._member = self.topics.membership.numpy()
         self._form = self.topics.form_of_word.numpy()
+        self._single = (self.topics.words < self.topics.vocabulary_size).numpy()
+        self.groupings = self._groupings()
+
+    def _groupings(self) -> Int64[Tensor, "grouping word"]:
+        """The words of the topics as they are; then, time and again, with others of their class in their places."""
+        generator = np.random.default_rng([self.seed, 2])
+        found = self.topics.words.repeat(1 + self.n_permutations, 1).numpy()
+        for own in np.unique(self.class_of):
+            (alike,) = np.nonzero((self.class_of == own) & self._single)
+            for row in found[1:]:
+                row[alike] = generator.permutation(row[alike])
+        return torch.from_numpy(found)
 
     @property
     def n_texts(self) -> int:
@@ -110,9 +135,10 @@ class Exchanges:
                 at = words.positions[words.places == place]
                 texts[number, at] = self.topics.words[by]
                 n_replaced[min(number, 2) - 1] += len(at)
-        single = (self.topics.words < self.topics.vocabulary_size).numpy()
-        own_ids, other_ids = (self.topics.words[of & single] for of in (of_own, of_other))
-        return Exchange(texts, own_ids, other_ids, (int(np.isin(places, chosen).sum()), *n_replaced))
+        own_set, other_set = (
+            torch.from_numpy(np.flatnonzero(of & self._single)) for of in (of_own, of_other)
+        )
+        return Exchange(texts, own_set, other_set, (int(np.isin(places, chosen).sum()), *n_replaced))
 
     def _other(self, own: int, generator: np.random.Generator) -> int | None:
         """A topic that has words to give."""

@@ -48,12 +48,12 @@ class Texts:
     units: list[Units]
 
 
-Odds = list[Float64[np.ndarray, " _"]]
+Odds = list[Float64[np.ndarray, "_ _"]]
 
 
 @dataclass
 class ShiftReader:
-    """Scores of every document: log-odds, their shift, that of the reference; then of every head, and of the null.
+    """Scores of every document: log-odds, their shift, that of the reference; of heads, own words and permutations.
 
     Attributes:
         view: the model.
@@ -64,7 +64,7 @@ class ShiftReader:
         mask_share: what share of tokens is masked.
         mask_id: what stands there; None for causal models.
         scheme: a world and its masking, where the posterior is known.
-        words: counts those that were chosen, replaced, and replaced in the null.
+        words: counts those that were chosen, replaced, and replaced by others of their own topic.
     """
 
     view: capture.View
@@ -78,7 +78,9 @@ class ShiftReader:
 
     def __post_init__(self) -> None:
         self.topics = self.exchanges.topics
-        self.n_cells = 3 + len(self.heads) + self.exchanges.n_matched
+        self.first_own = 3 + len(self.heads)
+        self.first_permuted = self.first_own + self.exchanges.n_matched
+        self.n_cells = self.first_permuted + self.exchanges.n_permutations
         self.words = Counted("words", 3)
 
     def units(self, batch: TokenBatch) -> list[Units]:
@@ -96,11 +98,15 @@ class ShiftReader:
         texts = self._texts(batch, units)
         # Where no head is patched, none need be editable.
         with edit_heads(self.view.model, {}) if self.heads else evaluating(self.view.model):
-            before, after, *null = (self._log_odds(ids, texts) for ids in texts.ids)
+            before, after = (self._log_odds(ids, texts, self.exchanges.groupings) for ids in texts.ids[:2])
             expected = _change(*(self._reference(ids, texts) for ids in texts.ids[:2]))
-            told = [after, *self._patched(texts), *null]
-        first, *others = (_change(before, odds) for odds in told)
-        tables = [np.stack(cells)[:, :, None] for cells in zip(before, first, expected, *others, strict=True)]
+            own = [self._log_odds(ids, texts, self.exchanges.groupings[:1]) for ids in texts.ids[2:]]
+            told = [*self._patched(texts), *own]
+        tables = []
+        for row, (first, then) in enumerate(zip(before, after, strict=True)):
+            others = [odds[row] - first[:1] for odds in told]
+            cells = [first[:1], then[:1] - first[:1], expected[row], *others, then[1:] - first[1:]]
+            tables.append(np.concatenate(cells)[:, :, None])
         # Only now, because a batch for which there is no memory comes again in halves.
         for exchange in texts.exchanges:
             self.words.sums["words"] += exchange.counted
@@ -138,8 +144,10 @@ class ShiftReader:
         held[:, 0] = False
         return held
 
-    def _log_odds(self, ids: Int64[Tensor, "batch position"], texts: Texts) -> Odds:
-        """The log-odds of every document at its positions, of the model as it is now."""
+    def _log_odds(
+        self, ids: Int64[Tensor, "batch position"], texts: Texts, groupings: Int64[Tensor, "grouping word"]
+    ) -> Odds:
+        """The log-odds of every document by grouping and position, of the model as it is now."""
         scores = self.logits(self.view.model, self.view.inputs(ids, texts.batch.mask))
         needed = (*ids.shape, self.topics.vocabulary_size)
         if scores.ndim != 3 or scores.shape[:2] != ids.shape or scores.shape[2] < needed[2]:
@@ -148,7 +156,7 @@ class ShiftReader:
                 f"{list(scores.shape)}"
             )
         chosen = (own[at.to(own.device)] for own, at in zip(scores, texts.rows, strict=True))
-        return [exchange.odds(own) for exchange, own in zip(texts.exchanges, chosen, strict=True)]
+        return [exchange.odds(own, groupings) for exchange, own in zip(texts.exchanges, chosen, strict=True)]
 
     def _reference(self, ids: Int64[Tensor, "batch position"], texts: Texts) -> Odds:
         """The log-odds by the exact posterior, or by counts of the words that a position sees."""
@@ -156,11 +164,14 @@ class ShiftReader:
             shown = MaskedBatch(ids, texts.batch.ids, texts.batch.mask, texts.held)
             posterior = bayes_predictor(*self.scheme, shown).probabilities.log()
             parts = torch.split(posterior, texts.held.sum(1).tolist())
-            return [exchange.odds(own) for exchange, own in zip(texts.exchanges, parts, strict=True)]
+            as_they_are = self.exchanges.groupings[:1]
+            return [
+                exchange.odds(own, as_they_are) for exchange, own in zip(texts.exchanges, parts, strict=True)
+            ]
         found = []
         for own, exchange, words, rows in zip(ids, texts.exchanges, texts.units, texts.rows, strict=True):
             seen = (words.positions <= rows[:, None]) | (self.mask_id is not None)
-            found.append(exchange.odds_of_counts(own[words.positions], seen))
+            found.append(exchange.odds_of_counts(self.topics.places(own[words.positions]), seen)[None])
         return found
 
     def _patched(self, texts: Texts) -> Iterator[Odds]:
@@ -172,7 +183,7 @@ class ShiftReader:
         for head in self.heads:
             site, number = self.every.site_of[head], self.every.head_of[head]
             with edit_heads(self.view.model, {self.view.sites[site]: {number: outputs[site][:, :, number]}}):
-                yield self._log_odds(texts.ids[0], texts)
+                yield self._log_odds(texts.ids[0], texts, self.exchanges.groupings[:1])
 
     def _asked(self, texts: Texts) -> Asked:
         nothing = Units.of_tokens(*torch.zeros(3, 1, dtype=torch.int64))

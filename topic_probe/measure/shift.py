@@ -48,8 +48,9 @@ class ShiftReport(Report, kind="shift"):
         shift: the log-odds after − before.
         interval: of the shift, over sources.
         detectable: the shift that would be found with probability 0.8: whose interval at 5 % would not hold 0.
-        p_value: how often as much comes of replacing the same words by others of their own topic.
+        p_value: how often as much comes of the same texts where words are put into topics at random.
         null: the shifts that come of that.
+        own_words: the shifts that come of replacing the same words by others of their own topic.
         beyond: the shift − the mean of these.
         beyond_interval: its interval, over sources.
         expected: how far the exact posterior of the world moves, or else the share of words
@@ -71,6 +72,7 @@ class ShiftReport(Report, kind="shift"):
     detectable: float
     p_value: float
     null: Float64[np.ndarray, " draw"]
+    own_words: Float64[np.ndarray, " times"]
     beyond: float
     beyond_interval: Float64[np.ndarray, "2"]
     expected: float
@@ -110,7 +112,9 @@ class ShiftReport(Report, kind="shift"):
         if note := self.provenance.get("no_interval"):
             notes.append(note)
         elif self.interval[0] < 0 < self.interval[1] and len(self.share):
-            notes.append("the shift is not told from 0, so shares of it mean little, and most have no interval")
+            notes.append(
+                "the shift is not told from 0, so shares of it mean little, and most have no interval"
+            )
         return [*notes, *super()._notes()]
 
 
@@ -130,6 +134,7 @@ def measure_shift(
     frequency: Any = None,
     frequency_bins: int = 5,
     n_matched: int = 20,
+    n_permutations: int = 200,
     alternative: Alternative = "two-sided",
     reading: Reading,
     intervals: Intervals,
@@ -143,7 +148,9 @@ def measure_shift(
     which nothing replaces; of a causal model those that predict a word of some topic.
 
     A head's share is told by patching: the text stays as it is, and the head puts out what it does on the text with
-    replaced words. The null replaces the same words by others of their own topic, which should do nothing.
+    replaced words. Beside the shift stands what comes of replacing the same words by others of their own topic, which
+    should do nothing. The p-value is that of permuted labels: log-odds of the same texts, where other words of their
+    frequency stand in the places of the words of all topics. A model that merely repeats what it has read follows, too.
 
     The slope compares the model with the posterior of the world that the documents come from, where ``world`` names it;
     else with what the counts of words say: log((a + 1) / (b + 1)) for a shown words of the document's topic and b of
@@ -157,14 +164,17 @@ def measure_shift(
         toward: the name of the other topic. None: drawn for every document.
         heads: "each", or some, as in ``measure_ablation(sets=...)``: "5.2,5.7"; "" for none.
         mask_share: what share of tokens is masked; the same ones in every text.
-        world: the distribution of the documents, of which the exact posterior is known; its mask is id 0.
+        world: the distribution of the documents, of which the exact posterior is known; its mask is id 0. In one with a
+            fixed number of topics per document one more is next to impossible, and the posterior moves beyond all
+            models: slopes are for worlds that follow LDA.
         masking: the scheme by which a model of that world was trained; by default `Masking()`.
         logits: a function (model, inputs) that gives scores over the vocabulary at every position, in place of the
             model's own head.
         frequency: how often every token id occurs. None: counted in the documents, which are then read twice.
         frequency_bins: classes of frequency, of equally many words.
-        n_matched: how many times the same words are replaced by others of their own topic; 0 leaves p-values out.
-        alternative: what counts as extreme in p-values.
+        n_matched: how many times the same words are replaced by others of their own topic.
+        n_permutations: permuted topic labels behind the p-value, which need no forward pass; 0 leaves it out.
+        alternative: what counts as extreme in the p-value.
 
     Raises:
         ValueError: for topics of another vocabulary, a topic or heads that there are not, a model without scores over
@@ -185,6 +195,7 @@ def measure_shift(
     check_share("fraction", fraction)
     check_share("mask_share", mask_share)
     check_whole("n_matched", n_matched, 0)
+    check_whole("n_permutations", n_permutations, 0)
     check_whole("frequency_bins", frequency_bins, 1)
     with joined(run.distributed, run.patience) as processes:
         model = open_model(model)
@@ -197,7 +208,9 @@ def measure_shift(
             _counts(view, topics, documents, reading) if frequency is None else torch.as_tensor(frequency)
         )
         class_of = word_classes(topics, counts, frequency_bins)
-        exchanges = Exchanges(topics, class_of, fraction, _topic(topics, toward), n_matched, intervals.seed)
+        exchanges = Exchanges(
+            topics, class_of, fraction, _topic(topics, toward), n_matched, n_permutations, intervals.seed
+        )
         scheme = None if world is None else (world, masking or Masking())
         told = logits or (lambda model, inputs: view.host.logits(inputs))
         reader = ShiftReader(view, exchanges, told, every, chosen, mask_share, mask_id, scheme)
@@ -206,7 +219,7 @@ def measure_shift(
             "fraction": fraction, "toward": toward, "heads": [every.name(head) for head in chosen],
             "mask_share": mask_share, "reference": "the share of words" if scheme is None else "the exact posterior",
             "logits": None if logits is None else getattr(logits, "__qualname__", type(logits).__name__),
-            "frequency_bins": frequency_bins, "n_matched": n_matched,
+            "frequency_bins": frequency_bins, "n_matched": n_matched, "n_permutations": n_permutations,
         }  # fmt: skip
         facts = {
             "measurement": "shift", **options, "seed": intervals.seed, "limit": by_relation.by_source.limit,
@@ -219,13 +232,20 @@ def measure_shift(
         if not len(by_relation.by_source):
             raise ValueError("no document is left to measure: there were none, or all were empty")
     numbers, confidence = Numbers.of(by_relation.by_source), intervals.over_sources
-    first_null = reader.n_cells - n_matched
+    permuted, own = (
+        range(reader.first_permuted, reader.n_cells),
+        range(reader.first_own, reader.first_permuted),
+    )
     found = effects(
-        numbers, {"log-odds": _READOUT}, [1], [range(first_null, reader.n_cells)],
-        confidence=confidence, alternative=alternative,
-    )  # fmt: skip
+        numbers, {"log-odds": _READOUT}, [1], [permuted], confidence=confidence, alternative=alternative
+    )
+    beyond, beyond_interval = np.nan, np.full(2, np.nan)
+    if own:
+        rest = numbers.beyond(1, own)
+        beyond = rest.value(_READOUT).item()
+        beyond_interval = beyond_interval if confidence is None else rest.interval(_READOUT, confidence)[0]
     slope, slope_interval = _quotients(numbers, [1], 2, confidence)
-    share, share_interval = _quotients(numbers, range(3, first_null), 1, confidence)
+    share, share_interval = _quotients(numbers, range(3, reader.first_own), 1, confidence)
     n_chosen, n_replaced, n_null = map(int, reader.words.sums["words"])
     record = provenance(
         topics, model=view.facts.description, seed=intervals.seed,
@@ -240,8 +260,8 @@ def measure_shift(
     return ShiftReport(
         log_odds=found["outcome"].item(), log_odds_interval=found["outcome_interval"][0],
         shift=found["effect"].item(), null=found["null"][0, 0], interval=found["interval"][0, 0],
-        beyond_interval=found["beyond_interval"][0, 0],
-        **{name: found[name].item() for name in ("detectable", "p_value", "beyond")},
+        own_words=numbers.value(_READOUT)[list(own)], beyond=beyond, beyond_interval=beyond_interval,
+        detectable=found["detectable"].item(), p_value=found["p_value"].item(),
         expected=numbers.value(_READOUT)[2].item(), slope=slope.item(), slope_interval=slope_interval[0],
         index=every.index(chosen) if chosen else {"stack": (), "layer": (), "head": ()},
         share=share, share_interval=share_interval, provenance=record,
