@@ -309,6 +309,11 @@ def test_numbers_do_not_depend_on_batches_and_go_through_a_checkpoint(bert, tmp_
         np.testing.assert_allclose(getattr(report, part), getattr(alone, part), atol=1e-5, err_msg=part)
     np.testing.assert_allclose(report.share, alone.share, atol=1e-3)
     assert len(report.share) == 12
+    # Layer 1, head 2, of four heads a layer: by itself, and the own words without heads.
+    one = tp.measure_shift(bert, TOPICS, DOCUMENTS, heads="1.2", **OPTIONS, n_matched=0)
+    none = tp.measure_shift(bert, TOPICS, DOCUMENTS, heads="", **options)
+    np.testing.assert_allclose(report.share[[6]], one.share, atol=1e-3)
+    np.testing.assert_allclose(report.own_words, none.own_words, atol=1e-5)
     again = tp.measure_shift(bert, TOPICS, DOCUMENTS, checkpoint=tmp_path / "sums", **options)
     assert again.provenance["words"] == report.provenance["words"] == alone.provenance["words"]
     np.testing.assert_array_equal(again.share, report.share)
