@@ -23,11 +23,11 @@ toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.th
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
-lens.editable lens.edit lens.check lens.opening
+lens.editable lens.edit lens.readout lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
 measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.standins measure.ablation measure.knockout
+measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
 measure.exchanges measure.log_odds measure.shift
 train train.bert train.history train.tasks train.stack train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects

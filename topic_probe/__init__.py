@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from topic_probe.measure.shift import measure_shift as measure_shift
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
+    from topic_probe.measure.writes import WritesReport as WritesReport
+    from topic_probe.measure.writes import measure_writes as measure_writes
     from topic_probe.paper import reproduce as reproduce
     from topic_probe.report import load_report as load_report
     from topic_probe.show import figures as figures
@@ -98,6 +100,7 @@ _PUBLIC = {
     "TrainConfig": "topic_probe.train.history",
     "WeightReport": "topic_probe.measure.weights",
     "World": "topic_probe.toy.world",
+    "WritesReport": "topic_probe.measure.writes",
     "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
     "check_model": "topic_probe.lens.check",
@@ -119,6 +122,7 @@ _PUBLIC = {
     "measure_matched": "topic_probe.measure.matched",
     "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
+    "measure_writes": "topic_probe.measure.writes",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",
     "report_page": "topic_probe.show.results_page",

@@ -30,7 +30,7 @@ _MODULES = {
     "matrix": "measure.matrix", "embeddings": "measure.embeddings", "attention": "measure.attention",
     "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
-    "effects": "measure.effects", "shift": "measure.shift",
+    "effects": "measure.effects", "writes": "measure.writes", "shift": "measure.shift",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")

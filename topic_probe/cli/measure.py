@@ -1,4 +1,4 @@
-"""``topic-probe measure attention|embeddings|weights|ablation|knockout|shift MODEL --topics T``."""
+"""``topic-probe measure attention|embeddings|weights|ablation|knockout|writes|shift MODEL --topics T``."""
 
 import argparse
 import os
@@ -38,6 +38,7 @@ ABLATION = Call(
     without={"reference": "objects of a program"},
 )
 KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
+WRITES = Call("topic_probe.measure.writes:measure_writes", filled=_OF_DOCUMENTS)
 SHIFT = Call(
     "topic_probe.measure.shift:measure_shift",
     filled=_OF_DOCUMENTS,
@@ -45,7 +46,7 @@ SHIFT = Call(
 )
 CALLS = {
     "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
-    "shift": SHIFT,
+    "writes": WRITES, "shift": SHIFT,
 }  # fmt: skip
 
 _KINDS = {
@@ -54,9 +55,10 @@ _KINDS = {
     "weights": "what the weights of every head do between words of a topic",
     "ablation": "what is lost of an outcome when heads are taken out",
     "knockout": "what is lost when words of a topic cannot read each other",
+    "writes": "what every head writes toward the words of a topic, by what it reads",
     "shift": "how far a model follows when words of a topic are replaced by words of another",
 }
-_OVER_DOCUMENTS = ("attention", "ablation", "knockout", "shift")
+_OVER_DOCUMENTS = ("attention", "ablation", "knockout", "writes", "shift")
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 

@@ -117,9 +117,11 @@ class Adapter(ABC):
 
         def hooks(site: Site) -> list[tuple[str, Any]]:
             before = site.hook_name.removesuffix("hook_pattern")
+            of_values = (f"{before}hook_v", lambda values, hook: changes(site).show(values))
             return [
                 (site.hook_name, lambda pattern, hook: changes(site).pattern(pattern)),
                 (f"{before}hook_z", lambda outputs, hook: changes(site).replace(outputs)),
+                *([of_values] if of_values[0] in self.model.hook_dict else []),
             ]
 
         put_on = [hook for site in self.sites() for hook in hooks(site)]

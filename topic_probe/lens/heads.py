@@ -95,11 +95,9 @@ UNKNOWN_POSITIONS = (
 )
 
 
-def for_each_head(
-    matrices: Float[Tensor, "shared row column"], n_heads: int
-) -> Float[Tensor, "head row column"]:
-    """Matrices that several heads share, repeated for each."""
-    return matrices.repeat_interleave(n_heads // len(matrices), dim=0)
+def for_each_head(shared: Float[Tensor, "..."], n_heads: int, *, dim: int = 0) -> Float[Tensor, "..."]:
+    """What several heads share, repeated for each."""
+    return shared.repeat_interleave(n_heads // shared.shape[dim], dim=dim)
 
 
 def _three_projections(module: nn.Module, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Maps of numbers by layer and head, and curves of them over depth."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.weights import WeightReport
+from topic_probe.measure.writes import WritesReport
 from topic_probe.show.style import (
     ACCENTS,
     LINES,
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 
 # Numbers are written into the cells of maps with no more cells than this.
 MAX_WRITTEN = 100
+# What has no digit among so many behind the point is left to the colours.
+MAX_DIGITS = 4
 # Colours of ratios span at least 1/1.05 to 1.05, so noise does not look like an effect, and at most 1/10 to 10.
 SMALLEST_SPAN, LARGEST_SPAN = 1.05, 10.0
 
 
 def head_map(
-    report: AttentionReport | WeightReport,
+    report: AttentionReport | WeightReport | WritesReport,
     ax: "Axes | None" = None,
     *,
     stack: str | None = None,
@@ -46,10 +50,11 @@ def head_map(
     """The ratio of every head, layers downwards and heads to the right; heads that are certain are marked.
 
     Attention: same-topic ÷ different-topic attention, grey in the middle is 1, where topics make no difference; a dot
-    marks q < 0.05. Weights: the standardised difference, grey is 0; a dot marks intervals that exclude 0.
+    marks q < 0.05. Weights: the standardised difference, grey is 0; a dot marks intervals that exclude 0. Writes: the
+    same of their difference as it is, in units of scores.
 
     Args:
-        report: of `measure_attention` or `measure_weights`.
+        report: of `measure_attention`, `measure_weights` or `measure_writes`.
         ax: where to draw; None makes a figure, with a panel for every stack (or circuit) if none is chosen.
         stack: "self", or "encoder", "decoder" or "cross".
         numbers: of attention: "heads", or "matched" at equal distance, or "without_sinks".
@@ -60,7 +65,12 @@ def head_map(
     Raises:
         ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes.
     """
-    cells = _weight_cells(report) if isinstance(report, WeightReport) else _cells(report, numbers, q)
+    if isinstance(report, WeightReport):
+        cells = _signed_cells(report.heads, report.standardised, "standardised difference")
+    elif isinstance(report, WritesReport):
+        cells = _signed_cells(report.heads, report.heads.difference, "written: same − different topic")
+    else:
+        cells = _cells(report, numbers, q)
     wanted = {"circuit": circuit, "stack": stack}
     kinds = [
         kind
@@ -106,15 +116,14 @@ def _cells(report: AttentionReport, numbers: str, q: float) -> _Cells:
     return _Cells(*_places(contrast), contrast.ratio, q_value < q, label, mark, ratio=True)
 
 
-def _weight_cells(report: WeightReport) -> _Cells:
-    certain, mark = np.zeros(len(report.heads), dtype=bool), ""
-    if report.heads.statistic == "difference":
+def _signed_cells(heads: Contrast, values: Float64[np.ndarray, " head"], label: str) -> _Cells:
+    certain, mark = np.zeros(len(heads), dtype=bool), ""
+    if heads.statistic == "difference":
         mark = "interval excludes 0"
-        if report.heads.interval is not None:
-            low, high = report.heads.interval.T
+        if heads.interval is not None:
+            low, high = heads.interval.T
             certain = (low > 0) | (high < 0)
-    label = "standardised difference"
-    return _Cells(*_places(report.heads), report.standardised, certain, label, mark, ratio=False)
+    return _Cells(*_places(heads), values, certain, label, mark, ratio=False)
 
 
 def _places(contrast: Contrast) -> tuple[list[tuple[str, str]], list[int], list[int]]:
@@ -143,11 +152,13 @@ def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: 
     colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
     image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
     inks = np.where(norm(np.nan_to_num(values)) > 0.5, "black", "white")
-    written = values.size <= MAX_WRITTEN
+    digits = 2 if cells.ratio else max(2, 1 - math.floor(math.log10(high)))
+    written = values.size <= MAX_WRITTEN and digits <= MAX_DIGITS
     for (row, column), value in np.ndenumerate(values):
         if written and np.isfinite(value):
+            shown = round(value, digits) + 0.0  # no zero with a minus
             ax.text(
-                column, row + 0.12, f"{value:.2f}", ha="center", va="center", fontsize="x-small",
+                column, row + 0.12, f"{shown:.{digits}f}", ha="center", va="center", fontsize="x-small",
                 color=inks[row, column],
             )  # fmt: skip
     rows, columns = np.nonzero(certain)

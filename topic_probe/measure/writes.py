@@ -1,0 +1,344 @@
+"""What every head writes toward the words of a topic, where the scores of words are linear in what heads write.
+
+What a head adds to the stream at a word's position is a sum over the positions that it reads: attention × value,
+through the head's output matrix. Through the final normalisation, held at the scale that it has in this pass, every
+term of the sum is so much more score for the words of one topic than for those of the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from topic_probe.contrast import Contrast, contrast_of_sources
+from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
+from topic_probe.lens.readout import Readout, readout
+from topic_probe.lens.running import evaluating
+from topic_probe.measure.accumulators import Relations, Scores
+from topic_probe.measure.engine import DocumentScores, Engine, source_limit
+from topic_probe.measure.options import Intervals, Patterns, Reading, Run, recorded
+from topic_probe.measure.patterns import PatternReader, Sides, padded_positions
+from topic_probe.measure.processes import joined
+from topic_probe.options import shares
+from topic_probe.report import Report, provenance
+from topic_probe.text.batches import TokenBatch
+from topic_probe.topics import Topics
+from topic_probe.uncertainty import divide
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WritesReport(Report, kind="writes"):
+    """What heads write toward the words of a topic: score for these − score for the words of other topics.
+
+    Attributes:
+        heads: by stack, layer and head: what a head writes at a word's position on account of one word that it reads,
+            toward the topic of the word that is read, by the relation of the two. ``difference`` is the number to read:
+            how much more it copies the topic of what it reads to words of the same topic.
+        total: by head, what it writes at a word's position on account of everything it reads, toward the topic of the
+            word that stands there; the mean over words.
+        rest: what everything else brings there: embeddings, MLPs and biases.
+        score: what the model scores the words of that topic higher than those of other topics; the sum of ``total`` and
+            ``rest``.
+        provenance: model, topics, options and everything left out. "check" says how far heads and rest are from the
+            model's scores on the tokens of a trial, where the rest is what the model puts out with all heads silent and
+            everything else held; and how far patterns times values are from what heads put out.
+    """
+
+    figure: ClassVar[str] = "heads:head_map"
+    heads: Contrast
+    total: Float64[np.ndarray, " head"]
+    rest: float
+    score: float
+    provenance: Mapping[str, Any]
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every head."""
+        table = self.heads.to_dataframe()
+        table["total"] = self.total
+        return table
+
+    def _notes(self) -> list[str]:
+        notes = [
+            f"toward the topic of the word that stands there, heads write {self.total.sum():.4g} and everything else "
+            f"{self.rest:.4g}"
+        ]
+        if self.provenance["toward"] == "embeddings":
+            notes.append(
+                "the model has no head that scores words: its last states are compared with the embeddings of words"
+            )
+        return [*notes, *super()._notes()]
+
+
+@shares
+def measure_writes(
+    model: Any,
+    topics: Topics,
+    documents: Any,
+    *,
+    reading: Reading,
+    patterns: Patterns,
+    intervals: Intervals,
+    run: Run,
+) -> WritesReport:
+    """What every head writes into the residual stream toward the words of a topic, by the relation of two words.
+
+    For a word (query) and a word that it reads (key): attention × the key's value through the head's output matrix ×
+    the direction of the key's topic. That is the mean column of the unembedding over the words that share a topic with
+    the key, itself included, − the mean over those that share none, in front of the final normalisation at the scale
+    that it has there in this pass. So a write is in units of scores (logits), and those of all heads and positions add
+    up, with what embeddings, MLPs and biases bring, to the scores of the model. Where a model has no head that scores
+    words, directions are of their embeddings.
+
+    Models are refused in which what heads write does not come out as it is: each later normalisation acts on it
+    (BERT), or scores are no products with the unembedding (a transformation before it, a cap). A trial finds out.
+
+    Args:
+        model: anything that `open_model` takes. It comes back as it was.
+        topics: which vocabulary entries belong to which topic.
+        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+
+    Raises:
+        ValueError: for topics of another vocabulary, or all of one topic; a model that this cannot be said of, with the
+            reason; or a checkpoint of another measurement.
+
+    Example:
+        A head that attends to all four positions alike, and whose W_V is the identity, writes ¼ of the one-hot vector
+        of each word. That is ⅛ toward the two words of the word's own topic:
+
+        >>> import torch
+        >>> world = tp.World(n_topics=2, words_per_topic=2)
+        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world), tensors={"W_V": torch.eye(5)})
+        >>> report = tp.measure_writes(toy, world.topics, [[1, 2, 3, 4]], special_ids=())
+        >>> report.heads.same_topic.tolist(), report.heads.different_topic.tolist()
+        ([0.125], [0.125])
+        >>> report.total.tolist(), report.rest, report.score
+        ([0.0], 0.0, 0.0)
+    """
+    with joined(run.distributed, run.patience) as processes:
+        model = open_model(model)
+        view = capture.view(model, topics)
+        reading = reading.of(view.facts)
+        directions = Directions.of(readout(view), topics)
+        reader = WritesReader(PatternReader(view, topics, patterns), directions)
+        by_relation = Relations(source_limit(reader.n_cells))
+        totals = Totals(reader.n_cells)
+        facts = {
+            "measurement": "writes", "through": patterns.through, "limit": by_relation.by_source.limit,
+        }  # fmt: skip
+        progress = Engine(reader, [by_relation, totals]).run(
+            documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=True
+        )
+        if not len(by_relation.by_source):
+            raise ValueError(
+                f"none of the {progress.counts.documents} documents holds a word of any topic, so there is nothing to "
+                "measure: were topics and documents made with the same tokenizer?"
+            )
+    heads = contrast_of_sources(
+        *by_relation.by_source.rows()[1:], statistic="difference", confidence=intervals.over_sources
+    )
+    sums = totals.sums
+    total, score = divide(sums["total"], sums["n"]), float(divide(sums["score"], sums["n"][:1])[0])
+    record = provenance(
+        topics, model=view.facts.description, options=recorded(reading, patterns, intervals), seed=intervals.seed,
+        left_out=progress.counts.left_out + progress.left_out,
+    ) | {
+        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
+        "toward": "embeddings" if directions.readout.of_embeddings else "unembedding",
+        "check": {"heads and rest": directions.error, "values": directions.readout.tried.values_error},
+    }  # fmt: skip
+    return WritesReport(
+        heads=replace(heads, index=reader.patterns.index),
+        total=total,
+        rest=score - float(total.sum()),
+        score=score,
+        provenance=record,
+    )
+
+
+@dataclass(frozen=True)
+class Directions:
+    """For every group of words with the same topics, what a state says for them against words of other topics.
+
+    Attributes:
+        readout: how states become scores.
+        known: whether a group has words of other topics to be compared with.
+        directions: what is multiplied with last states.
+        offset: what is added.
+        of_heads: for every site, what is multiplied with what a head puts out, but for the scale of the normalisation.
+        error: how far heads and rest are from scores in these directions, on the tokens of a trial.
+    """
+
+    readout: Readout
+    known: Bool[Tensor, " group"]
+    directions: Float64[Tensor, "group d_model"]
+    offset: Float64[Tensor, " group"]
+    of_heads: tuple[Float64[Tensor, "group head d_head"], ...]
+    error: float
+
+    @classmethod
+    def of(cls, found: Readout, topics: Topics) -> "Directions":
+        """Those of topics in a model.
+
+        Raises:
+            ValueError: where no group has words of other topics, or words have no finite columns.
+        """
+        words, group = topics.words, topics.group_of_word
+        single = words < min(topics.vocabulary_size, found.columns.shape[1])
+        words, group = words[single].to(found.columns.device), group[single]
+        columns = found.columns[:, words].T.double()
+        if not bool(columns.isfinite().all()):
+            bad = words[~columns.isfinite().all(1)]
+            raise ValueError(
+                f"the unembedding of token {int(bad[0])} is not finite: leave it out (topics.without([{int(bad[0])}]))"
+            )
+
+        def by_group(values: Float64[Tensor, "word width"]) -> tuple[Tensor, Tensor]:
+            """Sums over the words that share a topic with a group, and over those that do not."""
+            sums = torch.zeros(len(topics.incidence), values.shape[1], dtype=torch.float64)
+            sums.index_add_(0, group, values.cpu())
+            near = topics.incidence.times_shared(sums)
+            return near, sums.sum(0) - near
+
+        n_near, n_far = by_group(torch.ones(len(words), 1, dtype=torch.float64))
+        known = ((n_near > 0) & (n_far > 0))[:, 0]
+        if not bool(known.any()):
+            raise ValueError(
+                "what is written toward a topic is compared with words of other topics, and no word has any that share "
+                "none of its topics: measure_writes needs topics of different words"
+            )
+
+        def compare(values: Float64[Tensor, "word width"]) -> Float64[Tensor, "group width"]:
+            near, far = by_group(values)
+            means = near / n_near.clamp(min=1) - far / n_far.clamp(min=1)
+            return means.masked_fill(~known[:, None], 0).to(values.device)
+
+        directions = compare(columns)
+        ahead = found.norm.before(directions)
+        of_heads = tuple(torch.einsum("hdm,gm->ghd", own.W_O.double(), ahead) for own in found.weights)
+        offset = compare(found.offset[words][:, None])[:, 0]
+        return cls(found, known, directions, offset, of_heads, found.error(words, compare))
+
+
+@dataclass(frozen=True, eq=False)
+class Writes(Scores):
+    """What heads write at the words of a document, on account of each word that they read.
+
+    Attributes:
+        total: what they write on account of all that they read, toward the topic of the word that stands there.
+        score: what the model scores that topic higher than others.
+        counted: which words have other topics to be compared with.
+    """
+
+    total: Float64[Tensor, "cell query"] = field(kw_only=True)
+    score: Float64[Tensor, " query"] = field(kw_only=True)
+    counted: Bool[Tensor, " query"] = field(kw_only=True)
+
+
+class Totals:
+    """Sums over words of all that heads write there, and of scores."""
+
+    def __init__(self, n_cells: int) -> None:
+        self.sums = {"total": np.zeros(n_cells), "n": np.zeros(n_cells), "score": np.zeros(1)}
+
+    def add(self, scores: Scores) -> None:
+        """Adds the words of a document; one without words has nothing to add."""
+        if not isinstance(scores, Writes):
+            return
+        # Nothing is written in no direction, so that words without one add nothing, and are no words here.
+        self.sums["total"][scores.cells] += scores.total.sum(1).numpy()
+        self.sums["n"][scores.cells] += int(scores.counted.sum())
+        if 0 in scores.cells:  # sites that see different keys come one after the other
+            self.sums["score"] += float(scores.score.sum())
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What is read of a batch at the positions of words, padded."""
+
+    of_values: Float64[Tensor, "batch cell key"]
+    of_outputs: Float64[Tensor, "batch cell query"]
+    scale: Float64[Tensor, "batch query"]
+    score: Float64[Tensor, "batch query"]
+
+
+class WritesReader:
+    """Scores of every head between the words of documents: what it writes toward the topic of the word it reads."""
+
+    def __init__(self, patterns: PatternReader, directions: Directions) -> None:
+        self.patterns, self.directions = patterns, directions
+        self.view, self.topics, self.n_cells = patterns.view, patterns.topics, patterns.n_cells
+
+    def units(self, batch: TokenBatch) -> Sides:
+        """The words of every document."""
+        return self.patterns.units(batch)
+
+    def n_kept(self, units: Sides) -> int:
+        """How many numbers are kept of a batch until its documents are scored."""
+        return 2 * self.patterns.n_kept(units)
+
+    def read(self, batch: TokenBatch, units: Sides) -> Iterator[DocumentScores]:
+        """Runs a batch through the model, for its patterns and for what its heads put out."""
+        documents = self.patterns.read(batch, units)
+        if not any(len(words) for words in units["source"]):
+            return documents
+        return self._documents(documents, self._batch(batch, units))
+
+    def _batch(self, batch: TokenBatch, units: Sides) -> _Batch:
+        index, _ = padded_positions(units["source"])
+        groups = torch.zeros_like(index)
+        for number, words in enumerate(units["source"]):
+            groups[number, : len(words)] = self.topics.group_of_word[words.places]
+        row = torch.arange(len(index))[:, None]
+        of_values: dict[int, Tensor] = {}
+        of_outputs: dict[int, Tensor] = {}
+
+        def toward(
+            number: int, given: Float[Tensor, "batch position head d_head"]
+        ) -> Float64[Tensor, "batch head word"]:
+            at = given[row.to(given.device), index.to(given.device)].double()
+            own = self.directions.of_heads[number][groups.to(given.device)]
+            return (at * own).sum(-1).transpose(1, 2).cpu()
+
+        with evaluating(self.view.model):
+            scale, last = self.directions.readout.read(
+                self.view.inputs(batch.ids, batch.mask),
+                lambda number, outputs: of_outputs.__setitem__(number, toward(number, outputs)),
+                lambda number, values: of_values.__setitem__(number, toward(number, values)),
+            )
+        at = row.to(last.device), index.to(last.device)
+        own = groups.to(last.device)
+        score = (last[at].double() * self.directions.directions[own]).sum(-1) + self.directions.offset[own]
+        return _Batch(
+            torch.cat([of_values[number] for number in sorted(of_values)], 1),
+            torch.cat([of_outputs[number] for number in sorted(of_outputs)], 1),
+            scale[at][..., 0].cpu(),
+            score.cpu(),
+        )
+
+    def _documents(self, documents: Iterator[DocumentScores], read: _Batch) -> Iterator[DocumentScores]:
+        for row, document in enumerate(documents):
+            scores = [self._writes(part, read, row) for part in document.scores]
+            yield DocumentScores(scores, document.left_out)
+
+    def _writes(self, scores: Scores, read: _Batch, row: int) -> Scores:
+        """What heads write in one document, in place of how they attend."""
+        if scores.rows is None:  # a document without words
+            return scores
+        n, m = scores.rows.patterns.shape[1:]
+        scale = read.scale[row, :n]
+        values = scores.rows.patterns * read.of_values[row][scores.cells, None, :m] * scale[:, None]
+        known = self.directions.known[self.topics.group_of_word]
+        relations = scores.relations * known[scores.key.places]
+        total = read.of_outputs[row][scores.cells, :n] * scale
+        return Writes(
+            scores.source, scores.n_cells, scores.cells, values, relations, scores.query, scores.key, scores.rows,
+            total=total, score=read.score[row, :n], counted=known[scores.query.places],
+        )  # fmt: skip
