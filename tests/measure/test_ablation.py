@@ -319,6 +319,37 @@ def test_a_causal_loss_is_that_of_the_next_token():
     np.testing.assert_allclose(report.outcome, sums / counts, rtol=1e-5)
 
 
+def test_documents_without_words_of_topics_need_no_model_where_pairs_of_words_are_looked_at(
+    bert, monkeypatch
+):
+    """The same effects, and as many documents run through the model as hold a word."""
+    from topic_probe.measure.outcomes import States
+
+    rows, read = [], States.read
+    monkeypatch.setattr(
+        States, "read", lambda self, asked: rows.append(len(asked.batch)) or read(self, asked)
+    )
+    options = {"sets": {"one": "0.1"}, "kind": "zero", "n_matched": 0, "special_ids": ()}
+    alone = tp.measure_ablation(bert, TOPICS, DOCUMENTS, **options)
+    n = sum(rows)
+    rows.clear()
+    nothing = [[3, 4, 3]] * 7
+    mixed = tp.measure_ablation(bert, TOPICS, [*nothing, *DOCUMENTS], **options)
+    assert sum(rows) == n == 2 * len(DOCUMENTS)
+    np.testing.assert_allclose(mixed.effect, alone.effect, atol=1e-9)
+    np.testing.assert_allclose(mixed.interval, alone.interval, atol=1e-9)
+    assert mixed.provenance["left_out"]["documents without a word of any topic"] == 7
+
+
+def test_a_reference_has_sources_of_its_own(bert):
+    """Labels are of the documents; there are fewer of the reference."""
+    report = tp.measure_ablation(
+        bert, TOPICS, DOCUMENTS, sets={"one": "0.1"}, n_matched=0, special_ids=(), groups=list("aabbccddee"),
+        reference=lists((17, 8), seed=5),
+    )  # fmt: skip
+    assert report.provenance["documents"]["sources"] == 5
+
+
 # ---------------------------------------------------------------------------- refusals
 
 

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -128,10 +128,9 @@ def measure_ablation(
         screening = sets is None and heads == "each" and len(every) > exact
         chosen_here = sets is None and heads != "each"
         _check_twice(documents, reference, needed=screening or chosen_here or kind != "zero")
-        stand_ins = StandIns.of(
-            view, _batches(documents if reference is None else reference, view, reading), kind,
-            halves=reference is None, norms=match == "norm",
-        )  # fmt: skip
+        own = _batches(documents, view, reading)
+        others = own if reference is None else _batches(reference, view, replace(reading, groups="source"))
+        stand_ins = StandIns.of(view, others, kind, halves=reference is None, norms=match == "norm")
         screened = None
         if screening:
             estimates = _screen(view, topics, looked_at, stand_ins, _batches(documents, view, reading))
@@ -160,7 +159,12 @@ def measure_ablation(
             "stand-ins": stand_ins.fingerprint, "limit": by_relation.by_source.limit, **looked_at.facts,
         }  # fmt: skip
         progress = Engine(reader, [by_relation]).run(
-            documents, reading=reading, run=run, processes=processes, facts=facts
+            documents,
+            reading=reading,
+            run=run,
+            processes=processes,
+            facts=facts,
+            only_labelled=looked_at.of_words,
         )
         if not len(by_relation.by_source):
             raise ValueError("no document is left to measure: there were none, or all were empty")

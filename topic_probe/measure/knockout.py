@@ -117,7 +117,14 @@ def measure_knockout(
             "seed": intervals.seed, "limit": by_relation.by_source.limit, **looked_at.facts,
         }  # fmt: skip
         engine = Engine(EffectReader(view, topics, looked_at, cuts, 1 + n_matched), [by_relation, cuts.edges])
-        progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
+        progress = engine.run(
+            documents,
+            reading=reading,
+            run=run,
+            processes=processes,
+            facts=facts,
+            only_labelled=looked_at.of_words,
+        )
         if not len(by_relation.by_source):
             raise ValueError("no document is left to measure: there were none, or all were empty")
     n_cut, n_found = cuts.edges.sums["edges"].tolist()
@@ -220,14 +227,13 @@ class Cuts:
         cut = {}
         for site, n_heads in zip(self.view.sites, self.view.n_heads, strict=True):
             if site in self.sites:
-                own = self.sites[site]
-                chosen = torch.ones(n_heads, dtype=torch.bool)
+                own, part = self.sites[site], table[:, None]
+                if site.stack == "decoder":  # which reads a document one position later
+                    part = torch.nn.functional.pad(part[..., :-1, :-1], (1, 0, 1, 0))
                 if own is not None:
                     chosen = torch.isin(torch.arange(n_heads), torch.tensor(own))
-                part = table
-                if site.stack == "decoder":  # which reads a document one position later
-                    part = torch.nn.functional.pad(table[:, :-1, :-1], (1, 0, 1, 0))
-                cut[site] = part[:, None] & chosen[None, :, None, None]
+                    part = part & chosen[:, None, None]
+                cut[site] = part
         return cut
 
     def _of_document(self, asked: Asked, row: int) -> "_Edges":

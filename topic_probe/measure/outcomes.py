@@ -52,9 +52,15 @@ class Asked:
 
 
 class Outcome(ABC):
-    """What is looked at."""
+    """What is looked at.
+
+    Attributes:
+        readouts: what is told of it.
+        of_words: whether a document without words of topics says nothing, so that no model need run on it.
+    """
 
     readouts: ClassVar[Readouts]
+    of_words: ClassVar[bool] = False
 
     @abstractmethod
     def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
@@ -103,6 +109,7 @@ class States(Outcome):
     """
 
     readouts: ClassVar[Readouts] = {"same − different": (0, 1, -1)}
+    of_words: ClassVar[bool] = True
 
     def __init__(self, view: capture.View, topics: Topics, layer: int | None) -> None:
         n_layers = 1 + max(
