@@ -248,10 +248,14 @@ def test_screening_is_the_slope_towards_what_stands_in(bert):
     assert "were only screened" in str(some)
 
 
-def test_what_is_screened_is_measured_as_ever(bert):
+@pytest.mark.parametrize(("name", "host"), [("bert", "huggingface"), ("gpt2", "bridge")])
+def test_what_is_screened_is_measured_as_ever(name, host):
+    """In a bridge, too, whose states come out of hooks."""
+    model = tp.open_model(zoo.make(name), host=host)
     options = {"special_ids": (), "n_matched": 2}
-    whole = tp.measure_ablation(bert, TOPICS, DOCUMENTS, **options)
-    some = tp.measure_ablation(bert, TOPICS, DOCUMENTS, exact=2, **options)
+    whole = tp.measure_ablation(model, TOPICS, DOCUMENTS, **options)
+    some = tp.measure_ablation(model, TOPICS, DOCUMENTS, exact=2, **options)
+    assert np.any(some.screened["estimate"])
     names = list(zip(whole.index["layer"], whole.index["head"], strict=True))
     for cell, head in enumerate(zip(some.index["layer"], some.index["head"], strict=True)):
         assert some.effect[0, cell] == pytest.approx(whole.effect[0, names.index(head)], abs=1e-9)

@@ -362,7 +362,7 @@ class BridgeAdapter(_AroundHuggingFace):
         with _reading_blocks(self.model, read) as blocks:
             answer = self.run(inputs)
         encoded = getattr(answer, "encoder_last_hidden_state", None)
-        read(len(blocks), (answer.last_hidden_state if encoded is None else encoded).detach())
+        read(len(blocks), answer.last_hidden_state if encoded is None else encoded)
 
 
 class OwnLayersAdapter(Adapter):
@@ -399,7 +399,7 @@ class OwnLayersAdapter(Adapter):
         """At the hook points of the blocks; the last as the final normalisation gives it."""
         with _reading_blocks(self.model, read) as blocks:
             answer = self.run(inputs)
-        read(len(blocks), answer["last_hidden_state"].detach())
+        read(len(blocks), answer["last_hidden_state"])
 
     def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
         """As the layer applies them to a token behind so many others."""
@@ -462,7 +462,7 @@ def _reading_blocks(model: Any, read: StateReader) -> Iterator[Any]:
     stack = "encoder_blocks" if "encoder_blocks.0.hook_resid_pre" in model.hook_dict else "blocks"
     blocks = getattr(model, stack)
     hooks: list[tuple[str, Any]] = [
-        (f"{stack}.{layer}.hook_resid_pre", lambda state, hook, layer=layer: read(layer, state.detach()))
+        (f"{stack}.{layer}.hook_resid_pre", lambda state, hook, layer=layer: read(layer, state))
         for layer in range(len(blocks))
     ]
     with model.hooks(fwd_hooks=hooks):

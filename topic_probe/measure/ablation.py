@@ -98,7 +98,8 @@ def measure_ablation(
             same "norm" when they are replaced by their mean.
         exact: with "each", no more heads than these are measured. Of models with more, every head is first screened
             (the gradient of the outcome times what its output would change by, one pass there and back), and the
-            greatest are measured, with heads of their layers to compare them with; ``screened`` says which.
+            greatest are measured, with heads of their layers to compare them with; ``screened`` says which. A slope
+            knows nothing of what is curved: where a loss is at its minimum it is 0 for heads that matter, too.
         alternative: what counts as extreme in p-values.
 
     Raises:
