@@ -28,7 +28,7 @@ measure measure.options measure.words measure.pair_sums measure.matrix measure.a
 measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
-measure.exchanges measure.log_odds measure.shift
+measure.exchanges measure.log_odds measure.shift measure.text_cut
 train train.bert train.history train.tasks train.stack train.loop train.stages
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects
 show.figures

@@ -22,7 +22,7 @@ from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, effects, why_no_interval
 from topic_probe.measure.engine import Engine, in_groups, read_batches, source_limit
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
-from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named
+from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named, readout_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.processes import joined
 from topic_probe.measure.standins import Kind, StandIns
@@ -364,7 +364,7 @@ def _screen(
         edits = {site: partial(keep, number) for number, site in enumerate(view.sites)}
         with edit_heads(view.model, edits), torch.enable_grad():
             numbers = outcome.read(asked)
-            each = map(partial(_readout, weights), numbers, asked.kinds)
+            each = map(partial(readout_of, weights), numbers, asked.kinds)
             told = [number for number in each if number is not None]
             if not told:
                 continue
@@ -383,14 +383,6 @@ def _screen(
                 )
         n += len(told)
     return total / max(n, 1)
-
-
-def _readout(weights: Sequence[int], values: Tensor, kinds: Tensor) -> Tensor | None:
-    """A readout of one document; None where it has none."""
-    parts = [(weight, kinds == kind) for kind, weight in enumerate(weights, 1) if weight]
-    if not all(bool(some.any()) for _, some in parts):
-        return None
-    return torch.stack([weight * values[some].mean() for weight, some in parts]).sum()
 
 
 def _most(

@@ -107,7 +107,7 @@ def measure_knockout(
         looked_at = outcome_named(
             outcome, view, topics, layer=layer, mask_share=mask_share, seed=intervals.seed
         )
-        sites = _chosen_sites(view, layers, heads)
+        sites = chosen_sites(view, layers, heads)
         earlier = view.is_causal and outcome == "loss"
         cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
         by_relation = Relations(source_limit(2 + n_matched))
@@ -152,7 +152,7 @@ def measure_knockout(
     return EffectReport(index=index, provenance=record, **found)
 
 
-def _chosen_sites(
+def chosen_sites(
     view: capture.View, layers: Sequence[int] | None, heads: Any
 ) -> dict[Site, tuple[int, ...] | None]:
     """The sites where something is done, with the heads; None for all of them.

@@ -291,3 +291,11 @@ def means_of(
     kinds = [kind for kind, weight in enumerate(weights) if weight]
     parts = [weights[kind] * divide(sums[..., kind], counts[..., kind]) for kind in kinds]
     return np.asarray(np.sum(parts, axis=0))
+
+
+def readout_of(weights: Sequence[int], values: Tensor, kinds: Tensor) -> Tensor | None:
+    """A readout of one document by itself; None where it has none."""
+    parts = [(weight, kinds == kind) for kind, weight in enumerate(weights, 1) if weight]
+    if not all(bool(some.any()) for _, some in parts):
+        return None
+    return torch.stack([weight * values[some].mean() for weight, some in parts]).sum()

@@ -113,6 +113,7 @@ class HeadAttention:
         pattern: Attention after softmax.
         visible: Which keys each query may see.
         contrast: What `topic_probe.measure_attention` says of the head on this text alone.
+        cut: Whether this is after edges were cut.
     """
 
     layer: int
@@ -120,11 +121,17 @@ class HeadAttention:
     pattern: Float[Tensor, "query key"]
     visible: Bool[Tensor, "query key"]
     contrast: Contrast
+    cut: bool = False
+
+    @property
+    def name(self) -> str:
+        """The head as people name it, ``L3H7``."""
+        return f"L{self.layer}H{self.head}"
 
     @property
     def label(self) -> str:
-        """The head as people name it, ``L3H7``."""
-        return f"L{self.layer}H{self.head}"
+        """Its name, with what was done to it."""
+        return f"{self.name}, cut" if self.cut else self.name
 
     @property
     def causal(self) -> bool:
@@ -173,21 +180,7 @@ def read_text_attention(
     shown: str = stacks[0] if which.stack is None else which.stack
     if shown not in stacks:
         raise ValueError(f"the model has no stack {which.stack!r}; it has {', '.join(map(repr, stacks))}")
-    document, notes = _one_document(text_or_ids, tokenizer, reading.max_tokens, view.facts.context_length)
-    batch = next(
-        token_batches(
-            [document],
-            pad_id=view.facts.pad_id,
-            vocabulary_size=view.facts.vocabulary_size,
-            special_ids=view.facts.special_ids,
-            first_is_sink=(first_is_sink := view.is_causal and reading.first_position == "sink"),
-        )
-    )
-    if first_is_sink and not bool(batch.special[0, 0]):
-        notes.append(
-            "The first position is a sink of attention to a causal model, whatever stands there, and counts as no "
-            "word; first_position=“word” lets it count."
-        )
+    batch, notes = one_batch(view, text_or_ids, tokenizer, reading)
     by_relation = Relations()
     engine = Engine(reader, [by_relation])
     engine.add(batch)
@@ -216,6 +209,28 @@ def read_text_attention(
         names=topics.names,
         notes=tuple(notes),
     )
+
+
+def one_batch(
+    view: capture.View, text_or_ids: Any, tokenizer: Any, reading: ShownText
+) -> tuple[TokenBatch, list[str]]:
+    """The tokens to show as the model takes them, and what has to be said of them."""
+    document, notes = _one_document(text_or_ids, tokenizer, reading.max_tokens, view.facts.context_length)
+    batch = next(
+        token_batches(
+            [document],
+            pad_id=view.facts.pad_id,
+            vocabulary_size=view.facts.vocabulary_size,
+            special_ids=view.facts.special_ids,
+            first_is_sink=(first_is_sink := view.is_causal and reading.first_position == "sink"),
+        )
+    )
+    if first_is_sink and not bool(batch.special[0, 0]):
+        notes.append(
+            "The first position is a sink of attention to a causal model, whatever stands there, and counts as no "
+            "word; first_position=“word” lets it count."
+        )
+    return batch, notes
 
 
 def _few_pairs(heads: Contrast, relation: Int8[Tensor, "query key"]) -> list[str]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from topic_probe.contrast import RELATIONS
+from topic_probe.measure.knockout import How, Relation
 from topic_probe.measure.text_attention import (
     HeadAttention,
     ShownHeads,
@@ -18,6 +19,7 @@ from topic_probe.measure.text_attention import (
     Tokens,
     read_text_attention,
 )
+from topic_probe.measure.text_cut import read_text_cut
 from topic_probe.options import checked, shares
 from topic_probe.show.page import Page, make_page, readable_text
 from topic_probe.show.style import ink_on, topic_colour
@@ -41,6 +43,8 @@ def show_attention(
     *,
     order: Order = "topic",
     circuitsvis: bool = True,
+    cut: Relation | None = None,
+    how: How = "scores",
     which: ShownHeads,
     reading: ShownText,
 ) -> Page:
@@ -57,12 +61,19 @@ def show_attention(
         text_or_ids: a text, token ids (list, tensor, array), or one document of `encode_texts`.
         order: how words stand when the page opens, grouped by "topic" or by "position".
         circuitsvis: whether the page also holds circuitsvis's view of the first 48 tokens (1.3 MB).
+        cut: edges between words that are cut in all layers, as in `measure_knockout`: "same_topic", "different_topic",
+            "same_word" or "own_topic". Every head is shown as it is and after the cut. None: nothing is cut.
+        how: "scores" cuts before the softmax, "weights" behind it.
 
     Raises:
         ValueError: for a layer, head or stack that the model does not have, a text without tokens or without a
             tokenizer, several texts at once, or attention that is not finite.
     """
-    attention = read_text_attention(model, topics, text_or_ids, **vars(which), **vars(reading))
+    options = vars(which) | vars(reading)
+    if cut is None:
+        attention = read_text_attention(model, topics, text_or_ids, **options)
+    else:
+        attention = read_text_cut(model, topics, text_or_ids, cut=cut, how=how, **options)
     return attention_page(attention, order=order, circuitsvis=circuitsvis)
 
 
