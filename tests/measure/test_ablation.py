@@ -101,6 +101,50 @@ def test_a_mean_is_that_of_documents_of_the_other_half(bert):
     assert report.effect.item() == pytest.approx(expected, abs=1e-6)
 
 
+def test_what_is_resampled_is_put_out_by_another_document_at_the_same_position(bert):
+    """One document is the reference; where it is shorter, it begins again."""
+    [donor] = lists((7,), seed=5)
+    outputs = []
+    attention = bert.original_model.base_model.encoder.layer[1].attention
+    width = attention.self.attention_head_size
+    handle = attention.output.dense.register_forward_pre_hook(
+        lambda module, given: outputs.append(given[0][0, :, 2 * width : 3 * width].clone())
+    )
+    with torch.no_grad():
+        bert.original_model.base_model(torch.tensor([donor]))
+    handle.remove()
+    documents = [ids for ids in DOCUMENTS if len(ids) == 14]
+    report = tp.measure_ablation(
+        bert,
+        TOPICS,
+        documents,
+        sets={"one": "1.2"},
+        kind="resample",
+        reference=[donor],
+        n_matched=0,
+        special_ids=(),
+    )
+    instead = outputs[0].repeat(2, 1)
+    expected = by_hand(bert, documents) - by_hand(bert, documents, (1, 2), instead)
+    assert report.effect.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_states_that_are_all_alike_have_no_direction_and_nothing_is_lost_without_what_made_them():
+    """Uniform attention gives every position the same state: cosines are 0, not what rounding leaves."""
+    world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+    model = tp.build_toy(tp.ToyConfig(regime="value", world=world, noise=0.3))
+    documents = world.documents(12, generator=torch.Generator().manual_seed(0))
+    report = tp.measure_ablation(model, world.topics, documents)
+    assert report.outcome.item() == 0.0
+    assert report.effect.item() == 0.0
+    assert report.p_value.item() == 1.0  # the only head of its layer is compared with itself
+
+
+def test_without_anything_taken_out_the_effect_is_nothing_and_p_is_one(bert):
+    report = tp.measure_ablation(bert, TOPICS, DOCUMENTS, sets={"nothing": ""}, special_ids=())
+    assert (report.effect.item(), report.p_value.item()) == (0.0, 1.0)
+
+
 def test_halves_give_each_other_their_means(bert):
     """Sources of two kinds: each gets what it would get with the others as the reference."""
     groups = list(range(len(DOCUMENTS)))
@@ -182,6 +226,20 @@ def test_the_head_that_looks_by_topic_and_writes_nothing_has_no_effect():
 # ---------------------------------------------------------------------------- what is compared with what
 
 
+def test_topical_heads_are_those_of_the_highest_ratio_at_equal_distance(bert):
+    report = tp.measure_ablation(bert, TOPICS, DOCUMENTS, heads=3, n_matched=0, special_ids=())
+    matched = tp.measure_attention(bert, TOPICS, DOCUMENTS, n_permutations=0, special_ids=()).matched
+    names = [
+        f"{layer}.{head}" for layer, head in zip(matched.index["layer"], matched.index["head"], strict=True)
+    ]
+    ranked = sorted(zip(matched.ratio, names, strict=True), reverse=True)
+    assert set(report.index["heads"][0].split()) == {name for _, name in ranked[:3]}
+    named = tp.measure_ablation(
+        bert, TOPICS, DOCUMENTS, sets={"x": [name for _, name in ranked[:3]]}, n_matched=0, special_ids=()
+    )
+    assert report.effect.item() == named.effect.item()
+
+
 def test_sets_are_compared_with_all_others_of_their_layers_where_these_are_few(bert):
     every = Heads.of(capture.view(bert))
     n = zoo.make("bert").config.num_attention_heads
@@ -200,6 +258,7 @@ def test_random_sets_are_different_ones_of_the_same_layers(bert):
     assert own not in drawn
     assert all([every.site_of[head] for head in other] == [0, 0, 1] for other in drawn)
     assert drawn == _others(every, own, 4, None, 3)
+    assert drawn != sorted(drawn)  # not the first ones of all, in order
 
 
 def test_sets_of_equal_norm_are_the_nearest(bert):

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, NO_RELATION, SAME_TOPIC, word_relations
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.accumulators import Units
@@ -133,9 +133,8 @@ class States(Outcome):
         return int(batch_size * (longest * width + n_words**2))
 
     def ask(self, batch: TokenBatch, units: list[Units]) -> Asked:
-        """Pairs of different words, by relation."""
-        codes = [word_relations(words.places, words.places, self.topics).long() for words in units]
-        kinds = [torch.where(code > 1, code, NO_RELATION) for code in codes]
+        """Pairs of words, by relation."""
+        kinds = [word_relations(words.places, words.places, self.topics).long() for words in units]
         return Asked(self.view.inputs(batch.ids, batch.mask), batch, units, units, units, kinds)
 
     def read(self, asked: Asked) -> list[Float64[Tensor, "_ _"]]:
