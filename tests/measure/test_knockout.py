@@ -8,7 +8,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure.knockout import CODES, Cuts
+from topic_probe.measure.knockout import CODES, Cuts, _Edges, chosen_sites
 from topic_probe.measure.outcomes import outcome_named
 from topic_probe.measure.patterns import units_of
 from topic_probe.text.batches import token_batches
@@ -107,6 +107,48 @@ def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance():
                     assert not same
         seen.add(tuple(map(bool, [torch.equal(others[0], others[1])])))
     assert (False,) in seen  # draws differ
+
+
+def only_edges(rows, keys, free, length=12):
+    """The edges that stand in for those of a document, drawn once."""
+    table = torch.zeros(length, length, dtype=torch.bool)
+    for row, key in free:
+        table[row, key] = True
+    edges = _Edges(torch.tensor(rows), torch.tensor(keys), table, length, np.random.default_rng(0))
+    return {tuple(pair) for pair in edges.edges(1).nonzero().tolist()}
+
+
+def test_what_stands_in_is_near_and_taken_once():
+    assert only_edges([0], [10], [(0, 1)]) == set()  # 1 is no stand-in for 10
+    assert only_edges([0], [10], [(0, 9), (0, 1)]) == {(0, 9)}
+    assert only_edges([5, 5], [3, 7], [(5, 8), (5, 9)]) == {
+        (5, 8)
+    }  # at distances 2 and 2: 3 is near, 4 is not
+    assert only_edges([5, 5], [3, 7], [(5, 8), (5, 2)]) == {(5, 8), (5, 2)}
+
+
+def test_the_same_word_never_stands_in_for_others_of_its_topic():
+    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    documents = [[7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7]] * 2
+    for ids, (_, *others) in zip(*cuts_of(model, documents, "same_topic", 5), strict=True):
+        pairs = [pair for table in others for pair in table.nonzero().tolist()]
+        assert pairs
+        assert all(ids[i] != ids[j] for i, j in pairs)
+
+
+def test_edges_are_cut_for_the_heads_that_are_named():
+    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    view = capture.view(model)
+    sites = chosen_sites(view, None, "0.1,2.0")
+    cuts = Cuts(view, TOPICS, sites, CODES["same_topic"], "scores", 0, 0, earlier=False)
+    table = torch.eye(4, dtype=torch.bool)[None]
+    found = {site.layer: cut for site, cut in cuts._by_site(table).items()}
+    assert set(found) == {0, 2}
+    for layer, head in ((0, 1), (2, 0)):
+        for number in range(view.n_heads[layer]):
+            assert torch.equal(
+                found[layer][0, number], table[0] if number == head else torch.zeros_like(table[0])
+            )
 
 
 def test_a_causal_loss_is_cut_where_the_word_is_predicted():
