@@ -25,7 +25,7 @@ toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.readout lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
-measure.processes measure.runs measure.engine measure.patterns measure.nulls measure.twins
+measure.processes measure.runs measure.engine measure.heads measure.patterns measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
 measure.exchanges measure.log_odds measure.shift measure.text_cut

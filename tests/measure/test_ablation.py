@@ -8,7 +8,8 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure.ablation import Heads, _others
+from topic_probe.measure.ablation import _others
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.standins import StandIns
 from topic_probe.text.batches import token_batches
 from topic_probe.topics import Topics

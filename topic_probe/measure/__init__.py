@@ -9,7 +9,7 @@ in for heads (`standins`), and `knockout`. `writes` follows what heads add to th
 `shift` changes texts (`exchanges`) and reads `log_odds`. Words by themselves (`words` with `pair_sums` and `matrix`)
 need no documents: `embeddings`, `weights`. A module imports only from those before it:
 
-    options, words, pair_sums, matrix, accumulators, processes, runs, engine, patterns, nulls, twins,
+    options, words, pair_sums, matrix, accumulators, processes, runs, engine, heads, patterns, nulls, twins,
     matching, attention, embeddings, weights, matched, text_attention, outcomes, effects, standins, ablation, knockout,
     writes, exchanges, log_odds, shift, text_cut
 

@@ -16,11 +16,12 @@ from torch import Tensor
 from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads, replaced
 from topic_probe.lens.opening import open_model
-from topic_probe.lens.sites import Inputs, Site
+from topic_probe.lens.sites import Inputs
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, effects, why_no_interval
 from topic_probe.measure.engine import Engine, in_groups, read_batches, source_limit
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named, readout_of
 from topic_probe.measure.patterns import units_of
@@ -210,71 +211,7 @@ def _check_twice(documents: Any, reference: Any, *, needed: bool) -> None:
         )
 
 
-# ---------------------------------------------------------------------------- heads and sets of them
-
-
-@dataclass(frozen=True)
-class Heads:
-    """All heads of a model, numbered through stacks and layers.
-
-    Attributes:
-        sites: where the model attends.
-        site_of: the number of the site of every head.
-        head_of: its number there.
-    """
-
-    sites: tuple[Site, ...]
-    site_of: tuple[int, ...]
-    head_of: tuple[int, ...]
-
-    @classmethod
-    def of(cls, view: capture.View) -> "Heads":
-        """Those of a model."""
-        places = [(site, head) for site, n in enumerate(view.n_heads) for head in range(n)]
-        return cls(view.sites, *map(tuple, zip(*places, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self.site_of)
-
-    def index(self, heads: Any) -> dict[str, tuple[Any, ...]]:
-        """Stack, layer and head of some."""
-        names = [
-            (self.sites[self.site_of[h]].stack, self.sites[self.site_of[h]].layer, self.head_of[h])
-            for h in heads
-        ]
-        return dict(zip(("stack", "layer", "head"), map(tuple, zip(*names, strict=True)), strict=True))
-
-    def layer(self, site: int) -> list[int]:
-        """The heads of a site."""
-        return [head for head, own in enumerate(self.site_of) if own == site]
-
-    def name(self, head: int) -> str:
-        """As users write it: "5.2", or "encoder.5.2"."""
-        stack, layer, number = (part[0] for part in self.index([head]).values())
-        return (
-            f"{layer}.{number}"
-            if len({site.stack for site in self.sites}) == 1
-            else f"{stack}.{layer}.{number}"
-        )
-
-    def named(self, heads: Any) -> Set:
-        """Some heads, as users name them.
-
-        Raises:
-            ValueError: for heads that there are not.
-        """
-        names = {self.name(head): head for head in range(len(self))}
-        given = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else list(heads)
-        found = set()
-        for head in given:
-            name = head.strip() if isinstance(head, str) else ".".join(map(str, head))
-            if name not in names:
-                raise ValueError(
-                    f"there is no head {name!r}: a head is named like {next(iter(names))}, and the last one of this "
-                    f"model is {list(names)[-1]}"
-                )
-            found.add(names[name])
-        return tuple(sorted(found))
+# ---------------------------------------------------------------------------- sets of heads
 
 
 def _most_topical(report: AttentionReport, n: int) -> Set:

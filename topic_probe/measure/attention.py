@@ -239,7 +239,7 @@ def _contrasts(
 ) -> dict[str, Any]:
     """What the sums of the accumulators say, by their names, and what further permutations add."""
     sites, index = reader.view.sites, reader.index
-    site_of = np.repeat(np.arange(len(sites)), reader.view.n_heads)
+    site_of = np.array(reader.heads.site_of)
     stacks = list(dict.fromkeys(site.stack for site in sites))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
     by_source = sums["by_source"]

@@ -16,10 +16,10 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import cut_edges
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs, Site
-from topic_probe.measure.ablation import Heads
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.effects import Counted, EffectReader, EffectReport, Numbers, effects, why_no_interval
 from topic_probe.measure.engine import Engine, source_limit
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Named, outcome_named
 from topic_probe.measure.processes import joined

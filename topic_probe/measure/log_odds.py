@@ -14,11 +14,11 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads, head_outputs
 from topic_probe.lens.running import evaluating
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.ablation import Heads
 from topic_probe.measure.accumulators import Units
 from topic_probe.measure.effects import Counted, scored
 from topic_probe.measure.engine import DocumentScores
 from topic_probe.measure.exchanges import NO_POSITION, Exchange, Exchanges
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.outcomes import Asked, masked_positions
 from topic_probe.measure.patterns import units_of
 from topic_probe.text.batches import TokenBatch

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES, Site
 from topic_probe.measure.accumulators import Rows, Scores, Units, relative_to_uniform
 from topic_probe.measure.engine import BROKEN, FIRST, NO_WORD, PIECES, DocumentScores
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Patterns
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
@@ -147,14 +147,10 @@ class PatternReader:
     ) -> None:
         self.view, self.topics, self.options = view, topics, options
         self.level, self.include_self = level, include_self
-        starts = np.cumsum([0, *self.view.n_heads])
-        self.cells = [np.arange(start, stop) for start, stop in pairwise(starts)]  # of every site
-        self.n_cells = int(starts[-1])
-        heads = [
-            (s.stack, s.layer, h) for s, n in zip(view.sites, view.n_heads, strict=True) for h in range(n)
-        ]
-        # Stack, layer and head of every cell.
-        self.index = dict(zip(("stack", "layer", "head"), zip(*heads, strict=True), strict=True))
+        self.heads = Heads.of(view)
+        self.cells = [np.array(self.heads.layer(site)) for site in range(len(view.sites))]
+        self.n_cells = len(self.heads)
+        self.index = self.heads.index(range(self.n_cells))  # of every cell
 
     def units(self, batch: TokenBatch) -> Sides:
         """The words of every document."""

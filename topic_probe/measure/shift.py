@@ -12,11 +12,11 @@ from torch import Tensor
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.ablation import Heads
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.effects import Numbers, effects, why_no_interval
 from topic_probe.measure.engine import Engine, read_batches, source_limit
 from topic_probe.measure.exchanges import Exchanges, word_classes
+from topic_probe.measure.heads import Heads
 from topic_probe.measure.log_odds import ShiftReader
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.patterns import units_of
@@ -263,7 +263,7 @@ def measure_shift(
         own_words=numbers.value(_READOUT)[list(own)], beyond=beyond, beyond_interval=beyond_interval,
         detectable=found["detectable"].item(), p_value=found["p_value"].item(),
         expected=numbers.value(_READOUT)[2].item(), slope=slope.item(), slope_interval=slope_interval[0],
-        index=every.index(chosen) if chosen else {"stack": (), "layer": (), "head": ()},
+        index=every.index(chosen),
         share=share, share_interval=share_interval, provenance=record,
     )  # fmt: skip
 

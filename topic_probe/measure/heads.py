@@ -1,0 +1,71 @@
+"""All heads of a model in one order, and what users call them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from topic_probe.lens import capture
+from topic_probe.lens.sites import Site
+
+
+@dataclass(frozen=True)
+class Heads:
+    """All heads of a model, numbered through stacks and layers.
+
+    Attributes:
+        sites: where the model attends.
+        site_of: the number of the site of every head.
+        head_of: its number there.
+    """
+
+    sites: tuple[Site, ...]
+    site_of: tuple[int, ...]
+    head_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, view: capture.View) -> "Heads":
+        """Those of a model."""
+        places = [(site, head) for site, n in enumerate(view.n_heads) for head in range(n)]
+        return cls(view.sites, *map(tuple, zip(*places, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.site_of)
+
+    def index(self, heads: Iterable[int]) -> dict[str, tuple[Any, ...]]:
+        """Stack, layer and head of some."""
+        some = list(heads)
+        sites = [self.sites[self.site_of[head]] for head in some]
+        return {
+            "stack": tuple(site.stack for site in sites),
+            "layer": tuple(site.layer for site in sites),
+            "head": tuple(self.head_of[head] for head in some),
+        }
+
+    def layer(self, site: int) -> list[int]:
+        """The heads of a site."""
+        return [head for head, own in enumerate(self.site_of) if own == site]
+
+    def name(self, head: int) -> str:
+        """As users write it: "5.2", or "encoder.5.2"."""
+        site, number = self.sites[self.site_of[head]], self.head_of[head]
+        several = len({site.stack for site in self.sites}) > 1
+        return f"{site.stack}.{site.layer}.{number}" if several else f"{site.layer}.{number}"
+
+    def named(self, heads: Any) -> tuple[int, ...]:
+        """Some heads, as users name them.
+
+        Raises:
+            ValueError: for heads that there are not.
+        """
+        names = {self.name(head): head for head in range(len(self))}
+        given = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else list(heads)
+        found = set()
+        for head in given:
+            name = head.strip() if isinstance(head, str) else ".".join(map(str, head))
+            if name not in names:
+                raise ValueError(
+                    f"there is no head {name!r}: a head is named like {next(iter(names))}, and the last one of this "
+                    f"model is {list(names)[-1]}"
+                )
+            found.add(names[name])
+        return tuple(sorted(found))
