@@ -107,6 +107,11 @@ def documents(lengths: tuple[int, ...] = (20, 9, 14), seed: int = 0) -> tuple[Te
     return ids.masked_fill(~mask, 0), mask
 
 
+def lists(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
+    """The same documents, each as a list of its ids."""
+    return [ids[mask].tolist() for ids, mask in zip(*documents(lengths, seed), strict=True)]
+
+
 def own_patterns(model: Any, inputs: Any) -> dict[str, list[Tensor]]:
     """Hugging Face's own ``output_attentions`` of an eager copy, by stack: nothing of this package takes part."""
     answer = _run_copy(model, inputs, output_attentions=True)

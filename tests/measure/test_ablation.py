@@ -19,12 +19,7 @@ TOPICS = Topics.from_token_ids(
 )
 
 
-def lists(lengths, seed=0):
-    """Documents of random ids."""
-    return [ids[mask].tolist() for ids, mask in zip(*zoo.documents(lengths, seed), strict=True)]
-
-
-DOCUMENTS = lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
+DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +78,7 @@ def test_zero_ablation_of_every_head_is_what_a_hook_before_the_projection_does(b
 
 def test_a_mean_is_that_of_documents_of_the_other_half(bert):
     """By hand: the outputs of head (1, 2) at all positions of other documents, given as the reference."""
-    reference = lists((17, 8), seed=5)
+    reference = zoo.lists((17, 8), seed=5)
     report = tp.measure_ablation(
         bert, TOPICS, DOCUMENTS, sets={"one": "1.2"}, reference=reference, n_matched=0, special_ids=()
     )
@@ -104,7 +99,7 @@ def test_a_mean_is_that_of_documents_of_the_other_half(bert):
 
 def test_what_is_resampled_is_put_out_by_another_document_at_the_same_position(bert):
     """One document is the reference; where it is shorter, it begins again."""
-    [donor] = lists((7,), seed=5)
+    [donor] = zoo.lists((7,), seed=5)
     outputs = []
     attention = bert.original_model.base_model.encoder.layer[1].attention
     width = attention.self.attention_head_size
@@ -278,7 +273,7 @@ def first_state(model, inputs):
 
 def test_screening_is_the_slope_towards_what_stands_in(bert):
     """By differences: a head's output moved a little of the way towards its mean over the reference."""
-    reference = lists((17, 8), seed=5)
+    reference = zoo.lists((17, 8), seed=5)
     options = {"special_ids": (), "n_matched": 2, "outcome": first_state, "reference": reference}
     some = tp.measure_ablation(bert, TOPICS, DOCUMENTS, exact=2, **options)
     view, step = capture.view(bert), 1e-2
@@ -409,7 +404,7 @@ def test_a_reference_has_sources_of_its_own(bert):
     """Labels are of the documents; there are fewer of the reference."""
     report = tp.measure_ablation(
         bert, TOPICS, DOCUMENTS, sets={"one": "0.1"}, n_matched=0, special_ids=(), groups=list("aabbccddee"),
-        reference=lists((17, 8), seed=5),
+        reference=zoo.lists((17, 8), seed=5),
     )  # fmt: skip
     assert report.provenance["documents"]["sources"] == 5
 

@@ -19,11 +19,7 @@ TOPICS = Topics.from_token_ids(
 )
 
 
-def lists(lengths, seed=0):
-    return [ids[mask].tolist() for ids, mask in zip(*zoo.documents(lengths, seed), strict=True)]
-
-
-DOCUMENTS = lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
+DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
 
 
 @pytest.mark.parametrize("how", ["scores", "weights"])

@@ -25,12 +25,7 @@ ALIKE = torch.ones(zoo.VOCABULARY)
 MASK = 3
 
 
-def lists(lengths, seed=0):
-    """Documents of random ids."""
-    return [ids[mask].tolist() for ids, mask in zip(*zoo.documents(lengths, seed), strict=True)]
-
-
-DOCUMENTS = lists((22, 29, 24, 30, 21, 26, 23, 30, 28, 25))
+DOCUMENTS = zoo.lists((22, 29, 24, 30, 21, 26, 23, 30, 28, 25))
 OPTIONS = {"special_ids": (), "frequency": ALIKE, "mask_share": 0.3, "n_permutations": 3}
 
 

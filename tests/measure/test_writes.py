@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 import zoo
+from scipy import stats
 
 import topic_probe as tp
 from topic_probe.topics import Topics
@@ -19,11 +20,7 @@ TOPICS = Topics.from_token_ids(
 TOPIC_OF = {word: 0 if word < 20 else 1 if word < 40 else 2 for word in range(5, 50)}
 
 
-def lists(lengths, seed=0):
-    return [ids[mask].tolist() for ids, mask in zip(*zoo.documents(lengths, seed), strict=True)]
-
-
-DOCUMENTS = lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
+DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
 HOSTS = ["huggingface", "bridge"]
 
 
@@ -121,6 +118,32 @@ def test_writes_are_those_of_double_loops_over_hugging_faces_own_tensors(name, h
     assert report.score == pytest.approx(score, abs=1e-6)
     assert total.sum() + rest == pytest.approx(score, abs=1e-7)  # Llama normalises in single precision
     assert report.provenance["toward"] == "unembedding"
+
+
+def test_intervals_of_totals_are_as_wide_as_leaving_documents_out_says():
+    model, documents = zoo.make("gpt2"), zoo.lists(12 * (14,))
+    n = len(documents)
+    whole, *without = (
+        tp.measure_writes(model, TOPICS, given, special_ids=())
+        for given in [documents, *([d for d in documents if d is not left] for left in documents)]
+    )
+
+    def told(report):
+        return np.array([*report.total, report.rest, report.score])
+
+    ends = np.array([*whole.total_interval, whole.rest_interval, whole.score_interval])
+    spread = np.std([told(report) for report in without], axis=0) * np.sqrt(n - 1)
+    reach = np.diff(ends)[:, 0] / 2 / spread
+    # As many degrees of freedom as documents less one, and fewer where some documents move a head most.
+    assert (reach > 0.999 * stats.t.ppf(0.975, n - 1)).all()
+    assert (reach < stats.t.ppf(0.975, 3)).all()
+    assert spread.max() > 5 * spread.min()
+    np.testing.assert_allclose(ends.mean(1), told(whole), atol=0.1 * spread.max())
+    few = tp.measure_writes(model, TOPICS, documents[:7], special_ids=())
+    assert np.isnan([*few.total_interval, few.rest_interval, few.score_interval]).all()
+    assert "total_low" in whole.to_dataframe()
+    assert "total_low" not in few.to_dataframe()
+    assert f"scores it {whole.score:.4g} [{whole.score_interval[0]:.4g}," in str(whole)
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -17,18 +17,16 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads, replaced
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
-from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, effects, why_no_interval
-from topic_probe.measure.engine import Engine, in_groups, read_batches, source_limit
+from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, add_up, effects, record_of
+from topic_probe.measure.engine import in_groups, read_batches
 from topic_probe.measure.heads import Heads
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named, readout_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.processes import joined
 from topic_probe.measure.standins import Kind, StandIns
 from topic_probe.options import check_whole, shares
-from topic_probe.report import provenance
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
@@ -154,24 +152,17 @@ def measure_ablation(
             ]
         cells = list(dict.fromkeys([*asked_for, *itertools.chain(*null)]))
         place = {each: number for number, each in enumerate(cells, 1)}
-        by_relation = Relations(source_limit(1 + len(cells)))
         reader = EffectReader(view, topics, looked_at, Ablations(view, every, cells, stand_ins), len(cells))
         facts = {
             "measurement": "ablation", "sets": [list(each) for each in cells], "kind": kind,
-            "stand-ins": stand_ins.fingerprint, "limit": by_relation.by_source.limit, **looked_at.facts,
+            "stand-ins": stand_ins.fingerprint, **looked_at.facts,
         }  # fmt: skip
-        progress = Engine(reader, [by_relation]).run(
-            documents,
-            reading=reading,
-            run=run,
-            processes=processes,
-            facts=facts,
+        sums, progress = add_up(
+            reader, documents, facts=facts, reading=reading, run=run, processes=processes,
             only_labelled=looked_at.of_words,
-        )
-        if not len(by_relation.by_source):
-            raise ValueError("no document is left to measure: there were none, or all were empty")
+        )  # fmt: skip
     found = effects(
-        Numbers.of(by_relation.by_source),
+        Numbers.of(sums),
         looked_at.readouts,
         [place[each] for each in asked_for],
         [[place[other] for other in of_set] for of_set in null],
@@ -180,15 +171,9 @@ def measure_ablation(
     )
     options = {
         "kind": kind, "mask_share": mask_share, "n_matched": n_matched, "match": match, "alternative": alternative,
-        "exact": exact, "reference": reference is not None, **looked_at.facts, **recorded(reading, intervals),
+        "exact": exact, "reference": reference is not None, **looked_at.facts,
     }  # fmt: skip
-    record = provenance(
-        topics, model=view.facts.description, options=options, seed=intervals.seed,
-        left_out=progress.counts.left_out + progress.left_out,
-    ) | {
-        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
-        "no_interval": why_no_interval(len(by_relation.by_source), intervals.over_sources),
-    }  # fmt: skip
+    record = record_of(view, topics, sums, progress, options=options, reading=reading, intervals=intervals)
     index: dict[str, tuple[Any, ...]] = {"set": (f"{heads} that attend most by topic",)}
     if sets is not None:
         index = {"set": tuple(map(str, sets))}
@@ -288,8 +273,8 @@ def _screen(
     The outcome is that of each document by itself, averaged, of the first readout.
     """
     weights = next(iter(outcome.readouts.values()))
-    starts = np.cumsum([0, *view.n_heads])
-    total, n = np.zeros(starts[-1]), 0
+    every = Heads.of(view)
+    total, n = np.zeros(len(every)), 0
     for batch in batches:
         asked = outcome.ask(batch, units_of(batch, topics))
         put_out: dict[int, Tensor] = {}
@@ -311,13 +296,11 @@ def _screen(
         outputs = stand_ins.for_batch(asked)
         for site, slope in zip(put_out, slopes, strict=True):
             real = asked.inputs.masks(view.sites[site])[0][:, :, None]
-            for head in range(view.n_heads[site]):
+            for head, number in enumerate(every.layer(site)):
                 instead = outputs(site, head)
                 moved = -put_out[site][:, :, head].detach()
                 moved = moved if isinstance(instead, str) else moved + instead
-                total[starts[site] + head] -= float(
-                    (real * moved * slope[:, :, head]).sum(dtype=torch.float64)
-                )
+                total[number] -= float((real * moved * slope[:, :, head]).sum(dtype=torch.float64))
         n += len(told)
     return total / max(n, 1)
 

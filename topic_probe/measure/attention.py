@@ -19,7 +19,7 @@ from topic_probe.measure.accumulators import (
     Sinks,
     check_accumulator,
 )
-from topic_probe.measure.engine import FIRST, Engine, source_limit
+from topic_probe.measure.engine import FIRST, Engine, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
@@ -212,11 +212,7 @@ def measure_attention(
         "processes": processes.size,
     }
     if not sinks.sums["n_rows"].any():
-        warn(
-            f"none of the {progress.counts.documents} documents holds a word of any topic, so there is nothing to "
-            "compare; were topics and documents made with the same tokenizer?",
-            stacklevel=3,
-        )
+        warn(why_nothing(progress), stacklevel=3)
     report = AttentionReport(**contrasts, provenance=record)
     if not twins or progress.stopped is not None:
         return report

@@ -9,7 +9,7 @@ layers, or to other edges at the same distance.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -18,11 +18,21 @@ from jaxtyping import Float64
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads
-from topic_probe.measure.accumulators import Scores, Units
-from topic_probe.measure.engine import BROKEN, NO_WORD, DocumentScores
+from topic_probe.measure.accumulators import Accumulator, Progress, Relations, Scores, Units
+from topic_probe.measure.engine import (
+    BROKEN,
+    NO_WORD,
+    DocumentScores,
+    Engine,
+    Reader,
+    source_limit,
+    why_nothing,
+)
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
-from topic_probe.report import Report
+from topic_probe.measure.processes import Processes
+from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
@@ -31,6 +41,7 @@ from topic_probe.uncertainty import (
     benjamini_hochberg,
     permutation_p_value,
     source_interval,
+    with_interval,
 )
 
 if TYPE_CHECKING:
@@ -115,9 +126,13 @@ class EffectReport(Report, kind="effects"):
     def _notes(self) -> list[str]:
         notes = []
         for number, readout in enumerate(self.readouts):
-            text = f"outcome of the model as it is, {readout}: {self.outcome[number]:.4g}"
-            low, high = self.outcome_interval[number]
-            notes.append(text if np.isnan(low) else f"{text} [{low:.4g}, {high:.4g}]")
+            if np.isnan(self.outcome[number]):
+                notes.append(
+                    f"{readout}: undefined, because no document has the words, or pairs, it is a mean over"
+                )
+                continue
+            outcome = with_interval(self.outcome[number], self.outcome_interval[number])
+            notes.append(f"outcome of the model as it is, {readout}: {outcome}")
         if note := self.provenance.get("no_interval"):
             notes.append(note)
         if self.screened is not None:
@@ -291,7 +306,63 @@ def effects(
     return found
 
 
-def why_no_interval(n_sources: int, confidence: float | None) -> str | None:
+# ---------------------------------------------------------------------------- a run, and what is told of it
+
+
+class CellReader(Reader, Protocol):
+    """A reader that knows how many numbers it gives of a pair."""
+
+    n_cells: int
+
+
+def add_up(
+    reader: CellReader,
+    documents: Any,
+    *,
+    facts: Mapping[str, Any],
+    reading: Reading,
+    run: Run,
+    processes: Processes,
+    counted: Sequence[Accumulator] = (),
+    only_labelled: bool = False,
+) -> tuple[SourceSums, Progress]:
+    """The sums of what a reader says of documents, by source, and what was read; arguments are those of `Engine.run`.
+
+    Raises:
+        ValueError: where no document is left to measure.
+    """
+    by_relation = Relations(source_limit(reader.n_cells))
+    facts = {**facts, "limit": by_relation.by_source.limit}
+    progress = Engine(reader, [by_relation, *counted]).run(
+        documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=only_labelled
+    )
+    if not len(by_relation.by_source):
+        raise ValueError(why_nothing(progress))
+    return by_relation.by_source, progress
+
+
+def record_of(
+    view: capture.View,
+    topics: Topics,
+    sums: SourceSums,
+    progress: Progress,
+    *,
+    options: Mapping[str, Any],
+    reading: Reading,
+    intervals: Intervals,
+) -> dict[str, Any]:
+    """The provenance of what `add_up` gives."""
+    of_run = provenance(
+        topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed,
+        left_out=progress.counts.left_out + progress.left_out,
+    )  # fmt: skip
+    return of_run | {
+        "documents": progress.record() | sums.record | {"groups": reading.facts["groups"]},
+        "no_interval": _why_no_interval(len(sums), intervals.over_sources),
+    }
+
+
+def _why_no_interval(n_sources: int, confidence: float | None) -> str | None:
     """Why there are no intervals; None where there are."""
     if confidence is None or n_sources >= MIN_UNITS:
         return None

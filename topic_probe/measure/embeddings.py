@@ -13,7 +13,7 @@ from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations, Scores, Units
-from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine
+from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.pair_sums import (
@@ -283,7 +283,7 @@ def measure_states(
     engine = Engine(StateReader(capture.view(model), topics, include_self=include_self), [by_relation])
     progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
     if not len(by_relation.by_source):
-        raise ValueError("no document is left to measure: there were none, or all were empty")
+        raise ValueError(why_nothing(progress))
     contrast = by_relation.by_source.contrast(**resampling)
     index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
     layers = {

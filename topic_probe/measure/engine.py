@@ -78,6 +78,16 @@ def source_limit(n_cells: int) -> int:
     return int(np.clip(MAX_SOURCE_CELLS // n_cells, 256, 4096))
 
 
+def why_nothing(progress: Progress) -> str:
+    """Why no document could be measured, and what to look at."""
+    if n := progress.left_out[NO_WORD] + progress.counts.left_out[NO_WORD]:
+        return (
+            f"none of the {n} documents holds a word of any topic, so there is nothing to compare: were topics and "
+            "documents made with the same tokenizer?"
+        )
+    return "no document is left to measure: there were none, or all were empty"
+
+
 class Engine:
     """Takes documents through a model into accumulators, whose sums are afterwards those of all processes.
 

@@ -16,15 +16,20 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import cut_edges
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs, Site
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.effects import Counted, EffectReader, EffectReport, Numbers, effects, why_no_interval
-from topic_probe.measure.engine import Engine, source_limit
+from topic_probe.measure.effects import (
+    Counted,
+    EffectReader,
+    EffectReport,
+    Numbers,
+    add_up,
+    effects,
+    record_of,
+)
 from topic_probe.measure.heads import Heads
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, Named, outcome_named
 from topic_probe.measure.processes import joined
 from topic_probe.options import check_whole, shares
-from topic_probe.report import provenance
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
 
@@ -110,26 +115,19 @@ def measure_knockout(
         sites = chosen_sites(view, layers, heads)
         earlier = view.is_causal and outcome == "loss"
         cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
-        by_relation = Relations(source_limit(2 + n_matched))
         facts = {
             "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
             "sites": [[site.stack, site.layer, list(own or ())] for site, own in sites.items()],
-            "seed": intervals.seed, "limit": by_relation.by_source.limit, **looked_at.facts,
+            "seed": intervals.seed, **looked_at.facts,
         }  # fmt: skip
-        engine = Engine(EffectReader(view, topics, looked_at, cuts, 1 + n_matched), [by_relation, cuts.edges])
-        progress = engine.run(
-            documents,
-            reading=reading,
-            run=run,
-            processes=processes,
-            facts=facts,
+        reader = EffectReader(view, topics, looked_at, cuts, 1 + n_matched)
+        sums, progress = add_up(
+            reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[cuts.edges],
             only_labelled=looked_at.of_words,
-        )
-        if not len(by_relation.by_source):
-            raise ValueError("no document is left to measure: there were none, or all were empty")
+        )  # fmt: skip
     n_cut, n_found = cuts.edges.sums["edges"].tolist()
     found = effects(
-        Numbers.of(by_relation.by_source),
+        Numbers.of(sums),
         looked_at.readouts,
         [1],
         [range(2, 2 + n_matched)],
@@ -138,16 +136,11 @@ def measure_knockout(
     )
     options = {
         "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
-        "alternative": alternative, "mask_share": mask_share, **looked_at.facts, **recorded(reading, intervals),
+        "alternative": alternative, "mask_share": mask_share, **looked_at.facts,
     }  # fmt: skip
-    record = provenance(
-        topics, model=view.facts.description, options=options, seed=intervals.seed,
-        left_out=progress.counts.left_out + progress.left_out,
-    ) | {
-        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
-        "edges": {"cut": int(n_cut), "matched": n_found / max(n_cut * n_matched, 1) if n_matched else None},
-        "no_interval": why_no_interval(len(by_relation.by_source), intervals.over_sources),
-    }  # fmt: skip
+    record = record_of(view, topics, sums, progress, options=options, reading=reading, intervals=intervals)
+    matched = n_found / max(n_cut * n_matched, 1) if n_matched else None
+    record["edges"] = {"cut": int(n_cut), "matched": matched}
     index = {"cut": (relation,), "n": (int(n_cut),)}
     return EffectReport(index=index, provenance=record, **found)
 

@@ -12,17 +12,16 @@ from torch import Tensor
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.effects import Numbers, effects, why_no_interval
-from topic_probe.measure.engine import Engine, read_batches, source_limit
+from topic_probe.measure.effects import Numbers, add_up, effects, record_of
+from topic_probe.measure.engine import read_batches
 from topic_probe.measure.exchanges import Exchanges, word_classes
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.log_odds import ShiftReader
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.processes import joined
 from topic_probe.options import check_share, check_whole, shares
-from topic_probe.report import Report, provenance
+from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again, content_hash
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MASK_ID, Masking
@@ -214,7 +213,6 @@ def measure_shift(
         scheme = None if world is None else (world, masking or Masking())
         told = logits or (lambda model, inputs: view.host.logits(inputs))
         reader = ShiftReader(view, exchanges, told, every, chosen, mask_share, mask_id, scheme)
-        by_relation = Relations(source_limit(reader.n_cells))
         options = {
             "fraction": fraction, "toward": toward, "heads": [every.name(head) for head in chosen],
             "mask_share": mask_share, "reference": "the share of words" if scheme is None else "the exact posterior",
@@ -222,16 +220,20 @@ def measure_shift(
             "frequency_bins": frequency_bins, "n_matched": n_matched, "n_permutations": n_permutations,
         }  # fmt: skip
         facts = {
-            "measurement": "shift", **options, "seed": intervals.seed, "limit": by_relation.by_source.limit,
+            "measurement": "shift", **options, "seed": intervals.seed,
             "world": f"{content_hash(repr(scheme).encode()):016x}",
             "classes": f"{content_hash(class_of.tobytes()):016x}",
         }  # fmt: skip
-        progress = Engine(reader, [by_relation, reader.words]).run(
-            documents, reading=reading, run=run, processes=processes, facts=facts
+        sums, progress = add_up(
+            reader,
+            documents,
+            facts=facts,
+            reading=reading,
+            run=run,
+            processes=processes,
+            counted=[reader.words],
         )
-        if not len(by_relation.by_source):
-            raise ValueError("no document is left to measure: there were none, or all were empty")
-    numbers, confidence = Numbers.of(by_relation.by_source), intervals.over_sources
+    numbers, confidence = Numbers.of(sums), intervals.over_sources
     permuted, own = (
         range(reader.first_permuted, reader.n_cells),
         range(reader.first_own, reader.first_permuted),
@@ -247,16 +249,12 @@ def measure_shift(
     slope, slope_interval = _quotients(numbers, [1], 2, confidence)
     share, share_interval = _quotients(numbers, range(3, reader.first_own), 1, confidence)
     n_chosen, n_replaced, n_null = map(int, reader.words.sums["words"])
-    record = provenance(
-        topics, model=view.facts.description, seed=intervals.seed,
-        options=options | {"alternative": alternative} | recorded(reading, intervals),
-        left_out=progress.counts.left_out + progress.left_out,
-    ) | {
-        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
-        "words": {"chosen": n_chosen, "replaced": n_replaced,
-                  "matched": n_null / max(n_replaced * n_matched, 1) if n_matched else None},
-        "no_interval": why_no_interval(len(by_relation.by_source), confidence),
-    }  # fmt: skip
+    record = record_of(
+        view, topics, sums, progress, options=options | {"alternative": alternative}, reading=reading,
+        intervals=intervals,
+    )  # fmt: skip
+    matched = n_null / max(n_replaced * n_matched, 1) if n_matched else None
+    record["words"] = {"chosen": n_chosen, "replaced": n_replaced, "matched": matched}
     return ShiftReport(
         log_odds=found["outcome"].item(), log_odds_interval=found["outcome_interval"][0],
         shift=found["effect"].item(), null=found["null"][0, 0], interval=found["interval"][0, 0],

@@ -81,9 +81,10 @@ class StandIns:
                 own = outputs[row][mask[row]].detach()
                 if self.kind == "resample" and len(self.donors[number]) < _DONORS:
                     kept[row][site] = own.cpu()
-                self._add_sums(number, site, own.double().cpu())
+                exact = own.double().cpu()
+                self._add_sums(number, site, exact)
                 if norms:
-                    squares = einsum(own.double().cpu(), own.double().cpu(), "p h d, p h e -> h d e")
+                    squares = einsum(exact, exact, "p h d, p h e -> h d e")
                     self.squares[site] = self.squares.get(site, 0) + squares
 
         with evaluating(self.view.model):

@@ -14,24 +14,28 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, contrast_of_sources
+from topic_probe.contrast import Contrast, SourceSums, contrast_of_sources
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.readout import Readout, readout
 from topic_probe.lens.running import evaluating
-from topic_probe.measure.accumulators import Relations, Scores
-from topic_probe.measure.engine import DocumentScores, Engine, source_limit
+from topic_probe.measure.accumulators import Scores
+from topic_probe.measure.effects import Numbers, add_up, record_of
+from topic_probe.measure.engine import DocumentScores, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Reading, Run, recorded
 from topic_probe.measure.patterns import PatternReader, Sides, padded_positions
 from topic_probe.measure.processes import joined
 from topic_probe.options import shares
-from topic_probe.report import Report, provenance
+from topic_probe.report import Report
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import divide
+from topic_probe.uncertainty import with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+_SCORE, _REST, _FIRST_HEAD = 0, 1, 2  # the cells of `Totals`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +51,9 @@ class WritesReport(Report, kind="writes"):
         rest: what everything else brings there: embeddings, MLPs and biases.
         score: what the model scores the words of that topic higher than those of other topics; the sum of ``total`` and
             ``rest``.
+        total_interval: the intervals of ``total``, over sources,
+        rest_interval: of ``rest``,
+        score_interval: and of ``score``.
         provenance: model, topics, options and everything left out. "check" says how far heads and rest are from the
             model's scores on the tokens of a trial, where the rest is what the model puts out with all heads silent and
             everything else held; and how far patterns times values are from what heads put out.
@@ -57,18 +64,24 @@ class WritesReport(Report, kind="writes"):
     total: Float64[np.ndarray, " head"]
     rest: float
     score: float
+    total_interval: Float64[np.ndarray, "head 2"]
+    rest_interval: Float64[np.ndarray, "2"]
+    score_interval: Float64[np.ndarray, "2"]
     provenance: Mapping[str, Any]
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
         table = self.heads.to_dataframe()
         table["total"] = self.total
+        if not np.isnan(self.total_interval).all():
+            table["total_low"], table["total_high"] = self.total_interval.T
         return table
 
     def _notes(self) -> list[str]:
         notes = [
-            f"toward the topic of the word that stands there, heads write {self.total.sum():.4g} and everything else "
-            f"{self.rest:.4g}"
+            "toward the topic of the word that stands there, heads write "
+            f"{self.total.sum():.4g} and everything else {with_interval(self.rest, self.rest_interval)}; the model "
+            f"scores it {with_interval(self.score, self.score_interval)} higher than others"
         ]
         if self.provenance["toward"] == "embeddings":
             notes.append(
@@ -128,37 +141,30 @@ def measure_writes(
         reading = reading.of(view.facts)
         directions = Directions.of(readout(view), topics)
         reader = WritesReader(PatternReader(view, topics, patterns), directions)
-        by_relation = Relations(source_limit(reader.n_cells))
         totals = Totals(reader.n_cells)
-        facts = {
-            "measurement": "writes", "through": patterns.through, "limit": by_relation.by_source.limit,
-        }  # fmt: skip
-        progress = Engine(reader, [by_relation, totals]).run(
-            documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=True
-        )
-        if not len(by_relation.by_source):
-            raise ValueError(
-                f"none of the {progress.counts.documents} documents holds a word of any topic, so there is nothing to "
-                "measure: were topics and documents made with the same tokenizer?"
-            )
-    heads = contrast_of_sources(
-        *by_relation.by_source.rows()[1:], statistic="difference", confidence=intervals.over_sources
-    )
-    sums = totals.sums
-    total, score = divide(sums["total"], sums["n"]), float(divide(sums["score"], sums["n"][:1])[0])
-    record = provenance(
-        topics, model=view.facts.description, options=recorded(reading, patterns, intervals), seed=intervals.seed,
-        left_out=progress.counts.left_out + progress.left_out,
+        sums, progress = add_up(
+            reader, documents, facts={"measurement": "writes", "through": patterns.through}, reading=reading, run=run,
+            processes=processes, counted=[totals], only_labelled=True,
+        )  # fmt: skip
+    heads = contrast_of_sources(*sums.rows()[1:], statistic="difference", confidence=intervals.over_sources)
+    numbers, every_word = Numbers.of(totals.by_source), (1, 0, 0)
+    values, ends = numbers.value(every_word), np.full((_FIRST_HEAD + reader.n_cells, 2), np.nan)
+    if intervals.over_sources is not None:
+        ends = numbers.interval(every_word, intervals.over_sources)
+    record = record_of(
+        view, topics, sums, progress, options=recorded(patterns), reading=reading, intervals=intervals
     ) | {
-        "documents": progress.record() | by_relation.by_source.record | {"groups": reading.facts["groups"]},
         "toward": "embeddings" if directions.readout.of_embeddings else "unembedding",
         "check": {"heads and rest": directions.error, "values": directions.readout.tried.values_error},
     }  # fmt: skip
     return WritesReport(
         heads=replace(heads, index=reader.patterns.index),
-        total=total,
-        rest=score - float(total.sum()),
-        score=score,
+        total=values[_FIRST_HEAD:],
+        rest=float(values[_REST]),
+        score=float(values[_SCORE]),
+        total_interval=ends[_FIRST_HEAD:],
+        rest_interval=ends[_REST],
+        score_interval=ends[_SCORE],
         provenance=record,
     )
 
@@ -243,20 +249,26 @@ class Writes(Scores):
 
 
 class Totals:
-    """Sums over words of all that heads write there, and of scores."""
+    """Sums over the words of every source: of scores, of what is not from heads, and of all that each head writes."""
 
-    def __init__(self, n_cells: int) -> None:
-        self.sums = {"total": np.zeros(n_cells), "n": np.zeros(n_cells), "score": np.zeros(1)}
+    def __init__(self, n_heads: int) -> None:
+        self.shape = (1, _FIRST_HEAD + n_heads, 3)
+        self.by_source = SourceSums(source_limit(n_heads))
+        self.sums = {"totals": self.by_source}
 
     def add(self, scores: Scores) -> None:
         """Adds the words of a document; one without words has nothing to add."""
         if not isinstance(scores, Writes):
             return
+        sums, counts = np.zeros(self.shape), np.zeros(self.shape)
+        heads, own = _FIRST_HEAD + scores.cells, scores.total.sum(1).numpy()
         # Nothing is written in no direction, so that words without one add nothing, and are no words here.
-        self.sums["total"][scores.cells] += scores.total.sum(1).numpy()
-        self.sums["n"][scores.cells] += int(scores.counted.sum())
+        sums[0, heads, 0], counts[0, heads, 0] = own, int(scores.counted.sum())
+        sums[0, _REST, 0] = -own.sum()
         if 0 in scores.cells:  # sites that see different keys come one after the other
-            self.sums["score"] += float(scores.score.sum())
+            sums[0, :_FIRST_HEAD, 0] += float(scores.score.sum())
+            counts[0, :_FIRST_HEAD, 0] = int(scores.counted.sum())
+        self.by_source.add(np.array([scores.source]), sums, counts)
 
 
 @dataclass(frozen=True)
