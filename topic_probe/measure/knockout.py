@@ -264,7 +264,16 @@ class _Edges:
         length: int,
         generator: np.random.Generator,
     ) -> None:
-        self.rows, self.keys, self.free, self.length, self.generator = rows, keys, free, length, generator
+        self.rows, self.keys, self.length, self.generator = rows, keys, length, generator
+        queries, query = torch.unique(rows, return_inverse=True)
+        self.queries, self.free = queries.numpy(), free[queries].numpy()
+        self.away = np.abs(np.arange(free.shape[1]) - self.queries[:, None])
+        # How far the keys of every query are, one after the other; −1 where others have more.
+        order, n = query.argsort(stable=True), query.bincount(minlength=len(queries))
+        place = torch.arange(len(rows)) - (n.cumsum(0) - n)[query[order]]
+        distances = torch.full((len(queries), max(n.tolist(), default=0)), -1)
+        distances[query[order], place] = (keys - rows).abs()[order]
+        self.distances = distances.numpy()
 
     def edges(self, number: int) -> Bool[Tensor, "position position"]:
         """Those of the relation (0), or others at nearly the same distance from the same rows."""
@@ -272,16 +281,13 @@ class _Edges:
         if number == 0:
             table[self.rows, self.keys] = True
             return table
-        for row in sorted(set(self.rows.tolist())):
-            wanted = (self.keys[self.rows == row] - row).abs().numpy()
-            self.generator.shuffle(wanted)
-            there = self.free[row].nonzero().flatten().numpy()
-            away, free = np.abs(there - row), np.ones(len(there), dtype=bool)
-            for distance in wanted:
-                off = np.where(free, np.abs(away - distance), np.inf)
-                if not len(off) or off.min() > max(1, _NEAR * distance):
-                    continue
-                best = self.generator.choice(np.flatnonzero(off == off.min()))
-                free[best] = False
-                table[row, int(there[best])] = True
+        free, every = self.free.copy(), np.arange(len(self.queries))
+        # One key of every query at a time, which takes the nearest key that is left, at random between several.
+        for distance in self.generator.permuted(self.distances, axis=1).T:
+            off = np.where(free, np.abs(self.away - distance[:, None]), np.inf)
+            best = (off + self.generator.uniform(0, 0.5, off.shape)).argmin(1)
+            found = (distance >= 0) & (off[every, best] <= np.maximum(1, _NEAR * distance))
+            free[every[found], best[found]] = False
+        taken = torch.from_numpy(self.free & ~free)
+        table[torch.from_numpy(self.queries), : taken.shape[1]] = taken
         return table
