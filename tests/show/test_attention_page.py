@@ -341,7 +341,7 @@ def test_documents_in_any_shape_are_shown_but_only_one(topics):
         ({"heads": [(0, 7)]}, r"no head L0H7 in this stack; the heads of layer 0 are 0–3"),
         ({"heads": 2}, "needs its layer"),
         ({"layer": 0, "heads": ["L1H2"]}, "head L1H2 is not in layer 0"),
-        ({"heads": "first"}, "named as in 'L3H7'"),
+        ({"heads": "first"}, "named as in 'L3H7' or '3.7'"),
         ({"heads": []}, "heads is empty"),
         ({"stack": "decoder"}, "no stack 'decoder'; it has 'self'"),
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),

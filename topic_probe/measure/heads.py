@@ -1,11 +1,22 @@
 """All heads of a model in one order, and what users call them."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Site
+
+_NAME = re.compile(r"[lL](\d+)\s*[hH](\d+)|(\d+)\.(\d+)")
+
+
+def layer_and_head(name: str) -> tuple[int, int] | None:
+    """What "L3H7" and "3.7" name; None for what is no such name."""
+    if (found := _NAME.fullmatch(name.strip())) is None:
+        return None
+    layer, head = (int(number) for number in found.groups() if number is not None)
+    return layer, head
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,8 @@ class Heads:
         given = [part for part in heads.split(",") if part.strip()] if isinstance(heads, str) else list(heads)
         found = set()
         for head in given:
-            name = head.strip() if isinstance(head, str) else ".".join(map(str, head))
+            place = (layer_and_head(head) or [head.strip()]) if isinstance(head, str) else head
+            name = ".".join(map(str, place))
             if name not in names:
                 raise ValueError(
                     f"there is no head {name!r}: a head is named like {next(iter(names))}, and the last one of this "

@@ -1,6 +1,5 @@
 """Attention within one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,7 @@ from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import Engine
+from topic_probe.measure.heads import layer_and_head
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
 from topic_probe.options import Group, check_whole, shares
@@ -38,7 +38,6 @@ _NOT_FINITE = (
     "has NaN or infinity in its attention to this text; this is usually overflow in half precision: load the model in "
     "float32"
 )
-_LABEL = re.compile(r"[lL](\d+)\s*[hH](\d+)")
 
 
 @dataclass(frozen=True)
@@ -338,10 +337,9 @@ def _is_pair(heads: Any) -> bool:
 def _place_of(name: Any, layer: int | None, place: dict[tuple[int, int], int]) -> int:
     """Where one head is that somebody has named by its number, by layer and number, or by a label."""
     if isinstance(name, str):
-        label = _LABEL.fullmatch(name.strip())
-        if label is None:
-            raise ValueError(f"a head is named as in 'L3H7', not {name!r}")
-        name = int(label[1]), int(label[2])
+        if (found := layer_and_head(name)) is None:
+            raise ValueError(f"a head is named as in 'L3H7' or '3.7', not {name!r}")
+        name = found
     elif isinstance(name, int | np.integer) and not isinstance(name, bool):
         if layer is None:
             raise ValueError(f"the head {name} needs its layer: say layer=, or (layer, head), or 'L3H7'")
