@@ -54,7 +54,7 @@ def ways(n_documents: int, length: int) -> dict[str, tuple[Callable[[], Any], in
         tp.measure_knockout(model, topics, documents, n_matched=n, **options)
 
     outcome = outcome_named("states", view, topics, layer=None, mask_share=0.15, seed=0)
-    nothing = StandIns.of(view, (), "zero", halves=False, norms=False)
+    nothing = StandIns.of(view, list, "zero", halves=False, norms=False)
     return {
         "bare": (bare, 0),
         "ablation, no set": (lambda: ablation(0), 0),

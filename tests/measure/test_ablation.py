@@ -1,5 +1,7 @@
 """Ablation: known answers of the toy, the same by PyTorch's own hooks, and what is compared with what."""
 
+from itertools import combinations
+
 import known_toy
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from topic_probe.measure.ablation import _others
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.standins import StandIns
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import source_key
 from topic_probe.topics import Topics
 
 TOPICS = Topics.from_token_ids(
@@ -277,7 +280,9 @@ def test_screening_is_the_slope_towards_what_stands_in(bert):
     options = {"special_ids": (), "n_matched": 2, "outcome": first_state, "reference": reference}
     some = tp.measure_ablation(bert, TOPICS, DOCUMENTS, exact=2, **options)
     view, step = capture.view(bert), 1e-2
-    mean = StandIns.of(view, token_batches(reference, special_ids=()), "mean", halves=False, norms=False)
+    mean = StandIns.of(
+        view, lambda: token_batches(reference, special_ids=()), "mean", halves=False, norms=False
+    )
     expected = []
     for site, place in enumerate(view.sites):
         for head in range(view.n_heads[site]):
@@ -407,6 +412,22 @@ def test_a_reference_has_sources_of_its_own(bert):
         reference=zoo.lists((17, 8), seed=5),
     )  # fmt: skip
     assert report.provenance["documents"]["sources"] == 5
+
+
+def test_few_sources_that_come_into_one_half_are_parted_otherwise(bert):
+    """By the numbers of their sources, which are hashes: two that are both even, or both odd, but differ."""
+    hashed = {label: source_key(label) for label in range(40)}
+    even = [label for label, number in hashed.items() if number % 2 == 0]
+    first, second = next((a, b) for a, b in combinations(even, 2) if hashed[a] >> 1 & 1 != hashed[b] >> 1 & 1)
+    documents = zoo.lists((12, 9, 14, 20))
+    options = {"sets": {"a": "1.2"}, "outcome": first_state, "n_matched": 0, "special_ids": ()}
+    groups = [first, first, second, second]
+    report = tp.measure_ablation(bert, TOPICS, documents, groups=groups, **options)
+    with_other = [
+        tp.measure_ablation(bert, TOPICS, own, reference=other, **options).effect.item()
+        for own, other in ((documents[:2], documents[2:]), (documents[2:], documents[:2]))
+    ]
+    assert report.effect.item() == pytest.approx(np.mean(with_other), rel=1e-5)  # in single precision
 
 
 # ---------------------------------------------------------------------------- refusals

@@ -128,8 +128,9 @@ def measure_ablation(
         screening = sets is None and heads == "each" and len(every) > exact
         chosen_here = sets is None and heads != "each"
         _check_twice(documents, reference, needed=screening or chosen_here or kind != "zero")
-        own = _batches(documents, view, reading)
-        others = own if reference is None else _batches(reference, view, replace(reading, groups="source"))
+        others = partial(_batches, documents, view, reading)
+        if reference is not None:
+            others = partial(_batches, reference, view, replace(reading, groups="source"))
         stand_ins = StandIns.of(view, others, kind, halves=reference is None, norms=match == "norm")
         screened = None
         if screening:

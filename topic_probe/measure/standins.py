@@ -21,6 +21,7 @@ Kind = Literal["mean", "position", "resample", "zero"]
 
 # So many documents of each half are kept whose outputs stand in for those of others.
 _DONORS = 8
+_BITS = 2**64 - 1  # of the number of a source
 
 
 @dataclass
@@ -31,6 +32,7 @@ class StandIns:
         view: the model.
         kind: what stands in.
         halves: whether a document gets what is of the other half, by its source; else all get what is of all.
+        bit: of the number of a source, says in which half it is.
         sums: of every half and site the sum of outputs; with "position" by position.
         counts: how many outputs are in them.
         squares: of every site the sum of squares of outputs, for norms.
@@ -40,40 +42,57 @@ class StandIns:
     view: capture.View
     kind: Kind
     halves: bool
+    bit: int = 0
     sums: list[dict[int, Float64[Tensor, "position head d_head"]]] = field(default_factory=lambda: [{}, {}])
     counts: list[dict[int, Float64[Tensor, " position"]]] = field(default_factory=lambda: [{}, {}])
     squares: dict[int, Float64[Tensor, "head d_head d_head"]] = field(default_factory=dict)
     donors: list[list[dict[int, Float[Tensor, "position head d_head"]]]] = field(
         default_factory=lambda: [[], []]
     )
+    seen: list[int] = field(default_factory=lambda: [0, 0])  # bits that are 1 in some source, and 0 in some
 
     @classmethod
     def of(
-        cls, view: capture.View, batches: Iterable[TokenBatch], kind: Kind, *, halves: bool, norms: bool
+        cls,
+        view: capture.View,
+        batches: Callable[[], Iterable[TokenBatch]],
+        kind: Kind,
+        *,
+        halves: bool,
+        norms: bool,
     ) -> "StandIns":
-        """Those of documents, read once; not at all where nothing stands in.
+        """Those of documents, which are not read where nothing stands in.
+
+        They are read once, and again where few sources have all come into one half.
 
         Raises:
-            ValueError: where a half has no document.
+            ValueError: where there is no document, or halves are asked of a single source.
         """
         found = cls(view, kind, halves)
-        if kind != "zero" or norms:
-            for batch in batches:
-                found._add(batch, norms=norms)
-            if not all(found.counts[: 1 + halves]):
+        if kind == "zero" and not norms:
+            return found
+        for batch in batches():
+            found._add(batch, norms=norms)
+        if not all(found.counts[: 1 + halves]):
+            if not (parting := found.seen[0] & found.seen[1]):
                 raise ValueError(
                     "what stands in for the outputs of heads is of other documents than those it is put into, and "
                     "there are not two sources to take it from: give more documents, others as reference=, or "
                     "kind='zero'"
                 )
+            found = cls(view, kind, halves, (parting & -parting).bit_length() - 1)
+            for batch in batches():
+                found._add(batch, norms=norms)
         return found
 
     def _half(self, sources: Int64[Tensor, " batch"]) -> Int64[Tensor, " batch"]:
-        return sources % 2 if self.halves else torch.zeros_like(sources)
+        return sources >> self.bit & 1 if self.halves else torch.zeros_like(sources)
 
     def _add(self, batch: TokenBatch, *, norms: bool) -> None:
         inputs, half = self.view.inputs(batch.ids, batch.mask), self._half(batch.sources)
         kept: list[dict[int, Tensor]] = [{} for _ in range(len(batch))]
+        for source in batch.sources.tolist():
+            self.seen = [self.seen[0] | source & _BITS, self.seen[1] | ~source & _BITS]
 
         def read(site: int, outputs: Float[Tensor, "batch query head d_head"]) -> None:
             mask = inputs.masks(self.view.sites[site])[0]
