@@ -133,7 +133,9 @@ def table_of_breaks(names: list[str]) -> tuple[list[str], list[str]]:
         for wrong in BREAKS:
             # A break may take away the controls by which claims are known to speak of it, or the claims themselves.
             spoke = {
-                (claim.text, claim.setting): claim.verdict for claim in whole.claims if wrong.concerns(claim)
+                (claim.text, claim.setting): claim.verdict
+                for claim in whole.claims
+                if wrong.applies(name) and wrong.concerns(claim)
             }
             held = [key for key, verdict in spoke.items() if verdict == "holds"]
             claims = broken(name, wrong).claims if spoke else ()
@@ -159,13 +161,17 @@ def table_of_seeds(names: list[str], n_sets: int) -> tuple[list[str], list[str]]
         for number in range(n_sets):
             for claim in run_recipe(recipe_named(name), quick=True, seed=100 * number).claims:
                 if not claim.not_checked and not claim.check:
-                    found[name, claim.text.split(" (")[0], claim.setting][claim.verdict] += 1
+                    found[name, claim.text, claim.setting][claim.verdict] += 1
             print(f"{name}: set {number + 1} of {n_sets}", file=sys.stderr, flush=True)
     verdicts = [verdict for verdict in reversed(VERDICTS) if verdict != "not checked"]
     rows = [["recipe", "claim", "setting", *verdicts], ["---"] * (3 + len(verdicts))]
-    rows += [[*key, *(str(counts[verdict] or "") for verdict in verdicts)] for key, counts in found.items()]
+    short = {key: (key[0], key[1].rsplit(" (", 1)[0], key[2]) for key in found}
+    several = {key for key, n in Counter(short.values()).items() if n > 1}
+    for key, counts in found.items():
+        named = key if short[key] in several else short[key]  # what is measured stands in brackets at the end
+        rows.append([*named, *(str(counts[verdict] or "") for verdict in verdicts)])
     both = [", ".join(key) for key, counts in found.items() if counts["holds"] and counts["does not hold"]]
-    return [f"| {' | '.join(row)} |" for row in rows], both
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows], both
 
 
 def write(mark: str, lines: list[str]) -> None:

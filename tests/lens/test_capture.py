@@ -9,7 +9,9 @@ from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -527,6 +529,7 @@ REMEMBERED = {
     "adapter-free": lambda: opening.open_model(zoo.make("albert")),
     "returned": lambda: opening.open_model(zoo.make("mpnet")),
     "bridge": lambda: opening.open_model(zoo.make("bert"), host="bridge"),
+    "bridge that attends itself": lambda: opening.open_model(zoo.make("gpt2"), host="bridge"),
     "two stacks": lambda: opening.open_model(zoo.make("bart"), host="bridge"),
     "native": lambda: own_layers("native"),
     "toy": lambda: own_layers("toy"),
@@ -570,7 +573,8 @@ def test_a_model_is_tried_once_and_measured_with_no_pass_but_those_of_its_docume
         assert (
             tp.measure_attention(model, topics, ids.tolist(), **options).heads.ratio == report.heads.ratio
         ).all()
-    assert again == whole
+    # What a bridge computes without its own layers has modules of its own each time.
+    assert sorted(again.values()) == sorted(whole.values())
     second = capture.view(model)
     assert not tries_anew(model)
     assert (second.sites, second.n_heads, second.sharing.lengths) == (
@@ -773,6 +777,88 @@ def test_a_remembered_trial_keeps_no_model_alive_and_writes_nothing_on_one(name)
     gc.collect()
     assert [layer for layer in layers if layer() is not None] == []
     assert len(capture._trials) == remembered - 1
+
+
+# ---------------------------------------------------------------------------- bridges on the fused kernel
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "neox"])
+def test_a_bridge_that_attends_itself_runs_on_the_fused_kernel_as_the_model_inside_does(name):
+    """The kernel is called, once for every layer; patterns are those of the hook points and of Hugging Face's own."""
+    source = zoo.make(name)
+    ids, mask = zoo.documents()
+    own = zoo.own_patterns(source, sites.Inputs(ids, mask))["self"]
+    view = capture.view(opening.open_model(source, host="bridge"))
+    inputs = view.inputs(ids, mask)
+    assert view.reads_rows("auto")
+    with kernel_calls() as calls:
+        found = read(view, inputs, every_row(inputs), "auto")
+    assert calls.total() == len(own)
+    hooked = read(view, inputs, every_row(inputs), "hooks")
+    for site, pattern in zip(view.sites, own, strict=True):
+        for rows, visible in (found[site], hooked[site]):
+            assert torch.equal(visible, hooked[site][1])
+            for document, length in enumerate(mask.sum(1).tolist()):
+                torch.testing.assert_close(
+                    rows[document, :, :length], pattern[document, :, :length], rtol=0, atol=1e-6
+                )
+
+
+@contextmanager
+def kernel_calls():
+    """How often PyTorch's fused kernel runs."""
+    calls, kernel = Counter(), torch.nn.functional.scaled_dot_product_attention
+
+    def count(*given, **options):
+        calls["kernel"] += 1
+        return kernel(*given, **options)
+
+    with patch.object(torch.nn.functional, "scaled_dot_product_attention", count):
+        yield calls
+
+
+def test_weights_that_change_after_a_trial_change_what_is_read_beside_the_kernel():
+    model = opening.open_model(zoo.make("gpt2"), host="bridge")
+    view = capture.view(model)
+    ids, mask = zoo.documents()
+    inputs = view.inputs(ids, mask)
+    before = read(view, inputs, every_row(inputs), "auto")
+    with torch.no_grad():
+        model.original_model.get_input_embeddings().weight.mul_(3)
+    for changed in (view, capture.view(model)):
+        assert changed.reads_rows("auto")
+        fused, hooked = (read(changed, inputs, every_row(inputs), way) for way in ("auto", "hooks"))
+        for site in view.sites:
+            torch.testing.assert_close(fused[site][0], hooked[site][0], rtol=0, atol=1e-6)
+        assert not torch.allclose(fused[view.sites[-1]][0], before[view.sites[-1]][0], atol=1e-3)
+
+
+def test_what_is_put_on_a_bridge_is_not_lost_beside_the_kernel():
+    """A hook point, PyTorch's own hook on a layer of the bridge, and weights that TransformerLens has processed."""
+    model = opening.open_model(zoo.make("gpt2"), host="bridge")
+    view = capture.view(model)
+    assert view.reads_rows("auto")
+    assert not view.reads_rows("hooks")
+    topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
+    options = {"special_ids": (), "n_permutations": 0}
+    report = tp.measure_attention(model, topics, [[5, 6, 41, 42]], **options)
+    assert report.provenance["read"] == "rows beside the fused kernel"
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda value, hook: 2 * value)]):
+        assert not view.reads_rows("auto")
+        hooked = tp.measure_attention(model, topics, [[5, 6, 41, 42]], **options)
+    assert hooked.provenance["read"] == "whole patterns at hook points"
+    assert not np.allclose(hooked.heads.same_topic, report.heads.same_topic)
+    handle = model.blocks[0].mlp.register_forward_hook(lambda _module, _given, output: 1.0005 * output)
+    assert not capture.view(model).reads_rows("auto")
+    handle.remove()
+    assert capture.view(model).reads_rows("auto")
+    ids, mask = zoo.documents()
+    inputs = view.inputs(ids, mask)
+    model.enable_compatibility_mode()
+    processed = capture.view(model)
+    found, hooked = (read(processed, inputs, every_row(inputs), way) for way in ("auto", "hooks"))
+    for site in processed.sites:
+        torch.testing.assert_close(found[site][0], hooked[site][0], rtol=0, atol=1e-5)
 
 
 def test_a_copy_of_a_model_is_tried_by_itself():

@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,7 @@ from topic_probe.lens.huggingface import (
     context_length,
     editing_inside,
     is_edited,
+    output_difference,
     probe,
     returned_patterns,
     run,
@@ -39,6 +41,7 @@ from topic_probe.lens.huggingface import (
     takes_decoder_ids,
     trial_inputs,
     trunk,
+    unwrapped,
     ways_inside,
 )
 from topic_probe.lens.points import find_places, has_hooks, passing
@@ -177,6 +180,8 @@ class Adapter(ABC):
 
 
 _AT_HOOKS = Way("hooks")
+# How far the outputs of a bridge and of the model inside it may be apart, of their length, to be those of one model.
+_SAME = 1e-5
 
 
 def adapter(model: Any) -> Adapter:
@@ -342,6 +347,18 @@ class BridgeAdapter(_AroundHuggingFace):
     def run(self, inputs: Inputs) -> Any:
         """Of the trunk of the model inside, whose modules the bridge has replaced by its own."""
         return run(trunk(self.inside), inputs)
+
+    def beside_sdpa(self, inputs: Inputs, shown: Mapping[Site, Tensor], as_it_is: Any) -> Probe | None:
+        """As the model inside shows; where the bridge computes attention by itself, as it would without the bridge."""
+        if (found := super().beside_sdpa(inputs, shown, as_it_is)) is not None:
+            return found
+        plain = unwrapped(self.inside)
+        with attention_implementation(plain, "eager"):
+            difference = output_difference(as_it_is, run(trunk(plain), inputs), inputs)
+        if difference > _SAME and next(plain.parameters()).dtype in (torch.float32, torch.float64):
+            return None  # weights that were processed, or hooks of PyTorch on the bridge
+        found = beside_sdpa(plain, inputs, shown, as_it_is)
+        return None if found is None else replace(found, inside=plain)
 
     def answer(self, inputs: Inputs) -> Any:
         """Of the model inside."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -18,7 +18,14 @@ from torch import Tensor, nn
 
 from topic_probe.lens.adapters import Adapter, StateReader, adapter
 from topic_probe.lens.heads import HeadWeights
-from topic_probe.lens.huggingface import Probe, check_outputs, decoder_start, own_function, unedited
+from topic_probe.lens.huggingface import (
+    Probe,
+    check_outputs,
+    decoder_start,
+    own_function,
+    unedited,
+    unwrapped,
+)
 from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,
@@ -97,6 +104,10 @@ class View(Trial):
         start = torch.full_like(ids[:, :1], self.decoder_start)
         return Inputs(ids, mask, torch.cat([start, ids[:, :-1]], 1), mask.clone())
 
+    def reads_rows(self, through: Through) -> bool:
+        """Whether attention is read beside the fused kernel, and not from whole patterns at hook points."""
+        return through != "hooks" and self.tap is not None and not self.host.has_hooks()
+
     def attention_rows(
         self,
         inputs: Inputs,
@@ -124,7 +135,7 @@ class View(Trial):
                 "is read through='hooks'"
             )
         with evaluating(self.model):
-            if through == "hooks" or self.tap is None or self.host.has_hooks():
+            if self.tap is None or not self.reads_rows(through):
                 if self.model in _held:  # patterns whose edges are cut do not show which keys may be seen
                     own = [number for number, site in enumerate(self.sites) if site.stack != "cross"]
                     self._look_at_one_word(own, inputs)
@@ -316,21 +327,44 @@ def _trial(host: Adapter) -> Trial:
     """What a trial shows of a model, or has shown if that still holds."""
     if (held := _held.get(host.model)) is not None:
         return held
-    state, trial, modules = _trials.get(host.model, (None, None, ()))
-    if trial is None or state != state_of(host.model):
-        trial = _try_out(host)
-        _remember(host.model, trial)
-    elif trial.tap is not None:
-        alive = tuple(module for weak in modules if (module := weak()) is not None)
-        trial = replace(trial, tap=replace(trial.tap, modules=alive))
+    known = _trials.get(host.model)
+    if known is not None and known.state == state_of(host.model):
+        return known.recalled(host.inside)
+    trial = _try_out(host)
+    _remember(host.model, host.inside, trial)
     return trial
 
 
 State = tuple[object, ...]
-_MODULES = tuple[ReferenceType[nn.Module], ...]
-# By model: what its trial depends on, as it was then; the trial without its modules; and these. Nothing in here keeps
-# a model alive, and nothing is written on one.
-_trials: WeakKeyDictionary[nn.Module, tuple[State, Trial, _MODULES]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """The trial of a model, without anything that would keep it alive.
+
+    Attributes:
+        state: what the trial depends on, as it was then.
+        trial: the trial, its tap without modules.
+        modules: the names of these.
+        unwrapped: whether they are of the model inside a bridge as it is without it.
+    """
+
+    state: State
+    trial: Trial
+    modules: tuple[str, ...]
+    unwrapped: bool
+
+    def recalled(self, inside: Any) -> Trial:
+        """The trial, with the modules of the model inside."""
+        if self.trial.tap is None:
+            return self.trial
+        plain = unwrapped(inside) if self.unwrapped else None
+        modules = tuple((plain or inside).get_submodule(name) for name in self.modules)
+        return replace(self.trial, tap=replace(self.trial.tap, modules=modules, inside=plain))
+
+
+# By model. Nothing is written on one.
+_trials: WeakKeyDictionary[nn.Module, _Remembered] = WeakKeyDictionary()
 
 
 # Models inside a block that changes what their trial depends on and not what it has shown.
@@ -360,14 +394,17 @@ def remember_probe(host: Any, known: Probe) -> None:
             tap=known if known.beside_sdpa else None,
             note=known.note,
         )
-        _remember(host, trial)
+        _remember(host, adapter(host).inside, trial)
 
 
-def _remember(model: Any, trial: Trial) -> None:
-    """Keeps what a trial has shown of a model as it is now."""
-    modules = () if trial.tap is None else trial.tap.modules
-    weak = replace(trial, tap=None if trial.tap is None else replace(trial.tap, modules=()))
-    _trials[model] = state_of(model), weak, tuple(map(ref, modules))
+def _remember(model: Any, inside: Any, trial: Trial) -> None:
+    """Keeps what a trial has shown of a model, with this one inside, as it is now."""
+    names: tuple[str, ...] = ()
+    if (tap := trial.tap) is not None:
+        name_of = {module: name for name, module in (tap.inside or inside).named_modules()}
+        names = tuple(name_of[module] for module in tap.modules)
+        trial = replace(trial, tap=replace(tap, modules=(), inside=None))
+    _trials[model] = _Remembered(state_of(model), trial, names, tap is not None and tap.inside is not None)
 
 
 def state_of(model: Any) -> State:

@@ -420,17 +420,20 @@ class Probe(Findings):
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
             does not support it or its rows differ from the eager ones.
         reason: why no attention can be read; empty where it can.
+        inside: the model that runs on the fused kernel, where that is not the one inside the host but its `unwrapped`.
     """
 
     modules: tuple[nn.Module, ...] = ()
     through: str = "calls"
     beside_sdpa: bool = False
     reason: str = ""
+    inside: nn.Module | None = None
 
     def read_rows(
         self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
     ) -> None:
         """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys."""
+        model = model if self.inside is None else self.inside
         calls = CallCounter(self.modules)
 
         def show(call: RowsCall) -> None:
@@ -774,6 +777,26 @@ def beside_sdpa(
     if set(sites) != shown.keys() or not _show_the_same(beside, shown, sites, inputs):
         return None
     return Probe(sites=sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """A Hugging Face model without what a bridge has put in the place of its modules, with the same weights.
+
+    Only what holds the modules together is copied: tensors, configurations and hooks are those of the model.
+    """
+    made: dict[nn.Module, nn.Module] = {}
+
+    def plain(module: nn.Module) -> nn.Module:
+        while (inner := module._modules.get("_original_component")) is not None:
+            module = inner
+        if module not in made:
+            made[module] = new = object.__new__(type(module))
+            vars(new).update(vars(module))
+            own = {name: None if part is None else plain(part) for name, part in module._modules.items()}
+            vars(new)["_modules"] = own
+        return made[module]
+
+    return plain(model)
 
 
 def _calls_beside_sdpa(

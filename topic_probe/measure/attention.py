@@ -103,6 +103,9 @@ class AttentionReport(Report, kind="attention"):
         return notes
 
 
+_READ = {True: "rows beside the fused kernel", False: "whole patterns at hook points"}
+
+
 @shares
 def measure_attention(
     model: Any,
@@ -210,6 +213,7 @@ def measure_attention(
         "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
         "corpus": progress.corpus,
         "processes": processes.size,
+        "read": _READ[view.reads_rows(patterns.through)],
     }
     if not sinks.sums["n_rows"].any():
         warn(why_nothing(progress), stacklevel=3)
