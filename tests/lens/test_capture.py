@@ -769,6 +769,7 @@ def test_a_remembered_trial_keeps_no_model_alive_and_writes_nothing_on_one(name)
     inside = adapters.adapter(model).inside
     for module in (model if inside is None else inside).modules():
         module.whole = (model,)  # a part that leads back to the whole
+    del capture._trials[model]
     capture.view(model)
     layers = [weakref.ref(module) for module in (model if inside is None else inside).modules()]
     gc.collect()
