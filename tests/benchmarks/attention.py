@@ -1,8 +1,9 @@
 """Time and memory of measure_attention against the same forward passes without any measuring, in one run.
 
-Run with ``make bench``. The model has the shape of a small BERT (6 layers, 12 heads, width 384) with random weights; a
-fifth (then half) of its tokens carry a topic. Processor time of one thread, so that a busy machine disturbs little; the
-ways take turns, and each ratio is the median over rounds. Peak memory is that of a process of its own.
+Run with ``make bench``. Models have the shape of a small BERT (6 layers, 12 heads, width 384) with random weights: a
+BERT, and a GPT-2 and a Llama as `open_model` opens them, which is in a bridge. A fifth (of the BERT then half) of their
+tokens carry a topic. Processor time of one thread, so that a busy machine disturbs little; the ways take turns, and
+each ratio is the median over rounds. Peak memory is that of a process of its own.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface, running
@@ -23,10 +24,14 @@ from topic_probe.lens import capture, huggingface, running
 VOCABULARY, DOCUMENTS, LENGTH = 30_522, 32, 256
 
 
-def small_bert() -> BertModel:
+def small(kind: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    config = BertConfig(num_hidden_layers=6, num_attention_heads=12, hidden_size=384, intermediate_size=1536)
-    return BertModel(config, add_pooling_layer=False).eval()
+    if kind == "GPT-2":
+        return GPT2Model(GPT2Config(n_layer=6, n_head=12, n_embd=384, n_positions=512)).eval()
+    shape: dict[str, Any] = {"num_hidden_layers": 6, "num_attention_heads": 12, "hidden_size": 384}
+    if kind == "Llama":
+        return LlamaModel(LlamaConfig(**shape, intermediate_size=1024, vocab_size=VOCABULARY)).eval()
+    return BertModel(BertConfig(**shape, intermediate_size=1536), add_pooling_layer=False).eval()
 
 
 def some_topics(share: float) -> tp.Topics:
@@ -42,12 +47,14 @@ def documents() -> list[list[int]]:
     return np.random.default_rng(0).integers(1_000, VOCABULARY, (DOCUMENTS, LENGTH)).tolist()
 
 
-def ways(share: float) -> dict[str, Callable[[], Any]]:
+def ways(kind: str, share: float) -> dict[str, Callable[[], Any]]:
     """What is timed."""
     torch.set_num_threads(1)
-    model = small_bert()
+    model = small(kind)
     topics, texts = some_topics(share), documents()
-    host = tp.open_model(model, host="huggingface")
+    if kind == "GPT-2":
+        topics = topics.with_vocabulary_size(model.config.vocab_size)
+    host = tp.open_model(small(kind), host="huggingface" if kind == "BERT" else "auto")
     inputs = capture.view(host).inputs(torch.tensor(texts), torch.ones(DOCUMENTS, LENGTH, dtype=torch.bool))
 
     def forward(implementation: str) -> None:
@@ -68,9 +75,9 @@ def ways(share: float) -> dict[str, Callable[[], Any]]:
     }
 
 
-def times(share: float, rounds: int) -> dict[str, list[float]]:
+def times(kind: str, share: float, rounds: int) -> dict[str, list[float]]:
     """Seconds of every way in every round."""
-    runs = ways(share)
+    runs = ways(kind, share)
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, run in runs.items():
@@ -104,23 +111,22 @@ def main() -> None:
     parser.add_argument("--memory-of", default=None)
     options = parser.parse_args()
     if options.memory_of:
-        run = ways(options.share)[options.memory_of]
+        run = ways("BERT", options.share)[options.memory_of]
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the peak of before
         run()
         print(memory("VmHWM") - before)
         return
-    for share in (0.2, 0.5):
-        found = times(share, options.rounds)
-        eager = found["eager forward"]
+    for kind, share in (("BERT", 0.2), ("BERT", 0.5), ("GPT-2", 0.2), ("Llama", 0.2)):
+        found = times(kind, share, options.rounds)
+        eager, bare = found["eager forward"], found["sdpa forward"]
         median = float(np.median(eager))
         print(
-            f"\n{share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {median:.2f} s"
+            f"\n{kind}, {share:.0%} of tokens with a topic, {DOCUMENTS} × {LENGTH} tokens; eager forward {median:.2f} s"
         )
         for name, taken in found.items():
-            print(
-                f"  {name:34s} {ratio(taken, eager):5.2f} × eager   peak {peak_memory(share, name):5.0f} MB"
-            )
+            peak = f"   peak {peak_memory(share, name):5.0f} MB" if kind == "BERT" else ""
+            print(f"  {name:34s} {ratio(taken, eager):5.2f} × eager  {ratio(taken, bare):5.2f} × sdpa{peak}")
         for way in ("through hooks", "beside sdpa"):
             cost = ratio(found[f"{way}, 200 permutations"], found[way])
             print(f"  {way}: 200 permutations cost {cost:.2f} ×")
