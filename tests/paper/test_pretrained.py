@@ -21,7 +21,7 @@ from topic_probe.paper.pretrained import (
     wanted_models,
 )
 from topic_probe.paper.recipe import Run, Subject
-from topic_probe.text.sources import Retry
+from topic_probe.remote import Retry
 
 SMALL = TextSettings(n_topics=4, passes=2, length=20, n_documents=10)
 

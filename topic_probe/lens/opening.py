@@ -16,6 +16,7 @@ from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, huggingface_h
 from topic_probe.lens.running import StillRunningError, by_itself, configs
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
+from topic_probe.remote import fetch, hub_error, persistently, refusal
 from topic_probe.text.encoder import begins_with_token
 from topic_probe.topics.vocabulary import check_tokenizer
 from topic_probe.turns import in_turn
@@ -50,7 +51,8 @@ def open_model(
             patterns, outputs of heads, what attention writes and the residual stream, whatever the architecture. Hooks
             that edit patterns take effect there (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such
             edits.
-        revision: the commit, branch or tag of a model on the hub.
+        revision: the commit, branch or tag of a model on the hub, by default its newest commit. All files are of one
+            commit, which reports name.
         device: where a model that is loaded here is put, such as "cuda:1", by default on the CPU. A given model stays
             where it is.
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
@@ -71,7 +73,9 @@ def open_model(
 
     Raises:
         TypeError: where ``source`` is none of these.
-        OSError: where files are missing or the hub cannot be reached; the message says how to get the files there.
+        OSError: where files are missing, or the hub does not give them: a name or revision that it does not have
+            (FileNotFoundError), a login that is needed (PermissionError), no whole answer after some tries or none at
+            all (ConnectionError). The message says what came and what to do.
         ValueError: where a model has no word embeddings, a checkpoint lacks weights, or ``host="bridge"`` is asked for
             and TransformerLens has no adapter that shows the model's true patterns.
         RuntimeError: within a forward pass of ``source``.
@@ -166,27 +170,41 @@ def _check_has_no_prompts(model: Any) -> None:
 
 def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype | None) -> tuple[Any, Any]:
     """A Hugging Face model with its tokenizer (None where there is none) from a folder or the hub."""
-    import transformers
     from safetensors import SafetensorError
 
     name = os.fspath(source)
     if name.startswith("~"):
         name = os.fspath(Path(name).expanduser())
     _check_folder(name)
+    found = None if Path(name).is_dir() else fetch(name, revision, kind="model")
+    if found is not None:
+        revision = found.commit or revision
     try:
-        config = transformers.AutoConfig.from_pretrained(name, revision=revision)
-        classes = getattr(config, "architectures", None) or ["AutoModel"]
-        model_class = getattr(transformers, classes[0], transformers.AutoModel)
-        # Loading changes the default type of tensors and how weights are drawn, for all threads.
-        with in_turn(torch.default_generator), _no_weight_bar():
-            model, info = model_class.from_pretrained(
-                name, revision=revision, dtype=dtype, output_loading_info=True
-            )
+        online = found is not None and found.online
+        model, info = persistently(lambda: _weights(name, revision, dtype, local_files_only=not online))
     except (OSError, SafetensorError) as error:
+        broken = None if found is None else hub_error(error)
+        if broken is not None:
+            raise refusal(broken, name, revision, kind="model") from error
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
+    if found is not None:
+        model.config._commit_hash = found.commit
     if tokenizer is None:
-        tokenizer = load_tokenizer(name, revision)
+        tokenizer = _tokenizer(name, revision)
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
+
+
+def _weights(name: str, revision: str | None, dtype: torch.dtype | None, *, local_files_only: bool) -> Any:
+    """A Hugging Face model, and what loading it found."""
+    import transformers
+
+    where = {"revision": revision, "local_files_only": local_files_only}
+    config = transformers.AutoConfig.from_pretrained(name, **where)
+    classes = getattr(config, "architectures", None) or ["AutoModel"]
+    model_class = getattr(transformers, classes[0], transformers.AutoModel)
+    # Loading changes the default type of tensors and how weights are drawn, for all threads.
+    with in_turn(torch.default_generator), _no_weight_bar():
+        return model_class.from_pretrained(name, dtype=dtype, output_loading_info=True, **where)
 
 
 @contextmanager
@@ -226,11 +244,22 @@ def _without_fresh_weights(model: Any, missing: Any, name: str) -> Any:
 
 
 def load_tokenizer(name: str, revision: str | None = None) -> Any:
-    """The tokenizer in a folder or under a name on the hub, or None where there is none that can be loaded."""
+    """The tokenizer in a folder or under a name on the hub, or None where there is none that can be loaded.
+
+    Raises:
+        OSError: where the hub has no such name or revision, or its files do not come.
+    """
+    if not Path(name).is_dir():
+        revision = fetch(name, revision, kind="model").commit or revision
+    return _tokenizer(name, revision)
+
+
+def _tokenizer(name: str, revision: str | None) -> Any:
+    """The tokenizer of files that are on this machine, or None where there is none that can be loaded."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, local_files_only=True)
     except Exception as error:  # tokenizers without files fail in many ways
         _log.info("%s has no tokenizer that can be loaded: %s", name, _first_line(error))
         return None

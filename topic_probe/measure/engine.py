@@ -142,7 +142,8 @@ class Engine:
             if processes.size > 1:
                 processes.check_equal({**facts, **share.outline()})
             if run.checkpoint is not None:
-                checkpoint = Checkpoint(run, facts, share, processes)
+                told = {"revision": view.facts.description["revision"]}
+                checkpoint = Checkpoint(run, {**facts, **told}, share, processes)
         if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
             shown = run.progress and processes.index == 0
             keep = self._has_word if only_labelled else None

@@ -33,6 +33,11 @@ from topic_probe.text.documents import Counts, content_hash
 # took what a whole word is from the tokenizer.
 _KIND, _SCHEMA = "sums of a measurement", 3
 
+# What tells people more where facts differ, and makes no measurement another one: the same weights may stand under
+# two revisions.
+_ONLY_TOLD = frozenset({"revision"})
+_SHORT = 60
+
 
 class Checkpoint:
     """Where the sums of one process are saved, and how often."""
@@ -78,11 +83,12 @@ class Checkpoint:
                 ) from error
             return False
         content, arrays = loaded
-        names = sorted({*content["facts"], *self.facts})
-        if differing := [name for name in names if content["facts"].get(name) != self.facts.get(name)]:
+        saved = content["facts"]
+        names = sorted({*saved, *self.facts} - _ONLY_TOLD)
+        if differing := [name for name in names if saved.get(name) != self.facts.get(name)]:
             raise ValueError(
                 f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(differing)}: "
-                "choose another checkpoint, or delete this one"
+                f"choose another checkpoint, or delete this one{_both(_flat(saved), _flat(self.facts))}"
             )
         for name, values in sums.items():
             if isinstance(values, SourceSums):
@@ -212,11 +218,31 @@ def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.nda
 
 def _described(documents: Any) -> dict[str, Any] | None:
     """What documents say of themselves before they are read, and a hash of them where it can be known."""
+    # A stream of the hub knows its commit once it was asked who it is.
+    identity = documents.identity() if isinstance(documents, DocumentStream) else None
     described = getattr(documents, "provenance", None)
     if not isinstance(described, Mapping):
         return None
-    identity = documents.identity() if isinstance(documents, DocumentStream) else None
     return {name: value for name, value in described.items() if name != "read"} | {"identity": identity}
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Facts within facts, under dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _both(saved: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """What differs there and here, where that can be said in a few letters."""
+    pairs = {name: (saved.get(name), facts.get(name)) for name in sorted({*saved, *facts})}
+    said = [
+        f"{name} {there!r} there, {here!r} here"
+        for name, (there, here) in pairs.items()
+        if there != here and max(len(repr(there)), len(repr(here))) <= _SHORT
+    ]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _contents(batch: TokenBatch) -> Int64[Tensor, " batch"]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import checked
+from topic_probe.remote import Retry
 from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
 from topic_probe.text.documents import Counts, Document, Long, Seen
 from topic_probe.text.encoder import Encoder
@@ -18,7 +19,6 @@ from topic_probe.text.sources import (
     Excluded,
     Files,
     GensimArticles,
-    Retry,
     Source,
     Split,
     Texts,
@@ -141,13 +141,15 @@ class Corpus:
             config: Name of the configuration, where the data set has several.
             split: Which split.
             field: The field that is the text.
-            revision: Commit, branch or tag. Only a whole commit hash makes a stream known well enough for a cache.
+            revision: Commit, branch or tag on the hub. Of a branch or tag the commit is asked for once, when it is
+                opened; it stands in the provenance, and everything is read of it.
             n_documents: At most so many; None: all.
             seed: Draws the ``n_documents`` at random; None: the first ones. From an opened ``Dataset`` every record is
                 equally likely. A stream gives the same number from each of its files, at random from a beginning
                 ``spread`` times that long.
             spread: How far into each file of a stream a sample reaches, and how much more is read than is kept.
-            streaming: Read without downloading everything first.
+            streaming: Read without downloading everything first. A stream needs the hub; False reads a download again
+                without it.
             retry: How a stream that breaks is read on.
             **options: More arguments of ``datasets.load_dataset``.
         """
@@ -227,7 +229,8 @@ class Corpus:
             begin_token: Whether to put the tokenizer's begin token before a document where the tokenizer itself does
                 not, for a model that was trained with one.
             cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
-                tokenizer and options. To know the texts they are read once more (not for a pinned hub data set).
+                tokenizer and options. To know the texts they are read once more (not for a stream of the hub, which is
+                known by its commit).
             progress: Whether to show a progress bar.
 
         Example:
@@ -358,7 +361,7 @@ class DocumentStream:
     def identity(self) -> str | None:
         """A hash that equals another one only if the documents are the same; None where that cannot be known.
 
-        To know the texts they are read once (not for a pinned hub data set).
+        To know the texts they are read once (not for a stream of the hub, which is known by its commit).
         """
         facts = self._facts()
         return None if facts is None else TokenStore.key_of(facts)
@@ -463,7 +466,7 @@ class DocumentStream:
         if (facts := self._facts()) is None:
             warn(
                 "going on without a cache, because it cannot be known whether a stream gives the same texts next time: "
-                "pass the name of the data set and revision= as a whole commit hash",
+                "pass the name of the data set on the hub, without more options of datasets.load_dataset",
                 stacklevel=3,
             )
             return None

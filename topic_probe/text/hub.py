@@ -16,7 +16,8 @@ import numpy as np
 
 from topic_probe.notices import warn
 from topic_probe.options import check_whole
-from topic_probe.text.sources import Excluded, Source, field_of, hash_of_texts, is_transient
+from topic_probe.remote import Found, fetch, hub_error, is_transient, persistently, refusal
+from topic_probe.text.sources import Excluded, Source, field_of, hash_of_texts
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,18 @@ class HubData(Source):
             raise ValueError("dataset must be a name or a folder, got ''")
         if self.seed is not None and self.n_documents is None:
             raise ValueError("seed draws a sample, so it needs n_documents as well")
+
+    @cached_property
+    def _asked(self) -> Found:
+        """What the name means on the hub, asked once: a stream that is opened again is of the same commit."""
+        return fetch(str(self.data), self.revision, kind="dataset", online=self.streaming)
+
+    @property
+    def _commit(self) -> str | None:
+        """The commit of a data set of the hub, None where it is not known."""
+        if not self._remote or (self.revision is not None and _COMMIT.fullmatch(self.revision)):
+            return self.revision
+        return self._asked.commit
 
     @cached_property
     def _opened(self) -> Any:
@@ -83,8 +96,9 @@ class HubData(Source):
     @property
     def n_parts(self) -> int:
         """Files of a stream, of which each is read (and sampled) by itself; otherwise 1."""
-        whole = self.n_documents is None or self.seed is not None
-        return int(getattr(self._opened, "num_shards", 1)) if self._streams and whole else 1
+        opened = self._opened  # where it cannot be opened, no stream broke
+        in_files = self._streams and (self.n_documents is None or self.seed is not None)
+        return int(getattr(opened, "num_shards", 1)) if in_files else 1
 
     @property
     def n_entries(self) -> int | None:
@@ -96,8 +110,14 @@ class HubData(Source):
     def read(self, part: int, start: int) -> Iterator[str | Excluded]:
         """The texts of a part without the first ``start``."""
         records = self._stream(part, start) if self._streams else self._rows(start)
-        for place, record in enumerate(records, start):
-            yield field_of(record, self.field, first=part == place == 0)
+        try:
+            for place, record in enumerate(records, start):
+                yield field_of(record, self.field, first=part == place == 0)
+        except Exception as error:
+            broken = hub_error(error) if self._remote else None
+            if broken is None or is_transient(broken):
+                raise
+            raise refusal(broken, str(self.data), self.revision, kind="dataset") from error
 
     def _rows(self, start: int) -> Iterator[Any]:
         data, n = self._opened.with_format(None), self.n_entries or 0
@@ -142,14 +162,15 @@ class HubData(Source):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Name, revision, field and sample."""
+        """Name, revision (of a branch its commit, once the hub was asked for it), field and sample."""
         named = isinstance(self.data, str | os.PathLike)
+        asked: Found | None = vars(self).get("_asked")
         return {
             "source": "datasets",
             "name": str(self.data) if named else type(self.data).__name__,
             "config": self.config,
             "split": self.split,
-            "revision": self.revision,
+            "revision": (asked and asked.commit) or self.revision,
             "field": self.field,
             "n_documents": self.n_documents,
             "seed": self.seed,
@@ -161,39 +182,81 @@ class HubData(Source):
         return super().outline() | ({} if self._remote else {"name": None})
 
     def identity(self) -> str | None:
-        """Hash of name, commit, field and sample; of all texts where they are on this machine; else None."""
+        """Hash of name, commit, field and sample; of all texts where they are on this machine; else None.
+
+        The hub is asked for the commit of a branch.
+        """
         opened = not isinstance(self.data, str | os.PathLike)
         if not self._streams or not (self._remote or opened):
             return hash_of_texts(entry for part in range(self.n_parts) for entry in self.read(part, 0))
-        commit = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision)
-        if not commit or self.options:
+        if self.options or (commit := self._commit) is None or not _COMMIT.fullmatch(commit):
             return None
-        return hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.describe() | {"revision": commit}).encode()).hexdigest()
+
+
+_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def _open(wanted: HubData) -> Any:
-    """The data set of a name or folder, or an error that says how to do without a network."""
+    """The data set of a name or folder."""
     from datasets import load_dataset, load_from_disk
 
     path = Path(wanted.data).expanduser()
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         return load_from_disk(str(path))
+    if not path.exists():
+        return _open_remote(wanted, str(wanted.data))
+    return load_dataset(
+        str(path), wanted.config, split=wanted.split, revision=wanted.revision, streaming=wanted.streaming,
+        **wanted.options,
+    )  # fmt: skip
+
+
+def _open_remote(wanted: HubData, name: str) -> Any:
+    """The data set of a name on the hub, of the commit that the name means, or an error that says what to do."""
+    from datasets import load_dataset
+
+    commit, _ = wanted._asked
+    revision = commit or wanted.revision
     try:
-        return load_dataset(
-            str(path) if path.exists() else str(wanted.data),
-            wanted.config,
-            split=wanted.split,
-            revision=wanted.revision,
-            streaming=wanted.streaming,
-            **wanted.options,
+        if wanted.streaming:
+            return persistently(lambda: _stream(wanted, name, revision))
+        whole = persistently(
+            lambda: load_dataset(name, wanted.config, split=wanted.split, revision=revision, **wanted.options)
         )
-    except FileNotFoundError:
-        raise
     except Exception as error:
-        if not is_transient(error):
+        broken = hub_error(error)
+        if broken is None:
             raise
+        raise refusal(broken, name, wanted.revision, kind="dataset") from error
+    _check_commit(whole, name, revision)
+    return whole
+
+
+def _stream(wanted: HubData, name: str, revision: str | None) -> Any:
+    """The files of a commit as a stream. ConnectionError for a copy: its parts are others, and so are its samples.
+
+    Where the hub does not answer, datasets gives whatever copy it has.
+    """
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(name, wanted.config, revision=revision, **wanted.options)
+    if type(builder).__module__.endswith(".cache.cache"):
         raise ConnectionError(
-            f"the data set {wanted.data!s} cannot be reached ({error}). Without a network, Corpus.bundled() has real "
-            "articles and Corpus.from_files reads your own; or download the data set on another machine "
-            f"(hf download {wanted.data!s} --repo-type dataset --local-dir FOLDER) and pass the folder"
-        ) from error
+            f"cannot stream {name!r}, because the Hugging Face hub does not answer. An earlier download is on this "
+            "machine, which streaming=False reads; it draws other samples than a stream"
+        )
+    return builder.as_streaming_dataset(split=wanted.split)
+
+
+def _check_commit(copy: Any, name: str, revision: str | None) -> None:
+    """FileNotFoundError for a copy on this machine that is of another commit."""
+    places = [Path(file["filename"]).parent.name for file in copy.cache_files]
+    if revision is None or not _COMMIT.fullmatch(revision):
+        return
+    for commit in filter(_COMMIT.fullmatch, places):
+        if commit != revision:
+            raise FileNotFoundError(
+                f"cannot load {name!r}: needed is commit {revision}, on this machine is {commit}, and the Hugging Face "
+                f"hub does not answer. Take that one with revision={commit!r}, or try again with a network"
+            )

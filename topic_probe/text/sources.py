@@ -4,19 +4,17 @@ A source has parts (its files, or one) and reads any part from any place on. Tha
 stream, sampling, splitting over processes and the cache of token ids need.
 """
 
-import asyncio
 import bz2
 import codecs
 import gzip
 import hashlib
-import http.client
 import io
 import json
 import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import cache
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from topic_probe.notices import warn
+from topic_probe.remote import Retry, is_transient
 
 EMPTY = "empty texts"
 MISSING = "missing texts (None)"
@@ -76,30 +75,13 @@ class Source(ABC):
 # --- reading on after a break ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Retry:
-    """How often a stream that breaks is opened again, at the place where it broke.
-
-    Attributes:
-        attempts: Breaks in a row, with nothing read between them, after which it is given up.
-        wait: Seconds before the first attempt; each further one waits twice as long.
-        longest: No wait is longer than this.
-        sleep: What waits.
-    """
-
-    attempts: int = 6
-    wait: float = 1.0
-    longest: float = 60.0
-    sleep: Callable[[float], object] = time.sleep
-
-
 def read_on(source: Source, part: int, start: int, retry: Retry) -> Iterator[str | Excluded]:
     """The entries of a part from ``start`` on; after a break the part is opened again at the place reached.
 
     The last entry before the break is read once more and compared, because a stream that comes back in another order
     would otherwise repeat some texts and lose others unseen.
     """
-    place, last, breaks = start, None, 0
+    place, last, breaks, since = start, None, 0, time.monotonic()
     while True:
         try:
             entries = source.read(part, place if last is None else place - 1)
@@ -111,33 +93,24 @@ def read_on(source: Source, part: int, start: int, retry: Retry) -> Iterator[str
             for entry in entries:
                 place, last, breaks = place + 1, entry, 0
                 yield entry
+                since = time.monotonic()
             return
         except Exception as error:
             if not is_transient(error):
                 raise
             breaks += 1
-            if breaks > retry.attempts:
+            if breaks > retry.attempts or time.monotonic() - since > retry.patience:
+                often = "once" if breaks == 1 else f"{breaks} times in a row"
                 raise ConnectionError(
-                    f"the stream broke {breaks} times in a row in part {part} after {place} texts: {error!r}"
+                    f"the stream broke {often} in part {part} after {place} texts: {error!r}. "
+                    "A measurement with a checkpoint goes on from its last save when it is called again"
                 ) from error
-            wait = min(retry.longest, retry.wait * 2 ** (breaks - 1))
+            wait = retry.seconds(breaks, error)
             warn(
                 f"the stream broke in part {part} after {place} texts ({error!r}); read on in {wait:g} s",
                 stacklevel=2,
             )
             retry.sleep(wait)
-
-
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, gzip.BadGzipFile)
-_PASSING = (OSError, http.client.HTTPException, asyncio.TimeoutError)
-_NETWORK_PACKAGES = {"aiohttp", "fsspec", "httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the same reading may succeed a little later: what breaks on the way, not what is wrong."""
-    if isinstance(error, _LASTING):
-        return False
-    return isinstance(error, _PASSING) or type(error).__module__.split(".")[0] in _NETWORK_PACKAGES
 
 
 # --- one entry ---------------------------------------------------------------------------------------

@@ -1,0 +1,727 @@
+"""Models and articles by name, from a hub on this machine that drops, refuses, changes and goes away.
+
+The functions at the top run in processes of their own, which know no other hub (`hub_client`).
+"""
+
+import io
+import json
+import logging
+import os
+import socket
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from hub_client import Client
+from loopback_hub import Hub, first
+from real_text import WORDS, minilm_folder, topics_by_hand
+
+import topic_probe as tp
+from topic_probe import remote
+from topic_probe.cli import main
+from topic_probe.lens import capture
+from topic_probe.text.corpus import WIKIPEDIA
+from topic_probe.topics.vocabulary import tokenizer_hash
+
+# --- what is done in processes of their own -----------------------------------------------------------
+
+
+def prepare():
+    """What takes seconds is imported once."""
+    for name in (
+        "datasets.packaged_modules.cache.cache",
+        "datasets.packaged_modules.parquet.parquet",
+        "gensim.corpora",
+        "pyarrow.parquet",
+        "topic_probe.measure.attention",
+        "transformer_lens.model_bridge.sources",
+        "transformers.models.albert.modeling_albert",
+        "transformers.models.bert.modeling_bert",
+    ):
+        import_module(name)
+    logging.disable()
+
+
+def seen_of(model):
+    """By what a model and its tokenizer are known, with what a report says where they are from."""
+    return (
+        capture.word_embeddings(model).double().sum().item(),
+        None if model.tokenizer is None else tokenizer_hash(model.tokenizer),
+        capture.facts(model).description["revision"],
+    )
+
+
+def opened(name, **options):
+    return seen_of(tp.open_model(name, host="huggingface", **options))
+
+
+def opened_by_chunks(name, size):
+    """With downloads that are written down after so many bytes, so that a small file stands for a large one."""
+    from huggingface_hub import constants
+
+    constants.DOWNLOAD_CHUNK_SIZE = size
+    return opened(name)
+
+
+def opened_as(user, name):
+    os.environ["HF_TOKEN"] = user
+    return opened(name)
+
+
+def articles(*given, **options):
+    corpus = tp.Corpus.from_dataset(*given, **options)
+    return list(corpus), corpus.provenance["revision"]
+
+
+def wikipedia(*given, **options):
+    return list(tp.Corpus.wikipedia(*given, **options))
+
+
+def ids_of(name, cache, **options):
+    """Documents of the first words of articles."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
+    corpus = tp.Corpus.from_dataset(name, **options)
+    return [document.ids.tolist() for document in corpus.documents(tokenizer, max_length=16, cache=cache)]
+
+
+def measured(model_name, checkpoint=None, *, name=WIKIPEDIA[0], **options):
+    """A report as text, without what names the commit, and how many forward passes it took."""
+    model = tp.open_model(model_name, host="huggingface")
+    passes = []
+    model.original_model.register_forward_hook(lambda *_: passes.append(1))
+    documents = tp.Corpus.from_dataset(name, **options).documents(model.tokenizer, max_length=32)
+    report = tp.measure_attention(
+        model, topics_by_hand(model.tokenizer), documents, n_permutations=3, batch_size=1, checkpoint=checkpoint,
+        checkpoint_every=0,
+    )  # fmt: skip
+    return report.to_dataframe().to_json(double_precision=15), len(passes), report.provenance
+
+
+def commanded(*arguments):
+    """Exit code and answer of the command line."""
+    answer = io.StringIO()
+    with redirect_stdout(answer):
+        code = main(list(arguments))
+    return code, answer.getvalue()
+
+
+def asked_elsewhere():
+    socket.create_connection(("localhost", 80), timeout=1)
+
+
+# --- repositories -------------------------------------------------------------------------------------
+
+
+def files_of(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
+
+
+def bert(folder, seed, tokenizer=None):
+    """A folder with a small BERT."""
+    tokenizer = tokenizer or hf.AutoTokenizer.from_pretrained(minilm_folder())
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = hf.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        hf.BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def albert(folder, texts):
+    """A folder with a small ALBERT, its pieces of words found by a unigram model as the real one's are."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    backend = Tokenizer(models.Unigram())
+    backend.normalizer, backend.decoder = normalizers.Lowercase(), decoders.Metaspace()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.train_from_iterator(
+        texts,
+        trainers.UnigramTrainer(
+            vocab_size=500, unk_token="<unk>", special_tokens=special, show_progress=False
+        ),
+    )
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True))
+    tokenizer = hf.PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    sizes = {"embedding_size": 4, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    config = hf.AlbertConfig(vocab_size=len(tokenizer), num_hidden_layers=2, pad_token_id=0, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        hf.AlbertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def passages():
+    """Beginnings of Wikipedia articles and what follows them, of a thousand letters or so."""
+    found = []
+    for article in tp.Corpus.bundled():
+        found += [article[start : start + 1000] for start in range(0, min(len(article), 4000), 1000)]
+    return found[: N_FILES * PER_FILE]
+
+
+# The last file begins behind the 256 texts that are tokenized at once.
+N_FILES, PER_FILE = 4, 90
+README = """---
+configs:
+- config_name: 20231101.de
+  data_files: 20231101.de/*
+- config_name: 20231101.en
+  data_files: 20231101.en/*
+---
+Articles, as wikimedia/wikipedia has them.
+"""
+
+
+def parquet(texts):
+    """A file of articles."""
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+    columns = {
+        "id": [str(number) for number in range(len(texts))],
+        "url": [f"https://en.wikipedia.org/wiki/{number}" for number in range(len(texts))],
+        "title": [" ".join(text.split()[:3]) for text in texts],
+        "text": texts,
+    }
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file, row_group_size=25, compression="none")
+    return file.getvalue()
+
+
+def data_set(texts):
+    """The files of a data set of articles."""
+    parts = [texts[start : start + PER_FILE] for start in range(0, len(texts), PER_FILE)]
+    return {
+        "README.md": README.encode(),
+        "20231101.de/train-00000-of-00001.parquet": parquet(["Der Hund ist ein Haustier."]),
+        **{
+            f"20231101.en/train-{number:05d}-of-{len(parts):05d}.parquet": parquet(part)
+            for number, part in enumerate(parts)
+        },
+    }
+
+
+ENGLISH = (WIKIPEDIA[0], WIKIPEDIA[1])
+
+
+class World:
+    """The hub, what is on it, and clients of it."""
+
+    def __init__(self, hub, folder):
+        self.hub, self.folder, self.texts = hub, folder, passages()
+        plain = hf.AutoTokenizer.from_pretrained(minilm_folder())
+        self.folders = {
+            "older": bert(folder / "older", 1),
+            "bert": bert(folder / "bert", 2, plain.train_new_from_iterator(self.texts, 900)),
+            "albert": albert(folder / "albert", self.texts),
+        }
+        self.files = {name: files_of(place) for name, place in self.folders.items()}
+        self.commits = {
+            "older": hub.put("models", "small/bert", self.files["older"], branch="older"),
+            "bert": hub.put("models", "small/bert", self.files["bert"]),
+            "albert": hub.put("models", "small/albert", self.files["albert"]),
+        }
+        hub.put("models", "small/measured", self.files["older"])
+        hub.put("models", "small/gated", self.files["older"], token="hf_granted")
+        self.data = data_set(self.texts)
+        hub.put("datasets", WIKIPEDIA[0], self.data, commit=WIKIPEDIA[2])
+        hub.put("datasets", "small/gated-articles", self.data, token="hf_granted")
+        self.clients = {}
+
+    def client(self, **environment):
+        """A client with a home of its own, or with that of the first and an environment of its own."""
+        key = tuple(environment.items())
+        if key not in self.clients:
+            home = str(self.folder / "home")
+            settings = {"HF_ENDPOINT": self.hub.endpoint, "HF_HOME": home, **environment}
+            self.clients[key] = Client(__file__, settings)
+        return self.clients[key]
+
+    @property
+    def run(self):
+        return self.client()
+
+    def new(self, name, files="older"):
+        """A model that nobody has downloaded; its commit."""
+        return self.hub.put("models", name, self.files[files])
+
+    def expected(self, files, commit):
+        """What is seen of a folder, under the commit."""
+        model = tp.open_model(self.folders[files], host="huggingface")
+        return (*seen_of(model)[:2], commit)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with Hub() as hub:
+        world = World(hub, tmp_path_factory.mktemp("hub"))
+        yield world
+        for client in world.clients.values():
+            client.close()
+
+
+def done(outcome):
+    """The value, where there was no error."""
+    assert not outcome.error, outcome.trace
+    return outcome.value
+
+
+def is_large(request):
+    return request.path.startswith("/large/")
+
+
+def is_file(request):
+    return "/resolve/" in request.path or is_large(request)
+
+
+def asks(part):
+    """Requests for a file of this name, or of the large one that it leads to."""
+    return lambda request: part in request.path
+
+
+# --- models -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "albert"])
+def test_a_model_of_the_hub_is_that_of_its_folder_and_says_its_commit(world, name):
+    assert done(world.run(opened, f"small/{name}")) == world.expected(name, world.commits[name])
+
+
+def test_a_revision_has_its_own_weights_and_its_own_tokenizer(world):
+    expected = world.expected("older", world.commits["older"])
+    assert expected[:2] != world.expected("bert", "")[:2]
+    for revision in ("older", world.commits["older"]):
+        assert done(world.run(opened, "small/bert", revision=revision)) == expected
+
+
+def test_all_files_are_of_one_commit_though_the_branch_moves_meanwhile(world):
+    commit = world.new("small/moving")
+
+    def moves(request):
+        if request.path.endswith("model.safetensors"):
+            world.new("small/moving", "bert")
+
+    with world.hub.troubled(moves):
+        assert done(world.run(opened, "small/moving")) == world.expected("older", commit)
+
+
+def test_a_download_that_drops_goes_on_at_the_byte_where_it_broke(world):
+    commit, drop = world.new("small/dropping"), 50_000
+    with world.hub.troubled(first(5, is_large, {"drop": drop})) as asked:
+        seen = done(world.run(opened_by_chunks, "small/dropping", drop // 5))
+    assert seen == world.expected("older", commit)
+    starts = {}
+    for request in filter(is_large, asked):
+        starts.setdefault(request.path, []).append(request.start)
+    assert sum(map(len, starts.values())) == 5 + 2  # of the weights and the tokenizer
+    for found in starts.values():
+        assert found == [drop * number for number in range(len(found))]
+
+
+@pytest.mark.parametrize(
+    ("status", "where"),
+    [(429, "/api/"), (503, "/api/"), (429, "config.json"), (500, "tokenizer.json"), (500, "/large/")],
+)
+def test_an_answer_that_may_pass_is_waited_for(world, status, where):
+    name = f"small/waited-{status}-{where.strip('/').replace('.', '-')}"
+    commit = world.new(name)
+    with world.hub.troubled(
+        first(2, lambda request: where in request.path and "agent" not in request.path, {"status": status})
+    ):
+        outcome = world.run(opened, name)
+    assert done(outcome) == world.expected("older", commit)
+    assert outcome.seconds < 60
+
+
+def test_the_hub_says_how_long_to_wait(world):
+    commit = world.new("small/busy")
+    busy = {"status": 429, "headers": {"Retry-After": "17"}}
+    with world.hub.troubled(first(1, asks("/api/models/small/busy"), busy)):
+        outcome = world.run(opened, "small/busy")
+    assert done(outcome) == world.expected("older", commit)
+    assert 17 in outcome.slept
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ({"status": 500}, "answers with 500"),
+        ({"status": 429}, "answers with 429 (made to fail): too much was asked of it. Wait some minutes"),
+        ({"drop": 0}, "gives no whole answer"),
+    ],
+)
+def test_an_answer_that_does_not_pass_is_an_error_that_says_it(world, what, said):
+    world.new("small/failing")
+    with world.hub.troubled(lambda request: what):
+        outcome = world.run(opened, "small/failing")
+    assert "ConnectionError" in outcome.kinds, outcome.trace
+    assert outcome.error.startswith("cannot load 'small/failing': the Hugging Face hub at http://127.0.0.1:")
+    assert said in outcome.error
+    assert 5 < outcome.seconds < 30
+
+
+def test_a_model_is_not_opened_without_the_tokenizer_that_does_not_come(world):
+    world.new("small/speechless")
+    with world.hub.troubled(lambda request: {"status": 500} if "tokenizer" in request.path else None):
+        outcome = world.run(opened, "small/speechless")
+    assert "ConnectionError" in outcome.kinds, outcome.value
+    assert "answers with 500" in outcome.error
+
+
+WRONG = {
+    "no such model": (
+        opened, ["small/nobody"], {}, "FileNotFoundError",
+        "cannot load 'small/nobody': the Hugging Face hub at {endpoint} answers with 401 (Invalid username or "
+        "password.): it has no model of this name that everybody may read. Names are OWNER/NAME",
+    ),
+    "no such revision": (
+        opened, ["small/bert"], {"revision": "newest"}, "FileNotFoundError",
+        "this model has no revision 'newest'. Give a branch, a tag or a whole commit hash, which "
+        "{endpoint}/small/bert/commits/main lists",
+    ),
+    "gated": (
+        opened, ["small/gated"], {}, "PermissionError",
+        "only to those who were granted access. Ask for it at {endpoint}/small/gated, and log in (`hf auth login`",
+    ),
+    "not granted": (
+        opened_as, ["hf_other", "small/gated"], {}, "PermissionError",
+        "answers with 403 (Access to model small/gated is restricted",
+    ),
+    "no name": (
+        opened, ["small nobody"], {}, "FileNotFoundError", "there is no folder of this name, and the Hugging Face hub",
+    ),
+    "no such data set": (
+        articles, ["small/nobody"], {}, "FileNotFoundError", "it has no data set of this name that everybody may read",
+    ),
+    "no such revision of a data set": (
+        articles, ENGLISH, {"revision": "newest"}, "FileNotFoundError",
+        "has no revision 'newest'. Give a branch, a tag or a whole commit hash, which {endpoint}/datasets/wikimedia/",
+    ),
+    "no such configuration": (
+        articles, [ENGLISH[0], "20231101.xx"], {}, "ValueError", "'20231101.xx' not found. Available: ['20231101.de'",
+    ),
+    "gated data set": (
+        articles, ["small/gated-articles", ENGLISH[1]], {}, "PermissionError",
+        "Ask for it at {endpoint}/datasets/small/gated-articles, and log in",
+    ),
+    "no such data set to download": (
+        articles, ["small/nobody"], {"streaming": False}, "FileNotFoundError", "it has no data set of this name",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_will_not_come_is_said_at_once_with_what_to_do(world, mistake):
+    function, given, options, kind, said = WRONG[mistake]
+    outcome = world.run(function, *given, **options)
+    assert kind in outcome.kinds, outcome.trace
+    assert said.format(endpoint=world.hub.endpoint) in outcome.error
+    assert outcome.seconds < 5
+
+
+def test_a_login_opens_what_is_gated_and_is_shown_to_the_hub_alone(world):
+    with world.hub.troubled(lambda request: None) as asked:
+        seen = done(world.run(opened_as, "hf_granted", "small/gated"))
+    assert seen[:2] == world.expected("older", "")[:2]
+    shown = [request.token for request in asked if is_large(request)]
+    assert shown
+    assert set(shown) == {None}
+
+
+# --- a hub that is not there --------------------------------------------------------------------------
+
+
+def test_a_hub_that_is_gone_is_told_at_once_or_done_without(world):
+    known = done(world.run(opened, "small/bert"))
+    world.new("small/unknown")
+    with world.hub.gone():
+        unknown, again = world.run(opened, "small/unknown"), world.run(opened, "small/bert")
+        stream, whole = world.run(wikipedia, 9), world.run(articles, "small/none", streaming=False)
+    assert done(again) == known
+    assert any(
+        f"taking commit {known[2]} of small/bert, which is on this machine" in said for said in again.warned
+    )
+    for outcome, remedy in (
+        (unknown, "hf download small/unknown --local-dir FOLDER"),
+        (stream, "Corpus.bundled() has real articles"),
+        (whole, "hf download small/none --repo-type dataset --local-dir FOLDER"),
+    ):
+        assert "ConnectionError" in outcome.kinds, outcome.trace
+        assert "cannot be reached" in outcome.error
+        assert remedy in outcome.error
+    assert max(outcome.seconds for outcome in (unknown, again, stream, whole)) < 5
+
+
+def test_offline_what_was_opened_before_is_opened_again_and_nothing_is_asked(world):
+    known = done(world.run(opened, "small/bert"))
+    world.new("small/unknown")
+    run = world.client(HF_HUB_OFFLINE="1")
+    with world.hub.troubled(lambda request: None) as asked:
+        again, unknown = run(opened, "small/bert"), run(opened, "small/unknown")
+        stream = run(articles, "small/none")
+    assert done(again) == known
+    assert not again.warned
+    assert "HF_HUB_OFFLINE is set" in unknown.error
+    assert "hf download small/unknown --local-dir FOLDER" in unknown.error
+    assert "HF_HUB_OFFLINE is set" in stream.error
+    assert asked == []
+
+
+def test_offline_a_download_is_read_and_passes_neither_for_a_stream_nor_for_another_commit(world):
+    name = "small/kept"
+    kept = world.hub.put("datasets", name, world.data)
+    other = world.hub.put("datasets", name, data_set(world.texts[::-1]), branch="other")
+    texts, commit = done(world.run(articles, name, ENGLISH[1], streaming=False, revision=kept))
+    assert (texts, commit) == (world.texts, kept)
+    run = world.client(HF_HUB_OFFLINE="1")
+    assert done(run(articles, name, ENGLISH[1], streaming=False, revision=kept)) == (texts, kept)
+    wrong = run(articles, name, ENGLISH[1], streaming=False, revision=other)
+    assert "FileNotFoundError" in wrong.kinds
+    assert f"needed is commit {other}, on this machine is {kept}" in wrong.error
+    stream = run(articles, name, ENGLISH[1], revision=kept, n_documents=8, seed=0)
+    assert "HF_HUB_OFFLINE is set" in stream.error
+    assert "streaming=False reads what was downloaded before" in stream.error
+
+
+def test_no_copy_on_this_machine_stands_in_for_a_stream_of_a_hub_that_fails(world):
+    name = "small/failing-articles"
+    world.hub.put("datasets", name, world.data)
+    done(world.run(articles, name, ENGLISH[1], streaming=False))
+    with world.hub.troubled(lambda request: {"status": 500} if "/tree/" in request.path else None):
+        outcome = world.run(articles, name, ENGLISH[1], n_documents=8, seed=0)
+    assert "ConnectionError" in outcome.kinds, outcome.value
+    assert "draws other samples than a stream" in outcome.error or "answers with 500" in outcome.error
+
+
+# --- articles -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def local(world):
+    """The same data set as a folder."""
+    folder = world.folder / "english"
+    folder.mkdir()
+    for path, content in world.data.items():
+        if path.startswith(ENGLISH[1]):
+            (folder / Path(path).name).write_bytes(content)
+    return str(folder)
+
+
+def test_wikipedia_is_that_of_its_files_whole_and_in_samples(world, local):
+    assert done(world.run(wikipedia, None)) == world.texts
+    expected = list(tp.Corpus.from_dataset(local, n_documents=20, seed=7, spread=2))
+    sample = done(world.run(wikipedia, 20, seed=7, spread=2))
+    assert sample == expected
+    assert len(set(sample)) == 20
+    files = [world.texts.index(text) // PER_FILE for text in sample]
+    assert sorted(files) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    assert done(world.run(articles, *ENGLISH, n_documents=100)) == (world.texts[:100], WIKIPEDIA[2])
+
+
+@pytest.mark.parametrize(
+    "what", [{"drop": 20_000}, {"status": 500}, {"status": 429, "headers": {"Retry-After": "3"}}], ids=str
+)
+def test_a_stream_of_articles_goes_on_where_it_broke(world, what):
+    with world.hub.troubled(lambda request: None) as undisturbed:
+        assert done(world.run(wikipedia, None)) == world.texts
+    with world.hub.troubled(first(7, is_large, what)) as asked:
+        outcome = world.run(wikipedia, None)
+    assert done(outcome) == world.texts
+    spans = [(request.path, request.start, request.end) for request in asked if is_large(request)]
+    wanted = [(request.path, request.start, request.end) for request in undisturbed if is_large(request)]
+    assert list(dict.fromkeys(spans)) == list(dict.fromkeys(wanted))
+    assert all(end is not None for _, _, end in spans)  # never a whole file
+    assert len(spans) >= len(set(spans)) + 7
+    assert 7 <= outcome.seconds < 120
+
+
+@pytest.mark.parametrize(
+    ("what", "longest", "said"), [({"status": 500}, 300, "7 times in a row"), ({"drop": 0}, 700, "once")]
+)
+def test_a_stream_that_stays_broken_is_given_up_in_a_bounded_time(world, what, longest, said):
+    with world.hub.troubled(lambda request: what if "train-00002" in request.path else None):
+        outcome = world.run(wikipedia, None)
+    assert "ConnectionError" in outcome.kinds, outcome.trace
+    assert f"the stream broke {said} in part 2 after 0 texts" in outcome.error
+    assert "A measurement with a checkpoint goes on from its last save" in outcome.error
+    assert 60 < outcome.seconds < longest
+
+
+def test_a_file_that_one_may_not_read_is_no_break_of_the_stream(world):
+    with world.hub.troubled(lambda request: {"status": 403} if "train-00002" in request.path else None):
+        outcome = world.run(wikipedia, None)
+    assert "PermissionError" in outcome.kinds, outcome.trace
+    assert "it gives the files of this data set only to those who were granted" in outcome.error
+    assert outcome.seconds < 5
+
+
+def test_token_ids_are_kept_by_commit_also_where_a_branch_was_asked_for(world, tmp_path):
+    name, options = "small/growing", {"config": ENGLISH[1], "n_documents": 30}
+    world.hub.put("datasets", name, world.data)
+    one = done(world.run(ids_of, name, tmp_path, **options))
+    with world.hub.troubled(lambda request: None) as asked:
+        outcome = world.run(ids_of, name, tmp_path, **options)
+    assert done(outcome) == one
+    assert not outcome.warned
+    assert not any(".parquet" in request.path for request in asked)
+    world.hub.put("datasets", name, data_set(world.texts[30:60]))
+    assert done(world.run(ids_of, name, tmp_path, **options)) != one
+
+
+# --- measurements -------------------------------------------------------------------------------------
+
+ALL = {"config": ENGLISH[1]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    """A measurement that nothing broke."""
+    return done(world.run(measured, "small/measured", **ALL))
+
+
+def without_the_last_file(request):
+    """A hub that fails when most articles were read."""
+    return {"status": 500} if f"train-{N_FILES - 1:05d}" in request.path else None
+
+
+def test_a_measurement_is_resumed_after_the_hub_was_gone_and_equals_an_undisturbed_one(
+    world, undisturbed, tmp_path
+):
+    report, passes, _ = undisturbed
+    assert done(world.run(measured, "small/measured", tmp_path / "whole", **ALL))[:2] == (report, passes)
+    with world.hub.troubled(without_the_last_file):
+        broken = world.run(measured, "small/measured", tmp_path / "sums", **ALL)
+    assert "ConnectionError" in broken.kinds, broken.value
+    again, passes_again, _ = done(world.run(measured, "small/measured", tmp_path / "sums", **ALL))
+    assert again == report
+    # The first 32, which are sorted by length together, were saved; hardly one of them has no word of a topic.
+    assert 0 < passes_again < passes - 24
+
+
+def test_the_articles_of_two_commits_are_never_measured_together(world, tmp_path):
+    name = "small/changing"
+    old = world.hub.put("datasets", name, world.data)
+    with world.hub.troubled(without_the_last_file):
+        broken = world.run(measured, "small/measured", tmp_path, name=name, **ALL)
+    assert "ConnectionError" in broken.kinds, broken.value
+    changed = [text if number < 200 else text.upper() for number, text in enumerate(world.texts)]
+    new = world.hub.put("datasets", name, data_set(changed))
+    refused = world.run(measured, "small/measured", tmp_path, name=name, **ALL)
+    assert "ValueError" in refused.kinds, refused.value
+    assert f"documents.corpus.revision '{old}' there, '{new}' here" in refused.error
+    _, _, provenance = done(world.run(measured, "small/measured", tmp_path, name=name, revision=old, **ALL))
+    assert provenance["corpus"]["corpus"]["revision"] == old
+
+
+def test_the_weights_of_two_commits_are_never_measured_together(world, tmp_path):
+    old = world.new("small/trained-on")
+    done(world.run(measured, "small/trained-on", tmp_path, **ALL))
+    new = world.hub.put("models", "small/trained-on", files_of(bert(tmp_path / "trained", 5)))
+    refused = world.run(measured, "small/trained-on", tmp_path, **ALL)
+    assert "ValueError" in refused.kinds, refused.value
+    assert "which differs in weights" in refused.error
+    assert f"revision '{old}' there, '{new}' here" in refused.error
+
+
+def test_the_same_weights_under_another_commit_are_the_same_measurement(world, tmp_path, undisturbed):
+    world.new("small/renamed")
+    done(world.run(measured, "small/renamed", tmp_path, **ALL))
+    commit = world.hub.put(
+        "models", "small/renamed", {**world.files["older"], "README.md": b"now documented"}
+    )
+    report, passes, provenance = done(world.run(measured, "small/renamed", tmp_path, **ALL))
+    assert report == undisturbed[0]
+    assert passes < undisturbed[1] / 2  # trials
+    assert provenance["model"]["revision"] == commit
+
+
+# --- the command line ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def words(world):
+    file = world.folder / "words.json"
+    file.write_text(json.dumps({name: listed.split() for name, listed in WORDS.items()}))
+    return str(file)
+
+
+def test_the_command_line_measures_by_names_on_the_hub(world, words):
+    texts = [
+        "--corpus",
+        ENGLISH[0],
+        "--corpus-config",
+        ENGLISH[1],
+        "--n-documents",
+        "20",
+        "--max-length",
+        "32",
+    ]
+    model = ["small/bert", "--revision", "older", "--topics", words]
+    code, answer = done(world.run(commanded, "measure", "attention", *model, *texts, "--json"))
+    assert code == 0
+    provenance = json.loads(answer)["provenance"]
+    assert provenance["model"]["revision"] == world.commits["older"]
+    assert provenance["corpus"]["corpus"]["revision"] == WIKIPEDIA[2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "small/nobody"],
+        ["fit-topics", "small/nobody", "--corpus", "bundled", "--out", "OUT"],
+        ["fit-topics", "small/bert", "--corpus", "small/nobody", "--out", "OUT"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_says_at_once_that_a_name_is_wrong(world, arguments, tmp_path, capfd):
+    arguments = [str(tmp_path / "out") if argument == "OUT" else argument for argument in arguments]
+    outcome = world.run(commanded, *arguments)
+    assert done(outcome)[0] == 1
+    assert outcome.seconds < 5
+    assert "error: cannot load 'small/nobody': the Hugging Face hub at http://127.0.0.1:" in outcome.printed
+
+
+# --- what errors are ----------------------------------------------------------------------------------
+
+
+def test_what_an_answer_means_is_its_status_whoever_says_it():
+    import httpx
+    import httpx2
+
+    for package in (httpx, httpx2):
+        request = package.Request("GET", "http://127.0.0.1")
+        for status, passes in {429: True, 500: True, 504: True, 401: False, 403: False, 404: False}.items():
+            answer = package.Response(status, request=request)
+            error = package.HTTPStatusError("it failed", request=request, response=answer)
+            assert remote.is_transient(error) is passes
+        assert remote.is_transient(package.ReadError("reset"))
+        assert not remote.is_unreachable(package.ReadError("reset"))
+        assert remote.is_unreachable(package.ConnectError("refused"))
+
+
+def test_waits_grow_to_the_longest_and_are_no_shorter_than_the_hub_asks():
+    class Busy(Exception):
+        response = type("Answer", (), {"headers": {"Retry-After": "9"}})
+
+    retry = remote.Retry(wait=2.0, longest=30.0)
+    assert [retry.seconds(breaks, OSError()) for breaks in range(1, 7)] == [2, 4, 8, 16, 30, 30]
+    assert [retry.seconds(breaks, Busy()) for breaks in range(1, 5)] == [9, 9, 9, 16]
+    Busy.response.headers = {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}
+    assert retry.seconds(1, Busy()) == 2
+
+
+def test_a_test_that_asks_another_host_ends_there(world):
+    outcome = world.run(asked_elsewhere)
+    assert outcome.error == "the process ended with 7"
