@@ -310,7 +310,7 @@ def test_all_files_are_of_one_commit_though_the_branch_moves_meanwhile(world):
     commit = world.new("small/moving")
 
     def moves(request):
-        if request.path.endswith("model.safetensors"):
+        if is_file(request):
             world.new("small/moving", "bert")
 
     with world.hub.troubled(moves):
@@ -438,6 +438,8 @@ def test_a_login_opens_what_is_gated_and_is_shown_to_the_hub_alone(world):
     shown = [request.token for request in asked if is_large(request)]
     assert shown
     assert set(shown) == {None}
+    texts, _ = done(world.run(articles, "small/gated-articles", ENGLISH[1], token="hf_granted"))
+    assert texts == world.texts
 
 
 # --- a hub that is not there --------------------------------------------------------------------------

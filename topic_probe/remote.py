@@ -73,7 +73,9 @@ _SMALL = {
 }
 
 
-def fetch(name: str, revision: str | None = None, *, kind: Kind, online: bool = False) -> Found:
+def fetch(
+    name: str, revision: str | None = None, *, kind: Kind, online: bool = False, token: Any = None
+) -> Found:
     """The commit that a name on the hub means now, the small files of which are on this machine then.
 
     Where the hub says nothing, it is the commit that is on this machine already, unless all has to be ``online``. Small
@@ -98,10 +100,15 @@ def fetch(name: str, revision: str | None = None, *, kind: Kind, online: bool = 
             raise refusal(OfflineModeIsEnabled(), name, revision, kind=kind)
         return Found(here, online=False)
     try:
-        persistently(lambda: _ask(name, revision, kind))
+        persistently(lambda: _ask(name, revision, kind, token))
         folder = persistently(
             lambda: snapshot_download(
-                name, repo_type=kind, revision=revision, allow_patterns=_SMALL[kind], ignore_patterns=["*/*"]
+                name,
+                repo_type=kind,
+                revision=revision,
+                token=token,
+                allow_patterns=_SMALL[kind],
+                ignore_patterns=["*/*"],
             )
         )
     except Exception as error:
@@ -114,12 +121,13 @@ def fetch(name: str, revision: str | None = None, *, kind: Kind, online: bool = 
     return Found(Path(folder).name, online=True)
 
 
-def _ask(name: str, revision: str | None, kind: Kind) -> None:
+def _ask(name: str, revision: str | None, kind: Kind, token: Any) -> None:
     """An error at once where a name means nothing or nobody answers, which a download finds out after many tries."""
     from huggingface_hub import HfApi
 
     little: Any = ["sha"]  # of all that it could tell
-    HfApi().repo_info(name, revision=revision, repo_type=kind, expand=little, timeout=_ANSWER_WITHIN)
+    api = HfApi(token=token)
+    api.repo_info(name, revision=revision, repo_type=kind, expand=little, timeout=_ANSWER_WITHIN)
 
 
 def _commit_here(name: str, revision: str | None, kind: Kind) -> str | None:
@@ -196,7 +204,9 @@ def hub_error(error: BaseException) -> BaseException | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()  # a chain may be a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__  # also where a package hides it
 

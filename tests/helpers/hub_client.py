@@ -74,7 +74,7 @@ class Client:
         assert self._program.stdout is not None
         self._program.stdin.close()
         self._program.stdout.close()
-        assert self._program.wait(10) == 0
+        assert self._program.wait(60) == 0
 
 
 def _only_this_machine(event: str, arguments: tuple[Any, ...]) -> None:

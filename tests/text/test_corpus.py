@@ -550,6 +550,14 @@ def test_every_kind_of_data_set_gives_its_texts(parquet, tmp_path):
         assert sorted(t for i in range(2) for t in corpus.shard(i, 2)) == sorted(ROWS), kind
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_kind_of_files_is_no_name_on_the_hub(tmp_path, monkeypatch, streaming):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in ROWS))
+    files = str(tmp_path / "rows.jsonl")
+    assert list(Corpus.from_dataset("json", data_files=files, streaming=streaming)) == ROWS
+
+
 def test_a_sample_is_drawn_by_its_seed(parquet, tmp_path):
     for kind, data in every_kind(parquet, tmp_path).items():
         options = {"n_documents": 20, "spread": 2}

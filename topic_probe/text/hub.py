@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import accumulate, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ class HubData(Source):
     @cached_property
     def _asked(self) -> Found:
         """What the name means on the hub, asked once: a stream that is opened again is of the same commit."""
-        return fetch(str(self.data), self.revision, kind="dataset", online=self.streaming)
+        token = self.options.get("token")
+        return fetch(str(self.data), self.revision, kind="dataset", online=self.streaming, token=token)
 
     @property
     def _commit(self) -> str | None:
@@ -114,7 +116,7 @@ class HubData(Source):
             for place, record in enumerate(records, start):
                 yield field_of(record, self.field, first=part == place == 0)
         except Exception as error:
-            broken = hub_error(error) if self._remote else None
+            broken = hub_error(error) if "_asked" in vars(self) else None
             if broken is None or is_transient(broken):
                 raise
             raise refusal(broken, str(self.data), self.revision, kind="dataset") from error
@@ -204,12 +206,17 @@ def _open(wanted: HubData) -> Any:
     path = Path(wanted.data).expanduser()
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         return load_from_disk(str(path))
-    if not path.exists():
+    if not path.exists() and not _is_kind_of_files(str(wanted.data)):
         return _open_remote(wanted, str(wanted.data))
     return load_dataset(
         str(path), wanted.config, split=wanted.split, revision=wanted.revision, streaming=wanted.streaming,
         **wanted.options,
     )  # fmt: skip
+
+
+def _is_kind_of_files(name: str) -> bool:
+    """Whether a name, such as "json", tells datasets how to read files that an option names."""
+    return name.isidentifier() and find_spec(f"datasets.packaged_modules.{name}") is not None
 
 
 def _open_remote(wanted: HubData, name: str) -> Any:
