@@ -78,9 +78,15 @@ def fetch(
 ) -> Found:
     """The commit that a name on the hub means now, the small files of which are on this machine then.
 
-    Where the hub says nothing, it is the commit that is on this machine already, unless all has to be ``online``. Small
-    files are fetched here, because
-    a package may take a file that it cannot get for one that is not there, and go on with another tokenizer or none.
+    Small files are fetched here, because a package may take a file that it cannot get for one that is not there, and go
+    on with another tokenizer or none.
+
+    Args:
+        name: OWNER/NAME.
+        revision: a commit, branch or tag.
+        kind: what it is a name of.
+        online: whether the hub has to answer. Otherwise the commit that is on this machine will do.
+        token: a login that a call brings; None: that of this machine.
 
     Raises:
         OSError: where there is no such name or revision, nobody may read it, or nothing comes.
