@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
+    from topic_probe.measure.merging import merge_sums as merge_sums
     from topic_probe.measure.shift import ShiftReport as ShiftReport
     from topic_probe.measure.shift import measure_shift as measure_shift
     from topic_probe.measure.weights import WeightReport as WeightReport
@@ -123,6 +124,7 @@ _PUBLIC = {
     "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
     "measure_writes": "topic_probe.measure.writes",
+    "merge_sums": "topic_probe.measure.merging",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",
     "report_page": "topic_probe.show.results_page",

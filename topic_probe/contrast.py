@@ -5,6 +5,7 @@ pairs into means, ratios, differences and their intervals. Everything here is fl
 analyzer brings scores, this module brings the arithmetic.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -307,16 +308,35 @@ class SourceSums:
     A source is known by a 64-bit hash; what has the same hash adds up. Once there are more than ``limit`` different
     ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes out does not depend on the
     order of documents, on batches, or on how they were split over processes.
+
+    Args:
+        limit: how many blocks there are.
+        shape: of the sums of a source, without relations, where that is to be known before there is one.
+        room: how many sources are kept apart where that is not ``limit``, as in a part that holds few of all sources.
     """
 
-    def __init__(self, limit: int = 4096) -> None:
+    def __init__(self, limit: int = 4096, *, shape: tuple[int, ...] = (), room: int | None = None) -> None:
         if limit < 1:
             raise ValueError(f"limit is the number of blocks to keep and must be at least 1, got {limit}")
-        self.limit = limit
+        self.limit, self.room = limit, limit if room is None else room
+        self._sums = self._counts = np.zeros((0, *shape, 3))
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold nothing, as in the beginning."""
         self.folded = False
         self._rows: dict[int, int] = {}
-        self._sums = self._counts = np.zeros((0, 3))
-        self._squares = np.zeros(0)
+        self._sums, self._counts = (np.zeros((0, *part.shape[1:])) for part in (self._sums, self._counts))
+        self._squares = np.zeros(self._sums.shape[:-1])
+
+    def part(self, n: int) -> "SourceSums":
+        """One that holds nothing, for about one in n of the sources; where these are many for it, all of them are."""
+        return SourceSums(self.limit, shape=self.shape, room=4 * math.ceil(self.limit / n))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the sums of a source, without relations."""
+        return self._sums.shape[1:-1]
 
     def __len__(self) -> int:
         """Number of sources, or of blocks of sources once they have been folded."""
@@ -355,7 +375,7 @@ class SourceSums:
             )
         unsigned = keys.astype(np.int64).view(np.uint64) if keys.dtype == np.int64 else keys
         rows = self._take_rows([key % self.limit if self.folded else key for key in unsigned.tolist()])
-        if len(self._rows) > self.limit:
+        if not self.folded and len(self._rows) > self.room:
             self._fold()
             rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
         np.add.at(self._sums, rows, sums)
@@ -367,8 +387,9 @@ class SourceSums:
         rows = [self._rows.setdefault(key, len(self._rows)) for key in keys]
         missing = len(self._rows) - len(self._sums)
         if missing > 0:
-            # Doubled up to the limit, so that adding documents one by one stays linear.
-            more = max(missing, min(len(self._sums), self.limit - len(self._sums)))
+            # Doubled as far as there may be so many, so that adding documents one by one stays linear.
+            most = self.limit if self.folded else self.room
+            more = max(missing, min(len(self._sums), most - len(self._sums)))
             self._sums, self._counts, self._squares = (
                 np.concatenate([part, np.zeros((more, *part.shape[1:]))])
                 for part in (self._sums, self._counts, self._squares)
@@ -419,8 +440,8 @@ class SourceSums:
         folded: bool,
     ) -> None:
         """Hold what had these ``rows``, and nothing else; ``folded`` says whether they are blocks of sources."""
-        self.folded, self._rows = folded, {}
-        self._sums = self._counts = np.zeros((0, 3))
+        self.clear()
+        self.folded = folded
         self.add(keys, sums, counts, squares)
 
     def total(self) -> PairSums:

@@ -102,12 +102,12 @@ class Report(ABC):
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """JSON content and named arrays that together hold everything."""
         arrays: dict[str, np.ndarray] = {}
-        return _encode(_content(self), arrays, self.kind), arrays
+        return encode(_content(self), arrays, self.kind), arrays
 
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Self":
         """The report that ``_to_saved`` took apart."""
-        return cls(**_decode(content, arrays))
+        return cls(**decode(content, arrays))
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -144,7 +144,8 @@ class Report(ABC):
             else [f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS}"]
         )
         read = (self.provenance.get("model") or {}).get("notes", ())
-        return [*dict.fromkeys(filter(None, reasons)), *_resampled(self.provenance), *both, *read]
+        resampled, shard = _resampled(self.provenance), about_shard(self.provenance)
+        return [*dict.fromkeys(filter(None, reasons)), *resampled, *both, *read, *shard]
 
 
 _TWO_QUESTIONS = (
@@ -172,7 +173,7 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
     kind = storage.kind_of(directory)
     if kind is None:
         raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
-    return _class_of(kind, f"{directory} holds").load(directory)
+    return report_class(kind, f"{directory} holds").load(directory)
 
 
 def provenance(
@@ -209,6 +210,15 @@ def _describe(topics: Topics) -> dict[str, Any]:
         "policy": topics.policy,
         "left_out": {reason: len(items) for reason, items in topics.left_out.items()},
     }
+
+
+def about_shard(provenance: Mapping[str, Any]) -> list[str]:
+    """That a report is of a shard alone, if it is."""
+    documents = provenance.get("documents")
+    counted = documents if isinstance(documents, Mapping) else provenance
+    if (shard := counted.get("shard")) is None:
+        return []
+    return [f"shard {shard[0]} of {shard[1]} alone: merge_sums (topic-probe merge) adds up the sums of all"]
 
 
 def _resampled(provenance: Mapping[str, Any]) -> list[str]:
@@ -252,7 +262,7 @@ def _content(report: Report) -> dict[str, Any]:
     return {field.name: getattr(report, field.name) for field in fields(report)}  # type: ignore[arg-type]
 
 
-def _class_of(kind: Any, where: str) -> type[Report]:
+def report_class(kind: Any, where: str) -> type[Report]:
     """The class of a kind; only this package's own modules are ever imported, by names listed here."""
     if kind in _MODULES and kind not in _KINDS:
         import_module(f"topic_probe.{_MODULES[kind]}")
@@ -265,12 +275,12 @@ def _class_of(kind: Any, where: str) -> type[Report]:
 # --- fields on disk ----------------------------------------------------------------------------------
 
 
-def _encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     """JSON content for a field; arrays go beside it under their name, "$" marks what JSON has no word for."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, np.generic):
-        return _encode(value.item(), arrays, name)
+        return encode(value.item(), arrays, name)
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$": "float", "is": str(value)}
     if isinstance(value, np.ndarray):
@@ -280,47 +290,48 @@ def _encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         return {"$": "array", "name": name}
     if isinstance(value, Contrast):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {"$": "contrast", "fields": _encode(parts, arrays, name)}
+        return {"$": "contrast", "fields": encode(parts, arrays, name)}
     if isinstance(value, Report):
         inner, own = value._to_saved()
         prefix = f"{len(arrays)} {name}/"
         arrays.update({f"{prefix}{key}": array for key, array in own.items()})
         return {"$": "report", "kind": value.kind, "fields": inner, "arrays": prefix}
     if isinstance(value, tuple | list):
-        items = [_encode(item, arrays, f"{name}.{number}") for number, item in enumerate(value)]
+        items = [encode(item, arrays, f"{name}.{number}") for number, item in enumerate(value)]
         return {"$": "tuple", "items": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
         keys = list(value)
         if all(isinstance(key, str) and key != "$" for key in keys):
-            return {key: _encode(value[key], arrays, f"{name}.{key}") for key in keys}
-        return {"$": "dict", "items": _encode([[key, value[key]] for key in keys], arrays, name)}
+            return {key: encode(value[key], arrays, f"{name}.{key}") for key in keys}
+        return {"$": "dict", "items": encode([[key, value[key]] for key in keys], arrays, name)}
     raise TypeError(
         f"{name} holds a {type(value).__name__}, which a report cannot save: use numbers or arrays"
     )
 
 
-def _decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `encode` took apart."""
     if isinstance(value, list):
-        return [_decode(item, arrays) for item in value]
+        return [decode(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
     match value.get("$"):
         case None:
-            return {key: _decode(item, arrays) for key, item in value.items()}
+            return {key: decode(item, arrays) for key, item in value.items()}
         case "float":
             return float(value["is"])
         case "array":
             return arrays[value["name"]]
         case "tuple":
-            return tuple(_decode(value["items"], arrays))
+            return tuple(decode(value["items"], arrays))
         case "dict":
-            return {key: item for key, item in _decode(value["items"], arrays)}  # noqa: C416
+            return {key: item for key, item in decode(value["items"], arrays)}  # noqa: C416
         case "contrast":
-            return Contrast.from_saved(**_decode(value["fields"], arrays))
+            return Contrast.from_saved(**decode(value["fields"], arrays))
         case "report":
             prefix = value.get("arrays", "")  # the first version numbered the arrays of all reports together
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
-            return _class_of(value["kind"], "it holds")._from_saved(value["fields"], own)
+            return report_class(value["kind"], "it holds")._from_saved(value["fields"], own)
         case mark:
             raise ValueError(f"it holds the unknown mark {mark!r}")
 

@@ -222,6 +222,34 @@ def killed(folder: Path) -> None:
     )
 
 
+def measure_shard(folder: Path, *, kept: bool, killed_at: int | None = None) -> None:
+    """The sums of a shard in a folder; where it is killed, while it reads that document."""
+
+    def until_killed() -> Iterator[list[int]]:
+        for number, document in enumerate(documents(400)):
+            if number == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield document
+
+    options = {"checkpoint": folder / "kept", "checkpoint_every": 0.0} if kept else {}
+    tp.measure_attention(
+        model(),
+        topics(),
+        until_killed(),
+        batch_size=1,
+        n_permutations=5,
+        shard=(1, 3),
+        sums=folder / "sums",
+        **options,
+    )
+
+
+def killed_shard(folder: Path) -> None:
+    """One that is killed behind two thirds of its documents."""
+    torch.set_num_threads(1)
+    measure_shard(folder, kept=sys.argv[3] == "1", killed_at=270)
+
+
 def left_alone(folder: Path) -> None:
     """What processes that nobody watches over say when the last one of them fails, in a file for each of them.
 
@@ -257,7 +285,10 @@ def fails(name: str) -> None:
 
 if __name__ == "__main__":
     name, place = sys.argv[1], Path(sys.argv[2])
-    if name in (programs := {"in each process": in_each_process, "killed": killed, "left alone": left_alone}):
+    programs = {
+        "in each process": in_each_process, "killed": killed, "killed shard": killed_shard, "left alone": left_alone,
+    }  # fmt: skip
+    if name in programs:
         programs[name](place)
     else:
         failing(int(os.environ["RANK"]))[name]()

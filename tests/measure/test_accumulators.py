@@ -178,8 +178,8 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
     np.testing.assert_array_equal(counts[0].reshape(2, 2, 3)[1, 1, 2], 8)
     place = {word: number for number, word in enumerate(TOPICS.words.tolist())}
     assert table.sums["table"][place[5], place[6]] == 2 + 1
-    assert table.both("table")[place[5], place[6]] == table.both("table")[place[6], place[5]] == 2 + 1 + 4 + 2
-    assert table.both("n_table")[place[10], place[5]] == 4
+    assert table.sums["table"][place[6], place[5]] == 4 + 2
+    assert table.sums["n_table"][place[10], place[5]] == table.sums["n_table"][place[5], place[10]] == 2
 
 
 def test_units_of_several_pieces_are_members_of_one_word():

@@ -115,7 +115,7 @@ def test_sums_of_a_part_of_a_group_of_batches_are_taken_up_too(tmp_path, measure
 
 def test_blocks_of_documents_are_taken_up_as_blocks(tmp_path, monkeypatch):
     """More documents than are kept apart, and so few after the interruption that they would not be too many again."""
-    monkeypatch.setattr(accumulators, "SourceSums", lambda limit: SourceSums(45))
+    monkeypatch.setattr(accumulators, "SourceSums", lambda limit, **shape: SourceSums(45, **shape))
     expected = everything()
     add, batches = Engine.add, []
 

@@ -4,6 +4,7 @@ import argparse
 import os
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import plain, table
@@ -98,19 +99,25 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
         inputs = _inputs(parsed)
         running: dict[str, Any] = {}
         if len(inputs) == 3:
-            several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+            # Shards know nothing of each other, whoever has started them.
+            several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "shard" not in parsed
             running = {"progress": console.progress, "distributed": several}
         report = CALLS[kind].call(parsed, *inputs, **running)
-        text, document = _text(kind, report), plain(report)
-        if draft is not None:
-            report.save(draft)
-            text += f"\nsaved in {parsed.out}"
-            document["saved"] = parsed.out
-        console.answer(text, document)
+        answer(parsed, report, draft)
     if running:
         stopped = report.provenance["options" if kind == "attention" else "documents"]["stopped"]
         _end_if_interrupted(parsed, stopped)
     return 0
+
+
+def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
+    """Save the report in a draft of what was named for it, if something was, and answer with it."""
+    text, document = text_of(report), plain(report)
+    if draft is not None:
+        report.save(draft)
+        text += f"\nsaved in {parsed.out}"
+        document["saved"] = parsed.out
+    parsed.console.answer(text, document)
 
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
@@ -160,14 +167,16 @@ _SHOWN = (
 )
 
 
-def _text(kind: str, report: Any) -> str:
+def text_of(report: Any) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
-    if kind == "embeddings" and report.layers is not None:
+    if report.kind == "embeddings" and report.layers is not None:
         return (
             f"{report}\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
         )
-    if kind != "attention":
+    if report.kind != "attention":
         return str(report)
+    from topic_probe.report import about_shard
+
     heads = report.heads.top(10).to_dataframe()
     shown = heads[[column for column in _SHOWN if column in heads]]
     best = table(shown) if len(shown) else "none: no head has an effect size"
@@ -176,6 +185,6 @@ def _text(kind: str, report: Any) -> str:
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
     left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
     reasons = [report.overall.reason] if report.overall.reason else []
-    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons))
+    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about_shard(report.provenance)))
     ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
     return f"all heads\n{table(report.overall.to_dataframe())}\n\n{ranked}\n{best}\n{notes}"

@@ -7,7 +7,7 @@ known of documents beside the sums is their `Progress`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -202,8 +202,8 @@ def check_accumulator(accumulator: Any) -> None:
 class Relations:
     """Sums by relation of every source: means, ratios, effect sizes and their intervals."""
 
-    def __init__(self, limit: int = 4096) -> None:
-        self.by_source = SourceSums(limit)
+    def __init__(self, limit: int = 4096, n_cells: int | None = None) -> None:
+        self.by_source = SourceSums(limit, shape=() if n_cells is None else (n_cells,))
         self.sums = {"by_source": self.by_source}
 
     def add(self, scores: Scores) -> None:
@@ -316,6 +316,8 @@ class Progress:
         measured: documents whose scores are in the sums.
         stopped: why it stopped early, if it did.
         corpus: what the documents say of themselves when they were read to their end.
+        seen: of a shard, what all documents were that it was given, those of other shards included (`Seen`).
+        shard: of which of how many shares this is, where it is not of all sources.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -323,6 +325,8 @@ class Progress:
     measured: int = 0
     stopped: str | None = None
     corpus: Mapping[str, Any] | None = None
+    seen: Mapping[str, int] | None = None
+    shard: Sequence[int] | None = None
 
     def __add__(self, other: "Progress") -> "Progress":
         """That of two shares of the documents."""
@@ -334,6 +338,25 @@ class Progress:
             None if self.corpus is None or other.corpus is None else _whole_corpus(self.corpus, other.corpus),
         )
 
+    @property
+    def about_shard(self) -> dict[str, Any]:
+        """What a provenance says of a shard; of all sources nothing."""
+        return {} if self.shard is None else {"shard": list(self.shard)}
+
+    def content(self) -> dict[str, Any]:
+        """All of it, for a file."""
+        return {
+            **vars(self),
+            "counts": self.counts.summary(),
+            "left_out": dict(sorted(self.left_out.items())),
+        }
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Progress":
+        """What had this content."""
+        counted = {"counts": Counts.of(content["counts"]), "left_out": Counter(content["left_out"])}
+        return cls(**{**content, **counted})
+
     def record(self) -> dict[str, Any]:
         """What was read and left out, for the provenance of a report."""
         summary = self.counts.summary()
@@ -343,6 +366,7 @@ class Progress:
             "documents_measured": self.measured,
             "stopped": self.stopped,
             "corpus": self.corpus,
+            **self.about_shard,
         }
 
 

@@ -15,15 +15,17 @@ from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Accumulator,
     Distances,
+    Progress,
     Relations,
     Sinks,
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, Shards, recorded
 from topic_probe.measure.patterns import Level, PatternReader
 from topic_probe.measure.processes import joined
+from topic_probe.measure.shards import Share
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
@@ -70,6 +72,42 @@ class AttentionReport(Report, kind="attention"):
     sink_mass: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
     twins: Mapping[str, Contrast] | None = None
+
+    @classmethod
+    def of_sums(
+        cls,
+        sums: Mapping[str, Any],
+        progress: Progress,
+        parts: Mapping[str, Any],
+        further: Null | None = None,
+    ) -> "AttentionReport":
+        """The report of what accumulators have added up.
+
+        Args:
+            sums: their sums by name.
+            progress: what is known of the documents beside them.
+            parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
+                "provenance", as far as it is known without documents.
+            further: the sums of heads that needed more permutations.
+        """
+        permutations = Permutations(**parts["permutations"])
+        contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, further)
+        record = parts["provenance"]
+        left_out = progress.counts.left_out + progress.left_out
+        return cls(
+            **contrasts,
+            provenance=record | progress.about_shard | {
+                "options": record["options"] | {"stopped": progress.stopped},
+                "left_out": dict(sorted(left_out.items())),
+                "documents": progress.counts.documents,
+                "tokens": progress.counts.tokens,
+                "without_words": progress.counts.without_words,
+                "documents_measured": progress.measured,
+                **sums["by_source"].record,
+                "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
+                "corpus": progress.corpus,
+            },
+        )  # fmt: skip
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
@@ -121,6 +159,7 @@ def measure_attention(
     intervals: Intervals,
     permutations: Permutations,
     run: Run,
+    shards: Shards,
 ) -> AttentionReport:
     """How much more a model attends to words of the same topic, by stack, layer and head.
 
@@ -158,7 +197,17 @@ def measure_attention(
     """
     for accumulator in accumulators:
         check_accumulator(accumulator)
-    check_twins(twins, documents)
+    check_twins(twins, documents, shards)
+    if shards.shard is not None and accumulators:
+        raise ValueError(
+            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
+            "them in one process, or with distributed=True"
+        )
+    if shards.shard is not None and permutations.n_permutations == "enough":
+        raise ValueError(
+            "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
+            "shards a number, such as 2000"
+        )
     if permutations.n_permutations == "enough" and not can_be_read_again(documents):
         raise ValueError(
             "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
@@ -180,44 +229,30 @@ def measure_attention(
         }  # fmt: skip
         if accumulators:
             facts["accumulators"] = [type(accumulator).__qualname__ for accumulator in accumulators]
-        by_relation = Relations(limit)
-        engine = Engine(reader, [by_relation, Distances(n), sinks, null, *accumulators])
+        engine = Engine(reader, [Relations(limit, n), Distances(n), sinks, null, *accumulators])
+        options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
+        options |= recorded(reading, patterns, intervals, permutations)
+        record = provenance(topics, model=view.facts.description, options=options, seed=intervals.seed)
+        parts = {
+            "index": reader.index, "intervals": vars(intervals), "permutations": vars(permutations),
+            "provenance": record | {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]},
+        }  # fmt: skip
 
         taken = functools.partial(
             Engine.run, documents=documents, reading=reading, processes=processes, only_labelled=True
         )
-        progress = taken(engine, run=run, facts=facts)
-        contrasts = _contrasts(reader, engine.sums, intervals, permutations)
-        further = further_null(contrasts["heads"], permutations, topics, intervals.seed, n)
+        shard = Share.of(shards, AttentionReport.kind, parts, recorded(intervals, permutations))
+        progress = taken(engine, run=run, facts=facts, shard=shard)
+        report = AttentionReport.of_sums(engine.sums, progress, parts)
+        further = further_null(report.heads, permutations, topics, intervals.seed, n)
         if further is not None and progress.stopped is None:
             facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
             again = Engine(reader, [further])
             progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
             further = further if progress.stopped is None else None
-            contrasts = _contrasts(reader, engine.sums, intervals, permutations, further)
-    options = {
-        "level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS, "stopped": progress.stopped,
-    }  # fmt: skip
-    record = provenance(
-        topics,
-        model=view.facts.description,
-        options=options | recorded(reading, patterns, intervals, permutations),
-        seed=intervals.seed,
-        left_out=progress.counts.left_out + progress.left_out,
-    ) | {
-        "documents": progress.counts.documents,
-        "tokens": progress.counts.tokens,
-        "without_words": progress.counts.without_words,
-        "documents_measured": progress.measured,
-        **by_relation.by_source.record,
-        "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
-        "corpus": progress.corpus,
-        "processes": processes.size,
-        "read": _READ[view.reads_rows(patterns.through)],
-    }
-    if not sinks.sums["n_rows"].any():
+            report = AttentionReport.of_sums(engine.sums, progress, parts, further)
+    if not (sinks.sums["n_rows"].any() or progress.shard):
         warn(why_nothing(progress), stacklevel=3)
-    report = AttentionReport(**contrasts, provenance=record)
     if not twins or progress.stopped is not None:
         return report
 
@@ -231,20 +266,19 @@ def measure_attention(
 
 
 def _contrasts(
-    reader: PatternReader,
+    index: Mapping[str, tuple[Any, ...]],
     sums: Mapping[str, Any],
     intervals: Intervals,
     permutations: Permutations,
     further: Null | None = None,
 ) -> dict[str, Any]:
     """What the sums of the accumulators say, by their names, and what further permutations add."""
-    sites, index = reader.view.sites, reader.index
-    site_of = np.array(reader.heads.site_of)
-    stacks = list(dict.fromkeys(site.stack for site in sites))
+    places = list(zip(index["stack"], index["layer"], strict=True))
+    sites = list(dict.fromkeys(places))
+    site_of = np.array([sites.index(place) for place in places])
+    stacks = list(dict.fromkeys(index["stack"]))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
-    by_source = sums["by_source"]
-    empty = np.zeros((0, reader.n_cells, 3))
-    rows = by_source.rows()[1:] if len(by_source) else (empty, empty, empty[..., 0])
+    rows = sums["by_source"].rows()[1:]
 
     def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
@@ -263,12 +297,12 @@ def _contrasts(
         contrast = _matched(binned, n_binned, squares)
         return with_p_values(contrast, (total, n), sums, starts, permutations, further)
 
-    every_head = np.arange(reader.n_cells)
+    every_head = np.arange(len(places))
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
     return {
         "overall": pooled(np.zeros_like(site_of))[0],
         "stacks": pooled(stack_of, stack=tuple(stacks)),
-        "layers": pooled(site_of, stack=tuple(s.stack for s in sites), layer=tuple(s.layer for s in sites)),
+        "layers": pooled(site_of, stack=tuple(s for s, _ in sites), layer=tuple(n for _, n in sites)),
         "heads": pooled(every_head, **index),
         "matched": replace(matched(every_head), index=index),
         "overall_matched": matched(np.zeros_like(every_head))[0],

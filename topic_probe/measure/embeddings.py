@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations, Scores, Units
+from topic_probe.measure.accumulators import Progress, Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Reading, Run, Shards, recorded
 from topic_probe.measure.pair_sums import (
     GroupSums,
     PairSquares,
@@ -26,6 +26,7 @@ from topic_probe.measure.pair_sums import (
 )
 from topic_probe.measure.patterns import padded_positions, units_of
 from topic_probe.measure.processes import Processes, joined
+from topic_probe.measure.shards import Share
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
@@ -67,6 +68,36 @@ class EmbeddingReport(Report, kind="embeddings"):
     matrices: MatrixReport | None = None
     twins: Mapping[str, Contrast] | None = None
 
+    @classmethod
+    def of_sums(
+        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+    ) -> "EmbeddingReport":
+        """The report of words with what accumulators have added up of states.
+
+        Args:
+            sums: their sums by name.
+            progress: what is known of the documents beside them.
+            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read", how
+                documents were read.
+
+        Raises:
+            ValueError: where no document is left to measure.
+        """
+        by_source, words = sums["by_source"], parts["words"]
+        if not (len(by_source) or progress.shard):
+            raise ValueError(why_nothing(progress))
+        contrast = by_source.contrast(statistic=parts["statistic"], confidence=parts["confidence"])
+        index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
+        layers = {
+            score: replace(contrast[number :: len(SCORES)], index=index)
+            for number, score in enumerate(SCORES)
+        }
+        documents = progress.record() | by_source.record | parts["read"]
+        return cast(
+            EmbeddingReport,
+            replace(words, layers=layers, provenance={**words.provenance, "documents": documents}),
+        )
+
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
         import pandas as pd
@@ -104,6 +135,7 @@ def measure_embeddings(
     reading: Reading,
     intervals: Intervals,
     run: Run,
+    shards: Shards,
 ) -> EmbeddingReport:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
 
@@ -148,7 +180,9 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
-    check_twins(twins, documents)
+    check_twins(twins, documents, shards)
+    if shards.shard is not None and documents is None:
+        raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
     with joined(run.distributed and documents is not None, run.patience) as processes:
         processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
         model = open_model(model)
@@ -175,11 +209,15 @@ def measure_embeddings(
             seed=intervals.seed,
             left_out=words.left_out,
         )
-        layers = None
+        cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)
+        per_topic = _per_topic(by_topic, squares, words)
+        report = EmbeddingReport(cosine, dot, per_topic, None, record, embedding_matrices(words, sums))
         if documents is not None:
             reading = reading.of(known)
             specials = reading.special_ids or ()
-            layers, record["documents"] = measure_states(
+            record["options"] |= {"include_self": include_self, "special_ids": specials}
+            report = _with_states(
+                report,
                 model,
                 topics,
                 documents,
@@ -187,13 +225,9 @@ def measure_embeddings(
                 reading=replace(reading, special_ids=sorted({*specials, *excluded})),
                 run=run,
                 processes=processes,
-                statistic=statistic,
+                shards=shards,
                 confidence=intervals.over_sources,
             )
-            record["options"] |= {"include_self": include_self, "special_ids": specials}
-        cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)
-        per_topic = _per_topic(by_topic, squares, words)
-        report = EmbeddingReport(cosine, dot, per_topic, layers, record, embedding_matrices(words, sums))
     if not twins:
         return report
 
@@ -262,7 +296,8 @@ def _with_intervals(
 NO_STATE = "states that are zero or not finite"
 
 
-def measure_states(
+def _with_states(
+    words: EmbeddingReport,
     model: Any,
     topics: Topics,
     documents: Any,
@@ -271,26 +306,24 @@ def measure_states(
     reading: Reading,
     run: Run,
     processes: Processes,
-    **resampling: Any,
-) -> tuple[dict[str, Contrast], dict[str, Any]]:
-    """Cosine and dot product of states by layer, and what was read, cut and left out.
+    shards: Shards,
+    confidence: float | None,
+) -> EmbeddingReport:
+    """The report of words with cosine and dot product of states by layer, and what was read, cut and left out.
 
     Raises:
         ValueError: where no document is left to measure.
     """
-    by_relation = Relations()
+    reader = StateReader(capture.view(model), topics, include_self=include_self)
+    by_relation = Relations(n_cells=reader.n_cells)
     facts = {"measurement": "states", "include_self": include_self, "limit": by_relation.by_source.limit}
-    engine = Engine(StateReader(capture.view(model), topics, include_self=include_self), [by_relation])
-    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts)
-    if not len(by_relation.by_source):
-        raise ValueError(why_nothing(progress))
-    contrast = by_relation.by_source.contrast(**resampling)
-    index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
-    layers = {
-        score: replace(contrast[number :: len(SCORES)], index=index) for number, score in enumerate(SCORES)
-    }
-    counted = by_relation.by_source.record | {"groups": reading.facts["groups"], "processes": processes.size}
-    return layers, progress.record() | counted
+    options = words.provenance["options"]
+    read = {"groups": reading.facts["groups"], "processes": processes.size}
+    parts = {"words": words, "statistic": options["statistic"], "confidence": confidence, "read": read}
+    engine = Engine(reader, [by_relation])
+    shard = Share.of(shards, EmbeddingReport.kind, parts, options)
+    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
+    return EmbeddingReport.of_sums(engine.sums, progress, parts)
 
 
 class StateReader:
@@ -298,6 +331,7 @@ class StateReader:
 
     def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = view, topics, include_self
+        self.n_cells = len(SCORES) * (len(view.sites) + 1)
 
     def units(self, batch: TokenBatch) -> list[Units]:
         """The words of every document."""

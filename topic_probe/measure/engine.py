@@ -6,7 +6,7 @@ and scores its documents one after the other; every accumulator adds what it wan
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, islice
 from operator import add, length_hint
 from typing import Any, Protocol, runtime_checkable
@@ -16,9 +16,10 @@ import numpy as np
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
-from topic_probe.measure.options import Reading, Run
+from topic_probe.measure.options import BLOCKS, Reading, Run
 from topic_probe.measure.processes import Processes, numbered
-from topic_probe.measure.runs import Checkpoint, model_facts
+from topic_probe.measure.runs import Checkpoint, as_from_disk, model_facts
+from topic_probe.measure.shards import BlockSums, OwnDocuments, Share
 from topic_probe.notices import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
@@ -78,6 +79,17 @@ def source_limit(n_cells: int) -> int:
     return int(np.clip(MAX_SOURCE_CELLS // n_cells, 256, 4096))
 
 
+def check_broken(progress: Progress) -> None:
+    """ValueError where so many documents have NaN that the model must be at fault."""
+    broken = progress.left_out[BROKEN]
+    seen = progress.measured + broken
+    if broken > MAX_BROKEN_SHARE * seen:
+        raise ValueError(
+            f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
+            "half precision: load the model in float32"
+        )
+
+
 def why_nothing(progress: Progress) -> str:
     """Why no document could be measured, and what to look at."""
     if n := progress.left_out[NO_WORD] + progress.counts.left_out[NO_WORD]:
@@ -112,6 +124,7 @@ class Engine:
         processes: Processes,
         facts: Mapping[str, Any],
         only_labelled: bool = False,
+        shard: Share | None = None,
     ) -> Progress:
         """Adds the documents that are not in the sums yet.
 
@@ -123,16 +136,20 @@ class Engine:
             facts: what the sums depend on beside model, topics, documents and how these are read.
             only_labelled: whether documents without a word of any topic are counted and left out before they are in a
                 batch; otherwise they are sources without pairs.
+            shard: which sources are added, and where their sums are saved; None: all, and nowhere.
 
         Raises:
-            ValueError: for a checkpoint of another measurement, processes that measure different things, ids that the
-                model does not know, and where so many documents have NaN that the model must be at fault.
+            ValueError: for a checkpoint or a folder of sums of another measurement, processes that measure different
+                things, ids that the model does not know, and where so many documents have NaN that the model must be at
+                fault.
         """
         view, topics = self.reader.view, self.reader.topics
         documents = in_groups(documents, reading.groups, view.facts.pad_id)
         share = share_of(documents, processes, view.facts.pad_id)
+        blocks = None if shard is None else BlockSums(shard, self.sums)
+        sums = self.sums if blocks is None else blocks.flat
         checkpoint = None
-        if run.checkpoint is not None or processes.size > 1:
+        if run.checkpoint is not None or processes.size > 1 or shard is not None:
             facts = {
                 **facts,
                 **self._read_as(reading),
@@ -141,26 +158,37 @@ class Engine:
             }
             if processes.size > 1:
                 processes.check_equal({**facts, **share.outline()})
+            if shard is not None:
+                if processes.size > 1:
+                    raise ValueError(
+                        "shard= and distributed=True both share out the documents: leave one of them out"
+                    )
+                facts = as_from_disk({**facts, **shard.options, "blocks": BLOCKS})
+                shard.check_place(facts, documents)
+                self.progress.shard = None if shard.n == 1 else (shard.index, shard.n)
             if run.checkpoint is not None:
                 told = {"revision": view.facts.description["revision"]}
-                checkpoint = Checkpoint(run, {**facts, **told}, share, processes)
-        if checkpoint is None or not checkpoint.resume(self.sums, self.progress):
+                numbers = None if shard is None else (shard.index, shard.n)
+                checkpoint = Checkpoint(run, {**facts, **told}, share, processes, numbers)
+        if checkpoint is None or not checkpoint.resume(sums, self.progress):
             shown = run.progress and processes.index == 0
             keep = self._has_word if only_labelled else None
-            self._add_all(share, reading, keep, checkpoint, processes, shown=shown)
+            batches = self._batches(share, reading, keep, blocks)
+            self._add_all(
+                batches, sums, _n_expected(share, shard), checkpoint, processes, blocks, shown=shown
+            )
             self.progress.corpus = getattr(share, "provenance", None)
             if checkpoint is not None and self.progress.stopped is None:
-                checkpoint.finish(self.sums, self.progress)
+                checkpoint.finish(sums, self.progress)
+        if blocks is not None:
+            if self.progress.stopped is None:
+                blocks.share.save(blocks, self.progress, facts)
+            blocks.give_back()
         if processes.size > 1:
             check_same_documents(share, processes, read=self.progress.stopped is None)
             self._add_up(processes)
-        broken = self.progress.left_out[BROKEN]
-        seen = self.progress.measured + broken
-        if broken > MAX_BROKEN_SHARE * seen:
-            raise ValueError(
-                f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
-                "half precision: load the model in float32"
-            )
+        if self.progress.shard is None:  # a shard has too few documents to know
+            check_broken(self.progress)
         return self.progress
 
     def _read_as(self, reading: Reading) -> dict[str, Any]:
@@ -177,29 +205,49 @@ class Engine:
         self.progress.counts.left_out[NO_WORD] += not has_word
         return has_word
 
-    def _add_all(
+    def _batches(
         self,
         documents: Any,
         reading: Reading,
         keep: Callable[[Document], bool] | None,
+        blocks: BlockSums | None,
+    ) -> Iterator[tuple[TokenBatch, int]]:
+        """Batches, each with the block that its documents are in; without blocks all are in one."""
+        view = self.reader.view
+        read = partial(read_batches, view=view, reading=reading, keep=keep, counts=self.progress.counts)
+        if blocks is None:
+            yield from ((batch, 0) for batch in read(documents))
+            return
+        own = OwnDocuments(
+            documents, blocks, pad_id=view.facts.pad_id, vocabulary_size=view.facts.vocabulary_size
+        )
+        for block, few in own.groups(reading.batch_size):
+            yield from ((batch, block) for batch in read(few))
+        self.progress.seen = vars(own.seen)
+
+    def _add_all(
+        self,
+        batches: Iterator[tuple[TokenBatch, int]],
+        sums: Mapping[str, Sum],
+        n_documents: int,
         checkpoint: Checkpoint | None,
         processes: Processes,
+        blocks: BlockSums | None,
         *,
         shown: bool,
     ) -> None:
         """Adds the documents until they end or somebody interrupts."""
         progress, counts = self.progress, self.progress.counts
-        batches = read_batches(documents, self.reader.view, reading, keep=keep, counts=counts)
-        n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
         with progress_bar(unit=" documents", shown=shown) as bar:
             try:
-                for batch in batches:
+                for batch, block in batches:
                     processes.check()
-                    if checkpoint is None:
+                    if checkpoint is None or checkpoint.lacks(batch):
                         self.add(batch)
-                    elif checkpoint.lacks(batch):
-                        self.add(batch)
-                        checkpoint.save_if_due(self.sums, progress)
+                        if blocks is not None:
+                            blocks.take(block)
+                        if checkpoint is not None:
+                            checkpoint.save_if_due(sums, progress)
                     if n_documents:
                         n_kept = counts.documents - counts.left_out[NO_WORD]
                         bar.total = round(max(n_documents / counts.documents, 1) * n_kept)
@@ -241,6 +289,12 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
+
+
+def _n_expected(documents: Any, shard: Share | None) -> int:
+    """About how many documents there are; 0 where nobody knows."""
+    n = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
+    return n if shard is None else n // shard.n
 
 
 def read_batches(
@@ -325,21 +379,14 @@ class EveryNth:
         """What is known of the documents before they are measured."""
         first = Seen()
         for document in self._first:
-            first.add(_content(document))
+            first.add(document.content)
         return {"number of documents": self._length, "first documents": vars(first)}
 
     def __iter__(self) -> Iterator[Document]:
         for number, document in enumerate(chain(self._first, self._stream)):
-            self.seen.add(_content(document))
+            self.seen.add(document.content)
             if number % self.processes.size == self.processes.index:
                 yield document
-
-
-def _content(document: Document) -> bytes:
-    """All that a document holds, for a hash."""
-    parts = (document.ids, document.word_index, document.special)
-    arrays = [b"-" if part is None else part.numpy().tobytes() for part in parts]
-    return b"|".join([*arrays, repr(document.source).encode()])
 
 
 def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from topic_probe.contrast import Contrast, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
+from topic_probe.measure.accumulators import Progress
 from topic_probe.measure.matching import (
     MATCHED_ON,
     Bins,
@@ -27,7 +28,8 @@ from topic_probe.measure.matching import (
     ways_of,
     without_same_word,
 )
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, Shards, recorded
+from topic_probe.measure.shards import Share
 from topic_probe.measure.words import SCORES, pairs_of_labels
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
@@ -88,6 +90,23 @@ class MatchedReport(Report, kind="matched"):
     coverage: Mapping[str, Float64[np.ndarray, " way"]]
     bins: Mapping[str, Contrast]
     provenance: Mapping[str, Any]
+
+    @classmethod
+    def of_sums(
+        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
+    ) -> "MatchedReport":
+        """The report of words and of what accumulators have added up of their attention.
+
+        Args:
+            sums: their sums by name.
+            progress: what is known of the documents beside them.
+            parts: those of `MatchedWords` and of `ClassSums`; "bins", how many there are; "statistic", "intervals" and
+                "permutations", these options; and "provenance", as far as it is known without documents.
+        """
+        words = MatchedWords.of_parts(parts)
+        bins = Bins.of(words, **parts["bins"])
+        codes = pair_codes(bins.classes, words.same, words.different)
+        return _report(words, bins, codes, ClassSums.of_sums(sums, progress, parts), parts)
 
     def surviving(self, score: Literal["cosine", "dot", "attention"]) -> Float64[np.ndarray, " way"]:
         """For every way of matching, the matched difference ÷ the difference of all pairs.
@@ -150,6 +169,7 @@ def measure_matched(
     intervals: Intervals,
     permutations: Permutations,
     run: Run,
+    shards: Shards,
 ) -> MatchedReport:
     """Same topic against different topics, between pairs of words matched on co-occurrence and frequency.
 
@@ -188,16 +208,19 @@ def measure_matched(
             "n_permutations='enough' goes on for single heads of measure_attention: give measure_matched a number, "
             "such as 1000"
         )
+    if shards.shard is not None and documents is None:
+        raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
     model = open_model(model)
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = MatchedWords.of(
         model, topics, cooccurrence, min_documents=min_documents, center=center, exclude=excluded
     )
-    bins = Bins.of(words, pmi_bins=pmi_bins, frequency_bins=frequency_bins)
+    n_bins = {"pmi_bins": pmi_bins, "frequency_bins": frequency_bins}
+    bins = Bins.of(words, **n_bins)
     codes = pair_codes(bins.classes, words.same, words.different)
     options = {
-        "pmi_bins": pmi_bins, "frequency_bins": frequency_bins, "min_documents": min_documents, "center": center,
+        **n_bins, "min_documents": min_documents, "center": center,
         "exclude": excluded, "max_length": reading.max_length, "long": reading.long, "statistic": statistic,
         **recorded(intervals, permutations), "distance_bins": DISTANCE_BINS,
     }  # fmt: skip
@@ -207,8 +230,13 @@ def measure_matched(
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
-    attention = layers = heads = sums = None
+    parts = {
+        "bins": n_bins, "statistic": statistic, "intervals": vars(intervals), "permutations": vars(permutations),
+        "provenance": record,
+    }  # fmt: skip
+    sums = None
     if documents is not None:
+        kept = words.parts | parts if shards.shard is not None else {}
         sums = attention_by_class(
             model,
             Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
@@ -216,15 +244,29 @@ def measure_matched(
             documents,
             distances=DISTANCE_BINS,
             table=permutations.n > 0,
+            shard=Share.of(shards, MatchedReport.kind, kept, options),
             **vars(reading),
             **vars(patterns),
             **vars(run),
         )
-        record["documents"] = sums.record
-    comparison = _Comparison(words, bins, codes, sums, statistic, intervals, permutations)
+    return _report(words, bins, codes, sums, parts)
+
+
+def _report(
+    words: MatchedWords,
+    bins: Bins,
+    codes: Shaped[Tensor, "word word"],
+    sums: ClassSums | None,
+    parts: Mapping[str, Any],
+) -> MatchedReport:
+    """The report of words, and where documents were measured of their attention."""
+    intervals, permutations = Intervals(**parts["intervals"]), Permutations(**parts["permutations"])
+    comparison = _Comparison(words, bins, codes, sums, parts["statistic"], intervals, permutations)
+    record, attention, layers, heads = dict(parts["provenance"]), None, None, None
     cosine, dot, by_bin = comparison.embeddings()
     coverage = {"embeddings": coverage_of(comparison.counts)}
     if sums is not None:
+        record["documents"] = sums.record
         attention, layers, heads, by_bin["attention"], coverage["attention"] = comparison.attention(sums)
     return MatchedReport(cosine, dot, attention, layers, heads, coverage, by_bin, record)
 

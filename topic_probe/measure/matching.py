@@ -1,8 +1,8 @@
 """What is compared with what: words, the bins that pairs of them are in, and means of pairs that share a bin."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means, matched_spread
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Accumulator, Scores, Sum
+from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.processes import joined
+from topic_probe.measure.shards import Share
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.text.cooccurrence import Cooccurrence
@@ -87,6 +88,29 @@ class MatchedWords(EmbeddingWords):
             frequency=frequency[kept],
             counts=cooccurrence.restrict(words.ids[kept]),
         )
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """All that they are, for a file."""
+        arrays = {
+            "places": self.places,
+            "rows": self.table[self.index],
+            "norms": self.norms,
+            "frequency": self.frequency,
+        }
+        return {
+            "topics": self.topics, "cooccurrence": self.counts, "left_out": dict(self.left_out),
+            "words": {name: values.numpy(force=True) for name, values in arrays.items()},
+        }  # fmt: skip
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Any]) -> "MatchedWords":
+        """The words that had these ``parts``."""
+        words = {name: torch.from_numpy(values) for name, values in parts["words"].items()}
+        return cls(
+            parts["topics"], words["places"], words["rows"], torch.arange(len(words["rows"])), words["norms"],
+            parts["left_out"], words["frequency"], parts["cooccurrence"],
+        )  # fmt: skip
 
     @cached_property
     def same(self) -> Bool[Tensor, "word word"]:
@@ -263,6 +287,31 @@ class ClassSums:
     index: dict[str, tuple[Any, ...]]
     record: dict[str, Any]
 
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "ClassSums":
+        """What accumulators have added up.
+
+        Args:
+            sums: their sums by name.
+            progress: what is known of the documents beside them.
+            parts: "index", the stack, layer and head of every cell; "n_distances", the number of bins of distance; and
+                "read", how documents were read.
+        """
+        shape = (len(sums["by_head"]), -1, parts["n_distances"], 3)
+        table = None
+        if "table" in sums:
+            of_pairs, n_of_pairs = (np.asarray(sums[name] + sums[name].T) for name in ("table", "n_table"))
+            table = of_pairs, n_of_pairs
+        return cls(
+            sums["by_source"],
+            sums["by_head"].reshape(shape),
+            sums["n_by_head"].reshape(shape),
+            sums["squares_by_head"].reshape(shape[:-1]),
+            table,
+            parts["index"],
+            progress.record() | sums["by_source"].record | parts["read"],
+        )
+
 
 @shares
 def attention_by_class(
@@ -273,6 +322,7 @@ def attention_by_class(
     *,
     distances: tuple[int, ...] = (),
     table: bool = False,
+    shard: Share | None = None,
     reading: Reading,
     patterns: Patterns,
     run: Run,
@@ -290,37 +340,31 @@ def attention_by_class(
         documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
         distances: sums are kept apart by the distance of positions: the first distance of every bin but the first.
         table: whether to add up every pair of words by itself as well.
+        shard: which sources are measured, and where their sums are saved; None: all, and nowhere.
     """
     with joined(run.distributed, run.patience) as processes:
         view = capture.view(model)
         reading = reading.of(view.facts)
         reader = PatternReader(view, words, patterns, include_self=False)
         by_class = Classes(codes, distances, reader.n_cells)
-        by_pair = PairTable(codes) if table else None
-        accumulators: list[Accumulator] = [by_class] if by_pair is None else [by_class, by_pair]
+        accumulators: list[Accumulator] = [by_class, PairTable(codes)] if table else [by_class]
         facts = {
             "measurement": "pairs", "through": patterns.through, "distances": list(distances), "table": table,
             "codes": hashlib.sha256(codes.numpy().tobytes()).hexdigest(), "limit": by_class.by_source.limit,
         }  # fmt: skip
-        progress = Engine(reader, accumulators).run(
-            documents, reading=reading, run=run, processes=processes, facts=facts
+        parts = {
+            "index": reader.index, "n_distances": len(distances) + 1,
+            "read": {
+                "groups": reading.facts["groups"], "max_length": reading.max_length, "processes": processes.size,
+            },
+        }  # fmt: skip
+        if shard is not None:
+            shard = replace(shard, parts={**shard.parts, **parts})
+        engine = Engine(reader, accumulators)
+        progress = engine.run(
+            documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard
         )
-    shape = (reader.n_cells, -1, len(distances) + 1, 3)
-    return ClassSums(
-        by_class.by_source,
-        by_class.by_head.reshape(shape),
-        by_class.n_by_head.reshape(shape),
-        by_class.squares_by_head.reshape(shape[:-1]),
-        None if by_pair is None else (by_pair.both("table"), by_pair.both("n_table")),
-        reader.index,
-        progress.record()
-        | by_class.by_source.record
-        | {
-            "groups": reading.facts["groups"],
-            "max_length": reading.max_length,
-            "processes": processes.size,
-        },
-    )
+    return ClassSums.of_sums(engine.sums, progress, parts)
 
 
 class Classes:
@@ -330,7 +374,7 @@ class Classes:
         self.codes, self.edges = codes, torch.tensor(distances)
         self.n_places = 3 * (len(distances) + 1) * (int(codes.max()) // 3 + 1)
         shape = (n_heads, self.n_places)
-        self.by_source = SourceSums(source_limit(self.n_places))
+        self.by_source = SourceSums(source_limit(self.n_places), shape=(self.n_places // 3,))
         self.by_head, self.n_by_head = np.zeros(shape), np.zeros(shape)
         self.squares_by_head = np.zeros((n_heads, self.n_places // 3))
         self.sums: dict[str, Sum] = {
@@ -374,10 +418,6 @@ class PairTable:
         row, column = scores.query.places[first].numpy(), scores.key.places[second].numpy()
         np.add.at(self.sums["table"], (row, column), values.sum(1).numpy())
         np.add.at(self.sums["n_table"], (row, column), float(len(scores.cells)))
-
-    def both(self, name: str) -> Float64[np.ndarray, "word word"]:
-        """One of the sums over both directions."""
-        return np.asarray(self.sums[name] + self.sums[name].T)
 
 
 def coded_pairs(

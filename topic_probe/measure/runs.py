@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -42,15 +42,25 @@ _SHORT = 60
 class Checkpoint:
     """Where the sums of one process are saved, and how often."""
 
-    def __init__(self, run: Run, facts: Mapping[str, Any], documents: Any, processes: Processes) -> None:
+    def __init__(
+        self,
+        run: Run,
+        facts: Mapping[str, Any],
+        documents: Any,
+        processes: Processes,
+        shard: tuple[int, int] | None = None,
+    ) -> None:
         assert run.checkpoint is not None
         self.path = Path(run.checkpoint).expanduser().resolve()
-        self.place = self.path / f"process-{processes.index}-of-{processes.size}" / "sums"
+        name = (
+            f"process-{processes.index}-of-{processes.size}"
+            if shard is None
+            else f"shard-{shard[0]}-of-{shard[1]}"
+        )
+        self.place = self.path / name / "sums"
         described = _described(documents)
         self.knows_documents = described is not None and described["identity"] is not None
-        self.facts = json.loads(
-            json.dumps({**facts, "documents": described}, default=str)
-        )  # as from the disk
+        self.facts = as_from_disk({**facts, "documents": described})
         self.seconds, self.saved_at = run.checkpoint_every, monotonic()
         # How many batches were read, and the sum of the hashes of their documents modulo 2⁶⁴ to know them again.
         self.read = self.saved = (0, 0)
@@ -84,26 +94,19 @@ class Checkpoint:
             return False
         content, arrays = loaded
         saved = content["facts"]
-        names = sorted({*saved, *self.facts} - _ONLY_TOLD)
-        if differing := [name for name in names if saved.get(name) != self.facts.get(name)]:
+        if differing := differing_facts(saved, self.facts):
             raise ValueError(
                 f"the checkpoint {self.path} belongs to another measurement, which differs in {', '.join(differing)}: "
                 f"choose another checkpoint, or delete this one{_both(_flat(saved), _flat(self.facts))}"
             )
-        for name, values in sums.items():
-            if isinstance(values, SourceSums):
-                keys, by_key, counts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts"))
-                folded = name in content["folded"]
-                values.restore(keys, by_key, counts, arrays.get(f"{name}.squares"), folded=folded)
-            else:
-                # Squares were not kept before schema 3, and what is added to them is unknown from then on.
-                np.copyto(values, arrays.get(name, np.array(np.nan)))
+        from_arrays(sums, arrays, content["folded"])
         saved_progress = content["progress"]
         progress.left_out, progress.measured = Counter(saved_progress["left_out"]), saved_progress["measured"]
         self.saved, self.finished = tuple(content["read"]), content["finished"]
         if not (self.finished and self.knows_documents):
             return False
         progress.counts, progress.corpus = Counts.of(saved_progress["counts"]), saved_progress["corpus"]
+        progress.seen = saved_progress.get("seen")
         return True
 
     def _load(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
@@ -164,17 +167,13 @@ class Checkpoint:
             warn(f"going on, though the checkpoint {self.path} was not saved: {error}", stacklevel=2)
 
     def _save(self, sums: Mapping[str, Sum], progress: Progress) -> None:
-        arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
-        sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
-        for name, values in sources.items():
-            parts = zip(("keys", "sums", "counts", "squares"), values.rows(), strict=True)
-            arrays |= {f"{name}.{part}": array for part, array in parts}
+        arrays, folded = to_arrays(sums)
         content = {
             "facts": self.facts,
             "read": self.read,
             "finished": self.finished,
-            "folded": [name for name, values in sources.items() if values.folded],
-            "progress": {**vars(progress), "counts": progress.counts.summary()},
+            "folded": folded,
+            "progress": progress.content(),
         }
         storage.save(self.place, _KIND, content, arrays, schema=_SCHEMA, overwrite=True)
         for old in self._numbered():
@@ -184,6 +183,40 @@ class Checkpoint:
         """Where the first version of this package saved, the last save first."""
         numbered = [entry for entry in self.place.parent.glob("*") if re.fullmatch(r"\d{6,}", entry.name)]
         return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
+
+
+def as_from_disk(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts as they come back when they were saved."""
+    loaded: dict[str, Any] = json.loads(json.dumps(facts, default=str))
+    return loaded
+
+
+def differing_facts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of facts that are not the same."""
+    names = sorted({*one, *other} - _ONLY_TOLD)
+    return [name for name in names if one.get(name) != other.get(name)]
+
+
+def to_arrays(sums: Mapping[str, Sum]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Sums as arrays, and the names of those in which sources share rows."""
+    arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
+    sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
+    for name, values in sources.items():
+        parts = zip(("keys", "sums", "counts", "squares"), values.rows(), strict=True)
+        arrays |= {f"{name}.{part}": array for part, array in parts}
+    return arrays, [name for name, values in sources.items() if values.folded]
+
+
+def from_arrays(sums: Mapping[str, Sum], arrays: Mapping[str, np.ndarray], folded: Collection[str]) -> None:
+    """Puts what `to_arrays` has given in place of sums."""
+    for name, values in sums.items():
+        if isinstance(values, SourceSums):
+            keys, by_key, counts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts"))
+            squares = arrays.get(f"{name}.squares")
+            values.restore(keys, by_key, counts, squares, folded=name in folded)
+        else:
+            # Squares were not kept before schema 3, and what is added to them is unknown from then on.
+            np.copyto(values, arrays.get(name, np.array(np.nan)))
 
 
 def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

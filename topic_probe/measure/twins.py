@@ -9,17 +9,22 @@ from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast
 from topic_probe.lens.opening import random_init
-from topic_probe.measure.options import Run
+from topic_probe.measure.options import Run, Shards
 from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again
 
 _R = TypeVar("_R", bound=Report)
 
 
-def check_twins(twins: int, documents: Any) -> None:
+def check_twins(twins: int, documents: Any, shards: Shards) -> None:
     """ValueError for a number of twins that there cannot be, or documents that they could not read."""
     if twins < 0:
         raise ValueError(f"twins is how many untrained twins to measure, and at least 0, got {twins}")
+    if twins and shards.shard is not None:
+        raise ValueError(
+            "the sums of a shard are those of one model: measure twins by themselves, each with sums of its own "
+            "(random_init(model, seed=0) is a model like any other)"
+        )
     if twins and documents is not None and not can_be_read_again(documents):
         raise ValueError(
             "every twin reads the documents again, and these can be read only once: pass a list, or what "

@@ -87,6 +87,13 @@ class Document:
         """A signed 64-bit hash of the ids: the same document has the same key everywhere and always."""
         return content_hash(self.ids.numpy().tobytes())
 
+    @property
+    def content(self) -> bytes:
+        """All that it holds, for a hash."""
+        parts = (self.ids, self.word_index, self.special)
+        arrays = [b"-" if part is None else part.numpy().tobytes() for part in parts]
+        return b"|".join([*arrays, repr(self.source).encode()])
+
     def part(self, places: Int64[Tensor, " kept"]) -> "Document":
         """The document at some of its places; its source stays."""
         word_index, special = (
@@ -177,11 +184,13 @@ def of_sources(
         yield item, source
 
 
+@dataclass
 class Seen:
     """What is known of a stream when it has gone by: how many entries it had, which ones, and in which order."""
 
-    def __init__(self) -> None:
-        self.n = self.hashes = self.chain = 0
+    n: int = 0
+    hashes: int = 0
+    chain: int = 0
 
     def add(self, content: bytes) -> None:
         """One more entry."""
@@ -279,19 +288,26 @@ def cut_documents(
         if len(document) == 0:
             counts.left_out["empty documents"] += 1
             continue
-        lowest, highest = int(document.ids.min()), int(document.ids.max())
-        if lowest < 0:
-            raise ValueError(
-                f"document {number} holds the negative id {lowest}; padding must be masked, not marked"
-            )
-        if vocabulary_size is not None and highest >= vocabulary_size:
-            raise ValueError(
-                f"document {number} holds the token id {highest}, but the model knows 0..{vocabulary_size - 1}; "
-                "was it encoded with another tokenizer?"
-            )
+        check_ids(document, number, vocabulary_size)
         for piece in cut(document, max_length, long, counts, specials):
             counts.add(piece)
             yield piece
+
+
+def check_ids(document: Document, number: int, vocabulary_size: int | None) -> None:
+    """ValueError for ids that a model does not know; the number says which document it is."""
+    if not len(document):
+        return
+    lowest, highest = int(document.ids.min()), int(document.ids.max())
+    if lowest < 0:
+        raise ValueError(
+            f"document {number} holds the negative id {lowest}; padding must be masked, not marked"
+        )
+    if vocabulary_size is not None and highest >= vocabulary_size:
+        raise ValueError(
+            f"document {number} holds the token id {highest}, but the model knows 0..{vocabulary_size - 1}; "
+            "was it encoded with another tokenizer?"
+        )
 
 
 def cut(
