@@ -49,6 +49,10 @@ MEASURED = {
     "attention": lambda counts, **more: tp.measure_attention(
         single(), topics(), documents(N), batch_size=4, n_permutations=20, **more
     ),
+    # Whose sums are not exact in double precision, so that they tell in which order they were added up.
+    "attention in double precision": lambda counts, **more: tp.measure_attention(
+        many_processes.model(), topics(), documents(N), batch_size=4, n_permutations=5, **more
+    ),
     "attention of articles": lambda counts, **more: tp.measure_attention(
         single(), topics(), documents(N), batch_size=4, n_permutations=5, groups=ARTICLES, **more
     ),
@@ -204,13 +208,15 @@ def test_more_sources_than_are_kept_apart_share_rows_as_in_one_process(tmp_path,
 def test_a_part_of_all_sources_shares_rows_only_where_the_whole_must():
     """A part for one in 64 keeps four times its share apart, and all of them merge into the rows of the whole."""
     generator = np.random.default_rng(0)
-    keys = generator.integers(-(2**63), 2**63, 3000)
-    sums = generator.random((3000, 2, 3))
+    keys = generator.integers(-(2**63), 2**63, 6000)
+    sums = generator.random((6000, 2, 3))
     whole, total = SourceSums(1024), SourceSums(1024)
     parts = [total.part(BLOCKS) for _ in range(BLOCKS)]
     for key, row in zip(keys, sums, strict=True):
         whole.add(np.array([key]), row[None], row[None])
         parts[shards.block_of(int(key), 1024)].add(np.array([key]), row[None], row[None])
+        if len(whole) == 1000 and not whole.folded:  # few enough to be kept apart, in every part too
+            assert not any(part.folded for part in parts)
     assert sum(map(len, parts)) <= 4 * 1024
     for part in parts:
         total.merge(part)
@@ -254,7 +260,7 @@ def test_shards_of_different_numbers_fit_where_their_sources_do(tmp_path):
 def test_documents_of_a_block_wait_only_until_there_is_enough_of_them(tmp_path, monkeypatch):
     """In documents and in tokens, so that a stream without an end would do."""
     monkeypatch.setattr(shards, "_TOKENS_THAT_WAIT", 40)
-    waiting, longest = Counter(), Counter()
+    waiting, longest, small = Counter(), Counter(), Counter()
     shares = shards.Share(0, 2, tmp_path, "attention", {}, {})
     blocks = shards.BlockSums(shares, {"by_source": SourceSums(64)})
 
@@ -272,9 +278,11 @@ def test_documents_of_a_block_wait_only_until_there_is_enough_of_them(tmp_path, 
         assert block % 2 == 0
         assert len(few) <= 2 * shards._BATCHES_THAT_WAIT
         waiting[block] -= sum(map(len, few))
+        small[block] += sum(map(len, few)) < 40 and len(few) < 2 * shards._BATCHES_THAT_WAIT
     held = {block: n for block, n in longest.items() if block % 2 == 0}
     assert len(held) == BLOCKS // 2
     assert max(held.values()) < 40 + 24  # the longest document has 23 tokens
+    assert max(small.values()) == 1  # what is left over at the end
     assert n_read == sum(
         shards.block_of(tp.Document(torch.tensor(ids)).origin, 64) % 2 == 0 for ids in documents(2000)
     )

@@ -1,0 +1,127 @@
+"""The page on shards does what it says: every engine on it starts processes whose sums merge into the report of one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import many_processes
+import pytest
+
+import topic_probe as tp
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+# What the page measures, and what is measured of it here.
+SMALL = {
+    '"google-bert/bert-base-uncased"': '"model"',
+    "tp.Corpus.wikipedia(1_000_000)": 'tp.Corpus.from_files("texts.txt", split="line")',
+    "batch_size=32, ": "batch_size=4, n_permutations=20, ",
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """A folder with the programs of the page and what they read, and what one process makes of it."""
+    folder = tmp_path_factory.mktemp("page")
+    page = (ROOT / "demos" / "shards.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(?:python|bash)\n(.*?)```", page, flags=re.DOTALL)
+    for block in blocks:
+        for was, small in SMALL.items():
+            block = block.replace(was, small)
+        if named := re.search(r"^# (\w+\.\w+)$", block, flags=re.MULTILINE):
+            (folder / named[1]).write_text(block)
+    (folder / "lines").write_text("\n".join(line for block in blocks for line in block.splitlines()))
+    assert all(small in (folder / "measure_shard.py").read_text() for small in SMALL.values())
+    many_processes.model(30_522).float().save_pretrained(folder / "model")
+    many_processes.stream().tokenizer.save_pretrained(folder / "model")
+    many_processes.text_topics().save(folder / "topics" / "topics")
+    texts = [f"{text} and {other}" for text in many_processes.TEXTS for other in many_processes.TEXTS]
+    (folder / "texts.txt").write_text("\n".join(texts))
+    run(folder, f"{sys.executable} measure_shard.py 0 1", "one")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(programs):
+    """The report of one process."""
+    return tp.merge_sums(programs / "one" / "sums")
+
+
+def run(programs, command, name, **environment):
+    """Run a command of the page in a folder of its own, which sees what all of them read."""
+    place = programs / name
+    place.mkdir()
+    for entry in programs.iterdir():
+        if entry.suffix in (".py", ".sh", ".sbatch", ".txt") or entry.name in ("model", "topics"):
+            (place / entry.name).symlink_to(entry)
+    paths = [str(place), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    # Commands of the page are those of this Python.
+    found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    known = {"PATH": found, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(
+        ["bash", "-ec", command],
+        cwd=place,
+        env={**os.environ, **known},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return place
+
+
+def on_page(programs, words):
+    """The one line of the page with these words."""
+    (line,) = [line for line in (programs / "lines").read_text().splitlines() if words in line]
+    return line
+
+
+def test_plain_processes(programs, alone):
+    place = run(programs, "bash processes.sh", "processes")
+    assert tp.load_report(place / "report") == alone
+    assert alone.provenance["documents"] == 81
+
+
+def test_the_environment_of_a_slurm_array(programs, alone):
+    """As slurm runs the script: once for every task, with its number and how many there are; merging is another job."""
+    script = (programs / "array.sbatch").read_text()
+    first, last = map(int, re.search(r"--array=(\d+)-(\d+)", script).groups())
+    tasks = " ".join(
+        f"SLURM_ARRAY_TASK_ID={i} SLURM_ARRAY_TASK_COUNT={last - first + 1} SLURM_CPUS_PER_TASK=1 bash array.sbatch;"
+        for i in range(first, last + 1)
+    )
+    merge = re.search(r'--wrap "(.*)"', on_page(programs, "--wrap"))[1]
+    place = run(programs, tasks + merge, "slurm")
+    assert tp.load_report(place / "report") == alone
+
+
+def test_torchrun(programs, alone):
+    place = run(programs, on_page(programs, "torchrun --nproc").replace("torchrun", "python -m torch.distributed.run"),
+                "torchrun")  # fmt: skip
+    assert tp.merge_sums(place / "sums") == alone
+
+
+def test_accelerate(programs, alone):
+    pytest.importorskip("accelerate")
+    line = on_page(programs, "accelerate launch --").replace(
+        "accelerate launch", "python -m accelerate.commands.launch"
+    )
+    assert tp.merge_sums(run(programs, line, "accelerate") / "sums") == alone
+
+
+def test_datatrove(programs, alone):
+    """Tasks that are through are not run again, and a report needs all of them."""
+    pytest.importorskip("datatrove")
+    place = run(programs, "python with_datatrove.py", "datatrove")
+    assert tp.merge_sums(place / "sums") == alone
+    assert len(list((place / "logs" / "completions").iterdir())) == 3
+
+
+def test_datatrove_on_ray(programs, alone):
+    pytest.importorskip("datatrove")
+    pytest.importorskip("ray")
+    place = run(programs, "python with_datatrove_on_ray.py", "ray", RAY_USAGE_STATS_ENABLED="0")
+    assert tp.merge_sums(place / "sums") == alone
