@@ -25,7 +25,8 @@ toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.readout lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
-measure.processes measure.runs measure.engine measure.heads measure.patterns measure.nulls measure.twins
+measure.processes measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
+measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
 measure.exchanges measure.log_odds measure.shift measure.text_cut
@@ -36,7 +37,7 @@ show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
 paper.figure1 paper.figure2 paper.figure4 paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2 paper.causes
-cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.fit_topics cli.show cli.train cli.reproduce
+cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.merge cli.fit_topics cli.show cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)
 
