@@ -782,7 +782,8 @@ def beside_sdpa(
 def unwrapped(model: nn.Module) -> nn.Module:
     """A Hugging Face model without what a bridge has put in the place of its modules, with the same weights.
 
-    Only what holds the modules together is copied: tensors, configurations and hooks are those of the model.
+    Only what holds the modules together is copied: tensors, configurations and hooks are those of the model. The copy
+    is in evaluation mode, whatever the mode of the model.
     """
     made: dict[nn.Module, nn.Module] = {}
 
@@ -796,7 +797,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
             vars(new)["_modules"] = own
         return made[module]
 
-    return plain(model)
+    return plain(model).eval()
 
 
 def _calls_beside_sdpa(
