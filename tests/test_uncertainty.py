@@ -136,6 +136,16 @@ def test_weights_are_draws_with_replacement_from_every_stratum():
     assert (weights != resample(lambda w: w, np.array([3, 1, 6]), n_resamples=4000, seed=1)).any()
 
 
+# A word that is alone, as which no bits are drawn for; strata so large that bits are drawn again in many resamples.
+@pytest.mark.parametrize("sizes", [[300] * 9 + [299], [3, 1, 6], [1, 1], [50_000, 3]], ids=str)
+def test_weights_count_the_very_draws_of_numpy(sizes):
+    sizes = np.array(sizes)
+    generator, starts = np.random.default_rng(7), np.repeat(np.cumsum(sizes) - sizes, sizes)
+    drawn = starts + generator.integers(0, np.repeat(sizes, sizes), (20, sizes.sum()), dtype=np.int32)
+    expected = [np.bincount(units, minlength=sizes.sum()) for units in drawn]
+    np.testing.assert_array_equal(resample(lambda w: w, sizes, n_resamples=20, seed=7), expected)
+
+
 def test_resampling_leaves_the_global_generator_alone():
     np.random.seed(0)  # noqa: NPY002
     before = np.random.get_state()[1].copy()  # noqa: NPY002

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int64, UInt64
 
 from topic_probe.options import check_value
 
@@ -78,19 +78,30 @@ def resample(
         raise ValueError(f"n_resamples must be at least 1, got {n_resamples}")
     generator = np.random.default_rng(seed)
     n_units = int(sizes.sum())
-    size_of, start_of = np.repeat(sizes, sizes), np.repeat(np.cumsum(sizes) - sizes, sizes).astype(np.int32)
+    size_of, start_of = np.repeat(sizes, sizes).astype(np.uint64), np.repeat(np.cumsum(sizes) - sizes, sizes)
     rows = max(1, 2**22 // n_units)
     values = []
     for start in range(0, n_resamples, rows):
-        n = min(rows, n_resamples - start)
-        # The same draws as those of 64 bits, in half of the memory.
-        drawn = generator.integers(0, size_of, (n, n_units), dtype=np.int32)
-        drawn += start_of
-        weights = np.empty((n, n_units))
-        for times, units in zip(weights, drawn, strict=True):
-            times[:] = np.bincount(units, minlength=n_units)
+        weights = np.empty((min(rows, n_resamples - start), n_units))
+        for times in weights:
+            times[:] = np.bincount(start_of + _drawn(generator, size_of), minlength=n_units)
         values.append(statistic(weights))
     return np.concatenate(values)
+
+
+def _drawn(generator: np.random.Generator, below: UInt64[np.ndarray, "unit"]) -> Int64[np.ndarray, "unit"]:
+    """The very numbers that ``generator.integers(0, below, dtype=np.int32)`` draws, several times as fast.
+
+    Both take the upper half of 32 random bits times the bound (Lemire's method). Where the lower half is so small that
+    the bits may have to be drawn again, which is rare, or no bits are needed for a bound of 1, it is left to numpy.
+    """
+    before = generator.bit_generator.state
+    products = generator.integers(0, 2**32, len(below), dtype=np.uint32) * below
+    if below.min() == 1 or (products.astype(np.uint32) < below).any():
+        generator.bit_generator.state = before
+        return np.asarray(generator.integers(0, below, dtype=np.int32), dtype=np.int64)
+    upper: np.ndarray = (products >> np.uint64(32)).view(np.int64)
+    return upper
 
 
 def split_halves(strata: Int64[np.ndarray, "word"], *, seed: int) -> Int64[np.ndarray, "word"]:
@@ -182,9 +193,10 @@ def word_intervals(
     if squares is not None:
         ends, totals = [*ends, scale * squares[order]], [*totals, squares.sum(0) / 2]
     columns, of_end = np.concatenate(ends, axis=1), np.cumsum([end.shape[1] for end in ends])[:-1]
+    of_all = columns.sum(0)
 
     def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
-        moves = np.split((weights - 1) @ columns, of_end, axis=1)
+        moves = np.split(weights @ columns - of_all, of_end, axis=1)
         values = []
         for number, narrowing in enumerate(narrowings):
             top, n_top, bottom, n_bottom, *of_both = (

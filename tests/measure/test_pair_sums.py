@@ -61,8 +61,9 @@ def pairs_of(rows, lists, *, texts, without=()):
             yield i, j, of[i] & of[j], (dot / float(rows[i].norm() * rows[j].norm()), dot)
 
 
-# Two numbers of a row: fewer than words, so that sums go through moments; thirty: more.
-@pytest.mark.parametrize("width", [2, 30])
+# Two or three numbers of a row, whose halves of moments have even and odd rows: fewer than words, so that sums go
+# through moments; thirty: more.
+@pytest.mark.parametrize("width", [2, 3, 30])
 @pytest.mark.parametrize("texts", [False, True], ids=["ids", "forms"])
 @pytest.mark.parametrize("lists", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("exclude", [(), (2, 3, 20)])

@@ -10,6 +10,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import topic_probe as tp
+from topic_probe.measure import pair_sums as pair_sums_module
 from topic_probe.measure import words as words_module
 from topic_probe.measure.pair_sums import group_sums, pair_sums, word_ends
 from topic_probe.measure.words import LabelledWords, labelled_words
@@ -293,7 +294,12 @@ def test_planted_topics_are_found_and_lost_when_topics_are_shuffled():
 @pytest.mark.parametrize(
     "lists", [OVERLAPPING, SHARING_SEVERAL, DISJOINT], ids=["overlapping", "sharing several", "disjoint"]
 )
-def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(lists, texts):
+@pytest.mark.parametrize("groups_per_block", [0, 2, 16], ids=["picked", "some picked", "multiplied"])
+def test_every_word_has_both_ends_of_its_pairs_by_the_half_of_the_partner(
+    lists, texts, groups_per_block, monkeypatch
+):
+    monkeypatch.setattr(pair_sums_module, "_GROUPS_PER_BLOCK", groups_per_block)
+    monkeypatch.setattr(pair_sums_module, "_ROWS_PER_BLOCK", 3)
     topics, rows = with_texts(lists) if texts else topics_of(lists), table()
     words = labelled_words(rows, topics, exclude=(5,))
     half = words.halves(5).numpy()

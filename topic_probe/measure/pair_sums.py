@@ -39,6 +39,9 @@ _ROWS_PER_SUM = 64
 _BLOCK = 4096
 # So many rows, and what they are multiplied with, stay in a processor's cache.
 _ROWS_PER_BLOCK = 256
+# They are multiplied with the sums of all their groups where these are no more than this; picking a sum for every row
+# costs more then.
+_GROUPS_PER_BLOCK = 16
 # A product of two rows costs so many times as much where rows are picked for it as in a product of two tables.
 _PICKED = 8
 # Groups of fewer words than this cost more by their moments, which are gone through entry by entry, than one by one.
@@ -239,9 +242,14 @@ def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
     squares = torch.zeros(n, dtype=torch.float64)
     for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
-        rows = words.rows(block)
-        for of_score, near in zip(sums, scores[0], strict=True):
-            near[:, block] = (of_score[words.group[block]] @ rows[:, :, None]).squeeze(2).T
+        rows, group = words.rows(block), words.group[block]
+        first, stop = int(group[0]), int(group[-1]) + 1
+        if stop - first <= _GROUPS_PER_BLOCK:
+            products = sums[:, first:stop] @ rows.T
+            scores[0, :, :, block] = products[:, group - first, :, block - block[0]].permute(1, 2, 0)
+        else:
+            for of_score, near in zip(sums, scores[0], strict=True):
+                near[:, block] = (of_score[group] @ rows[:, :, None]).squeeze(2).T
         scores[1, :, :, block] = total @ rows.T
         squares[block] = rows.square().sum(1)
     scores[:, 0] /= words.norms
@@ -334,26 +342,28 @@ def _squares_of_groups(words: EmbeddingWords) -> Float64[Tensor, "group score"]:
 
     Over the words of a group, Σ eᵀ G e is the product of the group's moments with those of all, entry by entry.
     """
-    from scipy.linalg import get_blas_funcs
+    from scipy.linalg import get_lapack_funcs
 
     width, sizes = words.table.shape[1], words.group.bincount(minlength=len(words.topics.incidence))
     groups = torch.split(torch.arange(len(words)), sizes.tolist())
-    moments = np.zeros((len(groups), width, width), words.vectors(slice(0)).numpy().dtype)
-    multiply = get_blas_funcs("syrk", (moments,))
+    one = np.eye(width, dtype=words.vectors(slice(0)).numpy().dtype)
+    # A moment is symmetric: half of it is computed, and kept in rows of equal length (LAPACK's packed format).
+    multiply, pack = get_lapack_funcs(("sfrk", "trttf"), (one,))
+    diagonal, _ = pack(one)
+    moments = np.zeros((len(groups), len(diagonal)), one.dtype)
     sums = np.zeros((len(groups), len(SCORES)))
     for score in range(len(SCORES)):
-        total = np.zeros_like(moments[0])
         for group, moment in zip(groups, moments, strict=True):
             if len(group):
                 rows = words.vectors(group)
                 rows = rows / words.norms[group].to(rows)[:, None] if SCORES[score] == "cosine" else rows
-                # A moment is symmetric; only what stands below its diagonal, and that, is computed.
-                multiply(1.0, rows.numpy().T, c=moment.T, overwrite_c=True)
-                total += moment
-        # What stands below the diagonal stands above it once more.
-        total += np.tril(total, -1)
-        for number, moment in enumerate(moments):
-            sums[number, score] = np.einsum("vw,vw->v", moment, total).sum(dtype=np.float64)
+                multiply(width, len(group), 1.0, rows.numpy().T, 0.0, moment, overwrite_c=True)
+        # What stands beside the diagonal stands in the other half once more.
+        total = moments.sum(0) * (2 - diagonal)
+        parts = np.einsum(
+            "gvw,vw->gv", moments.reshape(len(groups), width | 1, -1), total.reshape(width | 1, -1)
+        )
+        sums[:, score] = parts.sum(1, dtype=np.float64)
     return torch.from_numpy(sums)
 
 
