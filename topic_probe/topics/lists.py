@@ -45,7 +45,7 @@ def token_id_array(
     elif ordered and isinstance(values, Set):
         raise TypeError(f"{what} needs token ids in their order, and a set has none: pass a list")
     else:
-        ids = _ids_of_list(list(values), what, remedy)
+        ids = _ids_of_list(values if isinstance(values, list) else list(values), what, remedy)
     if below is not None and len(wrong := ids[(ids < 0) | (ids >= below)]):
         raise ValueError(
             f"{what} holds {len(wrong)} ids that the vocabulary does not have, such as {wrong[0]}: its ids are "

@@ -110,16 +110,17 @@ class Topics:
         n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
-        place, topic = self.assignments.T.contiguous()
+        place, topic = self.assignments.numpy().T
+        pairs = place * self.n_topics + topic
         if len(place) and not (
             0 <= int(place.min()) <= int(place.max()) < n
             and 0 <= int(topic.min()) <= int(topic.max()) < self.n_topics
-            and bool(((place * self.n_topics + topic).diff() > 0).all())
+            and bool((pairs[1:] > pairs[:-1]).all())
         ):
             raise ValueError(
                 f"assignments must be places below {n} with topics below {self.n_topics}, ascending, without repeats"
             )
-        if n == 0 or not bool((place.bincount(minlength=n) > 0).all()):
+        if n == 0 or not bool((np.bincount(place, minlength=n) > 0).all()):
             raise ValueError("every word needs a topic, and there must be a word: leave other words out")
         if self.words[0] < 0 or self.words[-1] >= n_entries or bool((self.words.diff() <= 0).any()):
             raise ValueError(f"words must be ascending, without repeats, within 0..{n_entries - 1}")
@@ -930,7 +931,8 @@ def _repeated_within(
 def _sorted(numbers: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
     """The different numbers, ascending; by sorting, which is many times faster than the table that numpy fills."""
     ordered = np.sort(numbers)
-    return np.asarray(ordered[np.append(True, np.diff(ordered) > 0)[: len(ordered)]])
+    grows = ordered[1:] > ordered[:-1]
+    return np.asarray(ordered if grows.all() else ordered[np.append(True, grows)])
 
 
 def _assignments(lists: Sequence[Ids]) -> tuple[Ids, Ids]:
@@ -969,7 +971,7 @@ def _assemble(
         pairs, place = np.unique(pairs, return_index=True)
         weights = weights[place]
     entry, topic = np.divmod(pairs, len(names))
-    begins = np.diff(entry, prepend=-1) > 0
+    begins = np.append(True, entry[1:] > entry[:-1])
     words = entry[begins]
     texts = (
         ()
