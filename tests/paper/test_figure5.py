@@ -254,12 +254,16 @@ def test_the_recipe_saves_its_claims_tables_figures_and_histories_and_goes_on_in
     assert torch.equal(other.runs[0].history.loss, result.runs[1].history.loss)
 
 
-def test_a_tokenizer_can_be_the_folder_of_a_pretrained_model(small):
+def test_a_tokenizer_can_be_the_folder_of_a_pretrained_model(small, tmp_path):
     name = figure5.QUICK_SETTINGS[0].name
     result = reproduce("figure5", quick=True, corpus=small, tokenizer=minilm_folder(), only=[name])
     assert result.runs[0].history.toy.vocabulary_size == 30522
-    with pytest.raises(OSError, match="no tokenizer can be loaded from"):
-        reproduce("figure5", quick=True, corpus=small, tokenizer="/nowhere/at/all")
+    for folder, said in (
+        (tmp_path, "no tokenizer can be loaded from"),
+        ("/nowhere/at/all", "there is no folder"),
+    ):
+        with pytest.raises(OSError, match=said):
+            reproduce("figure5", quick=True, corpus=small, tokenizer=folder)
 
 
 def test_without_a_network_the_full_variant_says_what_to_do(monkeypatch):

@@ -110,7 +110,10 @@ def writes():
     interval = np.stack([difference - 0.0025, difference + 0.0025], -1)
     heads = contrast(np.ones(4), interval=interval, statistic="difference", index=index)
     heads = replace(heads, same_topic=difference, different_topic=np.zeros(4))
-    return WritesReport(heads, np.zeros(4), 0.0, 0.0, {"toward": "unembedding"})
+    none = np.full(2, np.nan)
+    return WritesReport(
+        heads, np.zeros(4), 0.0, 0.0, np.full((4, 2), np.nan), none, none, {"toward": "unembedding"}
+    )
 
 
 def history(layers=1, rows=60, *, grows_from=30):
@@ -723,7 +726,7 @@ def test_every_figure_is_found_by_its_name(name):
 
 @pytest.mark.parametrize("kind", sorted(reports._MODULES))
 def test_the_main_figure_of_every_kind_of_report_is_one_of_the_figures(kind):
-    found = reports._class_of(kind, "the table of kinds has")
+    found = reports.report_class(kind, "the table of kinds has")
     module, name = found.figure.split(":")
     assert getattr(figures, name).__module__ == f"topic_probe.show.{module}"
 
