@@ -485,10 +485,10 @@ def no_interval_reason(interval: Float64[np.ndarray, "*shape 2"], n_units: int, 
     return f"no interval where fewer than {MIN_UNITS} {what} have pairs or the different-topic mean is near 0"
 
 
-def with_interval(value: float, interval: Float64[np.ndarray, "2"]) -> str:
+def with_interval(value: float, interval: Float64[np.ndarray, "2"] | tuple[float, float]) -> str:
     """A number as people read it, with its interval if it has one."""
     low, high = interval
-    return f"{value:.4g}" if np.isnan(low) else f"{value:.4g} [{low:.4g}, {high:.4g}]"
+    return f"{value:.4g}" if np.isnan([low, high]).any() else f"{value:.4g} [{low:.4g}, {high:.4g}]"
 
 
 def permutation_p_value(

@@ -12,6 +12,7 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
+from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Progress, Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
@@ -331,7 +332,8 @@ class StateReader:
 
     def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = view, topics, include_self
-        self.n_cells = len(SCORES) * (len(view.sites) + 1)
+        # Of a shard without documents, which cannot tell: states of what reads them, not of a decoder.
+        self.n_cells = len(SCORES) * (1 + sum(SIDES[site.stack][0] == "source" for site in view.sites))
 
     def units(self, batch: TokenBatch) -> list[Units]:
         """The words of every document."""

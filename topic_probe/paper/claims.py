@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from topic_probe.contrast import Contrast
+from topic_probe.uncertainty import with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +42,7 @@ class Number:
         return (self.value, self.value) if exact else (self.low, self.high)
 
     def __str__(self) -> str:
-        if math.isnan(self.low) or math.isnan(self.high):
-            return f"{self.value:.4g}"
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return with_interval(self.value, (self.low, self.high))
 
 
 def over_seeds(values: Sequence[float]) -> Number:
