@@ -14,18 +14,18 @@ ROOT = Path(tp.__file__).parent
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words turns notices remote
+storage options uncertainty words turns notices remote processes
 topics.incidence topics.lists topics.vocabulary topics.models topics.topics topics
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
-text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
+text.shares text.sums text.bags text.lda text.stability text.cooccurrence text.word_tokenizer
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.readout lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.accumulators
-measure.processes measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
+measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
 measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes

@@ -18,9 +18,10 @@ import pytest
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.engine import Engine, share_of
-from topic_probe.measure.processes import _BYTES, _LETTERS, Processes, _State
+from topic_probe.measure.engine import Engine
+from topic_probe.processes import _BYTES, _LETTERS, Processes, _State
 from topic_probe.text.documents import Counts, Document
+from topic_probe.text.shares import share_of
 
 PROGRAM = Path(many_processes.__file__)
 
@@ -97,7 +98,7 @@ def test_what_does_not_fit_together_is_an_error_in_every_process(told):
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("shuffled", "process 1 measures something else than process 0; they differ in first documents"),
+        ("shuffled", "process 1 does something else than process 0; they differ in first documents"),
         ("shorter list", "they differ in number of documents"),
         (
             "shorter",

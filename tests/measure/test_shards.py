@@ -22,7 +22,8 @@ from topic_probe.cli import main
 from topic_probe.contrast import SourceSums
 from topic_probe.measure import attention, engine, shards
 from topic_probe.measure.engine import Engine
-from topic_probe.measure.options import BLOCKS
+from topic_probe.text.shares import BLOCKS, OwnDocuments, block_of
+from topic_probe.text.sums import Share
 
 N = 150
 PROGRAM = Path(many_processes.__file__)
@@ -215,7 +216,7 @@ def test_a_part_of_all_sources_shares_rows_only_where_the_whole_must():
     parts = [total.part(BLOCKS) for _ in range(BLOCKS)]
     for key, row in zip(keys, sums, strict=True):
         whole.add(np.array([key]), row[None], row[None])
-        parts[shards.block_of(int(key), 1024)].add(np.array([key]), row[None], row[None])
+        parts[block_of(int(key), 1024)].add(np.array([key]), row[None], row[None])
         if len(whole) == 1000 and not whole.folded:  # few enough to be kept apart, in every part too
             assert not any(part.folded for part in parts)
     assert sum(map(len, parts)) <= 4 * 1024
@@ -262,19 +263,19 @@ def test_documents_of_a_block_wait_only_until_there_is_enough_of_them(tmp_path, 
     """In documents and in tokens, so that a stream without an end would do."""
     monkeypatch.setattr(shards, "_TOKENS_THAT_WAIT", 40)
     waiting, longest, small = Counter(), Counter(), Counter()
-    shares = shards.Share(0, 2, tmp_path, "attention", {}, {})
+    shares = Share(0, 2, tmp_path, "attention", {}, {})
     blocks = shards.BlockSums(shares, {"by_source": SourceSums(64)})
 
     def noted():
         for document in documents(2000):
-            block = shards.block_of(tp.Document(torch.tensor(document)).origin, 64)
+            block = block_of(tp.Document(torch.tensor(document)).origin, 64)
             waiting[block] += len(document)
             longest[block] = max(longest[block], waiting[block])
             yield document
 
-    own = shards.OwnDocuments(noted(), blocks, pad_id=None, vocabulary_size=None)
+    own = OwnDocuments(noted(), shares.blocks, blocks.limit, pad_id=None, vocabulary_size=None)
     n_read = 0
-    for block, few in own.groups(2):
+    for block, few in shards.in_groups_of_blocks(own, 2):
         n_read += len(few)
         assert block % 2 == 0
         assert len(few) <= 2 * shards._BATCHES_THAT_WAIT
@@ -285,7 +286,7 @@ def test_documents_of_a_block_wait_only_until_there_is_enough_of_them(tmp_path, 
     assert max(held.values()) < 40 + 24  # the longest document has 23 tokens
     assert max(small.values()) == 1  # what is left over at the end
     assert n_read == sum(
-        shards.block_of(tp.Document(torch.tensor(ids)).origin, 64) % 2 == 0 for ids in documents(2000)
+        block_of(tp.Document(torch.tensor(ids)).origin, 64) % 2 == 0 for ids in documents(2000)
     )
 
 

@@ -24,9 +24,9 @@ from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named, readout_of
 from topic_probe.measure.patterns import units_of
-from topic_probe.measure.processes import joined
 from topic_probe.measure.standins import Kind, StandIns
 from topic_probe.options import check_whole, shares
+from topic_probe.processes import joined
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative

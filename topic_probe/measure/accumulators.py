@@ -6,8 +6,7 @@ several processes together, so an accumulator needs to know nothing of batches, 
 known of documents beside the sums is their `Progress`.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -18,13 +17,11 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, SAME_WORD, SourceSums
-from topic_probe.text.documents import Counts
+from topic_probe.text.sums import Sum
 
 # Pairs are compared within these distances |i − j|: each number is the first distance of the next bin.
 DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _EDGES = torch.tensor(DISTANCE_BINS)
-
-Sum = np.ndarray | SourceSums
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,79 +301,3 @@ def sums_by_relation(
     """Every query's sums of scores by relation."""
     chosen = torch.nn.functional.one_hot(relations, 4)[:, :, 1:].transpose(1, 2).to(values.dtype)
     return torch.bmm(chosen, values.permute(1, 2, 0)).double()
-
-
-@dataclass
-class Progress:
-    """What is known of the documents beside the sums.
-
-    Attributes:
-        counts: what was read, cut and left out before measuring. Whoever reads the documents again counts it again.
-        left_out: how often something was left out of what was measured, by reason.
-        measured: documents whose scores are in the sums.
-        stopped: why it stopped early, if it did.
-        corpus: what the documents say of themselves when they were read to their end.
-        seen: of a shard, what all documents were that it was given, those of other shards included (`Seen`).
-        shard: of which of how many shares this is, where it is not of all sources.
-    """
-
-    counts: Counts = field(default_factory=Counts)
-    left_out: Counter[str] = field(default_factory=Counter)
-    measured: int = 0
-    stopped: str | None = None
-    corpus: Mapping[str, Any] | None = None
-    seen: Mapping[str, int] | None = None
-    shard: Sequence[int] | None = None
-
-    def __add__(self, other: "Progress") -> "Progress":
-        """That of two shares of the documents."""
-        return Progress(
-            self.counts + other.counts,
-            self.left_out + other.left_out,
-            self.measured + other.measured,
-            "; ".join(filter(None, (self.stopped, other.stopped))) or None,
-            None if self.corpus is None or other.corpus is None else _whole_corpus(self.corpus, other.corpus),
-        )
-
-    @property
-    def about_shard(self) -> dict[str, Any]:
-        """What a provenance says of a shard; of all sources nothing."""
-        return {} if self.shard is None else {"shard": list(self.shard)}
-
-    def content(self) -> dict[str, Any]:
-        """All of it, for a file."""
-        return {
-            **vars(self),
-            "counts": self.counts.summary(),
-            "left_out": dict(sorted(self.left_out.items())),
-        }
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "Progress":
-        """What had this content."""
-        counted = {"counts": Counts.of(content["counts"]), "left_out": Counter(content["left_out"])}
-        return cls(**{**content, **counted})
-
-    def record(self) -> dict[str, Any]:
-        """What was read and left out, for the provenance of a report."""
-        summary = self.counts.summary()
-        left_out = {reason: n for reason, n in sorted(self.left_out.items()) if n}
-        return summary | {
-            "left_out": summary["left_out"] | left_out,
-            "documents_measured": self.measured,
-            "stopped": self.stopped,
-            "corpus": self.corpus,
-            **self.about_shard,
-        }
-
-
-def _whole_corpus(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What two shares of a corpus say of it: the whole corpus, and everything that was read of it."""
-    if not isinstance(one.get("corpus"), Mapping):
-        return dict(one)
-    read = one["read"], other["read"]
-    return {
-        **one,
-        "corpus": one["corpus"] | {"shard_index": 0, "n_shards": 1},
-        "read": None if None in read else (Counts.of(read[0]) + Counts.of(read[1])).summary(),
-    }

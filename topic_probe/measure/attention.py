@@ -15,22 +15,22 @@ from topic_probe.measure.accumulators import (
     DISTANCE_BINS,
     Accumulator,
     Distances,
-    Progress,
     Relations,
     Sinks,
     check_accumulator,
 )
 from topic_probe.measure.engine import FIRST, Engine, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, Shards, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
-from topic_probe.measure.processes import joined
-from topic_probe.measure.shards import Share
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
+from topic_probe.processes import joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress, Share
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 

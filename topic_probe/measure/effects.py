@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads
-from topic_probe.measure.accumulators import Accumulator, Progress, Relations, Scores, Units
+from topic_probe.measure.accumulators import Accumulator, Relations, Scores, Units
 from topic_probe.measure.engine import (
     BROKEN,
     NO_WORD,
@@ -31,9 +31,10 @@ from topic_probe.measure.engine import (
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
-from topic_probe.measure.processes import Processes
+from topic_probe.processes import Processes
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
+from topic_probe.text.sums import Progress
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     MIN_UNITS,

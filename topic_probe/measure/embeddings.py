@@ -13,10 +13,10 @@ from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.accumulators import Progress, Relations, Scores, Units
+from topic_probe.measure.accumulators import Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
-from topic_probe.measure.options import Intervals, Reading, Run, Shards, recorded
+from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.pair_sums import (
     GroupSums,
     PairSquares,
@@ -26,13 +26,14 @@ from topic_probe.measure.pair_sums import (
     word_ends,
 )
 from topic_probe.measure.patterns import padded_positions, units_of
-from topic_probe.measure.processes import Processes, joined
-from topic_probe.measure.shards import Share
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
+from topic_probe.processes import Processes, joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress, Share
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import no_interval_reason, word_intervals

@@ -4,10 +4,9 @@ Documents are cut and batched; a reader runs a batch through the model, in parts
 and scores its documents one after the other; every accumulator adds what it wants of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain, islice
 from operator import add, length_hint
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,15 +14,17 @@ import numpy as np
 
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
-from topic_probe.measure.options import BLOCKS, Reading, Run
-from topic_probe.measure.processes import Processes, numbered
-from topic_probe.measure.runs import Checkpoint, as_from_disk, model_facts
-from topic_probe.measure.shards import BlockSums, OwnDocuments, Share
+from topic_probe.measure.accumulators import Accumulator, Scores
+from topic_probe.measure.options import Reading, Run
+from topic_probe.measure.runs import Checkpoint, model_facts
+from topic_probe.measure.shards import BlockSums, in_groups_of_blocks
 from topic_probe.notices import progress_bar
+from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Counts, Document, Seen, of_sources, read_documents
+from topic_probe.text.documents import Counts, Document, of_sources, read_documents
+from topic_probe.text.shares import BLOCKS, OwnDocuments, check_same_documents, share_of
+from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -34,9 +35,6 @@ MAX_SOURCE_CELLS = 2**22
 
 # A model is not measured where more of the documents than this have NaN or infinity in their attention.
 MAX_BROKEN_SHARE = 0.01
-
-# So many documents are compared between processes before anything is measured.
-_FIRST = 64
 
 NO_WORD = "documents without a word of any topic"
 PIECES = "pieces of split words"
@@ -182,7 +180,7 @@ class Engine:
                 checkpoint.finish(sums, self.progress)
         if blocks is not None:
             if self.progress.stopped is None:
-                blocks.share.save(blocks, self.progress, facts)
+                blocks.share.save(blocks.by_block, described(blocks.own), self.progress, facts)
             blocks.give_back()
         if processes.size > 1:
             check_same_documents(share, processes, read=self.progress.stopped is None)
@@ -219,9 +217,13 @@ class Engine:
             yield from ((batch, 0) for batch in read(documents))
             return
         own = OwnDocuments(
-            documents, blocks, pad_id=view.facts.pad_id, vocabulary_size=view.facts.vocabulary_size
+            documents,
+            blocks.share.blocks,
+            blocks.limit,
+            pad_id=view.facts.pad_id,
+            vocabulary_size=view.facts.vocabulary_size,
         )
-        for block, few in own.groups(reading.batch_size):
+        for block, few in in_groups_of_blocks(own, reading.batch_size):
             yield from ((batch, block) for batch in read(few))
         self.progress.seen = vars(own.seen)
 
@@ -358,73 +360,3 @@ def _add_up_sources(own: SourceSums, processes: Processes) -> None:
         np.add.at(part, places, values.reshape(len(keys), *shape))
         parts.append(processes.add(part))
     own.restore(all_keys, *parts, folded=folded)
-
-
-# ---------------------------------------------------------------------------- shares of the documents
-
-# Sums of shares of different streams are those of no stream, so before processes measure they compare what is known of
-# their documents at once, and before they add up their sums what has gone by: also what other shares had of it.
-
-
-class EveryNth:
-    """The share of one process in plain documents: every n-th one, with a hash of all of them."""
-
-    def __init__(self, documents: Any, processes: Processes, pad_id: int | None) -> None:
-        self.processes, self.seen = processes, Seen()
-        self._stream = read_documents(documents, pad_id=pad_id)
-        self._first = list(islice(self._stream, _FIRST))
-        self._length = len(documents) if isinstance(documents, Sized) else None
-
-    def outline(self) -> dict[str, Any]:
-        """What is known of the documents before they are measured."""
-        first = Seen()
-        for document in self._first:
-            first.add(document.content)
-        return {"number of documents": self._length, "first documents": vars(first)}
-
-    def __iter__(self) -> Iterator[Document]:
-        for number, document in enumerate(chain(self._first, self._stream)):
-            self.seen.add(document.content)
-            if number % self.processes.size == self.processes.index:
-                yield document
-
-
-def share_of(documents: Any, processes: Processes, pad_id: int | None) -> Any:
-    """What one process measures of the documents that all of them were given: every n-th one.
-
-    A stream of a corpus is shared out by the corpus, which can hand out whole files. One whose corpus was split before
-    is taken as the share of this process.
-    """
-    if processes.size == 1:
-        return documents
-    if not isinstance(documents, DocumentStream):
-        return EveryNth(documents, processes, pad_id)
-    corpus = documents.corpus
-    if corpus.n_shards == 1:
-        return documents.shard(processes.index, processes.size)
-    if (corpus.shard_index, corpus.n_shards) != (processes.index, processes.size):
-        raise ValueError(
-            f"process {processes.index} of {processes.size} was given share {corpus.shard_index} of {corpus.n_shards} "
-            "of the corpus: give every process the whole corpus, which is shared out here, or its own share"
-        )
-    return documents
-
-
-def check_same_documents(share: Any, processes: Processes, *, read: bool) -> None:
-    """ValueError if the documents that processes were given were not the same, in the same order.
-
-    Args:
-        share: what `share_of` has given this process.
-        processes: those that compare.
-        read: whether this one has read its documents to their end.
-    """
-    every: list[Seen | None] = processes.gather(share.seen if read else None)
-    known = {number: seen for number, seen in enumerate(every) if seen is not None}
-    first = min(known, default=0)
-    differing = {number: seen.other_than(known[first]) for number, seen in known.items()}
-    if odd := {number: how for number, how in differing.items() if how}:
-        said = "; ".join(f"process {number} was given {how}" for number, how in islice(odd.items(), 4))
-        raise ValueError(
-            f"the documents of {numbered(list(odd))} are not those of process {first} ({said}), so there is no result: "
-            "give all processes the same documents in the same order, which are shared out among them here"
-        )

@@ -28,8 +28,8 @@ from topic_probe.measure.effects import (
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, Named, outcome_named
-from topic_probe.measure.processes import joined
 from topic_probe.options import check_whole, shares
+from topic_probe.processes import joined
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
 

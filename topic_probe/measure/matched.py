@@ -14,7 +14,6 @@ from torch import Tensor
 from topic_probe.contrast import Contrast, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Progress
 from topic_probe.measure.matching import (
     MATCHED_ON,
     Bins,
@@ -28,12 +27,13 @@ from topic_probe.measure.matching import (
     ways_of,
     without_same_word,
 )
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, Shards, recorded
-from topic_probe.measure.shards import Share
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.words import SCORES, pairs_of_labels
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress, Share
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (

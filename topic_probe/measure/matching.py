@@ -14,15 +14,15 @@ from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means, matched_spread
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Accumulator, Progress, Scores, Sum
+from topic_probe.measure.accumulators import Accumulator, Scores
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
 from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.processes import joined
-from topic_probe.measure.shards import Share
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
+from topic_probe.processes import joined
 from topic_probe.text.cooccurrence import Cooccurrence
+from topic_probe.text.sums import Progress, Share, Sum
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 

@@ -9,19 +9,26 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from topic_probe import storage
-from topic_probe.contrast import SourceSums
-from topic_probe.measure.accumulators import Progress, Sum
 from topic_probe.measure.engine import check_broken
-from topic_probe.measure.options import BLOCKS
-from topic_probe.measure.runs import differing_facts, from_arrays
-from topic_probe.measure.shards import OF_BLOCK, PARTS, SAVED, SUMS, add_sums, name_of
 from topic_probe.notices import warn
 from topic_probe.options import checked
 from topic_probe.report import Report, decode, report_class
 from topic_probe.text.documents import Seen
+from topic_probe.text.shares import BLOCKS
+from topic_probe.text.sums import (
+    OF_BLOCK,
+    PARTS,
+    SUMS,
+    Progress,
+    Sum,
+    add_sums,
+    differing_facts,
+    empty_sums,
+    from_arrays,
+    load_part,
+    name_of,
+)
 
 
 @checked
@@ -103,10 +110,7 @@ class _Shard:
 
     def empty(self) -> dict[str, Sum]:
         """Sums as they are in the beginning."""
-        sums: dict[str, Sum] = {}
-        for name, (shape, limit) in self.content["sums"].items():
-            sums[name] = np.zeros(shape) if limit is None else SourceSums(limit, shape=tuple(shape))
-        return sums
+        return empty_sums(self.content["sums"])
 
     def add_block(self, block: int, total: Mapping[str, Sum]) -> None:
         """Adds the sums of a block, if it has any."""
@@ -121,7 +125,7 @@ class _Shard:
         saved = storage.load(self.place / "parts", PARTS)
         parts: dict[str, Any] = decode(saved.content["parts"], saved.arrays)
         for name in self.content["saved"]:
-            parts[name] = SAVED[str(storage.kind_of(self.place / name))].load(self.place / name)
+            parts[name] = load_part(self.place / name)
         return parts
 
 

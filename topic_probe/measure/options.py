@@ -4,13 +4,14 @@ A group that decides what is in the numbers goes into the provenance of a report
 """
 
 import os
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topic_probe.lens import capture
 from topic_probe.options import Group, check_whole
+from topic_probe.processes import Together
 from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import Alternative, check_interval
@@ -131,7 +132,7 @@ class Permutations(Group):
 
 
 @dataclass(frozen=True)
-class Run(Group):
+class Run(Together):
     """How a run over documents is kept, shared out and shown; none of it changes a number."""
 
     checkpoint: Annotated[
@@ -143,71 +144,18 @@ class Run(Group):
     checkpoint_every: Annotated[float, "seconds between two saves: what is lost at most, and one batch"] = (
         300.0
     )
-    distributed: Annotated[
-        bool,
-        "whether this is one of several processes (of ``torchrun``, or of an initialised ``torch.distributed``) that "
-        "share out the documents between them. All are given the same arguments, all documents included, all return "
-        "the same report, and an error in one leaves none with a report",
-    ] = False
-    patience: Annotated[
-        float,
-        "seconds that a process waits for another one that does not come, or gives no sign of life; one that is alive "
-        "and slow is waited for as long as it takes",
-    ] = 600.0
     progress: Annotated[bool, "whether to show a progress bar over documents"] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.checkpoint_every < 0:
             raise ValueError(
                 f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
             )
-        if not self.patience >= 1:
-            raise ValueError(f"patience is a number of seconds, at least 1, got {self.patience}")
 
     def beside(self, name: str) -> "Run":
         """The same for a further run that belongs to this one, with a checkpoint of its own."""
         return self if self.checkpoint is None else replace(self, checkpoint=Path(self.checkpoint) / name)
-
-
-# Sources fall into so many blocks, whatever the number of shards. A shard has whole blocks, so there are no more of
-# them; every block has sums of its own, 10 MB for BERT-base with 200 permutations.
-BLOCKS = 64
-
-
-@dataclass(frozen=True)
-class Shards(Group):
-    """Which part of a run this is, where processes that know nothing of each other share it out."""
-
-    shard: Annotated[
-        Sequence[int] | None,
-        "(i, n): measure the i-th of n shares of the sources, counted from 0 and at most 64, and leave the report of "
-        "all to `topic_probe.merge_sums`. Every shard is given all documents, in the same order, reads them whole and "
-        "keeps its own; what comes back is the report of these alone. Any n gives the same bits on one machine, so (0, "
-        "1) is a single process; sums are kept by block, which takes 64 / n times their memory",
-    ] = None
-    sums: Annotated[
-        str | os.PathLike[str] | None,
-        "the folder where a shard saves its sums, in one of its own; all shards may be given the same",
-    ] = None
-
-    def __post_init__(self) -> None:
-        if (self.shard is None) != (self.sums is None):
-            given, missing = ("shard", "sums") if self.sums is None else ("sums", "shard")
-            raise ValueError(
-                f"{given}= came without {missing}=: a shard is (i, n), which of how many, with a folder for its sums; "
-                "a single process is shard=(0, 1)"
-            )
-        if self.shard is None:
-            return
-        if len(self.shard) != 2:
-            raise ValueError(f"shard must be (i, n), which of how many, got {tuple(self.shard)}")
-        index, n = (check_whole("shard", number, 0) for number in self.shard)
-        if not (1 <= n <= BLOCKS and index < n):
-            raise ValueError(
-                f"shard must be (i, n) with i from 0 to n - 1 and n from 1 to {BLOCKS}, the blocks that sources fall "
-                f"into, got ({index}, {n}); job arrays that count from 1 need i - 1"
-            )
-        object.__setattr__(self, "shard", (index, n))
 
 
 def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:

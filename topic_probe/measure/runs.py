@@ -5,11 +5,10 @@ that sums depend on. Those of another measurement are refused, never used or ove
 """
 
 import hashlib
-import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,22 +19,18 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from topic_probe import storage
-from topic_probe.contrast import SourceSums
-from topic_probe.measure.accumulators import Progress, Sum
 from topic_probe.measure.options import Run
-from topic_probe.measure.processes import Processes
 from topic_probe.notices import warn
+from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, content_hash
+from topic_probe.text.sums import Progress, Sum, as_from_disk, differing_facts, from_arrays, to_arrays
 
 # A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
 # took what a whole word is from the tokenizer.
 _KIND, _SCHEMA = "sums of a measurement", 3
 
-# What tells people more where facts differ, and makes no measurement another one: the same weights may stand under
-# two revisions.
-_ONLY_TOLD = frozenset({"revision"})
 _SHORT = 60
 
 
@@ -183,40 +178,6 @@ class Checkpoint:
         """Where the first version of this package saved, the last save first."""
         numbered = [entry for entry in self.place.parent.glob("*") if re.fullmatch(r"\d{6,}", entry.name)]
         return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
-
-
-def as_from_disk(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as they come back when they were saved."""
-    loaded: dict[str, Any] = json.loads(json.dumps(facts, default=str))
-    return loaded
-
-
-def differing_facts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The names of facts that are not the same."""
-    names = sorted({*one, *other} - _ONLY_TOLD)
-    return [name for name in names if one.get(name) != other.get(name)]
-
-
-def to_arrays(sums: Mapping[str, Sum]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Sums as arrays, and the names of those in which sources share rows."""
-    arrays = {name: values for name, values in sums.items() if isinstance(values, np.ndarray)}
-    sources = {name: values for name, values in sums.items() if isinstance(values, SourceSums)}
-    for name, values in sources.items():
-        parts = zip(("keys", "sums", "counts", "squares"), values.rows(), strict=True)
-        arrays |= {f"{name}.{part}": array for part, array in parts}
-    return arrays, [name for name, values in sources.items() if values.folded]
-
-
-def from_arrays(sums: Mapping[str, Sum], arrays: Mapping[str, np.ndarray], folded: Collection[str]) -> None:
-    """Puts what `to_arrays` has given in place of sums."""
-    for name, values in sums.items():
-        if isinstance(values, SourceSums):
-            keys, by_key, counts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts"))
-            squares = arrays.get(f"{name}.squares")
-            values.restore(keys, by_key, counts, squares, folded=name in folded)
-        else:
-            # Squares were not kept before schema 3, and what is added to them is unknown from then on.
-            np.copyto(values, arrays.get(name, np.array(np.nan)))
 
 
 def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

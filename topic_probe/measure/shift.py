@@ -19,8 +19,8 @@ from topic_probe.measure.heads import Heads
 from topic_probe.measure.log_odds import ShiftReader
 from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.patterns import units_of
-from topic_probe.measure.processes import joined
 from topic_probe.options import check_share, check_whole, shares
+from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again, content_hash
 from topic_probe.topics import Topics

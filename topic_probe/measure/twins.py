@@ -9,9 +9,10 @@ from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast
 from topic_probe.lens.opening import random_init
-from topic_probe.measure.options import Run, Shards
+from topic_probe.measure.options import Run
 from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.shares import Shards
 
 _R = TypeVar("_R", bound=Report)
 

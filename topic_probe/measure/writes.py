@@ -24,8 +24,8 @@ from topic_probe.measure.effects import Numbers, add_up, record_of
 from topic_probe.measure.engine import DocumentScores, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Reading, Run, recorded
 from topic_probe.measure.patterns import PatternReader, Sides, padded_positions
-from topic_probe.measure.processes import joined
 from topic_probe.options import shares
+from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics

@@ -4,11 +4,9 @@ The table of counts is dense: it has the square of the number of words as its si
 with the documents. Ten thousand words are 400 MB.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +14,9 @@ import torch
 from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
-from topic_probe import storage
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
+from topic_probe.report import Report
 from topic_probe.text.bags import Bags
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
@@ -29,13 +27,14 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 10_000
 
-_KIND, _SCHEMA = "co-occurrence", 1
+# What a saved table holds beside its arrays.
+_PLAIN = ("n_documents", "vocabulary_size", "complete_above", "provenance")
 _MAX_DOCUMENTS = 2**31 - 1
 _PAIRS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Cooccurrence:
+class Cooccurrence(Report, kind="co-occurrence"):
     """In how many documents every two words are, however often in each. Two parts of a corpus add up with ``+``.
 
     Attributes:
@@ -168,53 +167,23 @@ class Cooccurrence:
             provenance=_added(self.provenance, other.provenance),
         )
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Cooccurrence):
-            return NotImplemented
-        plain = ("n_documents", "vocabulary_size", "complete_above", "provenance")
-        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
-            torch.equal(getattr(self, name), getattr(other, name)) for name in ("words", "counts")
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return (
             f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
             f"{self.to_dataframe(10).to_string(index=False, float_format=lambda number: f'{number:.3f}')}"
         )
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """The folder with the counts (JSON and safetensors), whole or absent.
-
-        Args:
-            path: A folder that does not exist or is empty; another one is refused.
-            overwrite: Replace counts that are saved there. A folder with other files is refused all the same.
-        """
-        arrays = {"words": self.words.numpy(), "counts": self.counts.numpy()}
-        content = {
-            "n_documents": self.n_documents,
-            "vocabulary_size": self.vocabulary_size,
-            "complete_above": self.complete_above,
-            "provenance": self.provenance,
-        }
-        return storage.save(path, _KIND, content, arrays, schema=_SCHEMA, overwrite=overwrite)
+    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        content = {name: getattr(self, name) for name in _PLAIN}
+        return content, {"words": self.words.numpy(), "counts": self.counts.numpy()}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Cooccurrence":
-        """Counts that ``save`` has written; what is damaged, foreign or too new is refused by name."""
-        saved = storage.load(path, _KIND, newest=_SCHEMA)
-        names = ("n_documents", "vocabulary_size", "complete_above", "provenance")
-        try:
-            return cls(
-                words=torch.from_numpy(saved.arrays["words"]),
-                counts=torch.from_numpy(saved.arrays["counts"]),
-                **{name: saved.content[name] for name in names},
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{saved.path} does not hold whole counts ({error!r}): save them again"
-            ) from error
+    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Cooccurrence":
+        return cls(
+            words=torch.from_numpy(arrays["words"]),
+            counts=torch.from_numpy(arrays["counts"]),
+            **{name: content[name] for name in _PLAIN},
+        )
 
 
 @checked

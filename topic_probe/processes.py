@@ -1,4 +1,4 @@
-"""Processes that measure together: each its own share of the documents, whose sums are then added up over processes.
+"""Processes that work together: each on its own share of the documents, whose sums are then added up over processes.
 
 Here alone torch.distributed is known. All that crosses between processes are arrays on the CPU and a few numbers, so
 gloo carries them whatever device the models are on.
@@ -19,12 +19,36 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+
+from topic_probe.options import Group
+
+
+@dataclass(frozen=True)
+class Together(Group):
+    """How processes share out documents; none of it changes a number."""
+
+    distributed: Annotated[
+        bool,
+        "whether this is one of several processes (of ``torchrun``, or of an initialised ``torch.distributed``) that "
+        "share out the documents between them. All are given the same arguments, all documents included, all return "
+        "the same report, and an error in one leaves none with a report",
+    ] = False
+    patience: Annotated[
+        float,
+        "seconds that a process waits for another one that does not come, or gives no sign of life; one that is alive "
+        "and slow is waited for as long as it takes",
+    ] = 600.0
+
+    def __post_init__(self) -> None:
+        if not self.patience >= 1:
+            raise ValueError(f"patience is a number of seconds, at least 1, got {self.patience}")
+
 
 # Seconds between two signs of life: at first, at last, and at last more for every process, because all go to one.
 _QUICK, _CALM, _EACH = 0.005, 0.1, 0.005
@@ -73,7 +97,7 @@ class Processes:
         return summed
 
     def check_equal(self, facts: Mapping[str, Any]) -> None:
-        """ValueError where processes measure different things, because their sums must not be added up."""
+        """ValueError where processes do different things, because their sums must not be added up."""
         every = self.gather(facts)
         differing = {
             number: [name for name in {**every[0], **others} if others.get(name) != every[0].get(name)]
@@ -82,9 +106,8 @@ class Processes:
         if names := list(dict.fromkeys(name for found in differing.values() for name in found)):
             odd = [number for number, found in differing.items() if found]
             raise ValueError(
-                f"{numbered(odd)} measure{'s' * (len(odd) == 1)} something else than process 0; they differ in "
-                f"{', '.join(names)}: give all processes the same model, topics, options, and "
-                "documents in the same order"
+                f"{numbered(odd)} {'does' if len(odd) == 1 else 'do'} something else than process 0; they differ in "
+                f"{', '.join(names)}: give all processes the same arguments, and documents in the same order"
             )
 
     def meet(self) -> None:
