@@ -154,7 +154,10 @@ class Run(Group):
         "seconds that a process waits for another one that does not come, or gives no sign of life; one that is alive "
         "and slow is waited for as long as it takes",
     ] = 600.0
-    progress: Annotated[bool, "whether to show a progress bar over documents"] = False
+    progress: Annotated[
+        bool | None,
+        "whether to show a progress bar over documents, with the time left; by default in a terminal or a notebook",
+    ] = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 0:
