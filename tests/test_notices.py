@@ -3,6 +3,7 @@
 import inspect
 import io
 import sys
+import types
 import warnings
 from contextlib import contextmanager
 
@@ -60,3 +61,51 @@ def test_a_warning_points_to_the_caller():
         warnings.simplefilter("always")
         warned()
     assert [warning.filename for warning in seen] == [__file__]
+
+
+class Screen(io.StringIO):
+    """A stderr that somebody looks at."""
+
+    def isatty(self):
+        return True
+
+
+def seen_of_a_bar(monkeypatch, stderr, *, shown=None, seconds=2.0):
+    """What a bar writes of ten steps that together take so many seconds of a clock of its own."""
+    clock = iter(range(1, 1000))
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with notices.progress_bar(total=10, shown=shown, mininterval=0) as bar:
+        if not bar.disable:
+            bar._time = lambda: bar.start_t + next(clock) * seconds / 10
+        for _ in range(10):
+            bar.update()
+    return stderr.getvalue()
+
+
+def test_a_bar_is_shown_by_default_where_a_terminal_is_and_only_there(monkeypatch):
+    assert "10/10" in seen_of_a_bar(monkeypatch, Screen())
+    assert seen_of_a_bar(monkeypatch, io.StringIO()) == ""
+    assert seen_of_a_bar(monkeypatch, Screen(), shown=False) == ""
+    assert "10/10" in seen_of_a_bar(monkeypatch, io.StringIO(), shown=True)
+
+
+def test_a_bar_by_default_is_shown_of_what_takes_long_and_one_that_is_asked_for_always(monkeypatch):
+    assert seen_of_a_bar(monkeypatch, Screen(), seconds=0.5) == ""
+    assert "10/10" in seen_of_a_bar(monkeypatch, Screen(), seconds=0.5, shown=True)
+
+
+def test_of_two_bars_by_default_only_the_outer_one_is_seen(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Screen())
+    with notices.progress_bar(shown=None) as outer:
+        with notices.progress_bar(shown=None) as inner, notices.progress_bar(shown=True) as asked_for:
+            assert (outer.disable, inner.disable, asked_for.disable) == (False, True, False)
+    with notices.progress_bar(shown=None) as later:
+        assert not later.disable
+
+
+@pytest.mark.parametrize(("app", "watched"), [("IPKernelApp", True), ("TerminalIPythonApp", False)])
+def test_a_kernel_of_a_notebook_is_watched_and_no_other_stream_without_a_terminal(monkeypatch, app, watched):
+    shell = types.SimpleNamespace(config={app: {}})
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert notices.is_watched() is watched

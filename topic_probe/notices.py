@@ -6,6 +6,7 @@ A service or a closed terminal has no stderr, or a closed one, on which Python's
 import sys
 import warnings
 from typing import Any
+from weakref import WeakSet
 
 
 def is_read() -> bool:
@@ -22,8 +23,28 @@ def warn(message: str, *, stacklevel: int = 1) -> None:
             raise
 
 
-def progress_bar(*given: Any, shown: bool, **options: Any) -> Any:
-    """A bar of tqdm, which is only seen if it is to be shown and can be."""
+def is_watched() -> bool:
+    """Whether somebody sees bars as they move: in a terminal, or in a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return is_read() and (sys.stderr.isatty() or "IPKernelApp" in getattr(shell, "config", {}))
+
+
+# Bars that have been made, as long as somebody has them; those that are closed are disabled.
+_BARS: WeakSet[Any] = WeakSet()
+
+
+def progress_bar(*given: Any, shown: bool | None, **options: Any) -> Any:
+    """A bar of tqdm, which is only seen if it is to be shown and can be.
+
+    With ``shown=None`` it is seen where somebody watches, once it has taken a second, and one at a time: not beside the
+    bar of what reads from it. tqdm's own TQDM_DISABLE holds then.
+    """
     from tqdm.auto import tqdm
 
-    return tqdm(*given, disable=not (shown and is_read()), **options)
+    if shown is None and is_watched() and all(bar.disable for bar in _BARS):
+        options["delay"] = 1.0
+    else:
+        options["disable"] = not (shown and is_read())
+    bar = tqdm(*given, **options)
+    _BARS.add(bar)
+    return bar

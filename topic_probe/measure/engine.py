@@ -169,7 +169,7 @@ class Engine:
                 numbers = None if shard is None else (shard.index, shard.n)
                 checkpoint = Checkpoint(run, {**facts, **told}, share, processes, numbers)
         if checkpoint is None or not checkpoint.resume(sums, self.progress):
-            shown = run.progress and processes.index == 0
+            shown = run.progress if processes.index == 0 else False
             keep = self._has_word if only_labelled else None
             batches = self._batches(share, reading, keep, blocks)
             self._add_all(
@@ -236,7 +236,7 @@ class Engine:
         processes: Processes,
         blocks: BlockSums | None,
         *,
-        shown: bool,
+        shown: bool | None,
     ) -> None:
         """Adds the documents until they end or somebody interrupts."""
         progress, counts = self.progress, self.progress.counts

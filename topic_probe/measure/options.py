@@ -144,7 +144,10 @@ class Run(Together):
     checkpoint_every: Annotated[float, "seconds between two saves: what is lost at most, and one batch"] = (
         300.0
     )
-    progress: Annotated[bool, "whether to show a progress bar over documents"] = False
+    progress: Annotated[
+        bool | None,
+        "whether to show a progress bar over documents, with the time left; by default in a terminal or a notebook",
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

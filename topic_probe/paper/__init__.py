@@ -62,7 +62,7 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
             ``causes``.
         **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
             or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
-            measured, so that a second call goes on) and ``progress=False``; and those of a recipe's own, as
+            measured, so that a second call goes on) and ``progress=None``; and those of a recipe's own, as
             ``models=None``, ``corpus=None``, ``settings=None``, ``thresholds=...``, ``twins=True`` of table1.
             `topic_probe.paper.recipe.run_recipe` and the ``measure`` of a recipe explain them.
     """

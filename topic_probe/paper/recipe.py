@@ -77,7 +77,7 @@ class Run:
     only: frozenset[str] | None = None
     seed: int = 0
     folder: Path | None = None
-    progress: bool = False
+    progress: bool | None = None
 
     @property
     def settings(self) -> tuple[Setting, ...]:
@@ -283,7 +283,7 @@ def run_recipe(
     only: Iterable[str] | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> RecipeResult:
     """Train and measure what a recipe says, and check its claims.
@@ -295,7 +295,7 @@ def run_recipe(
         seed: added to all seeds: of documents, initialisations, topics, untrained twins and intervals.
         folder: where checkpoints, token ids, fits and reports are kept, so that what was stopped goes on and what is
             done is not repeated.
-        progress: show progress bars.
+        progress: show progress bars; by default in a terminal or a notebook.
         **options: those of the recipe's own ``measure``.
     """
     refuse_unknown(recipe.name, options, recipe.options)

@@ -158,7 +158,7 @@ def train_all(
     *,
     text: TrainingText | None = None,
     folder: Path | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     watch: Mapping[str, Measure] | None = None,
 ) -> tuple[Trained, ...]:
     """Every setting trained, in order: BERTs on the text if there is one, else toys, seeds and worlds side by side.
@@ -177,7 +177,7 @@ def _train_toys(
     folder: Path | None,
     watch: Mapping[str, Measure] | None,
     *,
-    progress: bool,
+    progress: bool | None,
 ) -> Iterator[Trained]:
     start, paths = time.perf_counter(), [_checkpoint(setting, None, folder) for setting in settings]
     kept = [path is not None and path.exists() for path in paths]
@@ -199,7 +199,7 @@ def _train_toys(
         yield Trained(setting, history, seconds * own / max(1, sum(steps)))
 
 
-def _train_bert(setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool) -> Trained:
+def _train_bert(setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool | None) -> Trained:
     start, path = time.perf_counter(), _checkpoint(setting, text, folder)
     finished_before = path is not None and path.exists()
     assert isinstance(setting.toy, TextConfig)

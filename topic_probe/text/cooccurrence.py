@@ -195,7 +195,7 @@ def count_cooccurrence(
     max_words: int = MAX_WORDS,
     max_length: int | None = None,
     long: Long = "cut",
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Cooccurrence:
     """In how many documents every two of the words are, in one pass over the documents.
 
@@ -212,7 +212,7 @@ def count_cooccurrence(
         max_length: Documents are cut at so many tokens; None: never.
         long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
             within windows of ``max_length`` tokens.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; by default in a terminal or a notebook.
 
     Raises:
         ValueError: for no words, ids out of range, or no documents.
@@ -297,7 +297,7 @@ def _bags(
     max_length: int | None,
     long: Long,
     read: Counts,
-    progress: bool,
+    progress: bool | None,
 ) -> Iterator[Int64[np.ndarray, "_"]]:
     """For every document the places in ``ids`` of the words that it has, ascending."""
     if max_length is not None:

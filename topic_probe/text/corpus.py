@@ -214,7 +214,7 @@ class Corpus:
         add_special_tokens: bool = True,
         begin_token: bool = False,
         cache: str | os.PathLike[str] | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> "DocumentStream":
         """The texts as documents of token ids, with what of them are words and which text they are of.
 
@@ -231,7 +231,7 @@ class Corpus:
             cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
                 tokenizer and options. To know the texts they are read once more (not for a stream of the hub, which is
                 known by its commit).
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; by default in a terminal or a notebook.
 
         Example:
             >>> texts = ["the army lost the battle", "the band"]
@@ -337,7 +337,7 @@ class DocumentStream:
         encoder: Encoder,
         min_length: int,
         cache: str | os.PathLike[str] | None,
-        progress: bool,
+        progress: bool | None,
     ) -> None:
         if min_length < 1:
             raise ValueError(f"min_length must be at least 1, got {min_length}")
@@ -381,7 +381,8 @@ class DocumentStream:
         """The documents of one of ``n_shards`` shares of the corpus; only the first one shows a progress bar."""
         share = copy.copy(self)
         share.corpus = self.corpus.shard(index, n_shards)
-        share._last, share.seen, share._progress = None, None, self._progress and index == 0
+        share._last, share.seen = None, None
+        share._progress = self._progress if index == 0 else False
         return share
 
     @property

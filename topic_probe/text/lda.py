@@ -253,7 +253,7 @@ def fit_topics(
     seed: int = 0,
     workers: int = 1,
     distributed: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
     updates: Updates,
     kept: Kept,
 ) -> TopicFit:
@@ -270,7 +270,7 @@ def fit_topics(
         seed: Seed of the fit; global generators are not touched.
         workers: Processes; with more than one (gensim's LdaMulticore) the topics change from run to run.
         distributed: Use gensim's own cluster (a running dispatcher and workers, package Pyro4).
-        progress: Whether to show a bar with the time left.
+        progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
 
     Raises:
         ValueError: if no word is left, or for options that do not fit together.
@@ -380,7 +380,7 @@ class _Passes:
 
 
 def _fit(
-    bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool
+    bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool | None
 ) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
     """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
     stopped = None

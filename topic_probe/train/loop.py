@@ -43,7 +43,7 @@ def train_toy(
     log: Callable[[int, dict[str, float]], None] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 5000,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> History:
     """Train a toy transformer in place and return what happened.
 
@@ -62,7 +62,7 @@ def train_toy(
         checkpoint: A file to continue from if it exists, and to write to. Training that was stopped and continued
             ends in exactly the state of one that was not; only ``steps`` may differ.
         checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -85,7 +85,7 @@ def train_toys(
     measure: Measure | Mapping[str, Measure] | None = None,
     checkpoints: Sequence[str | Path | None] | None = None,
     checkpoint_every: int = 5000,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> tuple[History, ...]:
     """Train toys in place, those that are alike side by side, and return what happened to each.
 
@@ -104,7 +104,8 @@ def train_toys(
         checkpoints: A file for each, or None for one without. They are those of `train_toy`: either goes on where the
             other has stopped.
         checkpoint_every: Steps between two writings.
-        progress: Show a progress bar for each of the groups that are trained side by side.
+        progress: Show a progress bar for each of the groups that are trained side by side; by default in a
+            terminal or a notebook.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -143,7 +144,7 @@ def train_text(
     log: Callable[[int, dict[str, float]], None] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> History:
     """Train a BERT in place on real text by masked language modelling and return what happened.
 
@@ -163,7 +164,7 @@ def train_text(
         log: As in `train_toy`.
         checkpoint: As in `train_toy`; it continues only on the same documents.
         checkpoint_every: Steps between two writings.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
     """
     task = TextTask(model, documents, config, tokenizer)
     with task.without_dropout():
@@ -176,7 +177,7 @@ def _train_all(
     measure: Measure | Mapping[str, Measure] | None,
     log: Callable[[int, dict[str, float]], None] | None,
     *,
-    progress: bool,
+    progress: bool | None,
 ) -> "tuple[History, ...]":
     """Every run trained, those that can be side by side."""
     _take_up(runs)
@@ -215,7 +216,7 @@ def _train(
     log: Callable[[int, dict[str, float]], None] | None,
     interrupt: "_Interrupt",
     *,
-    progress: bool,
+    progress: bool | None,
 ) -> None:
     """The loop, for one run or for several in step."""
     config, active = together.config, together.active
