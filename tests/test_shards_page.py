@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import many_processes
 import pytest
+import transformers as hf
+import zoo
 
 import topic_probe as tp
 
@@ -17,9 +20,11 @@ pytestmark = pytest.mark.slow
 # What the page measures, and what is measured of it here.
 SMALL = {
     '"google-bert/bert-base-uncased"': '"model"',
+    '"openai-community/gpt2"': '"decoder"',
     "tp.Corpus.wikipedia(1_000_000)": 'tp.Corpus.from_files("texts.txt", split="line")',
     "batch_size=32, ": "batch_size=4, n_permutations=20, ",
 }
+READ = ("model", "decoder", "topics", "topics of gpt2", "counts")
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +38,23 @@ def programs(tmp_path_factory):
         for was, small in SMALL.items():
             block = block.replace(was, small)
         if named := re.search(r"^# (\w+\.\w+)$", block, flags=re.MULTILINE):
-            (folder / named[1]).write_text(block)
+            few = named[1] == "each_measurement.py"
+            (folder / named[1]).write_text(block.replace("texts.txt", "few.txt") if few else block)
     (folder / "lines").write_text("\n".join(line for block in blocks for line in block.splitlines()))
-    assert all(small in (folder / "measure_shard.py").read_text() for small in SMALL.values())
+    page = "".join(blocks)
+    assert all(was in page for was in SMALL)
+    gpt2 = hf.GPT2Config(vocab_size=30_522, n_positions=64, n_embd=16, n_layer=2, n_head=2)
     many_processes.model(30_522).float().save_pretrained(folder / "model")
-    many_processes.stream().tokenizer.save_pretrained(folder / "model")
-    many_processes.text_topics().save(folder / "topics" / "topics")
+    zoo.drawn(lambda: hf.GPT2LMHeadModel(gpt2)).save_pretrained(folder / "decoder")
+    topics = many_processes.text_topics()
+    tokenizer = many_processes.stream().tokenizer
+    for model, of in (("model", "topics"), ("decoder", "topics of gpt2")):
+        tokenizer.save_pretrained(folder / model)
+        topics.save(folder / of / "topics")
     texts = [f"{text} and {other}" for text in many_processes.TEXTS for other in many_processes.TEXTS]
     (folder / "texts.txt").write_text("\n".join(texts))
+    (folder / "few.txt").write_text("\n".join(texts[::8]))
+    tp.count_cooccurrence(tp.encode_texts(texts, tokenizer), topics).save(folder / "counts")
     run(folder, f"{sys.executable} measure_shard.py 0 1", "one")
     return folder
 
@@ -56,7 +70,7 @@ def run(programs, command, name, **environment):
     place = programs / name
     place.mkdir()
     for entry in programs.iterdir():
-        if entry.suffix in (".py", ".sh", ".sbatch", ".txt") or entry.name in ("model", "topics"):
+        if entry.suffix in (".py", ".sh", ".sbatch", ".txt") or entry.name in READ:
             (place / entry.name).symlink_to(entry)
     paths = [str(place), str(ROOT), os.environ.get("PYTHONPATH", "")]
     # Commands of the page are those of this Python.
@@ -84,6 +98,25 @@ def test_plain_processes(programs, alone):
     place = run(programs, "bash processes.sh", "processes")
     assert tp.load_report(place / "report") == alone
     assert alone.provenance["documents"] == 81
+
+
+def test_each_measurement_that_takes_shards_is_on_the_page(programs):
+    """With one line, which gives the bits of one process in two shards."""
+    named = set(re.findall(r"tp\.(measure_\w+)\(", (programs / "each_measurement.py").read_text()))
+    measurements = {name: getattr(tp, name) for name in dir(tp) if name.startswith("measure_")}
+    assert named == {
+        name for name, function in measurements.items() if "shard" in signature(function).parameters
+    }
+    shards = "python -c 'from each_measurement import measure; [measure(i, {n}) for i in range({n})]'"
+    one, two = (run(programs, shards.format(n=n), f"each in {n}") for n in (1, 2))
+    kept = sorted(
+        entry.name for entry in one.iterdir() if entry.is_dir() and entry.name not in (*READ, "__pycache__")
+    )
+    assert len(kept) == len(named) == 7
+    for name in kept:
+        merged = tp.merge_sums(two / name)
+        assert merged == tp.merge_sums(one / name), name
+        assert "alone" not in repr(merged)
 
 
 def test_the_environment_of_a_slurm_array(programs, alone):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import zoo
+from in_shards import assert_agree, files, measured_in_shards
 from many_processes import documents, other_topics, stream, text_topics, topics
 
 import topic_probe as tp
@@ -72,22 +73,9 @@ MEASURED = {
 }  # fmt: skip
 
 
-def measured_in_shards(measure, n, folder, **more):
-    """What comes of n shards."""
-    for index in range(n):
-        measure(shard=(index, n), sums=folder, **more)
-    return tp.merge_sums(folder)
-
-
 def attention_of(ids, model=None, **more):
     options = {"batch_size": 4, "n_permutations": 5, **more}
     return tp.measure_attention(many_processes.model() if model is None else model, topics(), ids, **options)
-
-
-def files(folder):
-    """Every file in a folder."""
-    found = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 # ---------------------------------------------------------------------------- the same bits
@@ -125,21 +113,6 @@ class _Double:
     def __init__(self, model):
         model.float = lambda: model
         self.model = model
-
-
-def assert_agree(one, other, where="report"):
-    """Numbers to 1e-9 of their size (or of one, which they are sums near of), everything else exactly."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for name in one:
-            assert_agree(one[name], other[name], f"{where}.{name}")
-    elif hasattr(one, "__dataclass_fields__"):
-        for name in one.__dataclass_fields__:
-            assert_agree(getattr(one, name), getattr(other, name), f"{where}.{name}")
-    elif isinstance(one, float) or (isinstance(one, np.ndarray) and one.dtype.kind == "f"):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10, err_msg=where)
-    else:
-        assert np.array_equal(one, other), where
 
 
 def test_merged_means_are_those_of_single_documents_added_up_by_hand(tmp_path):

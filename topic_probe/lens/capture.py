@@ -547,6 +547,13 @@ def hidden_states(model: Any, inputs: Inputs, read: StateReader) -> None:
         adapter(model).hidden_states(inputs, read)
 
 
+def n_states(model: Any) -> int:
+    """How many states `hidden_states` streams, counted on a few tokens: layers that do not attend have some, too."""
+    layers: list[int] = []
+    hidden_states(model, adapter(model).trial_inputs(), lambda layer, states: layers.append(layer))
+    return len(layers)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a hooked model without running it.

@@ -18,7 +18,7 @@ from topic_probe.lens.edit import edit_heads, replaced
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.attention import AttentionReport, measure_attention
-from topic_probe.measure.effects import EffectReader, EffectReport, Numbers, add_up, effects, record_of
+from topic_probe.measure.effects import EffectReader, EffectReport, add_up, parts_of, share_of_effects
 from topic_probe.measure.engine import in_groups, read_batches
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
@@ -28,6 +28,7 @@ from topic_probe.measure.standins import Kind, StandIns
 from topic_probe.options import check_whole, shares
 from topic_probe.processes import joined
 from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.shares import Shards
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
 
@@ -61,12 +62,18 @@ def measure_ablation(
     reading: Reading,
     intervals: Intervals,
     run: Run,
+    shards: Shards,
 ) -> EffectReport:
     """What taking heads out does to an outcome, against taking out as many others of the same layers.
 
     An effect is the outcome of the model as it is − the outcome without the heads, on the same documents, so that a
     positive effect on "states" says that the heads bring words of a topic together. What a head puts out is replaced
     before the output projection, at every position.
+
+    What is found out of documents before heads are taken out (what stands in for them, the screening, the choice of the
+    heads that attend most) every shard and process finds out by itself of all of them, so that all do the same to the
+    model. That is one pass for each beside one for every set; ``reference`` and ``sets`` spare it where shards are
+    many and sets few.
 
     Its p-value compares a set with random sets of as many heads of the same layers (a single head with the other heads
     of its layer, which are no more than there are), so that what any such set does is no effect of these heads.
@@ -158,31 +165,28 @@ def measure_ablation(
             "measurement": "ablation", "sets": [list(each) for each in cells], "kind": kind,
             "stand-ins": stand_ins.fingerprint, **looked_at.facts,
         }  # fmt: skip
+        options = {
+            "kind": kind, "mask_share": mask_share, "n_matched": n_matched, "match": match, "alternative": alternative,
+            "exact": exact, "reference": reference is not None, **looked_at.facts,
+        }  # fmt: skip
+        index: dict[str, tuple[Any, ...]] = {"set": (f"{heads} that attend most by topic",)}
+        if sets is not None:
+            index = {"set": tuple(map(str, sets))}
+        elif heads == "each":
+            index = every.index([each[0] for each in asked_for])
+        index["n"] = tuple(map(len, asked_for))
+        index["heads"] = tuple(" ".join(every.name(head) for head in each) for each in asked_for)
+        parts = parts_of(
+            view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
+            readouts=looked_at.readouts, cells=[place[each] for each in asked_for],
+            others=[[place[other] for other in of_set] for of_set in null],
+            index=index, alternative=alternative, screened=screened,
+        )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts=facts, reading=reading, run=run, processes=processes,
-            only_labelled=looked_at.of_words,
+            only_labelled=looked_at.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
         )  # fmt: skip
-    found = effects(
-        Numbers.of(sums),
-        looked_at.readouts,
-        [place[each] for each in asked_for],
-        [[place[other] for other in of_set] for of_set in null],
-        confidence=intervals.over_sources,
-        alternative=alternative,
-    )
-    options = {
-        "kind": kind, "mask_share": mask_share, "n_matched": n_matched, "match": match, "alternative": alternative,
-        "exact": exact, "reference": reference is not None, **looked_at.facts,
-    }  # fmt: skip
-    record = record_of(view, topics, sums, progress, options=options, reading=reading, intervals=intervals)
-    index: dict[str, tuple[Any, ...]] = {"set": (f"{heads} that attend most by topic",)}
-    if sets is not None:
-        index = {"set": tuple(map(str, sets))}
-    elif heads == "each":
-        index = every.index([each[0] for each in asked_for])
-    index["n"] = tuple(map(len, asked_for))
-    index["heads"] = tuple(" ".join(every.name(head) for head in each) for each in asked_for)
-    return EffectReport(index=index, provenance=record, screened=screened, **found)
+    return EffectReport.of_sums(sums, progress, parts)
 
 
 def _batches(documents: Any, view: capture.View, reading: Reading) -> Iterator[Any]:

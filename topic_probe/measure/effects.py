@@ -31,10 +31,12 @@ from topic_probe.measure.engine import (
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
+from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.processes import Processes
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
-from topic_probe.text.sums import Progress
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress, Share, Sum
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     MIN_UNITS,
@@ -93,6 +95,32 @@ class EffectReport(Report, kind="effects"):
     beyond_interval: Float64[np.ndarray, "readout cell 2"]
     provenance: Mapping[str, Any]
     screened: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "EffectReport":
+        """The report of what `add_up` gives.
+
+        Args:
+            sums: by name; where edges were cut, "edges": how many, and how many to compare them with.
+            progress: what is known of the documents beside them.
+            parts: those of `parts_of`; "readouts" of the outcome; "cells", the interventions that are told of, and
+                "others", the cells that each is compared with; "index" of these; "alternative", what counts as
+                extreme; and "screened", as the report has it.
+
+        Raises:
+            ValueError: where no document is left to measure.
+        """
+        record, index, others = record_of(sums, progress, parts), parts["index"], parts["others"]
+        if "edges" in sums:
+            n_cut, n_found = sums["edges"].tolist()
+            matched = n_found / max(n_cut * len(others[0]), 1) if others[0] else None
+            record |= {"edges": {"cut": int(n_cut), "matched": matched}}
+            index = {**index, "n": (int(n_cut),)}
+        found = effects(
+            Numbers.of(sums["by_source"]), parts["readouts"], parts["cells"], others,
+            confidence=Intervals(**parts["intervals"]).over_sources, alternative=parts["alternative"],
+        )  # fmt: skip
+        return cls(index=index, provenance=record, screened=parts["screened"], **found)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every readout and intervention."""
@@ -310,6 +338,10 @@ def effects(
 # ---------------------------------------------------------------------------- a run, and what is told of it
 
 
+# Parts that are told in other ways, or have other last digits on another machine.
+_NO_OPTIONS = frozenset({"provenance", "intervals", "read", "screened", "check"})
+
+
 class CellReader(Reader, Protocol):
     """A reader that knows how many numbers it gives of a pair."""
 
@@ -326,40 +358,62 @@ def add_up(
     processes: Processes,
     counted: Sequence[Accumulator] = (),
     only_labelled: bool = False,
-) -> tuple[SourceSums, Progress]:
-    """The sums of what a reader says of documents, by source, and what was read; arguments are those of `Engine.run`.
+    shard: Share | None = None,
+) -> tuple[dict[str, Sum], Progress]:
+    """The sums of what a reader says of documents by name, "by_source" among them, and what was read.
 
-    Raises:
-        ValueError: where no document is left to measure.
+    Arguments are those of `Engine.run`, and ``counted``, what else is added up.
     """
-    by_relation = Relations(source_limit(reader.n_cells))
+    by_relation = Relations(source_limit(reader.n_cells), reader.n_cells)
     facts = {**facts, "limit": by_relation.by_source.limit}
-    progress = Engine(reader, [by_relation, *counted]).run(
-        documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=only_labelled
-    )
-    if not len(by_relation.by_source):
-        raise ValueError(why_nothing(progress))
-    return by_relation.by_source, progress
+    engine = Engine(reader, [by_relation, *counted])
+    progress = engine.run(
+        documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=only_labelled, shard=shard
+    )  # fmt: skip
+    return engine.sums, progress
 
 
-def record_of(
+def parts_of(
     view: capture.View,
     topics: Topics,
-    sums: SourceSums,
-    progress: Progress,
     *,
     options: Mapping[str, Any],
     reading: Reading,
     intervals: Intervals,
+    processes: Processes,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The provenance of what `add_up` gives."""
-    of_run = provenance(
-        topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed,
-        left_out=progress.counts.left_out + progress.left_out,
+    """What a report is made of beside the sums of `add_up`, as it is known before documents are read."""
+    record = provenance(
+        topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed
     )  # fmt: skip
-    return of_run | {
-        "documents": progress.record() | sums.record | {"groups": reading.facts["groups"]},
-        "no_interval": _why_no_interval(len(sums), intervals.over_sources),
+    return {
+        **more, "provenance": record, "intervals": vars(intervals), "read": how_read(reading, processes)
+    }  # fmt: skip
+
+
+def share_of_effects(shards: Shards, kind: str, parts: Mapping[str, Any]) -> Share | None:
+    """The shard that was asked for; all parts tell it from those of other measurements, but for numbers of a trial."""
+    told = {name: value for name, value in parts.items() if name not in _NO_OPTIONS}
+    record = parts["provenance"]
+    return Share.of(shards, kind, parts, {**told, **record["options"], "seed": record["seed"]})
+
+
+def record_of(sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of what `add_up` gives.
+
+    Raises:
+        ValueError: where no document is left to measure; a shard may have none.
+    """
+    documents = about_documents(sums, progress, parts)
+    if not (documents["sources"] or progress.shard):
+        raise ValueError(why_nothing(progress))
+    confidence = Intervals(**parts["intervals"]).over_sources
+    return {
+        **parts["provenance"],
+        "left_out": dict(sorted((progress.counts.left_out + progress.left_out).items())),
+        "documents": documents,
+        "no_interval": _why_no_interval(documents["sources"], confidence),
     }
 
 

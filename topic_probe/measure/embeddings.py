@@ -12,7 +12,6 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.lens.sites import SIDES
 from topic_probe.measure.accumulators import Relations, Scores, Units
 from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
@@ -26,6 +25,7 @@ from topic_probe.measure.pair_sums import (
     word_ends,
 )
 from topic_probe.measure.patterns import padded_positions, units_of
+from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
@@ -79,8 +79,8 @@ class EmbeddingReport(Report, kind="embeddings"):
         Args:
             sums: their sums by name.
             progress: what is known of the documents beside them.
-            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read", how
-                documents were read.
+            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read"
+                (`how_read`).
 
         Raises:
             ValueError: where no document is left to measure.
@@ -94,11 +94,8 @@ class EmbeddingReport(Report, kind="embeddings"):
             score: replace(contrast[number :: len(SCORES)], index=index)
             for number, score in enumerate(SCORES)
         }
-        documents = progress.record() | by_source.record | parts["read"]
-        return cast(
-            EmbeddingReport,
-            replace(words, layers=layers, provenance={**words.provenance, "documents": documents}),
-        )
+        record = {**words.provenance, "documents": about_documents(sums, progress, parts)}
+        return cast(EmbeddingReport, replace(words, layers=layers, provenance=record))
 
     def to_dataframe(self, by: Literal["score", "topic", "layer"] = "score") -> "pd.DataFrame":
         """A row for cosine and one for dot; by "topic" or "layer": a row for each and every topic or layer."""
@@ -320,8 +317,10 @@ def _with_states(
     by_relation = Relations(n_cells=reader.n_cells)
     facts = {"measurement": "states", "include_self": include_self, "limit": by_relation.by_source.limit}
     options = words.provenance["options"]
-    read = {"groups": reading.facts["groups"], "processes": processes.size}
-    parts = {"words": words, "statistic": options["statistic"], "confidence": confidence, "read": read}
+    parts = {
+        "words": words, "statistic": options["statistic"], "confidence": confidence,
+        "read": how_read(reading, processes),
+    }  # fmt: skip
     engine = Engine(reader, [by_relation])
     shard = Share.of(shards, EmbeddingReport.kind, parts, options)
     progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
@@ -333,8 +332,7 @@ class StateReader:
 
     def __init__(self, view: capture.View, topics: Topics, *, include_self: bool) -> None:
         self.view, self.topics, self.include_self = view, topics, include_self
-        # Of a shard without documents, which cannot tell: states of what reads them, not of a decoder.
-        self.n_cells = len(SCORES) * (1 + sum(SIDES[site.stack][0] == "source" for site in view.sites))
+        self.n_cells = len(SCORES) * capture.n_states(view.model)
 
     def units(self, batch: TokenBatch) -> list[Units]:
         """The words of every document."""

@@ -20,16 +20,16 @@ from topic_probe.measure.effects import (
     Counted,
     EffectReader,
     EffectReport,
-    Numbers,
     add_up,
-    effects,
-    record_of,
+    parts_of,
+    share_of_effects,
 )
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, Named, outcome_named
 from topic_probe.options import check_whole, shares
 from topic_probe.processes import joined
+from topic_probe.text.shares import Shards
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
 
@@ -63,6 +63,7 @@ def measure_knockout(
     reading: Reading,
     intervals: Intervals,
     run: Run,
+    shards: Shards,
 ) -> EffectReport:
     """What cutting the attention between words of a topic does to an outcome, against cutting other edges.
 
@@ -121,28 +122,20 @@ def measure_knockout(
             "seed": intervals.seed, **looked_at.facts,
         }  # fmt: skip
         reader = EffectReader(view, topics, looked_at, cuts, 1 + n_matched)
+        options = {
+            "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
+            "alternative": alternative, "mask_share": mask_share, **looked_at.facts,
+        }  # fmt: skip
+        parts = parts_of(
+            view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
+            readouts=looked_at.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
+            index={"cut": (relation,)}, alternative=alternative, screened=None,
+        )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[cuts.edges],
-            only_labelled=looked_at.of_words,
+            only_labelled=looked_at.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
         )  # fmt: skip
-    n_cut, n_found = cuts.edges.sums["edges"].tolist()
-    found = effects(
-        Numbers.of(sums),
-        looked_at.readouts,
-        [1],
-        [range(2, 2 + n_matched)],
-        confidence=intervals.over_sources,
-        alternative=alternative,
-    )
-    options = {
-        "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
-        "alternative": alternative, "mask_share": mask_share, **looked_at.facts,
-    }  # fmt: skip
-    record = record_of(view, topics, sums, progress, options=options, reading=reading, intervals=intervals)
-    matched = n_found / max(n_cut * n_matched, 1) if n_matched else None
-    record["edges"] = {"cut": int(n_cut), "matched": matched}
-    index = {"cut": (relation,), "n": (int(n_cut),)}
-    return EffectReport(index=index, provenance=record, **found)
+    return EffectReport.of_sums(sums, progress, parts)
 
 
 def chosen_sites(

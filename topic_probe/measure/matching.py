@@ -18,6 +18,7 @@ from topic_probe.measure.accumulators import Accumulator, Scores
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
 from topic_probe.measure.patterns import PatternReader
+from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.processes import joined
@@ -295,7 +296,7 @@ class ClassSums:
             sums: their sums by name.
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "n_distances", the number of bins of distance; and
-                "read", how documents were read.
+                "read" (`how_read`).
         """
         shape = (len(sums["by_head"]), -1, parts["n_distances"], 3)
         table = None
@@ -309,7 +310,7 @@ class ClassSums:
             sums["squares_by_head"].reshape(shape[:-1]),
             table,
             parts["index"],
-            progress.record() | sums["by_source"].record | parts["read"],
+            about_documents(sums, progress, parts),
         )
 
 
@@ -353,11 +354,10 @@ def attention_by_class(
             "codes": hashlib.sha256(codes.numpy().tobytes()).hexdigest(), "limit": by_class.by_source.limit,
         }  # fmt: skip
         parts = {
-            "index": reader.index, "n_distances": len(distances) + 1,
-            "read": {
-                "groups": reading.facts["groups"], "max_length": reading.max_length, "processes": processes.size,
-            },
-        }  # fmt: skip
+            "index": reader.index,
+            "n_distances": len(distances) + 1,
+            "read": how_read(reading, processes),
+        }
         if shard is not None:
             shard = replace(shard, parts={**shard.parts, **parts})
         engine = Engine(reader, accumulators)

@@ -112,9 +112,7 @@ class States(Outcome):
     of_words: ClassVar[bool] = True
 
     def __init__(self, view: capture.View, topics: Topics, layer: int | None) -> None:
-        n_layers = 1 + max(
-            (site.layer for site in view.sites if site.stack in ("self", "encoder")), default=-1
-        )
+        n_layers = capture.n_states(view.model) - 1
         self.view, self.topics = view, topics
         self.layer = n_layers if layer is None else layer
         if not 0 <= self.layer <= n_layers:

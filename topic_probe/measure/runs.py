@@ -19,7 +19,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from topic_probe import storage
-from topic_probe.measure.options import Run
+from topic_probe.contrast import SourceSums
+from topic_probe.measure.options import Reading, Run
 from topic_probe.notices import warn
 from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch
@@ -178,6 +179,20 @@ class Checkpoint:
         """Where the first version of this package saved, the last save first."""
         numbered = [entry for entry in self.place.parent.glob("*") if re.fullmatch(r"\d{6,}", entry.name)]
         return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
+
+
+def how_read(reading: Reading, processes: Processes) -> dict[str, Any]:
+    """What a report says of how its documents were read, as it is known before they are."""
+    return {
+        "groups": reading.facts["groups"], "max_length": reading.max_length, "processes": processes.size
+    }  # fmt: skip
+
+
+def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of its documents: what was read and left out, how many sources, and "read" of its parts."""
+    by_source = sums["by_source"]
+    assert isinstance(by_source, SourceSums)
+    return {**progress.record(), **by_source.record, **parts["read"]}
 
 
 def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.effects import Numbers, add_up, effects, record_of
+from topic_probe.measure.effects import Numbers, add_up, effects, parts_of, record_of, share_of_effects
 from topic_probe.measure.engine import read_batches
 from topic_probe.measure.exchanges import Exchanges, word_classes
 from topic_probe.measure.heads import Heads
@@ -23,6 +23,8 @@ from topic_probe.options import check_share, check_whole, shares
 from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.documents import can_be_read_again, content_hash
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MASK_ID, Masking
 from topic_probe.toy.world import World
@@ -82,6 +84,48 @@ class ShiftReport(Report, kind="shift"):
     share_interval: Float64[np.ndarray, "head 2"]
     provenance: Mapping[str, Any]
 
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "ShiftReport":
+        """The report of what accumulators have added up.
+
+        Args:
+            sums: "by_source" of the cells of `ShiftReader`, and numbers of "words".
+            progress: what is known of the documents beside them.
+            parts: those of `parts_of`; "index" of the heads; "first_own" and "first_permuted", the first cells with
+                words of the document's own topic and with permuted labels.
+
+        Raises:
+            ValueError: where no document is left to measure.
+        """
+        record, numbers = record_of(sums, progress, parts), Numbers.of(sums["by_source"])
+        options, confidence = record["options"], Intervals(**parts["intervals"]).over_sources
+        first_own, first_permuted = parts["first_own"], parts["first_permuted"]
+        own = range(first_own, first_permuted)
+        permuted = range(first_permuted, first_permuted + options["n_permutations"])
+        found = effects(
+            numbers, {"log-odds": _READOUT}, [1], [permuted], confidence=confidence, alternative=options["alternative"]
+        )  # fmt: skip
+        beyond, beyond_interval = np.nan, np.full(2, np.nan)
+        if own:
+            rest = numbers.beyond(1, own)
+            beyond = rest.value(_READOUT).item()
+            beyond_interval = (
+                beyond_interval if confidence is None else rest.interval(_READOUT, confidence)[0]
+            )
+        slope, slope_interval = _quotients(numbers, [1], 2, confidence)
+        share, share_interval = _quotients(numbers, range(3, first_own), 1, confidence)
+        n_chosen, n_replaced, n_null = map(int, sums["words"])
+        matched = n_null / max(n_replaced * len(own), 1) if own else None
+        return cls(
+            log_odds=found["outcome"].item(), log_odds_interval=found["outcome_interval"][0],
+            shift=found["effect"].item(), null=found["null"][0, 0], interval=found["interval"][0, 0],
+            own_words=numbers.value(_READOUT)[list(own)], beyond=beyond, beyond_interval=beyond_interval,
+            detectable=found["detectable"].item(), p_value=found["p_value"].item(),
+            expected=numbers.value(_READOUT)[2].item(), slope=slope.item(), slope_interval=slope_interval[0],
+            index=parts["index"], share=share, share_interval=share_interval,
+            provenance=record | {"words": {"chosen": n_chosen, "replaced": n_replaced, "matched": matched}},
+        )  # fmt: skip
+
     def to_dataframe(self) -> "pd.DataFrame":
         """The log-odds, their shift, its slope, and a row for every head with its share."""
         import pandas as pd
@@ -138,6 +182,7 @@ def measure_shift(
     reading: Reading,
     intervals: Intervals,
     run: Run,
+    shards: Shards,
 ) -> ShiftReport:
     """How far a model follows when words of a document's topic give way to words of another, and through which heads.
 
@@ -169,7 +214,8 @@ def measure_shift(
         masking: the scheme by which a model of that world was trained; by default `Masking()`.
         logits: a function (model, inputs) that gives scores over the vocabulary at every position, in place of the
             model's own head.
-        frequency: how often every token id occurs. None: counted in the documents, which are then read twice.
+        frequency: how often every token id occurs. None: counted in the documents, which are then read twice, by every
+            shard all of them.
         frequency_bins: classes of frequency, of equally many words.
         n_matched: how many times the same words are replaced by others of their own topic.
         n_permutations: permuted topic labels behind the p-value, which need no forward pass; 0 leaves it out.
@@ -224,46 +270,16 @@ def measure_shift(
             "world": f"{content_hash(repr(scheme).encode()):016x}",
             "classes": f"{content_hash(class_of.tobytes()):016x}",
         }  # fmt: skip
+        parts = parts_of(
+            view, topics, options=options | {"alternative": alternative}, reading=reading, intervals=intervals,
+            processes=processes, index=every.index(chosen),
+            first_own=reader.first_own, first_permuted=reader.first_permuted,
+        )  # fmt: skip
         sums, progress = add_up(
-            reader,
-            documents,
-            facts=facts,
-            reading=reading,
-            run=run,
-            processes=processes,
-            counted=[reader.words],
-        )
-    numbers, confidence = Numbers.of(sums), intervals.over_sources
-    permuted, own = (
-        range(reader.first_permuted, reader.n_cells),
-        range(reader.first_own, reader.first_permuted),
-    )
-    found = effects(
-        numbers, {"log-odds": _READOUT}, [1], [permuted], confidence=confidence, alternative=alternative
-    )
-    beyond, beyond_interval = np.nan, np.full(2, np.nan)
-    if own:
-        rest = numbers.beyond(1, own)
-        beyond = rest.value(_READOUT).item()
-        beyond_interval = beyond_interval if confidence is None else rest.interval(_READOUT, confidence)[0]
-    slope, slope_interval = _quotients(numbers, [1], 2, confidence)
-    share, share_interval = _quotients(numbers, range(3, reader.first_own), 1, confidence)
-    n_chosen, n_replaced, n_null = map(int, reader.words.sums["words"])
-    record = record_of(
-        view, topics, sums, progress, options=options | {"alternative": alternative}, reading=reading,
-        intervals=intervals,
-    )  # fmt: skip
-    matched = n_null / max(n_replaced * n_matched, 1) if n_matched else None
-    record["words"] = {"chosen": n_chosen, "replaced": n_replaced, "matched": matched}
-    return ShiftReport(
-        log_odds=found["outcome"].item(), log_odds_interval=found["outcome_interval"][0],
-        shift=found["effect"].item(), null=found["null"][0, 0], interval=found["interval"][0, 0],
-        own_words=numbers.value(_READOUT)[list(own)], beyond=beyond, beyond_interval=beyond_interval,
-        detectable=found["detectable"].item(), p_value=found["p_value"].item(),
-        expected=numbers.value(_READOUT)[2].item(), slope=slope.item(), slope_interval=slope_interval[0],
-        index=every.index(chosen),
-        share=share, share_interval=share_interval, provenance=record,
-    )  # fmt: skip
+            reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[reader.words],
+            shard=share_of_effects(shards, ShiftReport.kind, parts),
+        )  # fmt: skip
+    return ShiftReport.of_sums(sums, progress, parts)
 
 
 def _quotients(

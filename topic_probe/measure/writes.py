@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, SourceSums, contrast_of_sources
+from topic_probe.contrast import Contrast, SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.readout import Readout, readout
 from topic_probe.lens.running import evaluating
 from topic_probe.measure.accumulators import Scores
-from topic_probe.measure.effects import Numbers, add_up, record_of
+from topic_probe.measure.effects import Numbers, add_up, parts_of, record_of, share_of_effects
 from topic_probe.measure.engine import DocumentScores, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Reading, Run, recorded
 from topic_probe.measure.patterns import PatternReader, Sides, padded_positions
@@ -28,6 +28,8 @@ from topic_probe.options import shares
 from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.batches import TokenBatch
+from topic_probe.text.shares import Shards
+from topic_probe.text.sums import Progress
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import with_interval
 
@@ -69,6 +71,34 @@ class WritesReport(Report, kind="writes"):
     score_interval: Float64[np.ndarray, "2"]
     provenance: Mapping[str, Any]
 
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "WritesReport":
+        """The report of what accumulators have added up.
+
+        Args:
+            sums: "by_source" of pairs of words, and "totals" of words.
+            progress: what is known of the documents beside them.
+            parts: those of `parts_of`; "index", the stack, layer and head of every cell; "toward" and "check", as the
+                provenance has them.
+
+        Raises:
+            ValueError: where no document is left to measure.
+        """
+        record = record_of(sums, progress, parts) | {name: parts[name] for name in ("toward", "check")}
+        confidence = Intervals(**parts["intervals"]).over_sources
+        heads = sums["by_source"].contrast(statistic="difference", confidence=confidence)
+        numbers, every_word = Numbers.of(sums["totals"]), (1, 0, 0)
+        values = numbers.value(every_word)
+        ends = np.full((len(values), 2), np.nan)
+        if confidence is not None:
+            ends = numbers.interval(every_word, confidence)
+        return cls(
+            heads=replace(heads, index=parts["index"]),
+            total=values[_FIRST_HEAD:], rest=float(values[_REST]), score=float(values[_SCORE]),
+            total_interval=ends[_FIRST_HEAD:], rest_interval=ends[_REST], score_interval=ends[_SCORE],
+            provenance=record,
+        )  # fmt: skip
+
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
         table = self.heads.to_dataframe()
@@ -100,6 +130,7 @@ def measure_writes(
     patterns: Patterns,
     intervals: Intervals,
     run: Run,
+    shards: Shards,
 ) -> WritesReport:
     """What every head writes into the residual stream toward the words of a topic, by the relation of two words.
 
@@ -142,31 +173,17 @@ def measure_writes(
         directions = Directions.of(readout(view), topics)
         reader = WritesReader(PatternReader(view, topics, patterns), directions)
         totals = Totals(reader.n_cells)
+        parts = parts_of(
+            view, topics, options=recorded(patterns), reading=reading, intervals=intervals, processes=processes,
+            index=reader.patterns.index, toward="embeddings" if directions.readout.of_embeddings else "unembedding",
+            check={"heads and rest": directions.error, "values": directions.readout.tried.values_error},
+        )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts={"measurement": "writes", "through": patterns.through}, reading=reading, run=run,
             processes=processes, counted=[totals], only_labelled=True,
+            shard=share_of_effects(shards, WritesReport.kind, parts),
         )  # fmt: skip
-    heads = contrast_of_sources(*sums.rows()[1:], statistic="difference", confidence=intervals.over_sources)
-    numbers, every_word = Numbers.of(totals.by_source), (1, 0, 0)
-    values, ends = numbers.value(every_word), np.full((_FIRST_HEAD + reader.n_cells, 2), np.nan)
-    if intervals.over_sources is not None:
-        ends = numbers.interval(every_word, intervals.over_sources)
-    record = record_of(
-        view, topics, sums, progress, options=recorded(patterns), reading=reading, intervals=intervals
-    ) | {
-        "toward": "embeddings" if directions.readout.of_embeddings else "unembedding",
-        "check": {"heads and rest": directions.error, "values": directions.readout.tried.values_error},
-    }  # fmt: skip
-    return WritesReport(
-        heads=replace(heads, index=reader.patterns.index),
-        total=values[_FIRST_HEAD:],
-        rest=float(values[_REST]),
-        score=float(values[_SCORE]),
-        total_interval=ends[_FIRST_HEAD:],
-        rest_interval=ends[_REST],
-        score_interval=ends[_SCORE],
-        provenance=record,
-    )
+    return WritesReport.of_sums(sums, progress, parts)
 
 
 @dataclass(frozen=True)
@@ -253,7 +270,7 @@ class Totals:
 
     def __init__(self, n_heads: int) -> None:
         self.shape = (1, _FIRST_HEAD + n_heads, 3)
-        self.by_source = SourceSums(source_limit(n_heads))
+        self.by_source = SourceSums(source_limit(n_heads), shape=self.shape[1:2])
         self.sums = {"totals": self.by_source}
 
     def add(self, scores: Scores) -> None:
