@@ -160,7 +160,7 @@ class Run(Group):
     ] = None
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every < 0:
+        if not self.checkpoint_every >= 0:
             raise ValueError(
                 f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
             )

@@ -19,10 +19,12 @@ from torch import Tensor
 from topic_probe import storage
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
+from topic_probe.tables import as_text
 from topic_probe.text.bags import Bags
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, token_id_array
+from topic_probe.topics.vocabulary import readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +48,7 @@ class Cooccurrence:
         complete_above: No word that was left out for want of room is in more documents than this, so every pair with a
             count above it is known; 0 where no word was left out.
         provenance: Options, and what was read and cut.
+        texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
     words: Int64[Tensor, " word"]
@@ -54,6 +57,7 @@ class Cooccurrence:
     vocabulary_size: int
     complete_above: int
     provenance: Mapping[str, Any]
+    texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of words."""
@@ -79,7 +83,8 @@ class Cooccurrence:
         """The same for some of the words; ids that were not counted are left out."""
         rows = self.rows_of(torch.unique(ids))
         rows = rows[rows >= 0]
-        return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows])
+        texts = tuple(self.texts[row] for row in rows.tolist()) if self.texts else ()
+        return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows], texts=texts)
 
     def pmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
         """Pointwise mutual information ln(P(both) / P(one) P(other)) of words with all words.
@@ -137,7 +142,14 @@ class Cooccurrence:
         return self.words[first_row], self.words[second_row], counts
 
     def to_dataframe(self, n: int = 20, *, tokenizer: Any = None) -> "pd.DataFrame":
-        """The ``n`` most frequent pairs with their count, PMI and NPMI, as words where there is a tokenizer."""
+        """The ``n`` most frequent pairs with their count, PMI and NPMI.
+
+        They are words where these are known, of the topics or documents that were counted, and token ids otherwise.
+
+        Args:
+            n: Number of pairs.
+            tokenizer: Gives its tokens instead.
+        """
         import pandas as pd
 
         first, second, counts = self.most_frequent(n)
@@ -147,11 +159,13 @@ class Cooccurrence:
             name: score(counts.double(), by_chance, self.n_documents).tolist()
             for name, score in (("pmi", _pmi), ("npmi", _npmi))
         }
-        names = [
-            ids.tolist() if tokenizer is None else tokenizer.convert_ids_to_tokens(ids.tolist())
-            for ids in (first, second)
-        ]
+        names = [self._named(ids, tokenizer) for ids in (first, second)]
         return pd.DataFrame({"first": names[0], "second": names[1], "documents": counts.tolist(), **scores})
+
+    def _named(self, ids: Int64[Tensor, " pair"], tokenizer: Any) -> list[Any]:
+        if tokenizer is not None:
+            return list(tokenizer.convert_ids_to_tokens(ids.tolist()))
+        return [self.texts[row] for row in self.rows_of(ids).tolist()] if self.texts else ids.tolist()
 
     def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
         if self.vocabulary_size != other.vocabulary_size or not torch.equal(self.words, other.words):
@@ -166,6 +180,7 @@ class Cooccurrence:
             n_documents=self.n_documents + other.n_documents,
             complete_above=self.complete_above + other.complete_above,
             provenance=_added(self.provenance, other.provenance),
+            texts=self.texts or other.texts,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -181,7 +196,7 @@ class Cooccurrence:
     def __repr__(self) -> str:
         return (
             f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
-            f"{self.to_dataframe(10).to_string(index=False, float_format=lambda number: f'{number:.3f}')}"
+            f"{as_text(self.to_dataframe(10))}"
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -197,6 +212,7 @@ class Cooccurrence:
             "vocabulary_size": self.vocabulary_size,
             "complete_above": self.complete_above,
             "provenance": self.provenance,
+            "texts": self.texts,
         }
         return storage.save(path, _KIND, content, arrays, schema=_SCHEMA, overwrite=overwrite)
 
@@ -210,6 +226,7 @@ class Cooccurrence:
                 words=torch.from_numpy(saved.arrays["words"]),
                 counts=torch.from_numpy(saved.arrays["counts"]),
                 **{name: saved.content[name] for name in names},
+                texts=tuple(saved.content.get("texts", ())),  # of the version before there are none
             )
         except (KeyError, TypeError) as error:
             raise ValueError(
@@ -284,7 +301,17 @@ def count_cooccurrence(
         vocabulary_size=size,
         complete_above=complete_above,
         provenance={"options": options, "read": read.summary()},
+        texts=_texts(counted, words, documents),
     )
+
+
+def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple[str, ...]:
+    """The readable form of token ids, as topics know it or else the tokenizer of the documents."""
+    if isinstance(words, Topics) and words.texts:
+        known = dict(zip(words.words.tolist(), words.texts, strict=True))
+        return tuple(known[entry] for entry in ids.tolist())
+    tokenizer = getattr(documents, "tokenizer", None)
+    return () if tokenizer is None else tuple(readable(tokenizer, (entry,)) for entry in ids.tolist())
 
 
 def _pmi(
