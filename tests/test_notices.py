@@ -96,9 +96,9 @@ def test_a_bar_by_default_is_shown_of_what_takes_long_and_one_that_is_asked_for_
 
 def test_of_two_bars_by_default_only_the_outer_one_is_seen(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Screen())
-    with notices.progress_bar(shown=None) as outer:
-        with notices.progress_bar(shown=None) as inner, notices.progress_bar(shown=True) as asked_for:
-            assert (outer.disable, inner.disable, asked_for.disable) == (False, True, False)
+    bar = notices.progress_bar
+    with bar(shown=None) as outer, bar(shown=None) as inner, bar(shown=True) as asked_for:
+        assert (outer.disable, inner.disable, asked_for.disable) == (False, True, False)
     with notices.progress_bar(shown=None) as later:
         assert not later.disable
 

@@ -14,7 +14,8 @@ ROOT = Path(tp.__file__).parent
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words turns notices remote topics.builtin processes topics.incidence topics.lists
+storage options uncertainty words turns notices tables remote processes
+topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
@@ -37,8 +38,8 @@ show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
 paper.figure1 paper.figure2 paper.figure4 paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2 paper.causes
-cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.merge cli.fit_topics cli.show cli.train
-cli.reproduce
+cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.fit_topics cli.show
+cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)
 

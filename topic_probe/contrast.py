@@ -16,6 +16,7 @@ from jaxtyping import Float64, Int8, Int64, UInt64
 from torch import Tensor
 
 from topic_probe.options import check_value
+from topic_probe.tables import as_text
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Statistic,
@@ -37,6 +38,11 @@ NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
 ALL_EQUAL = "the scores of all pairs are equal, so there is no effect size"
 NO_SQUARES = "no effect size: the squares of scores were not kept when this was measured"
+
+if TYPE_CHECKING:
+    Numbers = np.ndarray
+else:  # of one cell, numbers that are floats, too
+    Numbers = Float64[np.ndarray, "*shape"] | np.float64
 
 Ranking = Literal["evidence", "ratio", "topic_ratio", "difference", "effect_size"]
 
@@ -98,7 +104,7 @@ class PairSums:
 class Contrast:
     """Mean score of same-word, same-topic and different-topic pairs, with what follows from them.
 
-    Every number is a float64 array of one common shape (0-d for an overall number). A mean without pairs is
+    Every number is a float64 array of one common shape, and of an overall contrast a float. A mean without pairs is
     NaN and its count 0; what follows from it is NaN too, and ``reason`` says why (None where nothing is
     missing). ``interval`` [..., 2], ``p_value`` and ``q_value`` are about the number named by ``statistic``; ``note``
     says what the numbers themselves cannot, as why an interval is missing.
@@ -127,20 +133,25 @@ class Contrast:
         (nan, 'no pair of different words shares a topic')
     """
 
-    same_word: Float64[np.ndarray, "*shape"]
-    same_topic: Float64[np.ndarray, "*shape"]
-    different_topic: Float64[np.ndarray, "*shape"]
-    n_same_word: Float64[np.ndarray, "*shape"]
-    n_same_topic: Float64[np.ndarray, "*shape"]
-    n_different_topic: Float64[np.ndarray, "*shape"]
+    same_word: Numbers
+    same_topic: Numbers
+    different_topic: Numbers
+    n_same_word: Numbers
+    n_same_topic: Numbers
+    n_different_topic: Numbers
     interval: Float64[np.ndarray, "*shape 2"] | None = None
-    p_value: Float64[np.ndarray, "*shape"] | None = None
-    q_value: Float64[np.ndarray, "*shape"] | None = None
+    p_value: Numbers | None = None
+    q_value: Numbers | None = None
     note: str | None = None
     statistic: Statistic = "ratio"
     index: Mapping[str, tuple[Any, ...]] | None = None
-    spread: Float64[np.ndarray, "*shape"] | None = None
+    spread: Numbers | None = None
     effect_size_interval: Float64[np.ndarray, "*shape 2"] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # a 0-d array prints, is formatted and goes into JSON as no number does
+            if np.ndim(value := getattr(self, field.name)) == 0 and isinstance(value, np.ndarray):
+                object.__setattr__(self, field.name, value[()])
 
     @classmethod
     def from_saved(cls, reason: str | None = None, **content: Any) -> "Contrast":
@@ -167,30 +178,30 @@ class Contrast:
         return "; ".join(reasons + ([self.note] if self.note else [])) or None
 
     @property
-    def ratio(self) -> Float64[np.ndarray, "*shape"]:
+    def ratio(self) -> Numbers:
         """Other words of the same topic ÷ words of different topics; 1 where topics make no difference."""
-        return divide(self.same_topic, self.different_topic)
+        return divide(self.same_topic, self.different_topic)[()]
 
     @property
-    def topic_ratio(self) -> Float64[np.ndarray, "*shape"]:
+    def topic_ratio(self) -> Numbers:
         """Same word and same topic, pooled by their numbers of pairs, ÷ words of different topics."""
         counts = self.n_same_word + self.n_same_topic
         # A mean over no pairs is NaN and must not hide the other one.
         sums = np.where(self.n_same_word > 0, self.same_word * self.n_same_word, 0.0)
         sums = sums + np.where(self.n_same_topic > 0, self.same_topic * self.n_same_topic, 0.0)
-        return divide(divide(sums, counts), self.different_topic)
+        return divide(divide(sums, counts), self.different_topic)[()]
 
     @property
-    def difference(self) -> Float64[np.ndarray, "*shape"]:
+    def difference(self) -> Numbers:
         """Other words of the same topic − words of different topics; 0 where topics make no difference."""
-        return np.asarray(self.same_topic - self.different_topic)
+        return np.asarray(self.same_topic - self.different_topic)[()]
 
     @property
-    def effect_size(self) -> Float64[np.ndarray, "*shape"]:
+    def effect_size(self) -> Numbers:
         """The difference in standard deviations of pair scores; 0 where topics make no difference."""
         if self.spread is None:
-            return np.full(self.shape, np.nan)
-        return divide(self.difference, self.spread)
+            return np.full(self.shape, np.nan)[()]
+        return divide(self.difference, self.spread)[()]
 
     @property
     def n_disagreements(self) -> int:
@@ -296,9 +307,7 @@ class Contrast:
 
     def __repr__(self) -> str:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
-        table = self.to_dataframe(self.index or axes).to_string(
-            index=False, float_format=lambda number: f"{number:.4g}", max_rows=20
-        )
+        table = as_text(self.to_dataframe(self.index or axes), max_rows=20)
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 
@@ -560,6 +569,8 @@ def _terms(
 def _same(first: Any, second: Any) -> bool:
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second, equal_nan=True)
+    if isinstance(first, np.float64) and isinstance(second, np.float64):
+        return bool(np.array_equal(first, second, equal_nan=True))
     return bool(type(first) is type(second) and first == second)
 
 

@@ -18,6 +18,7 @@ import torch
 from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.options import checked
+from topic_probe.tables import as_text, number
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -117,28 +118,45 @@ class Report(ABC):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        table = self.to_dataframe().to_string(
-            index=False, float_format=lambda number: f"{number:.4g}", max_rows=20
+    def to_text(self, *, wide: bool = False) -> str:
+        """What ``print`` shows: tables and notes to them; all columns of the tables with ``wide``."""
+        tables = (
+            f"{heading}\n{as_text(table, wide=wide, max_rows=20)}"
+            for heading, table in self._tables().items()
         )
         notes = "".join(f"\n({note})" for note in self._notes())
-        return f"{type(self).__name__}\n{table}{notes}"
+        return "\n\n".join(tables) + notes
+
+    def __repr__(self) -> str:
+        return self.to_text()
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        table = self.to_dataframe().to_html(
-            index=False, float_format=lambda number: f"{number:.4g}", max_rows=20, border=0
+        tables = (
+            f"<p><b>{escape(heading)}</b></p>"
+            + table.to_html(index=False, float_format=number, max_rows=20, border=0)
+            for heading, table in self._tables().items()
         )
         notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes())
-        return f"<p><b>{escape(type(self).__name__)}</b></p>{table}{notes}"
+        return f"{''.join(tables)}{notes}"
+
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        """The tables that are shown, each under its heading."""
+        return {type(self).__name__: self.to_dataframe()}
 
     def _notes(self) -> list[str]:
-        """Why numbers of the table are missing, each reason once; what intervals resample; how a model was read."""
-        reasons = [value.reason for value in _content(self).values() if isinstance(value, Contrast)]
-        disagreements = sum(
-            value.n_disagreements for value in _content(self).values() if isinstance(value, Contrast)
-        )
+        """Why numbers are missing and which; what intervals resample; how a model was read."""
+        contrasts = {name: value for name, value in _content(self).items() if isinstance(value, Contrast)}
+        fields: dict[str, list[str]] = {}
+        for name, contrast in contrasts.items():
+            if contrast.reason:
+                fields.setdefault(contrast.reason, []).append(name)
+        reasons = [
+            reason if len(names) == len(contrasts) else f"{', '.join(names)}: {reason}"
+            for reason, names in fields.items()
+        ]
+        disagreements = sum(contrast.n_disagreements for contrast in contrasts.values())
         both = (
             []
             if not disagreements
@@ -146,7 +164,8 @@ class Report(ABC):
         )
         read = (self.provenance.get("model") or {}).get("notes", ())
         resampled, shard = _resampled(self.provenance), about_shard(self.provenance)
-        return [*dict.fromkeys(filter(None, reasons)), *resampled, *both, *read, *shard]
+        trial = about_trial(self.provenance)
+        return [*trial, *reasons, *resampled, *both, *read, *shard]
 
 
 _TWO_QUESTIONS = (
@@ -211,6 +230,12 @@ def _describe(topics: Topics) -> dict[str, Any]:
         "policy": topics.policy,
         "left_out": {reason: len(items) for reason, items in topics.left_out.items()},
     }
+
+
+def about_trial(provenance: Mapping[str, Any]) -> list[str]:
+    """That a report is of a trial run (``--quick``), if it is, and of how little."""
+    few = [f"{n} {name.removeprefix('n_')}" for name, n in provenance.get("trial", {}).items()]
+    return [f"a trial run of {' and '.join(few)} at most: leave out --quick for the whole"] if few else []
 
 
 def about_shard(provenance: Mapping[str, Any]) -> list[str]:
@@ -291,6 +316,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         return {"$": "array", "name": name}
     if isinstance(value, Contrast):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        parts |= {name: np.asarray(part) for name, part in parts.items() if isinstance(part, np.float64)}
         return {"$": "contrast", "fields": encode(parts, arrays, name)}
     if isinstance(value, Report):
         inner, own = value._to_saved()

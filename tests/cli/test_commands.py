@@ -1,6 +1,8 @@
 """Commands do what the Python functions do, say so on stdout, and leave nothing behind when they fail."""
 
+import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -144,11 +146,13 @@ def test_topics_that_come_along_are_named_and_a_file_of_that_name_is_asked_for_a
     found, said = policy("./empath")
     assert (found["policy"].startswith("words as listed"), said) == (True, "")
 
-    assert "did you mean 'wordnet-nouns'?" in refused(*embeddings, "wordnet-noun")
-    assert "emoji has no lists in 'xx': it has af, " in refused(*embeddings, "emoji", "--language", "xx")
-    assert "--fraction does not fit here" in refused(*embeddings, "emoji", "--fraction", "0.1")
+    assert "did you mean wordnet-nouns?" in refused(*embeddings, "wordnet-noun")
+    assert "emoji has no lists in 'xx': it has af, " in refused(
+        *embeddings, "emoji", "--language", "xx", code=2
+    )
+    assert "--fraction does not fit here" in refused(*embeddings, "emoji", "--fraction", "0.1", code=2)
     assert "--language does not fit here: that is for word lists" in refused(
-        *embeddings, words, "--language", "de"
+        *embeddings, words, "--language", "de", code=2
     )
 
 
@@ -240,12 +244,12 @@ def test_missing_inputs_are_named_before_anything_is_opened(
     gone = tmp_path / "gone"
     assert f"no topics at {gone}" in refused(*measured(model_folder, gone, "--corpus", texts))
     assert f"{gone}.txt does not exist" in refused(*measured(model_folder, words, "--corpus", f"{gone}.txt"))
-    bundled = ["--corpus", "bundled", "--n-documents", "3"]
-    assert "--n-documents does not fit here" in refused(*measured(model_folder, words, *bundled))
+    bundled = ["--corpus", "bundled", "--field", "body"]
+    assert "--field does not fit here" in refused(*measured(model_folder, words, *bundled), code=2)
     files = ["--corpus", texts, "--spread", "3"]
-    assert "--spread does not fit here" in refused(*measured(model_folder, words, *files))
+    assert "--spread does not fit here" in refused(*measured(model_folder, words, *files), code=2)
     embeddings = ["measure", "embeddings", model_folder, "--topics", words, "--max-length", "3"]
-    assert "--max-length needs texts: name them with --corpus" in refused(*embeddings)
+    assert "--max-length needs texts: name them with --corpus" in refused(*embeddings, code=2)
 
 
 def test_topics_that_do_not_fit_are_refused(refused, toy_folder, model_folder, texts, tmp_path):
@@ -253,8 +257,8 @@ def test_topics_that_do_not_fit_are_refused(refused, toy_folder, model_folder, t
     assert "over a vocabulary of 13 ids" in refused(*measured(model_folder, toy_folder, *corpus))
     weights = ["measure", "weights", toy_folder, "--topics"]
     assert "there are no topics in the folder" in refused(*weights, texts)
-    assert "no fit is beside them" in refused(*weights, toy_folder, "--fraction", "0.1")
-    assert "--split-words does not fit here" in refused(*weights, toy_folder, "--split-words", "keep")
+    assert "no fit is beside them" in refused(*weights, toy_folder, "--fraction", "0.1", code=2)
+    assert "--split-words does not fit here" in refused(*weights, toy_folder, "--split-words", "keep", code=2)
     broken = tmp_path / "words.json"
     twice = '{"a": ["army"], "b": ["band"], "a": ["war"]}'
     for content, what in (
@@ -282,17 +286,19 @@ def test_models_that_are_not_there_are_refused(refused, words, texts, toy_folder
     assert "holds no config.json" in refused("check", texts)
     assert "no tokenizer can be loaded" in refused("fit-topics", texts, "--corpus", texts, "--out", gone)
     assert "trained on synthetic documents" in refused(*measured(toy_folder, toy_folder, "--corpus", texts))
-    assert "--dtype does not fit here" in refused("check", toy_folder, "--dtype", "float32")
+    assert "--dtype does not fit here" in refused("check", toy_folder, "--dtype", "float32", code=2)
     assert left_behind(tmp_path) == []
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
 def test_a_device_that_is_not_here_is_refused_by_the_name_of_the_option(refused, model_folder, device):
-    assert f"--device '{device}' cannot be used here: " in refused("check", model_folder, "--device", device)
+    assert f"--device '{device}' cannot be used here: " in refused(
+        "check", model_folder, "--device", device, code=2
+    )
 
 
 def test_a_type_of_weights_that_is_none_is_refused(refused, model_folder):
-    assert "--dtype must be a type of weights" in refused("check", model_folder, "--dtype", "int8")
+    assert "--dtype must be a type of weights" in refused("check", model_folder, "--dtype", "int8", code=2)
 
 
 def test_results_are_not_overwritten_unasked_and_other_files_never(refused, run, toy_folder, tmp_path):
@@ -400,8 +406,8 @@ def test_a_training_that_diverges_is_an_error_and_is_kept(run, tmp_path):
 
 def test_settings_that_make_no_sense_are_refused_and_nothing_is_left(refused, tmp_path):
     out = ["--out", tmp_path / "toy"]
-    assert "learning_rate must be positive" in refused("train", *out, "--learning-rate", "-1")
-    assert "--frozen takes NAME=VALUE" in refused("train", *out, "--frozen", "W_V")
+    assert "--learning-rate must be positive" in refused("train", *out, "--learning-rate", "-1", code=2)
+    assert "--frozen takes NAME=VALUE" in refused("train", *out, "--frozen", "W_V", code=2)
     assert "two different distributions" in refused(
         "train", *out, "--alpha", "1", "--topics-per-document", "2"
     )
@@ -534,7 +540,7 @@ def test_a_model_trained_on_text_is_opened_from_its_history(run, refused, model_
     assert code == 0
     assert json.loads(said)["kind"] == "embeddings"
     assert "name one with --tokenizer" in refused(*command)
-    assert "--device does not fit here" in refused(*command, "--device", "cpu")
+    assert "--device does not fit here" in refused(*command, "--device", "cpu", code=2)
 
 
 def test_where_no_head_has_a_ratio_the_answer_says_so(run, model_folder, words, tmp_path):
@@ -553,3 +559,122 @@ def test_the_answer_counts_what_of_a_corpus_was_not_read(run, model_folder, word
     assert code == 0
     assert "(missing texts (None): 1)" in said
     assert "(lines that are no JSON: 1)" in said
+
+
+# --- what stands on the line --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "usage", "said"),
+    [
+        ("measure attention m --topcs t --corpus c", "measure attention MODEL", "--topcs: did you mean --topics?"),
+        ("measure attention m --topics t --corpus c --n-perm 3", "measure attention", "did you mean --n-permutations?"),
+        ("train --out x --optimiser adam", "train --out DIR", "no option --optimiser: did you mean --optimizer?"),
+        ("train --out x --optimizer adan", "train --out DIR", "did you mean adam?"),
+        ("measure attention m --topics t --corpus c --n-permutations enuogh", "measure", "did you mean enough?"),
+        ("mesure attention", "[-h]", "did you mean measure?"),
+        ("measure atention", "measure KIND", "did you mean attention?"),
+        ("reproduce figur4", "reproduce NAME", "did you mean figure4?"),
+        ("--json check m", "[-h]", "--help lists all; options of a command stand behind its name"),
+        ("check m n", "check MODEL", "too much: n"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_line_is_answered_with_what_was_meant_and_the_usage_of_its_command(run, line, usage, said):
+    code, out, err = run(*line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"usage: topic-probe {usage}")
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--max-length", "0"], "--max-length must leave room"),
+        (["--n-resamples", "-3"], "--n-resamples must be at least 0"),
+        (["--confidence", "nan"], "--confidence is the share of intervals"),
+        (["--shard", "0", "3"], "--shard came without --sums"),
+        (["--split", "chapter"], "--split must be one of 'file', 'line', 'paragraph'"),
+        (["--n-documents", "0"], "--n-documents must be at least 1"),
+        (["--checkpoint-every", "nan"], "--checkpoint-every is a number of seconds"),
+        (["--seed", "99999999999999999999"], "--seed is too large to count with"),
+    ],
+)
+def test_a_wrong_value_is_wrong_usage_and_said_of_its_option(
+    refused, model_folder, words, texts, options, said
+):
+    assert said in refused(*measured(model_folder, words, "--corpus", texts), *options, code=2)
+
+
+def test_a_message_that_is_not_about_an_option_that_was_given_stays_an_error(
+    refused, model_folder, words, tmp_path
+):
+    (tmp_path / "empty.txt").write_text("nothing of any topic")
+    options = ["--corpus", tmp_path / "empty.txt", "--max-length", "9", "--seed", "1"]
+    assert refused("measure", "embeddings", model_folder, "--topics", words, *options, code=1)
+
+
+def test_topics_are_read_from_standard_input(run, refused, model_folder, words, monkeypatch):
+    command = ["measure", "embeddings", model_folder, "--json", *FEW, "--topics"]
+    wanted = json.loads(run(*command, words)[1])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(Path(words).read_text()))
+    assert json.loads(run(*command, "-")[1]) == wanted
+    monkeypatch.setattr(sys, "stdin", io.StringIO("army battle"))
+    assert "standard input is not JSON" in refused(*command, "-")
+    page = ["show", model_folder, "--topics", "-", "--file", "-", "--out", "page.html"]
+    assert "cannot both be standard input" in refused(*page, code=2)
+
+
+@pytest.mark.parametrize("argv", [["measure", "attention", "--help"], ["completion", "bash"]])
+def test_whoever_reads_may_leave_at_any_time(argv):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as nobody_reads:  # noqa: PTH123 - a number, no path
+        command = [sys.executable, "-m", "topic_probe", *argv]
+        answer = subprocess.run(command, stdout=nobody_reads, stderr=subprocess.PIPE, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("corpus", ["bundled", "files"])
+def test_any_corpus_can_be_read_in_part(run, model_folder, words, texts, corpus):
+    name = texts if corpus == "files" else corpus
+    command = [
+        "measure",
+        "embeddings",
+        model_folder,
+        "--topics",
+        words,
+        "--corpus",
+        name,
+        "--max-length",
+        60,
+        "--json",
+    ]
+    code, said, _ = run(*command, "--n-documents", 9, *FEW)
+    read = json.loads(said)["provenance"]["documents"]
+    assert (code, read["read"]["documents"]) == (0, 9)
+
+
+def test_a_trial_run_is_small_and_says_so(run, model_folder, words, texts, tmp_path):
+    command = [*measured(model_folder, words, "--corpus", texts), "--quick", "--max-length", 60]
+    code, said, err = run(*command, "--out", tmp_path / "report")
+    assert (code, err) == (0, "")
+    assert (
+        "(a trial run of 24 documents and 20 permutations at most: leave out --quick for the whole)" in said
+    )
+    report = tp.load_report(tmp_path / "report")
+    assert report.provenance["trial"] == {"n_documents": 24, "n_permutations": 20}
+    assert (report.provenance["documents"], report.provenance["options"]["n_permutations"]) == (24, 20)
+    assert "a trial run of 24 documents" in str(report)
+    _, said, _ = run(*command, "--n-permutations", 5, "--json")
+    assert json.loads(said)["provenance"]["trial"] == {"n_documents": 24}
+    assert json.loads(said)["provenance"]["options"]["n_permutations"] == 5
+
+
+def test_lines_fit_a_screen_and_all_columns_are_there_on_demand(run, model_folder, words, texts):
+    command = [*measured(model_folder, words, "--corpus", texts), *FAST, "--max-length", 60]
+    narrow, wide = run(*command)[1], run(*command, "--wide")[1]
+    tables = [line for line in narrow.splitlines() if not line.startswith("(")]
+    assert max(map(len, tables)) <= 100
+    assert "further columns, in to_dataframe() and with --wide" in narrow
+    assert "further columns" not in wide
+    assert "ratio_low" in wide

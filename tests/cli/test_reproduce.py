@@ -141,11 +141,13 @@ def test_models_and_texts_go_to_the_recipes_that_take_them(run, recipes, texts, 
 def test_what_no_recipe_takes_is_refused_before_anything_runs(refused, recipes, tmp_path):
     recipes(plain=recipe("plain", AssertionError("it must not run")))
     out = ["--out", tmp_path / "out"]
-    assert "plain takes no --models" in refused("reproduce", "plain", "--models", "a=b", *out)
-    assert "all takes no --corpus" in refused("reproduce", "all", "--corpus", "bundled", *out)
-    assert "--models takes NAME=VALUE, got 'c'" in refused("reproduce", "all", "--models", "a=b", "c", *out)
-    assert "--spread needs texts" in refused("reproduce", "all", "--spread", "3", *out)
-    assert "--only names settings of one recipe" in refused("reproduce", "all", "--only", "x", *out)
+    assert "plain takes no --models" in refused("reproduce", "plain", "--models", "a=b", *out, code=2)
+    assert "all takes no --corpus" in refused("reproduce", "all", "--corpus", "bundled", *out, code=2)
+    assert "--models takes NAME=VALUE, got 'c'" in refused(
+        "reproduce", "all", "--models", "a=b", "c", *out, code=2
+    )
+    assert "--spread needs texts" in refused("reproduce", "all", "--spread", "3", *out, code=2)
+    assert "--only names settings of one recipe" in refused("reproduce", "all", "--only", "x", *out, code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,7 +215,7 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(refused, run, model_
     def show(*more):
         return ["show", model_folder, "--topics", words, "--out", page, *more]
 
-    assert "no head L9H3" in refused(*show("--text", TEXT, "--heads", "L9H3"))
+    assert "no head L9H3" in refused(*show("--text", TEXT, "--heads", "L9H3"), code=2)
     gone = tmp_path / "gone"
     assert refused(*show("--file", gone)) == f"topic-probe: error: {gone}: No such file or directory"
     assert run(*show("--text", TEXT, "--file", "x"))[0] == 2
@@ -239,9 +241,9 @@ def test_options_of_some_recipes_go_to_these(run, refused, recipes, model_folder
     assert taken["words"] == {"frog": ["frog", "toad", "lizard"], "mozart": ["mozart", "beethoven"]}
     assert (taken["thresholds"], taken["twins"]) == ([0.001, 0.01], False)
     assert taken["tokenizer"].tokenize("frog") == ["frog"]
-    assert "plain takes no --words" in refused("reproduce", "plain", *lists, "--out", tmp_path / "no")
+    assert "plain takes no --words" in refused("reproduce", "plain", *lists, "--out", tmp_path / "no", code=2)
     same = ["--words", "frog toad", "frog lizard", "--out", tmp_path / "no"]
-    assert "begin with different words" in refused("reproduce", "special", *same)
+    assert "begin with different words" in refused("reproduce", "special", *same, code=2)
 
 
 def test_models_are_opened_without_the_bars_of_other_libraries(run, model_folder, tmp_path):

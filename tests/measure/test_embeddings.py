@@ -307,3 +307,27 @@ def test_what_is_no_token_id_to_exclude_is_refused(exclude, unchecked):
     world = World(n_topics=2, words_per_topic=2)
     with pytest.raises((TypeError, ValueError), match="exclude"):
         measure_embeddings(build_toy(ToyConfig(world=world)), world.topics, exclude=exclude)
+
+
+def test_a_printed_report_says_what_was_taken_out_and_shows_the_states():
+    model, documents = bert(), some_documents(9)
+    plain = measure_embeddings(model, TOPICS, n_resamples=0)
+    assert "centred" not in str(plain)
+    assert "states" not in str(plain)
+    report = measure_embeddings(model, TOPICS, documents, center=True, remove_components=2, n_resamples=0)
+    for text in (str(report), report._repr_html_()):
+        assert "cosine (centred)" in text
+        assert "taken out of the embeddings: the mean of all rows and 2 principal components" in text
+        assert "cosines of states, layer by layer" in text
+    lines = str(report).partition("cosines of states")[2].splitlines()
+    ratios = report.layers["cosine"].ratio
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        [str(n), f"{ratio:.4g}"] for n, ratio in enumerate(ratios)
+    ]
+    assert list(report.to_dataframe()["score"]) == ["cosine", "dot"]
+
+
+def test_a_missing_number_is_named_with_its_reason():
+    one = Topics.from_token_ids({"fruit": [5, 6], "tools": [10]}, vocabulary_size=VOCABULARY)
+    report = measure_embeddings(bert(), one, [[5, 10, 5, 10]] * 3, n_resamples=0)
+    assert "(layers: no pair of different words shares a topic)" in str(report)

@@ -232,3 +232,24 @@ def test_one_word_has_no_pair():
     assert [len(part) for part in found.most_frequent(3)] == [0, 0, 0]
     with pytest.raises(ValueError, match="at least 1 pair"):
         found.most_frequent(0)
+
+
+def test_counts_name_words_where_topics_or_documents_know_them(tmp_path):
+    texts = ["the army lost the battle", "the army played", "a band played"]
+    tokenizer = tp.word_tokenizer(texts)
+    documents = tp.Corpus.from_texts(texts).documents(tokenizer)
+    topics = tp.Topics.from_word_lists({"war": ["army", "battle"], "music": ["band", "played"]}, tokenizer)
+    by_topics = count_cooccurrence(list(documents), topics)
+    assert sorted(by_topics.texts) == ["army", "band", "battle", "played"]
+    pairs = by_topics.to_dataframe(9)[["first", "second"]].to_numpy()
+    assert {frozenset(pair) for pair in pairs.tolist()} == {
+        frozenset(("army", "battle")), frozenset(("army", "played")), frozenset(("band", "played")),
+    }  # fmt: skip
+    ids = tokenizer.convert_tokens_to_ids(["played", "the", "army"])
+    by_tokenizer = count_cooccurrence(documents, ids)
+    assert by_tokenizer.texts == tuple(tokenizer.convert_ids_to_tokens(sorted(ids)))
+    assert count_cooccurrence(list(documents), ids).to_dataframe(1)["first"].tolist() == [min(ids[1:])]
+    assert Cooccurrence.load(by_topics.save(tmp_path / "counts")).texts == by_topics.texts
+    assert (by_topics + by_topics).texts == by_topics.texts
+    few = by_topics.restrict(topics.words[:2])
+    assert few.texts == by_topics.texts[:2]

@@ -1042,3 +1042,26 @@ def test_neighbouring_chunks_go_on_in_the_numbers_of_their_text(tokenizer):
     assert inside == list(range(60))
     assert all(len(one) == 12 for one, _ in pairwise(chunks))
     assert len({chunk.source for chunk in chunks}) == 1
+
+
+def test_the_first_texts_of_files_are_read_whatever_part_they_are_in(tmp_path, tokenizer):
+    for name, lines in {"a": ["one", "two"], "b": ["three"], "c": ["four", "five"]}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    (tmp_path / "b.jsonl").write_text('{"text": null}\n{"text": "three"}\n')
+    every = ["one", "two", "three", "four", "five"]
+    for n in (1, 2, 3, 4, 5, 9):
+        corpus = Corpus.from_files(tmp_path, n_documents=n)
+        assert list(corpus) == every[:n]
+        assert sorted(text for index in range(2) for text in corpus.shard(index, 2)) == sorted(every[:n])
+    four = Corpus.from_files(tmp_path, n_documents=4)
+    assert list(sources.First(four.source.source, 4).read(0, 3)) == ["three", "four"]
+    assert four.provenance["n_documents"] == 4
+    stream = four.documents(tokenizer)
+    assert stream.identity != Corpus.from_files(tmp_path, n_documents=3).documents(tokenizer).identity
+    with pytest.raises(ValueError, match="n_documents must be at least 1, got 0"):
+        Corpus.from_files(tmp_path, n_documents=0)
+
+
+def test_of_the_bundled_articles_so_many_are_texts_and_redirects_do_not_count():
+    some = list(Corpus.bundled(n_documents=5))
+    assert some == list(Corpus.bundled())[:5]

@@ -17,7 +17,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
-from topic_probe.cli.console import NAME, Console, only_answers_on_stdout, open_closed_streams, warn
+from topic_probe.cli.console import (
+    NAME,
+    Console,
+    WrongUsageError,
+    only_answers_on_stdout,
+    open_closed_streams,
+    warn,
+    write,
+)
 from topic_probe.cli.options import Parser, add_parser
 
 # Command → what gives it its options (file:function), and what it does, in the list of commands and on its own page.
@@ -32,6 +40,10 @@ COMMANDS = {
     "train": ("train:add_to", "train the toy transformer of the paper"),
     "reproduce": ("reproduce:add_to", "reproduce the paper: claim, measured, paper, verdict"),
     "report": ("show:add_report", "turn saved results into one self-contained page"),
+    "completion": (
+        "completion:add_to",
+        "print what lets bash, zsh or fish complete command lines of topic-probe",
+    ),
     "check": ("show:add_check", "say what can be measured of a model, and whether to trust it"),
 }
 
@@ -56,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parsed = build_parser().parse_args(argv)
     except SystemExit as stop:  # argparse has said why, or printed the help
+        write("", sys.stdout)  # what of the help nobody has read yet
         return stop.code if isinstance(stop.code, int) else USAGE
     # Of several processes that torchrun has started only the first one answers.
     rank = int(os.environ.get("RANK", "0")) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0
@@ -71,16 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as stop:
             warn(str(stop) or "nothing was written", "interrupted")
             return INTERRUPTED
-        except BrokenPipeError:
-            # Whoever read the answer has left; Python would complain once more when it closes stdout.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
-            return FAILED
         except Exception as error:
             if parsed.debug:
                 sys.excepthook(type(error), error, error.__traceback__)
             if type(error).__name__ != "OtherProcessError" or rank == 0:
                 warn(_message(error), f"process {rank}: error" if rank else "error")
-            return FAILED
+            return USAGE if isinstance(error, WrongUsageError) else FAILED
 
 
 def _message(error: BaseException) -> str:

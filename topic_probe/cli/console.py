@@ -14,6 +14,10 @@ from typing import Any
 NAME = "topic-probe"
 
 
+class WrongUsageError(ValueError):
+    """A command line that cannot be meant as it stands."""
+
+
 @dataclass(frozen=True)
 class Console:
     """Where a command writes.
@@ -35,12 +39,21 @@ class Console:
         if self.json:  # strict: what has no number (NaN, infinity) is null
             text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=1)
         if not self.silent:
-            print(text, file=self.answers, flush=True)
+            write(f"{text}\n", self.answers)
 
     def remark(self, text: str) -> None:
         """Print what is not part of the answer for machines."""
         if not self.silent:
-            print(text, file=sys.stderr if self.json else self.answers, flush=True)
+            write(f"{text}\n", sys.stderr if self.json else self.answers)
+
+
+def write(text: str, stream: Any) -> None:
+    """Write a text, now; where whoever read it has left (``| head``), this and all that follows leads nowhere."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:  # Python would complain once more when it closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def open_closed_streams() -> None:
@@ -76,12 +89,6 @@ def only_answers_on_stdout(*, debug: bool) -> Iterator[Any]:
         if not debug:
             warnings.showwarning = show
         yield answers
-
-
-def table(frame: Any) -> str:
-    """A table as text."""
-    text: str = frame.to_string(index=False, float_format=lambda number: f"{number:.4g}")
-    return text
 
 
 def plain(value: Any) -> Any:

@@ -1,26 +1,27 @@
 """What commands read: models, tokenizers, topics and texts, named in words that a shell can pass."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from topic_probe.cli.console import warn
-from topic_probe.cli.options import Call, Parser
+from topic_probe.cli.console import WrongUsageError, warn
+from topic_probe.cli.options import Call, Parser, meant
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
 TOPICS_HELP = (
     f"{', '.join(BUILTIN_TOPICS)} (word lists that come along), a folder of topics or of a fit, what fit-topics has "
-    "written, or a JSON file {topic: [word, …]}"
+    "written, a JSON file {topic: [word, …]}, or - for such JSON on standard input"
 )
 CORPUS_HELP = (
     "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a "
     "data set on the Hugging Face hub"
 )
 BUNDLED, WIKIPEDIA = "bundled", "wikipedia"
+STDIN = "-"
 PAGE = "index.html"
 
 OPEN_MODEL = Call(
@@ -45,14 +46,16 @@ FROM_FIT = Call(
         "tokenizer": "a fit knows it",
     },
 )
+BUNDLED_CORPUS = Call("topic_probe.text.corpus:Corpus.bundled")
 _RETRY = {"retry": "a stream that breaks is read on"}
-# What is said of an option is said for all three ways to texts.
+# What is said of an option is said for all ways to texts.
 FILES = Call(
     "topic_probe.text.corpus:Corpus.from_files",
     filled=("paths",),
     help={
         "field": "field of a record that is the text (default: text)",
         "split": "a text of a .txt: file, line or paragraph; or the split of a data set (default: file; train)",
+        "n_documents": "texts at most (default: all; of Wikipedia 10,000)",
     },
 )
 WIKIPEDIA_CORPUS = Call(
@@ -60,8 +63,7 @@ WIKIPEDIA_CORPUS = Call(
     without=_RETRY,
     flags={"seed": "corpus-seed", "revision": "corpus-revision"},
     help={
-        "n_documents": "articles, or texts of a data set (default: 10,000; of a data set all)",
-        "seed": "which texts are drawn (default: 0; of a data set the first ones are taken)",
+        "seed": "which texts are drawn (default: of Wikipedia 0; the first ones of all others)",
         "spread": "how far into each file of a stream a sample reaches (default: 10)",
         "revision": "commit of the data set, or branch or tag (default: of Wikipedia a fixed one)",
     },
@@ -72,7 +74,7 @@ DATASET = Call(
     without={**_RETRY, "options": "only Python can pass any argument on to the datasets package"},
     flags={"config": "corpus-config", "seed": "corpus-seed", "revision": "corpus-revision"},
 )
-CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET)
+CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET, BUNDLED_CORPUS)
 DOCUMENTS = Call(
     "topic_probe.text.corpus:Corpus.documents",
     filled=("tokenizer", "progress"),
@@ -109,7 +111,7 @@ def open_model(parsed: argparse.Namespace) -> Any:
     if name := options.get("dtype"):
         options["dtype"] = dtype = getattr(torch, name, None)
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ValueError(
+            raise WrongUsageError(
                 f"--dtype must be a type of weights such as float32, float16 or bfloat16, got {name!r}"
             )
     if name := options.get("device"):
@@ -117,10 +119,10 @@ def open_model(parsed: argparse.Namespace) -> Any:
             torch.empty(0, device=name)
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             why = str(error).splitlines()[0]
-            raise ValueError(f"--device {name!r} cannot be used here: {why}") from error
+            raise WrongUsageError(f"--device {name!r} cannot be used here: {why}") from error
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
-    with quiet_transformers(progress=parsed.console.progress):
+    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
         return open_hooked(parsed.model, **options)
 
 
@@ -180,13 +182,17 @@ def look_for_topics(parsed: argparse.Namespace) -> None:
     if parsed.topics in BUILTIN_TOPICS:
         from topic_probe.topics.builtin import word_lists
 
-        word_lists(parsed.topics).lists(*_language(parsed).values())
+        try:
+            word_lists(parsed.topics).lists(*_language(parsed).values())
+        except ValueError as error:
+            raise WrongUsageError(f"--language: {error}") from error
         if path.exists():
             warn(f"{parsed.topics} means the word lists that come along; what lies here is ./{path}", "note")
-    elif not path.exists():
-        near = get_close_matches(parsed.topics, BUILTIN_TOPICS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise FileNotFoundError(f"there are no topics at {parsed.topics}{hint}: needed is {TOPICS_HELP}")
+    elif parsed.topics != STDIN and not path.exists():
+        near = meant(parsed.topics, BUILTIN_TOPICS)
+        raise FileNotFoundError(
+            f"there are no topics at {parsed.topics}{near or f': needed is {TOPICS_HELP}'}"
+        )
 
 
 def _language(parsed: argparse.Namespace) -> dict[str, str]:
@@ -205,10 +211,10 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
         return FROM_NAME.call(parsed, parsed.topics, tokenizer_of(model))
     _refuse([f"--{name}" for name in _language(parsed)], "that is for word lists that come along")
     path = Path(parsed.topics).expanduser()
-    if path.is_file() and path.name not in storage.MANIFESTS:
+    if parsed.topics == STDIN or (path.is_file() and path.name not in storage.MANIFESTS):
         only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
-        _refuse(only_fits, "that is for topics that fit-topics has fitted, this is a file of words")
-        return Topics.from_word_lists(_word_lists(path), tokenizer_of(model), **WORD_LISTS.arguments(parsed))
+        _refuse(only_fits, "that is for topics that fit-topics has fitted, these are words")
+        return WORD_LISTS.call(parsed, _word_lists(parsed.topics), tokenizer_of(model))
     folder = path.parent if path.is_file() else path
     only_lists = [flag for flag in WORD_LISTS.given(parsed) if flag not in FROM_FIT.options]
     _refuse(only_lists, "that is for a JSON file of words")
@@ -216,42 +222,43 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     fits = [place for place in (folder, folder / "fit") if storage.kind_of(place) == "topic fit"]
     saved = [place for place in (folder, folder / "topics") if storage.kind_of(place) == "topics"]
     if fits and (wanted or not saved):
-        return Topics.from_lda(TopicFit.load(fits[0]), **wanted)
+        return FROM_FIT.call(parsed, TopicFit.load(fits[0]))
     if not saved:
         raise FileNotFoundError(f"there are no topics in the folder {path}: needed is {TOPICS_HELP}")
     _refuse(FROM_FIT.given(parsed), "these topics are chosen already, and no fit is beside them")
     return Topics.load(saved[0])
 
 
-def _word_lists(path: Path) -> dict[str, Any]:
+def _word_lists(name: str) -> dict[str, Any]:
     import json
+
+    what = "standard input" if name == STDIN else name
 
     def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         lists = dict(pairs)
         if len(lists) < len(pairs):
             twice = next(name for name in lists if [other for other, _ in pairs].count(name) > 1)
             raise ValueError(
-                f"{path} has several topics of the name {twice!r}: put their words into one list"
+                f"{what} has several topics of the name {twice!r}: put their words into one list"
             )
         return lists
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=each_once)
+        text = sys.stdin.read() if name == STDIN else Path(name).expanduser().read_text(encoding="utf-8")
+        content = json.loads(text, object_pairs_hook=each_once)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON ({error}): needed is {{topic: [word, …]}}") from error
+        raise ValueError(f"{what} is not JSON ({error}): needed is {{topic: [word, …]}}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold {{topic: [word, …]}}, it holds a {type(content).__name__}")
+        raise ValueError(f"{what} must hold {{topic: [word, …]}}, it holds a {type(content).__name__}")
     return content
 
 
 def open_corpus(parsed: argparse.Namespace) -> Any:
     """The texts that a command names."""
-    from topic_probe.text.corpus import Corpus
-
     name = parsed.corpus
     path = Path(name).expanduser()
     if name == BUNDLED:
-        way, refused = None, "the bundled articles take no such option"
+        way, refused = BUNDLED_CORPUS, "the bundled articles take no such option"
     elif name == WIKIPEDIA:
         way, refused = WIKIPEDIA_CORPUS, "Wikipedia takes no such option"
     elif path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix in _KINDS:
@@ -261,11 +268,9 @@ def open_corpus(parsed: argparse.Namespace) -> Any:
             f"there is no file or folder {name!r}, so it is taken for a data set on the Hugging Face hub",
             "note",
         )
-        return Corpus.from_dataset(name, **DATASET.arguments(parsed))
-    allowed = [] if way is None else way.given(parsed)
+        return DATASET.call(parsed, name)
+    allowed = way.given(parsed)
     _refuse([flag for call in CORPORA for flag in call.given(parsed) if flag not in allowed], refused)
-    if way is None:
-        return Corpus.bundled()
     return way.call(parsed, *((path,) if way is FILES else ()))
 
 
@@ -275,7 +280,7 @@ _KINDS = (".txt", ".jsonl", ".gz")
 def _refuse(options: list[str], why: str) -> None:
     """Leave no option unheeded."""
     if options:
-        raise ValueError(f"{options[0]} does not fit here: {why}")
+        raise WrongUsageError(f"{options[0]} does not fit here: {why}")
 
 
 def documents_of(
@@ -290,7 +295,8 @@ def documents_of(
     options = DOCUMENTS.arguments(parsed)
     if limit is not None:
         options["max_length"] = min(options.get("max_length", limit), limit)
-    return corpus.documents(tokenizer, progress=progress, **options)
+    with DOCUMENTS.blamed(parsed):
+        return corpus.documents(tokenizer, progress=progress, **options)
 
 
 @contextmanager

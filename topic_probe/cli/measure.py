@@ -3,11 +3,12 @@
 import argparse
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topic_probe.cli.console import plain, table
+from topic_probe.cli.console import WrongUsageError, plain
 from topic_probe.cli.inputs import (
     CORPORA,
     CORPUS_HELP,
@@ -24,7 +25,7 @@ from topic_probe.cli.inputs import (
     open_topics,
     tokenizer_of,
 )
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
 
 _OF_DOCUMENTS = ("model", "topics", "documents", "distributed", "progress")
 ATTENTION = Call(
@@ -61,6 +62,8 @@ _KINDS = {
     "shift": "how far a model follows when words of a topic are replaced by words of another",
 }
 _OVER_DOCUMENTS = ("attention", "ablation", "knockout", "writes", "shift")
+# What --quick takes of both.
+_TRIAL = {"n_documents": 24, "n_permutations": 20}
 _EPILOG = """example:
   topic-probe measure {kind} google-bert/bert-base-uncased --topics words.json{corpus}"""
 
@@ -68,9 +71,18 @@ _EPILOG = """example:
 def add_to(parser: Parser) -> None:
     """The kinds of the command, and what each takes."""
     parser.description = "Same topic against different topic, in a model: choose what to measure."
-    kinds = parser.add_subparsers(metavar="|".join(_KINDS), required=True)
+    parser.usage = "topic-probe measure KIND MODEL --topics TOPICS [options]"
+    kinds = parser.add_subparsers(metavar="KIND", required=True, prog="topic-probe measure")
     for kind, what in _KINDS.items():
         add_parser(kinds, kind, what, partial(_add_kind, kind))
+
+
+def _trial(kind: str) -> dict[str, int]:
+    """How many documents and permutations --quick takes, where the measurement has them."""
+    has = {argument.name for argument in CALLS[kind].options.values()}
+    return {
+        name: n for name, n in _TRIAL.items() if name in has or (name == "n_documents" and kind != "weights")
+    }
 
 
 def _add_kind(kind: str, parser: Parser) -> None:
@@ -83,6 +95,14 @@ def _add_kind(kind: str, parser: Parser) -> None:
     )
     add_model_and_topics(parser)
     add_out(parser, "a new folder for the report")
+    trial = " and ".join(f"{number} {name.removeprefix('n_')}" for name, number in _trial(kind).items())
+    if trial:
+        parser.add_argument(
+            "--quick",
+            action="store_true",
+            help=f"a trial run with {trial}, where no others are given; the answer and the report say so",
+        )
+    add_wide(parser)
     headings: dict[str, tuple[Call, ...]] = {"measurement": (CALLS[kind],)}
     if kind != "weights":
         parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
@@ -94,7 +114,12 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
     """Measure, save the report if that is wanted, and answer with it."""
     from topic_probe import storage
 
-    console = parsed.console
+    console, trial = parsed.console, {}
+    if getattr(parsed, "quick", False):
+        trial = {name: number for name, number in _trial(kind).items() if name not in parsed}
+        if parsed.corpus is None:
+            trial.pop("n_documents", None)
+        vars(parsed).update(trial)
     writes = parsed.out is not None and not console.silent
     with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
         inputs = _inputs(parsed)
@@ -104,6 +129,8 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
             several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "shard" not in parsed
             running = {"progress": console.progress, "distributed": several}
         report = CALLS[kind].call(parsed, *inputs, **running)
+        if trial:
+            report = replace(report, provenance={**report.provenance, "trial": trial})
         answer(parsed, report, draft)
     if running:
         stopped = report.provenance["options" if kind == "attention" else "documents"]["stopped"]
@@ -113,7 +140,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
 
 def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
     """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report), plain(report)
+    text, document = text_of(report, wide=parsed.wide), plain(report)
     if draft is not None:
         report.save(draft)
         text += f"\nsaved in {parsed.out}"
@@ -127,7 +154,7 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     named = getattr(parsed, "corpus", None) is not None
     corpus = open_corpus(parsed) if named else None
     if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
-        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
+        raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
     model = open_model(parsed)
     topics = open_topics(parsed, model)
     if corpus is None:
@@ -152,40 +179,22 @@ def _end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None
 # --- answers ------------------------------------------------------------------------------------------
 
 
-_SHOWN = (
-    "stack",
-    "layer",
-    "head",
-    "same_topic",
-    "different_topic",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "effect_size",
-    "effect_size_low",
-    "effect_size_high",
-    "q_value",
-)
-
-
-def text_of(report: Any) -> str:
+def text_of(report: Any, *, wide: bool) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
-    if report.kind == "embeddings" and report.layers is not None:
-        return (
-            f"{report}\n\ncosines of states, layer by layer\n{table(report.layers['cosine'].to_dataframe())}"
-        )
     if report.kind != "attention":
-        return str(report)
-    from topic_probe.report import about_shard
+        return str(report.to_text(wide=wide))
+    from topic_probe.report import about_shard, about_trial
+    from topic_probe.tables import as_text
 
     heads = report.heads.top(10).to_dataframe()
-    shown = heads[[column for column in _SHOWN if column in heads]]
-    best = table(shown) if len(shown) else "none: no head has an effect size"
+    best = as_text(heads, wide=wide) if len(heads) else "none: no head has an effect size"
+    overall = as_text(report.overall.to_dataframe(), wide=wide)
     counts = report.provenance
     read = f"{counts['documents']:,} documents, {counts['tokens']:,} tokens, {len(report.heads):,} heads"
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
     left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
-    reasons = [report.overall.reason] if report.overall.reason else []
-    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about_shard(report.provenance)))
+    reasons = dict.fromkeys(filter(None, (report.overall.reason, report.heads.reason)))
+    about = [*about_trial(counts), *about_shard(counts)]
+    notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
     ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
-    return f"all heads\n{table(report.overall.to_dataframe())}\n\n{ranked}\n{best}\n{notes}"
+    return f"all heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

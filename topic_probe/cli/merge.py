@@ -4,7 +4,7 @@ import argparse
 from contextlib import nullcontext
 
 from topic_probe.cli.measure import answer
-from topic_probe.cli.options import Parser, add_command, add_out
+from topic_probe.cli.options import Parser, add_command, add_out, add_wide
 
 _EPILOG = """example:
   for i in 0 1 2; do
@@ -19,6 +19,7 @@ def add_to(parser: Parser) -> None:
     add_command(parser, run, usage="merge FOLDER [FOLDER …] --out DIR", epilog=_EPILOG)
     what = "the folder that `measure` was given as --sums, or several such folders, or those of single shards in them"
     parser.add_argument("folders", metavar="FOLDER", nargs="+", help=what)
+    add_wide(parser)
     add_out(parser, "a new folder for the report")
 
 

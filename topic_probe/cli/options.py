@@ -6,14 +6,20 @@ given is not passed on, so the default is always the function's own.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property, partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from topic_probe.cli.console import WrongUsageError
 from topic_probe.cli.signatures import Argument, arguments_of
 
 
@@ -65,7 +71,32 @@ class Call:
         """What the function returns for the options that were given and what the command fills."""
         module, _, name = self.of.partition(":")
         function = attrgetter(name)(import_module(module))
-        return function(*filled, **named, **self.arguments(parsed))
+        with self.blamed(parsed):
+            return function(*filled, **named, **self.arguments(parsed))
+
+    @contextmanager
+    def blamed(self, parsed: argparse.Namespace) -> Iterator[None]:
+        """What is wrong with an argument that was given is wrong usage, and said of its option."""
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            flags = {argument.name: flag for flag, argument in self.options.items()}
+            named = [name for name, flag in flags.items() if flag in self.given(parsed)]
+            if not any(_is_about(str(error), name, getattr(parsed, _key(flags[name]))) for name in named):
+                raise
+            spelled = {f"{name}=": f"{flag} " for name, flag in flags.items()}
+            message = re.sub(r"\b\w+=", lambda name: spelled.get(name[0], name[0]), str(error))
+            first, _, rest = message.partition(" ")
+            raise WrongUsageError(f"{flags.get(first, first)} {rest}") from error
+
+
+def _is_about(message: str, name: str, value: Any) -> bool:
+    """Whether a message is about an argument: it begins with its name, or has its name and its value."""
+    if re.match(rf"{name}\b", message):
+        return True
+    shown = (re.escape(str(one)) for one in (value if isinstance(value, list) else [value]))
+    named = re.search(rf"\b{name.removesuffix('s')}s?\b", message)
+    return named is not None and any(re.search(rf"(?<![\w.]){one}(?!\w|\.\d)", message) for one in shown)
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,10 +115,47 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As of any parser, after it has its options."""
+        self.prepare()
+        given = sys.argv[1:] if args is None else list(args)
+        # Before what is missing is said: the mistyped one may be it. Behind a command's name all is its own.
+        own = (lambda text: text != "--") if self._subparsers is None else (lambda text: text[:1] == "-")
+        self._refuse_unknown(itertools.takewhile(own, given))
+        found, unknown = super().parse_known_args(given, namespace)
+        if unknown:
+            self.error(f"too much: {' '.join(unknown)}")
+        return found, unknown
+
+    def prepare(self) -> None:
+        """Have the options, now at the latest."""
         if self._prepare is not None:
             self._prepare(self)
             self._prepare = None
-        return super().parse_known_args(args, namespace)
+
+    def _refuse_unknown(self, given: Iterable[str]) -> None:
+        """Stop at an option that is not known, with the one that was probably meant."""
+        known = self._option_string_actions
+        for name in (text.partition("=")[0] for text in given if text[:2] == "--" and " " not in text):
+            if name not in known:
+                place = "" if self._subparsers is None else "; options of a command stand behind its name"
+                self.error(
+                    f"there is no option {name}{meant(name, known)} ({self.prog} --help lists all{place})"
+                )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += meant(str(value), map(str, action.choices or ()))
+            raise
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """What was probably meant by a text that is not known, as the end of a message."""
+    known = list(known)
+    near = get_close_matches(given, known, n=1, cutoff=0.7) or [
+        text for text in known if text.startswith(given)
+    ]
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def add_parser(commands: Any, name: str, what: str, prepare: Callable[[Parser], None]) -> None:
@@ -138,7 +206,9 @@ def add_option(group: Any, flag: str, argument: Argument) -> None:
         return
     numbers = {kind: letter for kind, letter in ((int, "N"), (float, "X")) if kind in argument.types}
     only_numbers = len(numbers) == len(argument.types)
-    settings["type"] = [*numbers][-1] if only_numbers else partial(_number_or_text, [*numbers])
+    settings["type"] = (
+        [*numbers][-1] if only_numbers else partial(_number_or_text, [*numbers], argument.choices)
+    )
     settings["nargs"] = "*" if argument.many else None
     if argument.pairs:
         settings["metavar"] = "NAME=VALUE"
@@ -155,14 +225,23 @@ def add_option(group: Any, flag: str, argument: Argument) -> None:
     group.add_argument(flag, **settings)
 
 
-def _number_or_text(numbers: Sequence[Callable[[str], Any]], text: str) -> Any:
-    """The number that a text is, the text itself where it is none."""
+def _number_or_text(numbers: Sequence[Callable[[str], Any]], choices: Sequence[str], text: str) -> Any:
+    """The number that a text is, the text itself where it is none; with choices one of these."""
     for kind in numbers:
         try:
             return kind(text)
         except ValueError:
             continue
+    if choices and text not in choices:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a number nor one of {', '.join(choices)}{meant(text, choices)}"
+        )
     return text
+
+
+def add_wide(parser: argparse.ArgumentParser) -> None:
+    """Let a command print tables with all their columns."""
+    parser.add_argument("--wide", action="store_true", help="tables with all columns, however long the lines")
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, **settings: Any) -> None:
@@ -176,7 +255,7 @@ def mapping(entries: Iterable[str], what: str) -> dict[str, str]:
     pairs = [entry.partition("=") for entry in entries]
     broken = next((name for name, sign, value in pairs if not (name and sign and value)), None)
     if broken is not None:
-        raise ValueError(f"{what} takes NAME=VALUE, got {broken!r}")
+        raise WrongUsageError(f"{what} takes NAME=VALUE, got {broken!r}")
     return {name: value for name, _, value in pairs}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.cli.console import plain, warn
+from topic_probe.cli.console import WrongUsageError, plain, warn
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer, quiet_transformers
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
 from topic_probe.paper import RECIPES, recipe_named, reproduce
@@ -105,7 +105,7 @@ def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
         lists = [text.split() for text in parsed.words]
         inputs["words"] = {words[0]: words for words in lists if words}
         if len(inputs["words"]) < len(lists):
-            raise ValueError(
+            raise WrongUsageError(
                 f"--words takes lists in quotes that begin with different words, got {parsed.words}"
             )
     if "tokenizer" in parsed:
@@ -113,7 +113,7 @@ def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
     if "corpus" in parsed:
         inputs["corpus"] = open_corpus(parsed)
     elif given := [option for call in CORPORA for option in call.given(parsed)]:
-        raise ValueError(f"{given[0]} needs texts: name them with --corpus")
+        raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
     return inputs
 
 
@@ -124,10 +124,10 @@ def _check(
     from topic_probe import storage
 
     if parsed.name == ALL and "only" in options:
-        raise ValueError("--only names settings of one recipe: name the recipe in place of all")
+        raise WrongUsageError("--only names settings of one recipe: name the recipe in place of all")
     for option in options:
         if not any(option in recipe.options for recipe in recipes.values()):
-            raise ValueError(f"{parsed.name} takes no --{option.replace('_', '-')}")
+            raise WrongUsageError(f"{parsed.name} takes no --{option.replace('_', '-')}")
     for name in recipes:
         storage.check_free(out / name, overwrite=parsed.overwrite)
     if (out / PAGE).exists() and not any((out / name / "claims.json").is_file() for name in RECIPES):
@@ -148,6 +148,7 @@ def _one(
         with (
             storage.draft(folder, overwrite=parsed.overwrite) as draft,
             quiet_transformers(progress=progress),
+            RUN.blamed(parsed),
         ):
             result = reproduce(recipe.name, progress=progress, **fitting)
             result.save(draft)

@@ -8,12 +8,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from topic_probe.cli.console import plain
+from topic_probe.cli.console import WrongUsageError, plain
 from topic_probe.cli.inputs import (
     FROM_FIT,
     FROM_NAME,
     OPEN_MODEL,
     PAGE,
+    STDIN,
     WORD_LISTS,
     add_model,
     add_model_and_topics,
@@ -50,7 +51,9 @@ def show(parsed: argparse.Namespace) -> int:
 
     look_for_topics(parsed)
     text = parsed.text
-    if parsed.file == "-":
+    if parsed.file == STDIN:
+        if parsed.topics == STDIN:
+            raise WrongUsageError("--topics and --file cannot both be standard input: write one into a file")
         text = sys.stdin.read()
     elif parsed.file is not None:
         text = Path(parsed.file).expanduser().read_text(encoding="utf-8", errors="replace")

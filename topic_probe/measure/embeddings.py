@@ -114,8 +114,25 @@ class EmbeddingReport(Report, kind="embeddings"):
         table: pd.DataFrame = pd.concat(parts, keys=SCORES, names=["score"])
         return table.reset_index(level="score").reset_index(drop=True)
 
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        options = self.provenance["options"]
+        table = self.to_dataframe()
+        if options.get("center"):
+            table["score"] += " (centred)"
+        shown = super()._tables() | {type(self).__name__: table}
+        if self.layers is not None:
+            shown["cosines of states, layer by layer"] = self.layers["cosine"].to_dataframe()
+        return shown
+
     def _notes(self) -> list[str]:
-        return [*super()._notes(), *about_twins(self.twins, "cosine")]
+        options = self.provenance["options"]
+        taken_out = ["the mean of all rows"] * bool(options.get("center"))
+        if n := options.get("remove_components"):
+            taken_out.append(f"{n} principal component{'s' * (n > 1)}")
+        centred = [f"taken out of the embeddings: {' and '.join(taken_out)}"] if taken_out else []
+        layers = self.layers["cosine"].reason if self.layers is not None else None
+        reasons = [f"layers: {layers}"] if layers and layers != self.cosine.reason else []
+        return [*centred, *super()._notes(), *reasons, *about_twins(self.twins, "cosine")]
 
 
 @shares

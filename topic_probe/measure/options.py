@@ -151,7 +151,7 @@ class Run(Together):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.checkpoint_every < 0:
+        if not self.checkpoint_every >= 0:
             raise ValueError(
                 f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
             )

@@ -199,7 +199,9 @@ def _train_toys(
         yield Trained(setting, history, seconds * own / max(1, sum(steps)))
 
 
-def _train_bert(setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool | None) -> Trained:
+def _train_bert(
+    setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool | None
+) -> Trained:
     start, path = time.perf_counter(), _checkpoint(setting, text, folder)
     finished_before = path is not None and path.exists()
     assert isinstance(setting.toy, TextConfig)

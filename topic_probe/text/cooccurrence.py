@@ -17,10 +17,12 @@ from torch import Tensor
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
 from topic_probe.report import Report
+from topic_probe.tables import as_text
 from topic_probe.text.bags import Bags
 from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, token_id_array
+from topic_probe.topics.vocabulary import readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         complete_above: No word that was left out for want of room is in more documents than this, so every pair with a
             count above it is known; 0 where no word was left out.
         provenance: Options, and what was read and cut.
+        texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
     words: Int64[Tensor, " word"]
@@ -53,6 +56,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
     vocabulary_size: int
     complete_above: int
     provenance: Mapping[str, Any]
+    texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of words."""
@@ -78,7 +82,8 @@ class Cooccurrence(Report, kind="co-occurrence"):
         """The same for some of the words; ids that were not counted are left out."""
         rows = self.rows_of(torch.unique(ids))
         rows = rows[rows >= 0]
-        return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows])
+        texts = tuple(self.texts[row] for row in rows.tolist()) if self.texts else ()
+        return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows], texts=texts)
 
     def pmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
         """Pointwise mutual information ln(P(both) / P(one) P(other)) of words with all words.
@@ -136,7 +141,14 @@ class Cooccurrence(Report, kind="co-occurrence"):
         return self.words[first_row], self.words[second_row], counts
 
     def to_dataframe(self, n: int = 20, *, tokenizer: Any = None) -> "pd.DataFrame":
-        """The ``n`` most frequent pairs with their count, PMI and NPMI, as words where there is a tokenizer."""
+        """The ``n`` most frequent pairs with their count, PMI and NPMI.
+
+        They are words where these are known, of the topics or documents that were counted, and token ids otherwise.
+
+        Args:
+            n: Number of pairs.
+            tokenizer: Gives its tokens instead.
+        """
         import pandas as pd
 
         first, second, counts = self.most_frequent(n)
@@ -146,11 +158,13 @@ class Cooccurrence(Report, kind="co-occurrence"):
             name: score(counts.double(), by_chance, self.n_documents).tolist()
             for name, score in (("pmi", _pmi), ("npmi", _npmi))
         }
-        names = [
-            ids.tolist() if tokenizer is None else tokenizer.convert_ids_to_tokens(ids.tolist())
-            for ids in (first, second)
-        ]
+        names = [self._named(ids, tokenizer) for ids in (first, second)]
         return pd.DataFrame({"first": names[0], "second": names[1], "documents": counts.tolist(), **scores})
+
+    def _named(self, ids: Int64[Tensor, " pair"], tokenizer: Any) -> list[Any]:
+        if tokenizer is not None:
+            return list(tokenizer.convert_ids_to_tokens(ids.tolist()))
+        return [self.texts[row] for row in self.rows_of(ids).tolist()] if self.texts else ids.tolist()
 
     def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
         if self.vocabulary_size != other.vocabulary_size or not torch.equal(self.words, other.words):
@@ -165,16 +179,17 @@ class Cooccurrence(Report, kind="co-occurrence"):
             n_documents=self.n_documents + other.n_documents,
             complete_above=self.complete_above + other.complete_above,
             provenance=_added(self.provenance, other.provenance),
+            texts=self.texts or other.texts,
         )
 
     def __repr__(self) -> str:
         return (
             f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
-            f"{self.to_dataframe(10).to_string(index=False, float_format=lambda number: f'{number:.3f}')}"
+            f"{as_text(self.to_dataframe(10))}"
         )
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        content = {name: getattr(self, name) for name in _PLAIN}
+        content = {name: getattr(self, name) for name in (*_PLAIN, "texts")}
         return content, {"words": self.words.numpy(), "counts": self.counts.numpy()}
 
     @classmethod
@@ -183,6 +198,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
             words=torch.from_numpy(arrays["words"]),
             counts=torch.from_numpy(arrays["counts"]),
             **{name: content[name] for name in _PLAIN},
+            texts=tuple(content.get("texts", ())),  # of the version before there are none
         )
 
 
@@ -253,7 +269,17 @@ def count_cooccurrence(
         vocabulary_size=size,
         complete_above=complete_above,
         provenance={"options": options, "read": read.summary()},
+        texts=_texts(counted, words, documents),
     )
+
+
+def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple[str, ...]:
+    """The readable form of token ids, as topics know it or else the tokenizer of the documents."""
+    if isinstance(words, Topics) and words.texts:
+        known = dict(zip(words.words.tolist(), words.texts, strict=True))
+        return tuple(known[entry] for entry in ids.tolist())
+    tokenizer = getattr(documents, "tokenizer", None)
+    return () if tokenizer is None else tuple(readable(tokenizer, (entry,)) for entry in ids.tolist())
 
 
 def _pmi(

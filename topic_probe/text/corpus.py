@@ -18,6 +18,7 @@ from topic_probe.text.hub import HubData
 from topic_probe.text.sources import (
     Excluded,
     Files,
+    First,
     GensimArticles,
     Source,
     Split,
@@ -64,12 +65,16 @@ class Corpus:
     # --- constructors ---------------------------------------------------------------------------
 
     @classmethod
-    def bundled(cls) -> "Corpus":
+    @checked
+    def bundled(cls, *, n_documents: int | None = None) -> "Corpus":
         """About a hundred English Wikipedia articles that come with gensim, as prose; no network is needed.
 
         Most titles begin with an A. Markup is removed by gensim; headings, lists, tables and captions are left out.
+
+        Args:
+            n_documents: At most so many, the first ones; None: all.
         """
-        return cls(GensimArticles())
+        return cls(_first(GensimArticles(), n_documents))
 
     @classmethod
     def from_texts(cls, texts: Any) -> "Corpus":
@@ -94,6 +99,7 @@ class Corpus:
         *,
         field: str = "text",
         split: Split = "file",
+        n_documents: int | None = None,
     ) -> "Corpus":
         """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
 
@@ -101,6 +107,7 @@ class Corpus:
             paths: A file, a folder (searched through, sorted by name), or several.
             field: The field of a record of ``.jsonl`` that is the text.
             split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
+            n_documents: At most so many texts, the first ones; None: all.
 
         Every text is a source of its own, which intervals resample: choose "file" where lines or paragraphs are of one
         article and ``long="chunk"`` cuts it into documents.
@@ -115,7 +122,7 @@ class Corpus:
             ...     list(tp.Corpus.from_files(folder))
             ['The army lost.', 'The band played.']
         """
-        return cls(Files.of(paths, field=field, split=split))
+        return cls(_first(Files.of(paths, field=field, split=split), n_documents))
 
     @classmethod
     @checked
@@ -317,6 +324,10 @@ class Corpus:
         if self.n_shards == 1:
             why = "; ".join(f"{count} {reason}" for reason, count in counts.left_out.items() if count)
             raise ValueError(f"the corpus has no document ({why or 'it is empty'})")
+
+
+def _first(source: Source, n_documents: int | None) -> Source:
+    return source if n_documents is None else First(source, n_documents)
 
 
 class DocumentStream:

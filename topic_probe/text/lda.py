@@ -15,6 +15,7 @@ from torch import Tensor
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import Group, check_number, check_whole, shares
 from topic_probe.report import Report
+from topic_probe.tables import WIDTH, as_text, number, width_of
 from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
 from topic_probe.topics.vocabulary import tokenizer_hash
 
@@ -146,15 +147,17 @@ class TopicFit(Report, kind="topic fit"):
         )
 
     def __repr__(self) -> str:
-        table = self.to_dataframe().to_string(
-            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30, max_colwidth=90
-        )
-        return f"{self._headline()}\n{table}"
+        return self.to_text()
+
+    def to_text(self, *, wide: bool = False) -> str:
+        """What ``print`` shows: as many of the likeliest words as have room; ten with ``wide``."""
+        n = TOP
+        while not wide and n > 1 and width_of(self.to_dataframe(n)) > WIDTH:
+            n -= 1
+        return f"{self._headline()}\n{as_text(self.to_dataframe(n), wide=True, max_rows=30)}"
 
     def _repr_html_(self) -> str:
-        table = self.to_dataframe().to_html(
-            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30, border=0
-        )
+        table = self.to_dataframe().to_html(index=False, float_format=number, max_rows=30, border=0)
         return f"<p><b>{html.escape(self._headline())}</b></p>{table}"
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from topic_probe.notices import warn
+from topic_probe.options import check_whole
 from topic_probe.remote import Retry, is_transient
 
 EMPTY = "empty texts"
@@ -70,6 +71,45 @@ class Source(ABC):
     def outline(self) -> dict[str, Any]:
         """What is known of the parts before they are read, the same on every machine."""
         return {**self.describe(), "n_parts": self.n_parts}
+
+
+@dataclass(frozen=True)
+class First(Source):
+    """The first texts of a source, whatever part they are in, and what is no text between them."""
+
+    source: Source
+    n_documents: int
+    n_parts: int = attribute(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        check_whole("n_documents", self.n_documents)
+
+    @property
+    def n_entries(self) -> int | None:
+        """No more than there are; None where only reading would tell."""
+        every = self.source.n_entries
+        return None if every is None else min(every, self.n_documents)
+
+    def read(self, part: int, start: int) -> Iterator[str | Excluded]:
+        """The entries up to the last one that is wanted, without the first ``start``."""
+        return islice(self._entries(), start, None)
+
+    def _entries(self) -> Iterator[str | Excluded]:
+        missing = self.n_documents
+        for part in range(self.source.n_parts):
+            for entry in self.source.read(part, 0):
+                yield entry
+                missing -= isinstance(entry, str)
+                if not missing:
+                    return
+
+    def describe(self) -> dict[str, Any]:
+        """What they are the first of, and how many."""
+        return {**self.source.describe(), "n_documents": self.n_documents}
+
+    def identity(self) -> str:
+        """Hash of these texts alone."""
+        return hash_of_texts(self._entries())
 
 
 # --- reading on after a break ------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from topic_probe.options import checked
+from topic_probe.tables import as_text
 from topic_probe.text.lda import TOP, TopicFit
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ class TopicStability:
         return table.sort_values("stability", ascending=False, kind="stable", ignore_index=True)
 
     def __repr__(self) -> str:
-        table = self.to_dataframe().to_string(
-            index=False, float_format=lambda number: f"{number:.3f}", max_rows=30
-        )
+        table = as_text(self.to_dataframe(), max_rows=30)
         return f"TopicStability: mean {self.mean:.3f} ({self.measure}) over {len(self.similarity)} other fits\n{table}"
 
 
