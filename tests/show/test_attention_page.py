@@ -3,6 +3,8 @@ import json
 import math
 import re
 import warnings
+import zlib
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,9 +15,11 @@ from page_parser import Parsed, check_stands_alone
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
+from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.text_attention import read_text_attention
 from topic_probe.show.attention_page import attention_page, show_attention
+from topic_probe.show.page import number
 from topic_probe.topics import Topics
 
 TOPICS = {"one": range(5, 30), "two": range(25, 60), "three": range(60, 80)}  # 25 … 29 are in two topics
@@ -38,20 +42,28 @@ def opened(name):
 
 
 def embedded(page):
-    """What the page's script gets to read."""
+    """What the page's script gets to read, unpacked; ``heads`` are those that it shows first, ``all`` every one."""
     (packed,) = [code for code in Parsed(page.html).scripts if code.startswith('{"queries"')]
     data = json.loads(packed)
     n = len(data["queries"]["words"])
     m = n if data["keys"] is None else len(data["keys"]["words"])
-
-    def unpack(text, kind):
-        return np.frombuffer(base64.b64decode(text), kind).reshape(n, m)
-
-    data["relation"] = unpack(data["relation"], np.uint8)
-    data["masks"] = [unpack(mask, np.uint8) for mask in data["masks"]]
-    for head in data["heads"]:
-        head["pattern"] = unpack(head["pattern"], "<f4")
+    cells = np.frombuffer(zlib.decompress(base64.b64decode(data["packed"])), np.uint8).reshape(-1, n, m)
+    data["relation"], data["word_relation"] = cells[:2]
+    data["masks"], patterns = cells[2 : 2 + data["nMasks"]], cells[2 + data["nMasks"] :]
+    assert len(patterns) == len(data["heads"])
+    for head, levels in zip(data["heads"], patterns, strict=True):
+        head["pattern"] = head["highest"] * (levels / data["steps"]) ** 2
+    data["all"] = data["heads"]
+    data["heads"] = [head for head in data["all"] if head["name"] in data["first"]]
     return data
+
+
+def assert_written_down(data, head, pattern):
+    """A pattern is that of a head, up to the steps in which it is stored; that of the page's own sentence."""
+    pattern = np.asarray(pattern, dtype=float)
+    off = (np.sqrt(pattern * head["highest"]) + head["highest"] / data["steps"]) / data["steps"]
+    assert (np.abs(head["pattern"] - pattern) <= off + 1e-6).all()
+    assert head["highest"] == pytest.approx(pattern.max(), rel=1e-4)
 
 
 def own(name, ids):
@@ -66,8 +78,8 @@ def test_the_page_holds_the_patterns_that_hugging_face_returns(name, topics):
     data = embedded(show_attention(opened(name), topics, ids, heads=[(0, 3), "L2H1"], circuitsvis=False))
     assert [head["label"] for head in data["heads"]] == ["L0H3", "L2H1"]
     theirs = own(name, ids)["self"]
-    for head, (layer, number) in zip(data["heads"], [(0, 3), (2, 1)], strict=True):
-        np.testing.assert_allclose(head["pattern"], theirs[layer][0, number], atol=1e-6)
+    for head, (layer, at) in zip(data["heads"], [(0, 3), (2, 1)], strict=True):
+        assert_written_down(data, head, theirs[layer][0, at])
         batch = Inputs(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
         seen = zoo.visible(name, "self", layer, batch)[0].numpy()
         assert (data["masks"][head["mask"]] == seen).all()
@@ -92,14 +104,14 @@ def test_the_numbers_beside_a_head_are_those_of_a_double_loop_over_its_pattern(t
                 )
                 scores[relation].append(float(pattern[query, key]) * len(ids))
     mean = {name: sum(found) / len(found) for name, found in scores.items()}
-    parsed = Parsed(page.html)
-    for name, found in scores.items():
-        assert f"{name} {mean[name]:.4g} {len(found)}" in parsed.text
-    assert f"ratio {mean['same topic'] / mean['different topic']:.4g}" in parsed.text
+    [head] = embedded(page)["heads"]
+    assert head["means"] == pytest.approx(list(mean.values()), rel=1e-5)
+    assert head["pairs"] == [len(found) for found in scores.values()]
+    assert head["ratio"] == pytest.approx(mean["same topic"] / mean["different topic"], rel=1e-5)
     # … which are the same that measure_attention gives, to every digit.
     report = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0)
     place = report.heads.index["layer"].index(1) + 2
-    shown = [float(given["title"].split(": ")[1]) for given in parsed.all("span", **{"class": "ratio"})]
+    shown = [head["effect"], head["ratio"]]
     assert shown == [report.heads.effect_size[place], report.heads.ratio[place]]
     pairs = np.array([*scores["same topic"], *scores["different topic"]])
     effect = (mean["same topic"] - mean["different topic"]) / pairs.std()
@@ -132,11 +144,9 @@ def test_a_causal_model_hides_the_upper_triangle_and_an_encoder_nothing(topics):
     causal = show_attention(opened("gpt2"), topics, ids_of(), max_heads=2)
     (mask,) = embedded(causal)["masks"]
     assert (mask == np.tril(np.ones_like(mask))).all()
-    assert '"maskUpperTri": true' in causal.html
     assert "Hatched: what a causal mask hides" in causal.html
     whole = show_attention(opened("bert"), topics, ids_of(), max_heads=2)
     assert (embedded(whole)["masks"][0] == 1).all()
-    assert '"maskUpperTri": false' in whole.html
     assert "Hatched" not in whole.html
     local = show_attention(opened("gemma2"), topics, ids_of(), layer=0, max_heads=1, circuitsvis=False)
     assert "causal mask hides" in local.html  # a window that only looks back
@@ -150,19 +160,148 @@ def test_the_page_stands_alone_with_one_copy_of_circuitsvis_however_many_heads(t
     page = show_attention(opened("bert"), topics, ids_of(), max_heads=12)
     parsed = check_stands_alone(page)
     assert len(embedded(page)["heads"]) == 12
-    assert "The first 8 heads in circuitsvis: every token" in parsed.text
-    big = [code for code in parsed.scripts if len(code) > 500_000]
-    assert len(big) == 1
-    assert big[0].count("CircuitsVis.render(") == 1
-    assert len(page.html) < 1_700_000
-    assert "unpkg" not in big[0][-100_000:]
-    long = check_stands_alone(show_attention(opened("bert"), topics, ids_of(60), max_heads=2))
-    assert "The same heads in circuitsvis: the first 48 tokens (more would freeze the browser)" in long.text
-    (call,) = [code.rpartition("CircuitsVis.render(")[2] for code in long.scripts if len(code) > 500_000]
-    assert len(json.loads(re.search(r"(\{.*\})\s*\)", call)[1])["tokens"]) == 48
+    (library,) = [code for code in parsed.scripts if len(code) > 300_000]
+    library = zlib.decompress(base64.b64decode(library)).decode()
+    assert "AttentionHeads" in library
+    assert "CircuitsVis.render(" not in library
+    assert "unpkg" not in library[-100_000:]
+    assert len(page.html) < 700_000
     without = show_attention(opened("bert"), topics, ids_of(), max_heads=12, circuitsvis=False)
     assert len(without.html) < 100_000
-    assert check_stands_alone(without).all("details", id="circuitsvis") == []
+    assert check_stands_alone(without).all("aside") == []
+    assert "circuitsvis" not in Parsed(without.html).text
+
+
+def test_every_head_of_every_layer_is_in_the_page_whichever_are_shown_first(topics):
+    for options in ({"max_heads": 2}, {"heads": ["L1H2"]}, {"layer": 2}):
+        page = show_attention(opened("bert"), topics, ids_of(), circuitsvis=False, **options)
+        data, theirs = embedded(page), own("bert", ids_of())["self"]
+        names = [f"L{layer}H{head}" for layer in range(3) for head in range(zoo.HEADS)]
+        assert sorted(head["name"] for head in data["all"]) == names
+        for head in data["all"]:
+            layer, number = int(head["name"][1]), int(head["name"][3])
+            assert_written_down(data, head, theirs[layer][0, number])
+        buttons = [given for given in Parsed(page.html).all("button") if "data-name" in given]
+        assert [given["data-name"] for given in buttons] == names
+        assert not any("aria-disabled" in given for given in buttons)
+
+
+def test_the_grid_is_orange_where_heads_turn_to_the_topic_and_blue_where_they_turn_away(topics):
+    page = show_attention(opened("bert"), topics, ids_of(), max_heads=1, circuitsvis=False)
+    heads = tp.measure_attention(opened("bert"), topics, [ids_of()], n_resamples=0, n_permutations=0).heads
+    span = max(0.2, np.abs(heads.effect_size).max())
+    buttons = [given for given in Parsed(page.html).all("button") if "data-name" in given]
+    for at, given in enumerate(buttons):
+        red, _, blue, alpha = map(
+            float, re.search(r"--text:rgb\((\d+) (\d+) (\d+) / ([\d.]+)\)", given["style"]).groups()
+        )
+        assert (red > blue) is bool(heads.effect_size[at] > 0)
+        assert alpha == pytest.approx(
+            abs(heads.effect_size[at]) / span, abs=0.01
+        )  # in the colour of the page at 0
+        assert (
+            f"effect size {number(heads.effect_size[at])}, ratio {number(heads.ratio[at])}" in given["title"]
+        )
+        assert given["aria-label"] == given["title"]
+
+
+def test_a_report_chooses_the_heads_shown_first_and_colours_the_grid(topics, tmp_path):
+    model = opened("bert")
+    documents = [ids_of(seed=seed) for seed in range(12)]
+    report = tp.measure_attention(model, topics, documents, n_resamples=20, n_permutations=40)
+    index = report.heads.top(3).index
+    wanted = [f"L{layer}H{head}" for layer, head in zip(index["layer"], index["head"], strict=True)]
+    q = np.linspace(0.2, 0.9, 12)
+    q[5], q[7] = 0.01, 0.049
+    some = replace(report, heads=replace(report.heads, q_value=q))
+    page = show_attention(model, topics, ids_of(), heads=report, max_heads=3, circuitsvis=False)
+    assert embedded(page)["first"] == wanted
+    text = Parsed(page.html).text
+    assert (
+        "Shown first are the 3 heads with the strongest evidence in the report, of 12 in all layers" in text
+    )
+    report.save(tmp_path / "saved")
+    again = show_attention(
+        model, topics, ids_of(), heads=str(tmp_path / "saved"), max_heads=3, circuitsvis=False
+    )
+    assert again.html == page.html
+    certain = show_attention(model, topics, ids_of(), heads=some, max_heads=2, circuitsvis=False)
+    assert embedded(certain)["first"] == ["L1H1", "L1H3"]
+    marked = re.findall(r'<button[^>]*data-name="(L\dH\d)"[^>]*>●</button>', certain.html)
+    assert marked == ["L1H1", "L1H3"]
+    assert "q 0.049" in certain.html
+    radios = [given["value"] for given in Parsed(page.html).all("input", name="evidence")]
+    assert radios == ["report", "text"]
+    within = show_attention(model, topics, ids_of(), heads=report, layer=2, max_heads=2, circuitsvis=False)
+    assert {name[:2] for name in embedded(within)["first"]} == {"L2"}
+
+
+def test_a_report_of_another_model_or_kind_is_refused(topics, tmp_path):
+    report = tp.measure_attention(opened("bert"), topics, [ids_of()], n_resamples=0, n_permutations=0)
+    fewer = replace(report, heads=report.heads[:8])
+    with pytest.raises(
+        ValueError, match=r"needs a report of this model, which has 12 heads in its stack 'self'.*knows 8"
+    ):
+        show_attention(opened("bert"), topics, ids_of(), heads=fewer)
+    tp.measure_embeddings(opened("bert"), topics).save(tmp_path / "other")
+    with pytest.raises(
+        ValueError, match=r"a report of measure_attention, but .* holds one of another kind: embeddings"
+    ):
+        show_attention(opened("bert"), topics, ids_of(), heads=str(tmp_path / "other"))
+
+
+def test_twelve_layers_of_twelve_heads_over_128_tokens_stay_below_three_megabytes(topics):
+    """Also where heads are as hard to compress as any: every cell drawn by chance."""
+    found = read_text_attention(opened("bert"), topics, ids_of(64), max_heads=1)
+    tokens = replace(found.keys, **{name: getattr(found.keys, name) * 2 for name in vars(found.keys)})
+    generator = torch.Generator().manual_seed(0)
+
+    def head(layer, number, sharpness):
+        pattern = torch.softmax(sharpness * torch.randn(128, 128, generator=generator), -1)
+        whole = torch.ones(128, 128, dtype=torch.bool)
+        return replace(found.heads[0], layer=layer, head=number, pattern=pattern, visible=whole)
+
+    index = {"layer": tuple(np.repeat(range(12), 12).tolist()), "head": tuple(range(12)) * 12}
+    measured = replace(found.measured[[0] * 144], index=index)
+    for sharpness in (0.5, 3.0):
+        heads = [head(layer, number, sharpness) for layer in range(12) for number in range(12)]
+        relation = torch.zeros(128, 128, dtype=torch.int8)
+        attention = replace(
+            found, queries=tokens, keys=tokens, relation=relation, word_relation=relation,
+            heads=tuple(heads[:6]), rest=tuple(heads[6:]), measured=measured,
+        )  # fmt: skip
+        page = attention_page(attention)
+        assert len(page.html.encode()) < 3_000_000
+        data = embedded(page)
+        assert len(data["all"]) == 144
+        for own, there in zip(heads, data["all"], strict=True):
+            assert_written_down(data, there, own.pattern)
+
+
+def test_where_even_coarse_steps_are_too_many_the_heads_with_the_weakest_evidence_have_no_pattern(
+    topics, monkeypatch
+):
+    found = read_text_attention(opened("bert"), topics, ids_of(40), heads=["L1H1", "L0H2"])
+    whole = embedded(attention_page(found, circuitsvis=False))
+    monkeypatch.setattr("topic_probe.show.attention_page._ROOM", len(whole["packed"]) // 4)
+    page = attention_page(found, circuitsvis=False)
+    data = embedded(page)
+    assert 2 <= len(data["all"]) < 12
+    assert [head["name"] for head in data["all"]] == [head["name"] for head in whole["all"]][
+        : len(data["all"])
+    ]
+    assert data["first"] == ["L1H1", "L0H2"]
+    missing = [given["data-name"] for given in Parsed(page.html).all("button", **{"aria-disabled": "true"})]
+    assert len(missing) == 12 - len(data["all"])
+    assert (
+        f"The patterns of {len(missing)} heads with the weakest evidence are not in this page"
+        in Parsed(page.html).text
+    )
+    order = tp.measure_attention(
+        opened("bert"), topics, [ids_of(40)], n_resamples=0, n_permutations=0
+    ).heads.order()
+    weakest = [f"L{at // 4}H{at % 4}" for at in order.tolist()]
+    assert set(missing) == set([name for name in weakest if name not in ("L1H1", "L0H2")][-len(missing) :])
 
 
 def test_no_token_becomes_markup_or_ends_a_script(topics):
@@ -178,7 +317,7 @@ def test_no_token_becomes_markup_or_ends_a_script(topics):
         "שלום 🐸",
         "",
     )
-    tokens = type(found.keys)(nasty, found.keys.topics, found.keys.special, found.keys.continues)
+    tokens = replace(found.keys, words=nasty, in_words=nasty)
     changed = {
         **vars(found),
         "queries": tokens,
@@ -194,11 +333,6 @@ def test_no_token_becomes_markup_or_ends_a_script(topics):
         assert word in parsed.text
     assert embedded(page)["queries"]["words"][:2] == list(nasty[:2])
     assert page.html.encode().count(b"\0") == 0
-    # circuitsvis gets the words, not their HTML.
-    (code,) = [code for code in parsed.scripts if "CircuitsVis.render(" in code]
-    call = code.rpartition("CircuitsVis.render(")[2]
-    props = json.loads(re.search(r"CircuitsVis\.AttentionHeads,\s*(\{.*\})\s*\)", call)[1])
-    assert props["tokens"][0] == "<script>alert(1)</script>"
 
 
 def test_topics_keep_their_number_and_words_of_several_topics_name_all(topics):
@@ -254,10 +388,11 @@ def test_a_text_without_topics_or_with_one_word_shows_dashes_and_their_reason(to
     parsed = check_stands_alone(page)
     assert "No word of this text belongs to a topic" in parsed.text
     assert "no effect size is defined on this text" in parsed.text
-    assert "same topic – 0" in parsed.text
+    assert embedded(page)["heads"][0]["means"] == [None] * 3
+    assert embedded(page)["heads"][0]["pairs"] == [0] * 3
     assert "nan" not in parsed.text.lower()
-    assert "no pair of different words shares a topic" in check_stands_alone(single).text
-    assert "same word" in Parsed(single.html).text
+    assert "no pair of different words shares a topic" in embedded(single)["heads"][0]["reason"]
+    check_stands_alone(single)
 
 
 def test_each_stack_of_an_encoder_decoder_can_be_chosen(topics):
@@ -272,11 +407,11 @@ def test_each_stack_of_an_encoder_decoder_can_be_chosen(topics):
         target = torch.tensor([[inside.config.decoder_start_token_id, *ids[:-1]]])
         ones = torch.ones(1, len(ids), dtype=torch.bool)
         theirs = zoo.own_patterns(inside, Inputs(torch.tensor([ids]), ones, target, ones))
-        np.testing.assert_allclose(data["heads"][0]["pattern"], theirs[stack][1][0, 3], atol=1e-6)
+        assert_written_down(data, data["heads"][0], theirs[stack][1][0, 3])
         if stack == "cross":
             assert data["queries"]["words"] == [str(one) for one in target[0].tolist()]
             assert data["keys"]["words"] == [str(one) for one in ids]
-            assert parsed.all("details", id="circuitsvis") == []  # which knows only square patterns
+            assert parsed.all("aside", id="circuitsvis") == []  # which knows only square patterns
         else:
             assert data["keys"] is None
     assert (
@@ -387,3 +522,22 @@ def test_pieces_of_split_words_and_special_tokens_have_no_topic(topics):
     assert np.argwhere(data["relation"]).tolist() == [[2, 2]]
     assert "7</bdi><bdi" in page.html  # the second piece follows without a gap
     assert "8</bdi> <bdi" in page.html
+
+
+def test_a_split_word_that_the_topics_know_has_its_topic_as_a_whole_word_only():
+    model = tp.open_model(minilm_folder())
+    words = {"war": ["army", "bandleader"], "music": ["guitar"]}
+    topics = Topics.from_word_lists(words, model.tokenizer, split_words="keep")
+    data = embedded(show_attention(model, topics, "army bandleader guitar", max_heads=1, circuitsvis=False))
+    side = data["queries"]
+    at, end, guitar = (side["words"].index(word) for word in ("band", "##leader", "guitar"))
+    assert side["inWords"][at : end + 1] == ["bandleader"] * 2
+    assert side["topics"][at] == []
+    assert side["wordTopics"][at] == side["wordTopics"][end] == [0]
+    army = side["words"].index("army")
+    assert data["relation"][army, at] == 0
+    assert data["word_relation"][army, at] == SAME_TOPIC
+    assert data["word_relation"][guitar, at] == DIFFERENT_TOPIC
+    assert data["word_relation"][at, at] == SAME_WORD
+    alone = read_text_attention(model, topics, "army bandleader guitar", max_heads=1, include_self=False)
+    assert not alone.word_relation[at : end + 1, at : end + 1].any()

@@ -1,6 +1,7 @@
 """Pages in a real browser without a network: they draw, complain of nothing, and fit a narrow screen."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -64,6 +65,7 @@ def browse(page, folder, *, width, probe, dark=False):
         check=True,
     )  # fmt: skip
     said = [line for line in answer.stderr.decode().splitlines() if "CONSOLE" in line or "Refused" in line]
+    assert said == []
     told = re.search(r'<pre id="told">(.+?)</pre>', answer.stdout.decode(), re.S)
     assert told is not None, f"the page stopped half-way: {said}"
     return json.loads(unescape(told[1])), said
@@ -75,19 +77,29 @@ const tell = (seen) => {
   seen.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   seen.paper = getComputedStyle(document.body).backgroundColor;
   seen.title = document.title;
+  seen.requests = performance.getEntriesByType("resource").map((one) => one.name)
+    .filter((name) => !/^(data|blob):/.test(name));
   parent.postMessage(JSON.stringify(seen), "*");
 };
 """
 
 # Does in the page what a person does, and writes down what is seen.
 PROBE = """
-addEventListener("load", () => setTimeout(() => {
+const all = (selector) => [...document.querySelectorAll(selector)];
+const one = (selector) => document.querySelector(selector);
+const shown = () => all(".card").map((card) => card.querySelector(".label").textContent);
+const press = (element, key) =>
+  element.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, bubbles: true }));
+const wait = (time) => new Promise((done) => setTimeout(done, time));
+const cells = () => one("canvas").dataset.cells + "/" + one("canvas").dataset.outlined;
+const output = () => one(".card output").textContent;
+addEventListener("load", async () => {
+  await wait(400);
   const seen = {};
-  const canvas = document.querySelector("canvas");
-  const form = document.querySelector(".controls");
-  const cells = () => canvas.dataset.cells + "/" + canvas.dataset.outlined;
-  const set = (change) => { change(); form.dispatchEvent(new Event("change")); };
+  const canvas = one("canvas");
+  const form = one(".controls");
   seen.drawn = document.documentElement.dataset.drawn;
+  seen.heads = shown();
   seen.byTopic = cells();
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   seen.colours = {};
@@ -95,33 +107,58 @@ addEventListener("load", () => setTimeout(() => {
     const colour = pixels.slice(at, at + 3).join();
     seen.colours[colour] = (seen.colours[colour] || 0) + 1;
   }
-  seen.words = [...document.querySelectorAll(".w.topic")].map((word) => {
+  seen.words = all(".w.topic").map((word) => {
     const style = getComputedStyle(word);
     return [word.textContent, style.backgroundColor, style.color];
   });
-  const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
-  press("ArrowDown");
-  seen.first = canvas.nextElementSibling.textContent;
-  press("ArrowRight");
-  seen.second = canvas.nextElementSibling.textContent;
-  seen.marked = [...document.querySelectorAll(".query, .key")].map((word) => word.textContent);
-  press("Escape");
-  set(() => { form.only.checked = false; });
+  press(canvas, "ArrowDown");
+  seen.first = output();
+  press(canvas, "ArrowRight");
+  seen.second = output();
+  seen.marked = all(".query, .key").map((word) => word.textContent);
+  press(canvas, "Escape");
+  form.only.click();
   seen.allByTopic = cells();
-  set(() => { form.order.value = "position"; });
+  form.order[1].click();
   seen.byPosition = cells();
-  press("ArrowDown");
-  seen.start = canvas.nextElementSibling.textContent;
+  press(canvas, "ArrowDown");
+  seen.start = output();
   const box = canvas.getBoundingClientRect();
   canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + 12, clientY: box.top + 12 }));
-  seen.tip = document.querySelector(".tip").innerText;
-  document.getElementById("circuitsvis").open = true;
-  setTimeout(() => {
-    seen.circuitsvis = document.querySelectorAll("#circuitsvis canvas").length;
-    seen.circuitsvisText = document.getElementById("circuitsvis").innerText;
-    tell(seen);
-  }, 800);
-}, 200));
+  seen.tip = one(".tip").innerText;
+  form.level[1].click();
+  seen.wholeWords = cells();
+
+  // The grid: one stop of the tabulator, arrows within, a click or Enter for a head.
+  seen.stops = all(".grid button").filter((button) => button.tabIndex === 0).map((button) => button.dataset.name);
+  const corner = one("[data-name=L0H0]");
+  corner.focus();
+  press(corner, "ArrowDown");
+  seen.below = document.activeElement.dataset.name;
+  press(document.activeElement, "ArrowRight");
+  seen.beside = document.activeElement.dataset.name;
+  seen.says = one(".grid-says").textContent;
+  seen.named = document.activeElement.title;
+  document.activeElement.click();
+  seen.clicked = shown();
+  seen.pressed = all("[aria-pressed=true]").map((button) => button.dataset.name);
+  const numbers = one(".card");
+  seen.numbers = [".of-effect", ".of-ratio"].map((name) =>
+    Number(numbers.querySelector(name).textContent.replace("−", "-")));
+  seen.pattern = one(".card canvas").dataset.cells;
+  seen.label = one(".card canvas").getAttribute("aria-label");
+  one(".card .close").click();
+  seen.closed = shown();
+  seen.focused = document.activeElement.dataset.name;
+
+  if (form.circuitsvis) {
+    form.circuitsvis.click();
+    await wait(900);
+    seen.circuitsvis = all("#circuitsvis canvas").length;
+    seen.circuitsvisText = one("#circuitsvis").innerText;
+  }
+  tell(seen);
+});
 """
 
 
@@ -134,8 +171,7 @@ def shown():
 
 def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(shown, tmp_path):
     model, topics, page = shown
-    seen, said = browse(page, tmp_path, width=362, dark=True, probe=PROBE)
-    assert said == []
+    seen, _ = browse(page, tmp_path, width=362, dark=True, probe=PROBE)
     (document,) = tp.encode_texts([TEXT], model.tokenizer)
     labels = topics.labels(document.ids)
     n, n_topic = len(document), int((labels >= 0).sum())
@@ -143,6 +179,11 @@ def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(sho
     assert seen["drawn"] == "3"
     assert seen["byTopic"] == f"{n_topic**2}/{same}"
     assert seen["allByTopic"] == seen["byPosition"] == f"{n**2}/{same}"
+    n_words = len(set(document.word_index[document.word_index >= 0].tolist())) + int(
+        (document.word_index < 0).sum()
+    )
+    assert n_words < n
+    assert seen["wholeWords"].startswith(f"{n_words**2}/")
     # The first word of the first topic asks itself, then its neighbour; the values are those of the model.
     heads = (
         tp.measure_attention(model, topics, [document], n_resamples=0, n_permutations=0).heads.top(1).index
@@ -151,20 +192,25 @@ def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(sho
     order = sorted((at for at in range(n) if labels[at] == 0), key=lambda at: (words[at], at))
     for text, key in ((seen["first"], order[0]), (seen["second"], order[1])):
         value = pattern(model, document, heads)[order[0], key]
-        pair, attention, relative, relation = text.split(" · ", 3)
+        pair, relation, relative, attention = re.match(r"(.+→.+?\)) · (.+) · (.+) · (.+)", text).groups()
         assert pair == f"{words[order[0]]} ({order[0]}) → {words[key]} ({key})"
-        assert float(attention.split()[1]) == pytest.approx(float(value), rel=1e-3)
-        assert float(relative.split()[0]) == pytest.approx(float(value) * n, rel=1e-3)
+        whole = pattern(model, document, heads)
+        off = (
+            0.005 * float(value) + math.sqrt(float(value) * float(whole.max())) / 255
+        )  # three digits, 255 steps
+        assert float(attention.split()[1]) == pytest.approx(float(value), abs=off)
+        assert float(relative.split()[0]) == pytest.approx(float(value) * n, abs=off * n)
         assert relation.startswith(
             "same word" if words[key] == words[order[0]] else "same topic (0: war·army"
         )
     assert sorted(seen["marked"]) == sorted([words[order[0]], words[order[1]]])
     assert seen["start"].startswith("[CLS] (0) → [CLS] (0)")
-    assert seen["start"].endswith("no relation")
+    assert " · no relation · " in seen["start"]
     assert "→" in seen["tip"]
     assert "× uniform" in seen["tip"]
     assert seen["overflow"] == 0
     assert seen["paper"] == "rgb(20, 22, 27)"  # dark
+    assert seen["requests"] == []
     assert seen["title"] == "Attention by topic"
     # The colours of the topics are around the blocks and behind the words, and the words can be read on them.
     drawn = dict(zip(topics.words.tolist(), topics.membership.long().argmax(1).tolist(), strict=True))
@@ -174,9 +220,24 @@ def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(sho
         assert seen["colours"][",".join(map(str, rgb(topic_colour(topic))))] > 50
     shown = {(word, background) for word, background, _ in seen["words"]}
     assert ("guitar", "rgb({}, {}, {})".format(*rgb(topic_colour(1)))) in shown
-    assert all(ink in ("rgb(0, 0, 0)", "rgb(255, 255, 255)") for _, _, ink in seen["words"])
+    assert all(ink in ("rgb(1, 1, 1)", "rgb(254, 254, 254)") for _, _, ink in seen["words"])
     assert seen["circuitsvis"] >= 1
     assert "Head Selector" in seen["circuitsvisText"]
+    assert "the first 48 tokens (more would freeze the browser)" in seen["circuitsvisText"]
+    # Another head is chosen in the grid, by keys and a click, and its numbers are those of the measurement.
+    report = tp.measure_attention(model, topics, [document], n_resamples=0, n_permutations=0).heads
+    top = report.top(3).index
+    names = [f"L{layer}H{head}" for layer, head in zip(top["layer"], top["head"], strict=True)]
+    assert seen["heads"] == names
+    assert seen["stops"] == names[:1]
+    assert (seen["below"], seen["beside"]) == ("L1H0", "L1H1")
+    assert seen["says"] == seen["named"]
+    assert seen["clicked"] == ["L1H1", *names]
+    assert seen["pressed"] == sorted(seen["clicked"])
+    assert seen["numbers"] == pytest.approx([report.effect_size[13], report.ratio[13]], rel=1e-3)
+    assert seen["label"].startswith("Attention pattern of L1H1")
+    assert seen["pattern"] == f"{n_words**2}"
+    assert (seen["closed"], seen["focused"]) == (names, "L1H1")
 
 
 def rgb(colour):
@@ -228,8 +289,8 @@ def test_a_report_page_fits_a_narrow_screen_and_its_pictures_are_there(tmp_path)
     assert seen["title"] == "Results in results"
 
 
-# What a reader of results needs: nothing sticks out, every text can be read, and every box that scrolls be reached.
-READER = """
+# What every reader needs: nothing sticks out, every text can be read, every control and box that scrolls be reached.
+EYES = """
 const visible = (element) => element.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true });
 const channels = (colour) => colour.match(/[0-9.]+/g).map(Number);
 const luminance = (colour) => {
@@ -247,7 +308,29 @@ const contrast = (element) => {
   const two = [getComputedStyle(element).color, behind(element)].map(luminance).sort((a, b) => b - a);
   return (two[0] + 0.05) / (two[1] + 0.05);
 };
-const all = (selector) => [...document.querySelectorAll(selector)];
+const every = (selector) => [...document.querySelectorAll(selector)];
+const look = (seen) => {
+  const texts = every("body *").filter((one) => visible(one) && !["SCRIPT", "STYLE", "OPTION"].includes(one.tagName)
+    && !one.closest(".white") && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+  seen.texts = texts.length;
+  seen.pale = texts.filter((one) => contrast(one) < 4.5).map((one) => one.textContent);
+  seen.stuck = every("body *").filter((one) => {
+    const style = getComputedStyle(one);
+    const scrolls = (/auto|scroll/.test(style.overflowX) && one.scrollWidth > one.clientWidth)
+      || (/auto|scroll/.test(style.overflowY) && one.scrollHeight > one.clientHeight);
+    return scrolls && one.tabIndex < 0 && !one.querySelector("a, summary, input, button, [tabindex='0']");
+  }).map((one) => one.className);
+  // A grid is one stop, and its arrow keys lead to the rest.
+  seen.unreachable = every("a, button, input, summary, canvas, select").filter((one) =>
+    visible(one) && !one.disabled && one.tabIndex < 0 && !one.closest("[role=grid]:has([tabindex='0'])")
+    && !one.closest(".white")).map((one) => one.outerHTML.slice(0, 80));
+  seen.unnamed = every("button, input, canvas, [role=region]").filter((one) => visible(one)
+    && !(one.getAttribute("aria-label") || one.textContent.trim() || one.labels?.length))
+    .map((one) => one.outerHTML.slice(0, 80));
+};
+"""
+READER = """
+const all = every;
 const box = (selector) => document.querySelector(selector).getBoundingClientRect();
 addEventListener("load", () => setTimeout(() => {
   const seen = { folded: all("details").map((one) => one.open) };
@@ -258,16 +341,7 @@ addEventListener("load", () => setTimeout(() => {
   for (const one of all("details")) one.open = true;
   const out = (one) => one.getBoundingClientRect().right > one.closest(".scroll").getBoundingClientRect().right;
   seen.broken = all(".verdict").filter((one) => one.offsetHeight > 30 || out(one)).map((one) => one.textContent);
-  const texts = all("body *").filter((one) => visible(one) && !["SCRIPT", "STYLE"].includes(one.tagName)
-    && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
-  seen.texts = texts.length;
-  seen.pale = texts.filter((one) => contrast(one) < 4.5).map((one) => one.textContent);
-  seen.stuck = all("body *").filter((one) => {
-    const style = getComputedStyle(one);
-    const scrolls = (/auto|scroll/.test(style.overflowX) && one.scrollWidth > one.clientWidth)
-      || (/auto|scroll/.test(style.overflowY) && one.scrollHeight > one.clientHeight);
-    return scrolls && one.tabIndex < 0 && !one.querySelector("a, summary, [tabindex='0']");
-  }).map((one) => one.className);
+  look(seen);
   seen.stacked = box("#recipe-0 .measured").top >= box("#recipe-0 .setting").bottom;
   seen.sideways = all(".scroll:has(.claims, .overview)").filter((one) => one.scrollWidth > one.clientWidth).length;
   seen.words = box(".overview .verdict .words").width > 0;
@@ -280,6 +354,35 @@ addEventListener("load", () => setTimeout(() => {
   }, 100);
 }, 200));
 """
+
+
+ATTENTION_READER = """
+addEventListener("load", () => setTimeout(() => {
+  const seen = {};
+  for (const details of every("details")) details.open = true;
+  look(seen);
+  seen.buttons = every(".grid button").length;
+  seen.side = every(".side, .patterns").map((one) => one.getBoundingClientRect().left);
+  tell(seen);
+}, 400));
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [402, 1402])
+def test_a_page_of_attention_can_be_read_and_reached_at_every_width_by_day_and_night(
+    shown, tmp_path, width, dark
+):
+    _, _, page = shown
+    seen, _ = browse(page, tmp_path, width=width, probe=EYES + ATTENTION_READER, dark=dark)
+    assert seen["overflow"] == 0
+    assert seen["texts"] > 50
+    assert (seen["pale"], seen["stuck"], seen["unreachable"], seen["unnamed"]) == ([], [], [], [])
+    assert seen["buttons"] == 6 * 12
+    left, right = seen["side"]
+    assert (right > left) is (width > 1000)  # the grid stands beside the patterns, or above them
+    assert seen["requests"] == []
+    assert seen["paper"] == ("rgb(20, 22, 27)" if dark else "rgb(255, 255, 255)")
 
 
 def claims_of_every_kind():
@@ -317,13 +420,14 @@ def test_a_page_of_claims_can_be_read_and_used_at_every_width_by_day_and_night(t
     shutil.copytree(SAVED / "history", folder / "histories" / "value")
     shutil.copytree(SAVED / "attention", folder / "reports" / "attention" / "value")
     page = tp.report_page(tmp_path / "results")
-    seen, said = browse(page, tmp_path, width=width, probe=READER, dark=dark)
+    seen, said = browse(page, tmp_path, width=width, probe=EYES + READER, dark=dark)
     assert said == []
     assert seen["overflow"] == 0
     assert seen["broken"] == []
     assert seen["texts"] > 100
     assert seen["pale"] == []
-    assert seen["stuck"] == []
+    assert (seen["stuck"], seen["unreachable"], seen["unnamed"]) == ([], [], [])
+    assert seen["requests"] == []
     assert seen["folded"] != []
     assert not any(seen["folded"])
     wide = width > 1000

@@ -318,6 +318,39 @@ def test_a_head_map_marks_heads_below_five_percent_and_no_others():
     assert marked == {(0, 0), (0, 3)}
 
 
+def test_a_ratio_of_one_has_the_colour_of_the_page_and_its_two_sides_have_colours_of_their_own():
+    """Worked by hand: 2 and 1/2 are equally far from 1, on a logarithmic scale, and 4 is the end."""
+    ratios = np.array([1.0, 2.0, 0.5, 4.0, 0.25, NAN])
+    report = attention(layers=2, heads=3)
+    report = replace(report, heads=contrast(ratios, index=report.heads.index))
+    image = image_of(report.plot())
+    one, two, half, four, quarter, missing = image.cmap(image.norm(image.get_array())).reshape(6, 4)
+    assert one[3] == 0  # nothing is painted
+    assert two[3] == pytest.approx(half[3], abs=0.01) == pytest.approx(0.5, abs=0.01)
+    assert (four[3], quarter[3]) == (1, 1)
+    assert two[0] > two[2]  # orange
+    assert half[2] > half[0]  # blue
+    assert missing[3] > 0.2
+    assert abs(missing[0] - missing[2]) < 0.01  # grey
+    assert image.colorbar.ax.get_ylabel() == "same topic ÷ different topics"
+
+
+def test_maps_that_stand_side_by_side_share_their_colours():
+    report = attention(("encoder", "decoder", "cross"))
+    figure = report.plot().figure
+    limits = {image.get_clim() for ax in figure.axes for image in ax.get_images()}
+    assert len(limits) == 1
+    [(low, high)] = limits
+    assert high == report.heads.ratio.max()
+    assert low * high == pytest.approx(1)
+    alone = image_of(figures.head_map(report, stack="encoder")).get_clim()
+    assert alone[1] < high
+    assert image_of(figures.head_map(report, stack="encoder", limits=(0.1, 10.0))).get_clim() == (0.1, 10.0)
+    for wrong in ((0.5, 3.0), (-1.0, 1.0), (2.0, 0.5)):
+        with pytest.raises(ValueError, match=r"limits must be \(1 / x, x\)"):
+            figures.head_map(report, stack="encoder", limits=wrong)
+
+
 def test_one_is_the_middle_of_the_colours_of_ratios_and_zero_of_standardised_differences():
     norm = image_of(attention().plot()).norm
     assert norm(1.0) == pytest.approx(0.5)
@@ -587,7 +620,7 @@ def squares(ax):
 def test_a_grid_has_every_cell_in_its_place_with_the_colour_of_its_outcome():
     ax = figures.outcome_map(CELLS, ALL, x="rate", y="noise", number="length", mark="follows", frame="rule")
     colours = {place: to_hex(one.get_facecolor()) for place, one in squares(ax).items()}
-    assert colours == {(0, 1): "#00366c", (1, 0): "#00366c", (0, 0): "#8fb3d9", (1, 1): "#bc5a00"}
+    assert colours == {(0, 1): "#01366c", (1, 0): "#01366c", (0, 0): "#8fb3d9", (1, 1): "#bc5a00"}
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "300"]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.01", "0.1"]
     numbers = {text.get_text(): text.get_position() for text in ax.texts}

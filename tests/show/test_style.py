@@ -1,6 +1,8 @@
 """Colours stay apart for everyone, and labels are drawn as they are written."""
 
 import itertools
+import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -9,11 +11,21 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from topic_probe.show.style import (
+    ACCENTS,
+    DARK_INK,
+    LESS,
+    MORE,
+    NIGHT,
     PALETTE,
     SEQUENTIAL,
+    diverging,
     drawable,
+    follows_the_page,
     ink_on,
+    ink_over,
     panels,
+    svg_of,
+    tint,
     topic_colour,
 )
 
@@ -44,6 +56,11 @@ def lab(colours, seen="as they are"):
     return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
 
 
+def luminance(colour):
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ TO_XYZ[1]
+
+
 def closest(colours, seen):
     found = lab(colours, seen)
     return min(np.linalg.norm(one - other) for one, other in itertools.combinations(found, 2))
@@ -72,6 +89,56 @@ def test_colours_of_numbers_rise_evenly_in_lightness_with_grey_in_the_middle():
     assert np.linalg.norm(found[25, 1:]) < 8
 
 
+@pytest.mark.parametrize("seen", SEEN)
+def test_the_two_sides_of_a_ratio_are_far_apart_and_stand_out_from_every_page(seen):
+    assert closest([LESS, MORE], seen) > 50
+    for page in ("#ffffff", NIGHT["#ffffff"]):
+        for colour in (LESS, MORE):
+            assert contrast(colour, page) > 3  # what WCAG asks of what is drawn
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#000000"), (NIGHT["#ffffff"], NIGHT["#000000"])])
+def test_what_is_written_on_a_ratio_can_be_read_by_day_and_by_night(paper, ink):
+    for side in np.linspace(-1, 1, 101):
+        *colour, alpha = diverging()((side + 1) / 2)
+        seen = alpha * np.array(colour) + (1 - alpha) * np.array(to_rgb(paper))
+        own = ink_over(side)
+        assert contrast(ink if own == "#000000" else own, seen) >= 4.5
+
+
+def test_a_tint_is_the_colour_of_the_map():
+    assert tint(0.0).endswith("/ 0.000)")
+    assert tint(1.0) == "rgb(222 111 13 / 1.000)"
+    assert tint(-0.5) == "rgb(63 131 196 / 0.500)"
+    assert tint(float("nan")).startswith("rgb(128 128 128")
+
+
+@pytest.mark.parametrize("colour", ACCENTS)
+def test_curves_are_seen_on_dark_paper_too(colour):
+    assert contrast(NIGHT.get(colour, colour), NIGHT["#ffffff"]) > 3
+
+
+def test_a_figure_as_svg_says_what_it_is_by_night_and_is_the_same_twice():
+    def drawn():
+        figure = Figure()
+        ax = figure.subplots()
+        ax.plot([0, 1], color=ACCENTS[0])
+        ax.text(0, 0, "written", color=DARK_INK)
+        return svg_of(figure)
+
+    assert drawn() == drawn()
+    assert follows_the_page(drawn())
+    [style] = re.findall(rb"<style[^>]*>(@media.*?)</style>", drawn())
+    assert f'[style*="stroke: {ACCENTS[0]}"] {{ stroke: {NIGHT[ACCENTS[0]]} !important }}'.encode() in style
+    assert DARK_INK.encode() not in style
+    ElementTree.fromstring(drawn())
+
+
 def test_a_topic_keeps_its_colour_whatever_else_there_is():
     assert topic_colour(3) == PALETTE[3] == topic_colour(3 + len(PALETTE))
     assert len(set(PALETTE)) == len(PALETTE)
@@ -79,13 +146,7 @@ def test_a_topic_keeps_its_colour_whatever_else_there_is():
 
 @pytest.mark.parametrize("colour", [*PALETTE, "#000000", "#ffffff", "#777777"])
 def test_text_on_a_colour_can_be_read(colour):
-    def luminance(one):
-        rgb = np.array(to_rgb(one))
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        return linear @ TO_XYZ[1]
-
-    light, dark = sorted([luminance(colour), luminance(ink_on(colour))], reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG asks of small text
+    assert contrast(colour, ink_on(colour)) >= 4.5  # what WCAG asks of small text
 
 
 @pytest.mark.parametrize("text", ["$", "$x$", "a $ b $ c", r"$\frac$", "日本", "💥 €", "naïve ‖W_V‖ α ÷ ·"])

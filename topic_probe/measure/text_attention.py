@@ -1,8 +1,9 @@
-"""Attention within one text: its tokens, their topics, and the patterns of a few heads with their numbers."""
+"""Attention within one text: its tokens, their topics, and the patterns of the heads with their numbers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,12 +15,14 @@ from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.accumulators import Relations, Units
+from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.heads import layer_and_head
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
 from topic_probe.options import Group, check_whole, shares
+from topic_probe.report import load_report
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, read_documents
 from topic_probe.text.encoder import encode_texts
@@ -34,6 +37,9 @@ _CHARACTERS_PER_TOKEN = 50
 
 _FEW = 20
 
+# So many numbers of attention are kept of a text: 64 MB, all 384 heads of a model of 24 layers over 200 tokens.
+_KEPT = 16_000_000
+
 _NOT_FINITE = (
     "has NaN or infinity in its attention to this text; this is usually overflow in half precision: load the model in "
     "float32"
@@ -46,19 +52,21 @@ class ShownHeads(Group):
 
     layer: Annotated[int | None, "the layer to show; by default all are looked at"] = None
     heads: Annotated[
-        Iterable[HeadName] | HeadName | None,
-        'the heads to show: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head). None takes '
-        "the first ones by ``by``",
+        Iterable[HeadName] | HeadName | AttentionReport | None,
+        'the heads to show first: numbers within ``layer``, labels such as ``"L3H7"``, or pairs (layer, head); or a '
+        "report of `measure_attention` of this model, or the folder of a saved one, whose first heads by ``by`` are "
+        "shown. None takes the first ones of this text",
     ] = None
     stack: Annotated[
         Stack | None,
         'which attention of a model with two stacks: "encoder", "decoder" or "cross"; None takes the first',
     ] = None
-    max_heads: Annotated[int, "how many heads are shown where none are named"] = 6
+    max_heads: Annotated[int, "how many heads are shown first where none are named"] = 6
     by: Annotated[
         Ranking,
-        'what is highest of the heads that are shown where none are named: "evidence" is the effect size on this text; '
-        'or "ratio", which is high by chance where the different-topic mean is tiny',
+        'what is highest of the heads that are shown where none are named: "evidence" is the effect size on this text, '
+        "or of a report the q-value and then the effect size; "
+        'and "ratio" is high by chance where the different-topic mean is tiny',
     ] = "evidence"
 
     def __post_init__(self) -> None:
@@ -91,12 +99,16 @@ class Tokens:
         topics: The topics of every token; none for special tokens, pieces of split words and words without a topic.
         special: Which are special tokens, or another sink of attention.
         continues: Which continue the word of the token before.
+        in_words: The text of the word that every token is in.
+        word_topics: The topics of that word: those of the token itself, and of split words that the topics know.
     """
 
     words: tuple[str, ...]
     topics: tuple[tuple[int, ...], ...]
     special: tuple[bool, ...]
     continues: tuple[bool, ...]
+    in_words: tuple[str, ...]
+    word_topics: tuple[tuple[int, ...], ...]
 
     def __len__(self) -> int:
         return len(self.words)
@@ -140,7 +152,7 @@ class HeadAttention:
 
 @dataclass(frozen=True, eq=False)
 class TextAttention:
-    """How some heads attend within one text, by topic.
+    """How the heads of a stack attend within one text, by topic.
 
     Attributes:
         model: The model's class.
@@ -148,7 +160,11 @@ class TextAttention:
         queries: The tokens whose rows these are.
         keys: The tokens that are attended to; the same object except in "cross".
         relation: The relation of every pair, as `topic_probe.contrast.relations` codes it, whether visible or not.
-        heads: The heads, in the order in which they are shown.
+        word_relation: The relation of the words that the tokens of every pair are in.
+        heads: The heads that are shown first, in that order.
+        rest: The other heads whose patterns are kept, those with the strongest evidence first.
+        measured: What is measured of all heads of the stack on this text, by layer and head.
+        evidence: What the report says of the same heads that chose those shown first; None without one.
         labels: ``id: word·word·word`` for every topic.
         names: Name of every topic.
         notes: What a reader has to know: what was cut, why these heads, what is missing.
@@ -159,7 +175,11 @@ class TextAttention:
     queries: Tokens
     keys: Tokens
     relation: Int8[Tensor, "query key"]
+    word_relation: Int8[Tensor, "query key"]
     heads: tuple[HeadAttention, ...]
+    rest: tuple[HeadAttention, ...]
+    measured: Contrast
+    evidence: Contrast | None
     labels: tuple[str, ...]
     names: tuple[str, ...]
     notes: tuple[str, ...]
@@ -169,7 +189,7 @@ class TextAttention:
 def read_text_attention(
     model: Any, topics: Topics, text_or_ids: Any, *, which: ShownHeads, reading: ShownText
 ) -> TextAttention:
-    """How some heads attend within one text; arguments as in `topic_probe.show_attention`."""
+    """How the heads of a stack attend within one text; arguments as in `topic_probe.show_attention`."""
     model = open_model(model, tokenizer=reading.tokenizer)
     tokenizer = getattr(model, "tokenizer", None) if reading.tokenizer is None else reading.tokenizer
     view = capture.view(model, topics)
@@ -187,23 +207,34 @@ def read_text_attention(
         raise ValueError(f"the model {_NOT_FINITE}")
     measured = by_relation.by_source.total().contrast(index=reader.index)
     measured = measured[[at for at, name in enumerate(reader.index["stack"]) if name == shown]]
-    chosen, why = _choose_heads(measured, which)
+    report = _report_in(which.heads)
+    evidence = None if report is None else _heads_of(report, measured)
+    chosen, rest, why = _choose_heads(measured, evidence, which)
     names = SIDES[shown]
     side = {name: _tokens(view, batch, name, topics, tokenizer) for name in dict.fromkeys(names)}
-    (queries, query_places), (keys, key_places) = (side[name] for name in names)
-    relation = word_relations(query_places, key_places, topics)
+    (queries, *query_places), (keys, *key_places) = (side[name] for name in names)
+    relation, word_relation = (
+        word_relations(*places, topics) for places in zip(query_places, key_places, strict=True)
+    )
     if not include_self and shown != "cross":
         relation.fill_diagonal_(NO_RELATION)
+        word_relation[_same_word_of(queries)] = NO_RELATION
+    n_kept = max(0, _KEPT // relation.numel() - len(chosen))
     notes += [*why, *_few_pairs(measured[chosen], relation)]
     if others := ", ".join(name for name in stacks if name != shown):
         notes.append(f"Shown is the stack “{shown}”; stack= chooses another one ({others}).")
+    heads = _read_heads(view, batch, shown, measured[[*chosen, *rest[:n_kept]]])
     return TextAttention(
         model=view.host.name,
         stack=shown,
         queries=queries,
         keys=keys,
         relation=relation,
-        heads=_read_heads(view, batch, shown, measured[chosen]),
+        word_relation=word_relation,
+        heads=heads[: len(chosen)],
+        rest=heads[len(chosen) :],
+        measured=measured,
+        evidence=evidence,
         labels=topics.topic_labels,
         names=topics.names,
         notes=tuple(notes),
@@ -298,34 +329,87 @@ def _is_whole_input(given: Any) -> bool:
 # ---------------------------------------------------------------------------- which heads
 
 
-def _choose_heads(measured: Contrast, which: ShownHeads) -> tuple[list[int], list[str]]:
-    """Where the wanted heads are among those measured, and why these where nobody named them."""
-    index, layer, heads = measured.index or {}, which.layer, which.heads
+def _report_in(heads: Any) -> AttentionReport | None:
+    """The report that is to choose the heads, if one was given: itself, or the folder of a saved one."""
+    if isinstance(heads, AttentionReport):
+        return heads
+    [folder] = heads if isinstance(heads, list | tuple) and len(heads) == 1 else [heads]
+    if not isinstance(folder, str) or layer_and_head(folder) or not Path(folder).expanduser().is_dir():
+        return None
+    report = load_report(Path(folder).expanduser())
+    if not isinstance(report, AttentionReport):
+        raise ValueError(
+            f"heads are chosen by a report of measure_attention, but {folder!r} holds one of another kind: "
+            f"{report.kind}"
+        )
+    return report
+
+
+def _heads_of(report: AttentionReport, measured: Contrast) -> Contrast:
+    """What a report says of the heads that were measured, in their order."""
+
+    def names(contrast: Contrast) -> list[tuple[str, int, int]]:
+        index = contrast.index or {}
+        return list(zip(index["stack"], index["layer"], index["head"], strict=True))
+
+    wanted, there = names(measured), {name: at for at, name in enumerate(names(report.heads))}
+    stack = wanted[0][0]
+    if {name for name in there if name[0] == stack} != set(wanted):
+        raise ValueError(
+            f"heads= needs a report of this model, which has {len(wanted)} heads in its stack {stack!r}; the report "
+            f"knows {sum(name[0] == stack for name in there)} there, or others"
+        )
+    return report.heads[[there[name] for name in wanted]]
+
+
+def _choose_heads(
+    measured: Contrast, evidence: Contrast | None, which: ShownHeads
+) -> tuple[list[int], list[int], list[str]]:
+    """Where the heads to show first are among those measured, where the others, and why these if nobody named them."""
+    index, layer = measured.index or {}, which.layer
     place = {name: at for at, name in enumerate(zip(index["layer"], index["head"], strict=True))}
     layers = sorted(set(index["layer"]))
     if layer is not None and layer not in layers:
         raise ValueError(f"there is no layer {layer!r} in this stack; its layers are {_numbers(layers)}")
-    if heads is not None:
-        single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
-        listed: list[Any] = [heads] if single else list(heads)  # type: ignore[arg-type]
-        if not listed:
-            raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
-        return list(dict.fromkeys(_place_of(name, layer, place) for name in listed)), []
-    within = [at for (number, _), at in place.items() if layer in (None, number)]
-    where = "all layers" if layer is None else f"layer {layer}"
-    order = measured[within].order(which.by).tolist()
     # Heads without a number come last.
-    places = [*order, *(at for at in range(len(within)) if at not in order)]
-    chosen, why = [within[at] for at in places[: which.max_heads]], []
+    ranked = (measured if evidence is None else evidence).order(which.by).tolist()
+    everything = list(dict.fromkeys([*ranked, *range(len(measured))]))
+    if which.heads is not None and evidence is None:
+        chosen, why = [_place_of(name, layer, place) for name in _listed(which.heads)], []
+    else:
+        within = [at for at in everything if layer in (None, index["layer"][at])]
+        chosen = within[: which.max_heads]
+        known = len(set(ranked) & set(within))
+        why = _why(which, len(chosen), len(within), known, by_report=evidence is not None)
+    chosen = list(dict.fromkeys(chosen))
+    return chosen, [at for at in everything if at not in set(chosen)], why
+
+
+def _listed(heads: Any) -> list[Any]:
+    """The heads that were named, one by one."""
+    single = isinstance(heads, int | np.integer | str) or _is_pair(heads)
+    listed = [heads] if single else list(heads)
+    if not listed:
+        raise ValueError("heads is empty: name at least one, or leave it out to see the strongest")
+    return listed
+
+
+def _why(which: ShownHeads, n_shown: int, n_heads: int, n_known: int, *, by_report: bool) -> list[str]:
+    """Why these heads are shown first."""
+    where = "all layers" if which.layer is None else f"layer {which.layer}"
     number = "effect size" if which.by == "evidence" else which.by.replace("_", " ")
-    if not order:
-        why = [f"Shown are the first {len(chosen)} heads of {where}: no {number} is defined on this text."]
-    elif len(chosen) < len(within):
-        why = [
-            f"Shown are the {len(chosen)} heads with the highest {number} on this text, of {len(within)} in {where}; "
-            "heads= chooses others."
-        ]
-    return chosen, why
+    if not n_known:
+        of = "in the report" if by_report else "on this text"
+        return [f"Shown are the first {n_shown} heads of {where}: no {number} is defined {of}."]
+    if n_shown == n_heads:
+        return []
+    number = f"the highest {number} on this text"
+    if by_report:
+        evidence = "strongest evidence" if which.by == "evidence" else f"highest {which.by.replace('_', ' ')}"
+        number = f"the {evidence} in the report"
+    return [
+        f"Shown first are the {n_shown} heads with {number}, of {n_heads} in {where}; heads= chooses others."
+    ]
 
 
 def _is_pair(heads: Any) -> bool:
@@ -338,7 +422,9 @@ def _place_of(name: Any, layer: int | None, place: dict[tuple[int, int], int]) -
     """Where one head is that somebody has named by its number, by layer and number, or by a label."""
     if isinstance(name, str):
         if (found := layer_and_head(name)) is None:
-            raise ValueError(f"a head is named as in 'L3H7' or '3.7', not {name!r}")
+            raise ValueError(
+                f"a head is named as in 'L3H7' or '3.7', or is chosen by the folder of a saved report, not {name!r}"
+            )
         name = found
     elif isinstance(name, int | np.integer) and not isinstance(name, bool):
         if layer is None:
@@ -367,36 +453,74 @@ def _numbers(values: Sequence[int]) -> str:
 
 def _tokens(
     view: capture.View, batch: TokenBatch, name: str, topics: Topics, tokenizer: Any
-) -> tuple[Tokens, Int64[Tensor, " position"]]:
-    """The tokens of a side, and where those that count there stand in the words of the topics; -1 for others."""
+) -> tuple[Tokens, Int64[Tensor, " position"], Int64[Tensor, " position"]]:
+    """The tokens of a side, and where they and their words stand in the words of the topics; -1 for others."""
     batch = one_later(batch) if name == "target" else batch
-    [units] = units_of(batch, topics)
     ids, special, words = batch.ids[0], batch.sinks[0], batch.word_index[0]
     if name == "target":
         ids = ids.clone()
         ids[0] = view.decoder_start
-    places = torch.full_like(ids, -1)
-    places[units.positions] = units.places
-    of_word = {place: topics.topics_of(place) for place in units.places.tolist()}
+    [units] = units_of(batch, topics)
+    places = _places(units, len(ids))
+    # Without a text, every token is a word of its own.
+    [units] = [units] if bool(batch.without_words.any()) else units_of(batch, topics, level="word")
+    word_places = _places(units, len(ids))
     continues = torch.zeros(len(ids), dtype=torch.bool)
     continues[1:] = (words[1:] == words[:-1]) & (words[1:] >= 0)
     if tokenizer is not None:
         spelled = {token: readable(tokenizer, [token]) for token in set(ids.tolist())}
     else:
         spelled = dict(zip(topics.words.tolist(), topics.texts, strict=True)) if topics.texts else {}
+    spelling = tuple(spelled.get(token, str(token)) for token in ids.tolist())
     tokens = Tokens(
-        words=tuple(spelled.get(token, str(token)) for token in ids.tolist()),
-        topics=tuple(of_word[place] if place >= 0 else () for place in places.tolist()),
+        words=spelling,
+        topics=_topics_of(places, topics),
         special=tuple(special.tolist()),
         continues=tuple(continues.tolist()),
+        in_words=_in_words(ids, continues, spelling, tokenizer),
+        word_topics=_topics_of(word_places, topics),
     )
-    return tokens, places
+    return tokens, places, word_places
+
+
+def _places(units: Units, n: int) -> Int64[Tensor, " position"]:
+    """Where the unit of every position stands in the words of the topics."""
+    places = torch.full((n,), -1)
+    places[units.positions] = units.places[units.unit_of]
+    return places
+
+
+def _in_words(
+    ids: Int64[Tensor, " position"],
+    continues: Bool[Tensor, " position"],
+    spelled: Sequence[str],
+    tokenizer: Any,
+) -> tuple[str, ...]:
+    """The text of the word that every token is in."""
+    _, lengths = torch.unique_consecutive((~continues).cumsum(0), return_counts=True)
+    found: list[str] = []
+    for length in lengths.tolist():
+        word = slice(len(found), len(found) + length)
+        split = length > 1 and tokenizer is not None
+        text = readable(tokenizer, ids[word].tolist()) if split else "".join(spelled[word])
+        found += [text] * length
+    return tuple(found)
+
+
+def _topics_of(places: Int64[Tensor, " position"], topics: Topics) -> tuple[tuple[int, ...], ...]:
+    return tuple(topics.topics_of(place) if place >= 0 else () for place in places.tolist())
+
+
+def _same_word_of(tokens: Tokens) -> Bool[Tensor, "position position"]:
+    """Whether two tokens are pieces of one word at one place."""
+    word = (~torch.tensor(tokens.continues)).cumsum(0)
+    return word[:, None] == word
 
 
 def _read_heads(
     view: capture.View, batch: TokenBatch, stack: str, heads: Contrast
 ) -> tuple[HeadAttention, ...]:
-    """The patterns of some heads of a stack; of the others nothing is kept."""
+    """The patterns of some heads of a stack, in their order; of the others nothing is kept."""
     assert heads.index is not None
     places = list(zip(heads.index["layer"], heads.index["head"], strict=True))
     inputs = view.inputs(batch.ids, batch.mask)

@@ -31,7 +31,7 @@ def read_text_cut(
     which: ShownHeads,
     reading: ShownText,
 ) -> TextAttention:
-    """How some heads attend within one text, each followed by itself after edges between words were cut in all layers.
+    """How heads attend within one text, each followed by itself after edges between words were cut in all layers.
 
     Arguments are those of `topic_probe.show_attention`.
     """
@@ -46,7 +46,7 @@ def read_text_cut(
     cuts = Cuts(view, topics, chosen_sites(view, None, None), CODES[cut], how, 0, 0, earlier=False)
     # What is cut behind the softmax is missing in its row.
     options = vars(reading) | ({"check_rows": False} if how == "weights" else {})
-    names = [head.name for head in before.heads]
+    names = [head.name for head in (*before.heads, *before.rest)]
     with edit_heads(model, {}):
         gaps = [readout_of(weights, outcome.read(asked)[0], asked.kinds[0])]
         for block in cuts(asked):
@@ -67,6 +67,9 @@ def read_text_cut(
             f"{known[0]:.3f} as it is, {known[1]:.3f} after the cut. Cutting any words apart parts them: "
             "measure_knockout compares with other cuts, over many texts."
         )
-    pairs = zip(before.heads, after.heads, strict=True)
-    heads = tuple(head for own, other in pairs for head in (own, replace(other, cut=True)))
-    return replace(before, heads=heads, notes=(*notes, *before.notes))
+    follows = {head.name: replace(head, cut=True) for head in after.heads}
+    heads, rest = (
+        tuple(head for own in some for head in (own, follows[own.name]))
+        for some in (before.heads, before.rest)
+    )
+    return replace(before, heads=heads, rest=rest, notes=(*notes, *before.notes))

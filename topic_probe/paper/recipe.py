@@ -269,10 +269,12 @@ class RecipeResult:
     def _save_figures(self, folder: Path) -> None:
         from matplotlib import pyplot
 
+        from topic_probe.show.style import svg_of
+
         for name, figure in self.figures().items():
             folder.mkdir(exist_ok=True)
-            for kind in ("svg", "png"):
-                figure.savefig(folder / f"{slug(name)}.{kind}", bbox_inches="tight", dpi=150)
+            (folder / f"{slug(name)}.svg").write_bytes(svg_of(figure))
+            figure.savefig(folder / f"{slug(name)}.png", bbox_inches="tight", dpi=150)
             pyplot.close(figure)
 
 

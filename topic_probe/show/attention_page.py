@@ -1,15 +1,12 @@
-"""Attention by topic as a page: tokens in the colours of their topics, patterns grouped by topic, their numbers."""
+"""Attention by topic as a page: tokens in the colours of their topics, and every head to choose, with its numbers."""
 
 import base64
-import re
+import zlib
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from markupsafe import Markup
-from torch import Tensor
 
-from topic_probe.contrast import RELATIONS
+from topic_probe.contrast import RELATIONS, Contrast
 from topic_probe.measure.knockout import How, Relation
 from topic_probe.measure.text_attention import (
     HeadAttention,
@@ -21,18 +18,22 @@ from topic_probe.measure.text_attention import (
 )
 from topic_probe.measure.text_cut import read_text_cut
 from topic_probe.options import checked, shares
-from topic_probe.show.page import Page, make_page, readable_text
-from topic_probe.show.style import ink_on, topic_colour
+from topic_probe.show.page import Page, make_page, number, readable_text
+from topic_probe.show.style import ink_on, ink_over, tint, topic_colour
 from topic_probe.topics import Topics
 
 Order = Literal["topic", "position"]
 
 # circuitsvis takes seconds to draw so many tokens, and minutes to draw twice as many.
 _CIRCUITSVIS_TOKENS, _CIRCUITSVIS_HEADS = 48, 8
-# Stands for "<" until circuitsvis has written its script: a character that no text has, but every JSON can spell.
-_STAND_IN, _SPELLED, _SAFE = "\ue3c0", "\\ue3c0", "\\u003c"
-# Its call begins a line; what it is called with is JSON, in which no line ends.
-_BEFORE_CALL = re.compile(r"\n\s*(?=CircuitsVis\.render\()")
+# In so many steps is the attention of a head written down; fewer where the page would grow too large for that.
+_STEPS = (255, 127, 63, 31)
+# Patterns may take so many characters of a page, so that all of it stays below three megabytes.
+_ROOM = 2_250_000
+# The colours of effect sizes span at least this, so that noise does not look like an effect.
+_SMALLEST_EFFECT = 0.2
+# A head is certain below this q-value.
+_CERTAIN = 0.05
 
 
 @shares
@@ -48,19 +49,23 @@ def show_attention(
     which: ShownHeads,
     reading: ShownText,
 ) -> Page:
-    """A page of one text: its tokens coloured by topic, and the patterns of a few heads with the numbers of each.
+    """A page of one text: its tokens coloured by topic, and the pattern of every head with its numbers.
 
-    Beside each pattern stand the head's means over same-word, same-topic and different-topic pairs, their ratio and
-    effect size on this text, which are those of `measure_attention`. In the page the words can be put in the order of
-    the text or grouped by topic. A notebook shows the page; ``.save("page.html")`` writes it as one file that needs no
-    network.
+    In the page a grid has all heads of the stack, in colours of their effect sizes; a click, or Enter, shows a head
+    and takes it away. Beside its pattern stand its means over same-word, same-topic and different-topic pairs, their
+    ratio and effect size on this text, which are those of `measure_attention`. Words can be put in the order of the
+    text or grouped by topic, and pieces of words put together; what two of them are to each other is told where one
+    points. Patterns are stored in 255 steps, so that 12 × 12 heads over 128 tokens take less than three megabytes.
+    ``heads=report`` lets a report of `measure_attention` choose the heads shown first, and colour the grid by its
+    evidence. A notebook shows the page; ``.save("page.html")`` writes it as one file that needs no network.
 
     Args:
         model: anything that `open_model` takes.
         topics: which vocabulary entries belong to which topic.
         text_or_ids: a text, token ids (list, tensor, array), or one document of `encode_texts`.
         order: how words stand when the page opens, grouped by "topic" or by "position".
-        circuitsvis: whether the page also holds circuitsvis's view of the first 48 tokens (1.3 MB).
+        circuitsvis: whether the page can also show circuitsvis's view of the heads, in its own colours, over the first
+            48 tokens (0.5 MB).
         cut: edges between words that are cut in all layers, as in `measure_knockout`: "same_topic", "different_topic",
             "same_word" or "own_topic". Every head is shown as it is and after the cut. None: nothing is cut.
         how: "scores" cuts before the softmax, "weights" behind it.
@@ -83,7 +88,8 @@ def attention_page(attention: TextAttention, *, order: Order = "topic", circuits
     sides = {"keys": attention.keys}
     if attention.queries is not attention.keys:
         sides = {"queries": attention.queries, **sides}
-    used = sorted({topic for side in sides.values() for own in side.topics for topic in own})
+    used = sorted({topic for side in sides.values() for own in side.word_topics for topic in own})
+    kept, steps, packed = _fitting(attention)
     return make_page(
         "attention.html",
         "Attention by topic",
@@ -92,47 +98,96 @@ def attention_page(attention: TextAttention, *, order: Order = "topic", circuits
         colours={topic: (topic_colour(topic), ink_on(topic_colour(topic))) for topic in used},
         counts={topic: sum(topic in own for own in attention.keys.topics) for topic in used},
         order=order,
-        mask=_mask(attention),
-        bars=[_bars(head) for head in attention.heads],
-        data=_data(attention, used),
-        circuitsvis=_circuitsvis(attention) if circuitsvis and attention.stack != "cross" else None,
+        mask=_mask(kept),
+        grid=_grid(attention, kept),
+        n_missing=len(attention.measured) - len({head.name for head in kept}),
+        steps=steps,
+        data=_data(attention, used, kept) | {"steps": steps, "packed": packed},
+        library=_library() if circuitsvis and attention.stack != "cross" else None,
     )
 
 
-def _mask(attention: TextAttention) -> str:
+def _mask(heads: list[HeadAttention]) -> str:
     """What hides pairs from the heads; nothing where all are seen."""
-    masked = [head for head in attention.heads if not bool(head.visible.all())]
+    masked = [head for head in heads if not bool(head.visible.all())]
     if not masked:
         return ""
     return "a causal mask" if all(head.causal for head in masked) else "the model's mask"
 
 
-def _bars(head: HeadAttention) -> list[tuple[str, float, int, float]]:
-    """Relation, mean, number of pairs, and the mean in percent of the largest."""
-    means = [float(getattr(head.contrast, name)) for name in RELATIONS]
-    largest = max((mean for mean in means if np.isfinite(mean)), default=0.0)
-    return [
-        (
-            name,
-            mean,
-            int(getattr(head.contrast, f"n_{name}")),
-            100 * mean / largest if np.isfinite(mean) and largest > 0 else 0.0,
-        )
-        for name, mean in zip(RELATIONS, means, strict=True)
+# ---------------------------------------------------------------------------- the grid of heads
+
+
+def _grid(attention: TextAttention, kept: list[HeadAttention]) -> dict[str, Any]:
+    """All heads by layer, each with its colours, with what is known of it, and whether its pattern is in the page."""
+    index = attention.measured.index or {}
+    there = {head.name for head in kept}
+    evidence = {"text": attention.measured}
+    if attention.evidence is not None:
+        evidence = {"report": attention.evidence, **evidence}
+    spans = {name: _span(contrast) for name, contrast in evidence.items()}
+    rows: dict[int, dict[int, dict[str, Any]]] = {}
+    for at, (layer, head) in enumerate(zip(index["layer"], index["head"], strict=True)):
+        name = f"L{layer}H{head}"
+        sides = {of: float(contrast.effect_size[at]) / spans[of] for of, contrast in evidence.items()}
+        rows.setdefault(layer, {})[head] = {
+            "name": name,
+            "there": name in there,
+            "says": "; ".join(
+                _says(of, contrast[at], len(evidence) > 1) for of, contrast in evidence.items()
+            ),
+            "report": "" if attention.evidence is None else _says("report", attention.evidence[at], True),
+            "certain": any(_is_certain(contrast, at) for contrast in evidence.values()),
+            "looks": {of: (tint(np.clip(side, -1, 1)), _ink(side)) for of, side in sides.items()},
+        }
+    return {
+        "rows": rows,
+        "heads": sorted({head for row in rows.values() for head in row}),
+        "spans": spans,
+        "q": _CERTAIN if any(cell["certain"] for row in rows.values() for cell in row.values()) else None,
+        "tested": any(contrast.q_value is not None for contrast in evidence.values()),
+    }
+
+
+def _span(contrast: Contrast) -> float:
+    known = contrast.effect_size[np.isfinite(contrast.effect_size)]
+    return max(_SMALLEST_EFFECT, float(np.abs(known).max(initial=0.0)))
+
+
+def _is_certain(contrast: Contrast, at: int) -> bool:
+    return contrast.q_value is not None and bool(contrast.q_value[at] < _CERTAIN)
+
+
+def _ink(side: float) -> str:
+    """What stands out from a tint, on a page of any colour."""
+    ink = ink_over(float(np.clip(side, -1, 1)) if np.isfinite(side) else 0.0)
+    return "currentColor" if ink == "#000000" else ink
+
+
+def _says(of: str, cell: Contrast, several: bool) -> str:
+    """What is known of a head, in words."""
+    where = {"text": "on this text ", "report": "in the report "}[of] if several else ""
+    ratio_interval = cell.interval if cell.statistic == "ratio" else None
+    parts = [
+        f"effect size {_with(cell.effect_size_interval, cell.effect_size)}",
+        f"ratio {_with(ratio_interval, cell.ratio)}",
     ]
+    parts += [f"q {number(cell.q_value)}"] if cell.q_value is not None else []
+    return where + ", ".join(parts)
+
+
+def _with(interval: np.ndarray | None, value: Any) -> str:
+    """A number with its interval, where there is one."""
+    if interval is None or not np.isfinite(interval).all():
+        return number(value)
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
 
 
 # ---------------------------------------------------------------------------- what the script reads
 
 
-def _data(attention: TextAttention, used: list[int]) -> dict[str, Any]:
-    masks: list[Tensor] = []
-    numbers = []
-    for head in attention.heads:
-        same = [number for number, mask in enumerate(masks) if torch.equal(mask, head.visible)]
-        numbers.append(same[0] if same else len(masks))
-        if not same:
-            masks.append(head.visible)
+def _data(attention: TextAttention, used: list[int], kept: list[HeadAttention]) -> dict[str, Any]:
+    _, numbers = _masks(kept)
     return {
         "queries": _tokens(attention.queries),
         "keys": None if attention.queries is attention.keys else _tokens(attention.keys),
@@ -140,13 +195,28 @@ def _data(attention: TextAttention, used: list[int]) -> dict[str, Any]:
             topic: {"label": readable_text(attention.labels[topic]), "colour": topic_colour(topic)}
             for topic in used
         },
-        "relation": _packed(attention.relation.numpy().astype(np.uint8)),
-        "masks": [_packed(mask.numpy().astype(np.uint8)) for mask in masks],
+        "nMasks": len(set(numbers)),
+        "circuitsvis": {"tokens": _CIRCUITSVIS_TOKENS, "heads": _CIRCUITSVIS_HEADS},
+        "first": [head.name for head in attention.heads if not head.cut],
         "heads": [
-            {"label": head.label, "mask": mask, "pattern": _packed(head.pattern.numpy().astype("<f4"))}
-            for head, mask in zip(attention.heads, numbers, strict=True)
+            {
+                "name": head.name,
+                "label": head.label,
+                "mask": mask,
+                "highest": _highest(head),
+                "means": [_finite(getattr(head.contrast, name)) for name in RELATIONS],
+                "pairs": [int(getattr(head.contrast, f"n_{name}")) for name in RELATIONS],
+                "effect": _finite(head.contrast.effect_size),
+                "ratio": _finite(head.contrast.ratio),
+                "reason": head.contrast.reason,
+            }
+            for head, mask in zip(kept, numbers, strict=True)
         ],
     }
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _tokens(tokens: Tokens) -> dict[str, Any]:
@@ -154,50 +224,62 @@ def _tokens(tokens: Tokens) -> dict[str, Any]:
         "words": [readable_text(word) for word in tokens.words],
         "topics": tokens.topics,
         "special": [int(flag) for flag in tokens.special],
+        "continues": [int(flag) for flag in tokens.continues],
+        "inWords": [readable_text(word) for word in tokens.in_words],
+        "wordTopics": tokens.word_topics,
     }
 
 
-def _packed(values: np.ndarray) -> str:
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+def _masks(heads: list[HeadAttention]) -> tuple[list[bytes], list[int]]:
+    """The masks that differ, and which of them is that of every head."""
+    known: dict[bytes, int] = {}
+    numbers = [
+        known.setdefault(head.visible.numpy().astype(np.uint8).tobytes(), len(known)) for head in heads
+    ]
+    return list(known), numbers
 
 
-# ---------------------------------------------------------------------------- the same heads by circuitsvis
+def _highest(head: HeadAttention) -> float:
+    return max(float(head.pattern.max()), 1e-30)
 
 
-def _circuitsvis(attention: TextAttention) -> dict[str, Any]:
-    """The view of circuitsvis over the first heads and tokens: its parts, and how much of all it shows.
+def _fitting(attention: TextAttention) -> tuple[list[HeadAttention], int, str]:
+    """The heads whose patterns there is room for, those shown first before others, in how many steps, and packed."""
+    kept = [*attention.heads, *attention.rest]
+    for steps in _STEPS:
+        packed = _packed(attention, kept, steps)
+        if len(packed) <= _ROOM:
+            return kept, steps, packed
+    together = 2 if any(head.cut for head in kept) else 1
+    while len(packed) > _ROOM and len(kept) > len(attention.heads):
+        # As many as there is room for if they are alike, and a few less.
+        fewer = int(0.95 * len(kept) * _ROOM / len(packed)) // together * together
+        kept = kept[: max(len(attention.heads), fewer)]
+        packed = _packed(attention, kept, steps)
+    return kept, steps, packed
 
-    circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does; here
-    it is hidden only where every pattern itself is causal.
+
+def _packed(attention: TextAttention, heads: list[HeadAttention], steps: int) -> str:
+    """Relations, masks and patterns, a byte for each cell, compressed.
+
+    Of attention the root is written, in steps up to the head's highest: so what is small keeps its digits, too.
     """
+    masks, _ = _masks(heads)
+    relations = (attention.relation, attention.word_relation)
+    parts = [codes.numpy().astype(np.uint8).tobytes() for codes in relations] + masks
+    for head in heads:
+        share = np.maximum(head.pattern.numpy(), 0) / _highest(head)
+        parts.append(np.rint(steps * np.sqrt(share)).astype(np.uint8).tobytes())
+    return base64.b64encode(zlib.compress(b"".join(parts))).decode()
+
+
+def _library() -> str:
+    """The script of circuitsvis, compressed: it is there once, however many heads it is to draw."""
     from circuitsvis.attention import attention_heads
+    from torch import ones
 
-    heads = attention.heads[:_CIRCUITSVIS_HEADS]
-    n = min(len(attention.keys), _CIRCUITSVIS_TOKENS)
-    figure = attention_heads(
-        # Twenty digits of each number would be most of the page.
-        attention=torch.stack([head.pattern[:n, :n] for head in heads]).double().round(decimals=5),
-        tokens=[readable_text(word).replace("<", _STAND_IN) for word in attention.keys.words[:n]],
-        attention_head_names=[head.label for head in heads],
-        mask_upper_tri=all(head.causal for head in heads),
-    )
-    return {"n_heads": len(heads), "n_tokens": n, **_taken_apart(figure.local_src)}
-
-
-def _taken_apart(source: str) -> dict[str, Markup]:
-    """A figure of circuitsvis: its place, and its script as attributes, library and the call that draws it.
-
-    The library is there once, however many heads there are, and no token can end its script: "<" is spelled so that it
-    is one in JavaScript, and none in HTML.
-    """
-    place, _, script = source.replace(_SPELLED, _SAFE).partition("<script")
-    attributes, _, code = script.partition(">")
-    library, call = _BEFORE_CALL.split(code)
-    parts = {
-        # Its place is a div closed like an empty element, which HTML does not know.
-        "place": place.strip().replace("/>", "></div>"),
-        "attributes": attributes,
-        "library": library,
-        "call": call.removesuffix("</script>").strip(),
-    }
-    return {name: Markup(part) for name, part in parts.items()}
+    source = attention_heads(attention=ones(1, 1, 1), tokens=[""], attention_head_names=[""]).local_src
+    code = source.partition("<script")[2].partition(">")[2]
+    # What follows is the call that draws these heads.
+    library, _, _ = code.rpartition("CircuitsVis.render(")
+    return base64.b64encode(zlib.compress(library.encode(), 9)).decode()

@@ -76,7 +76,10 @@ def block_map(
     )
     _topics_along(ax, matrices)
     if colorbar:
-        ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03, extend=arrows(values, low, high))
+        ax.figure.colorbar(
+            image, ax=ax, fraction=0.046, pad=0.03, extend=arrows(values, low, high),
+            label=matrices.index["score"][number] if "score" in matrices.index else "entry",
+        )  # fmt: skip
     named = ", ".join(_names(name, cells[number]) for name, cells in matrices.index.items())
     ax.set_title(drawable(named if title is None else title), fontsize="medium")
     if "circuit" in matrices.index and ax.get_xlabel():

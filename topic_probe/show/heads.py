@@ -17,11 +17,11 @@ from topic_probe.measure.writes import WritesReport
 from topic_probe.show.style import (
     ACCENTS,
     LINES,
-    MISSING,
-    SEQUENTIAL,
     arrows,
     axes_for,
+    diverging,
     drawable,
+    ink_over,
     panels,
     say,
 )
@@ -45,13 +45,15 @@ def head_map(
     numbers: str = "heads",
     circuit: str | None = None,
     q: float = 0.05,
+    limits: tuple[float, float] | None = None,
     title: str | None = None,
 ) -> "Axes":
     """The ratio of every head, layers downwards and heads to the right; heads that are certain are marked.
 
-    Attention: same-topic ÷ different-topic attention, grey in the middle is 1, where topics make no difference; a dot
-    marks q < 0.05. Weights: the standardised difference, grey is 0; a dot marks intervals that exclude 0. Writes: the
-    same of their difference as it is, in units of scores.
+    Attention: same-topic ÷ different-topic attention on a logarithmic scale, orange is more, blue is less, and the
+    colour of the page is 1, where topics make no difference; a dot marks q < 0.05. Weights: the standardised
+    difference, of which 0 has the colour of the page; a dot marks intervals that exclude 0. Writes: the same of their
+    difference as it is, in units of scores. Panels of one figure share their colours.
 
     Args:
         report: of `measure_attention`, `measure_weights` or `measure_writes`.
@@ -60,10 +62,13 @@ def head_map(
         numbers: of attention: "heads", or "matched" at equal distance, or "without_sinks".
         circuit: of weights: "qk" or "ov".
         q: heads with a false discovery rate below this are marked.
+        limits: lowest and highest number of the colours, to compare several maps; what makes no difference is in their
+            middle. None: those of the heads that are drawn.
         title: None says which stack and numbers these are.
 
     Raises:
-        ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes.
+        ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes, or
+            limits whose middle is not where topics make no difference.
     """
     if isinstance(report, WeightReport):
         cells = _signed_cells(report.heads, report.standardised, "standardised difference")
@@ -81,12 +86,14 @@ def head_map(
         known = ", ".join(sorted({_title(kind) for kind in cells.kinds}))
         missing = " and ".join(f"{name} {want!r}" for name, want in wanted.items() if want is not None)
         raise ValueError(f"no heads with {missing}; there are those of {known}")
+    drawn = np.array([value for kind, value in zip(cells.kinds, cells.value, strict=True) if kind in kinds])
+    limits = _limits(cells, drawn) if limits is None else _checked(cells, limits)
     if len(kinds) == 1:
-        return _map(cells, kinds[0], ax, title)
+        return _map(cells, kinds[0], limits, ax, title)
     if ax is not None:
         there = ", ".join(map(_title, kinds))
         raise ValueError(f"one axes holds the map of one stack: choose it with stack= or circuit= of {there}")
-    draw: list[Callable[[Axes], Any]] = [partial(_map, cells, kind, title=title) for kind in kinds]
+    draw: list[Callable[[Axes], Any]] = [partial(_map, cells, kind, limits, title=title) for kind in kinds]
     return panels(draw, size=(4.4, 3.8)).axes[0]
 
 
@@ -137,8 +144,13 @@ def _title(kind: tuple[str, str]) -> str:
     return " ".join(part for part in kind if part)
 
 
-def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: str | None = None) -> "Axes":
-    from matplotlib import colormaps
+def _map(
+    cells: _Cells,
+    kind: tuple[str, str],
+    limits: tuple[float, float],
+    ax: "Axes | None" = None,
+    title: str | None = None,
+) -> "Axes":
     from matplotlib.colors import FuncNorm, Normalize
 
     layers, values, certain = _grid(cells, kind)
@@ -147,11 +159,11 @@ def _map(cells: _Cells, kind: tuple[str, str], ax: "Axes | None" = None, title: 
     known = values[np.isfinite(values)]
     if not len(known):
         return say(ax, "no head has a number here: all are missing")
-    low, high = limits = _ratio_limits(known) if cells.ratio else _signed_limits(known)
+    low, high = limits
     norm = FuncNorm((_log, np.exp), *limits) if cells.ratio else Normalize(*limits)
-    colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
-    image = ax.imshow(values, cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
-    inks = np.where(norm(np.nan_to_num(values)) > 0.5, "black", "white")
+    image = ax.imshow(values, cmap=diverging(), norm=norm, aspect="auto", interpolation="nearest")
+    sides = np.clip(2 * np.asarray(norm(np.nan_to_num(values, nan=low))) - 1, -1, 1)
+    inks = np.array([[ink_over(side) for side in row] for row in sides])
     digits = 2 if cells.ratio else max(2, 1 - math.floor(math.log10(high)))
     written = values.size <= MAX_WRITTEN and digits <= MAX_DIGITS
     for (row, column), value in np.ndenumerate(values):
@@ -188,6 +200,23 @@ def _grid(
         at = layers.index(cells.layer[number]), cells.head[number]
         values[at], certain[at] = cells.value[number], cells.certain[number]
     return layers, values, certain
+
+
+def _limits(cells: _Cells, values: Float64[np.ndarray, " head"]) -> tuple[float, float]:
+    known = values[np.isfinite(values)]
+    return _ratio_limits(known) if cells.ratio else _signed_limits(known)
+
+
+def _checked(cells: _Cells, limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits with no difference in their middle."""
+    low, high = limits
+    in_the_middle = math.isclose(low * high, 1) and low > 0 if cells.ratio else low == -high
+    if not (low < high and in_the_middle):
+        wanted = "(1 / x, x)" if cells.ratio else "(-x, x)"
+        raise ValueError(
+            f"limits must be {wanted}, so that the colour of the page says no difference, got {limits}"
+        )
+    return low, high
 
 
 def _ratio_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """What is in a folder of results, piece by piece, and what of it cannot be read and why."""
 
 import base64
-import io
 import json
 import math
 import os
@@ -17,6 +16,7 @@ from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.report import Report, load_report
 from topic_probe.show.page import Table, is_number
+from topic_probe.show.style import follows_the_page, svg_of
 from topic_probe.topics import Topics
 
 # A page that is mailed: beyond these sizes a file is named instead of shown.
@@ -46,10 +46,11 @@ _NOT_SHOWN = {"co-occurrence", "token ids", "sums of a measurement"}
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as it stands in a page: its data as an address, and what it is."""
+    """An image as it stands in a page: its data as an address, what it is, and whether it is dark where the page is."""
 
     address: str
     name: str
+    follows: bool
 
 
 @dataclass(frozen=True)
@@ -385,21 +386,17 @@ def _versions(content: Any) -> Mapping[str, Any]:
 
 def _drawn(report: Report, label: str) -> tuple[Picture | None, tuple[str, ...]]:
     """The report's own figure, or why there is none."""
-    import matplotlib
-
-    file = io.BytesIO()
     try:
-        # Names inside a drawing are made up anew each time, unless they are salted.
-        with matplotlib.rc_context({"svg.hashsalt": "topic_probe"}):
-            axes: Any = report.plot()
-            axes.figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+        axes: Any = report.plot()
+        drawn = svg_of(axes.figure)
     except Exception as error:  # a table without its figure is better than no page
         return None, (f"No figure: {_first_line(error)}",)
-    return _picture(file.getvalue(), ".svg", f"figure of {label}"), ()
+    return _picture(drawn, ".svg", f"figure of {label}"), ()
 
 
 def _picture(content: bytes, ending: str, name: str) -> Picture:
-    return Picture(f"data:{_IMAGES[ending]};base64,{base64.b64encode(content).decode()}", name)
+    address = f"data:{_IMAGES[ending]};base64,{base64.b64encode(content).decode()}"
+    return Picture(address, name, ending == ".svg" and follows_the_page(content))
 
 
 def _topics(topics: Topics, label: str) -> Piece:
