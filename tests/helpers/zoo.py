@@ -76,7 +76,16 @@ ARCHITECTURES = tuple(_MAKERS)
 # Architectures that TransformerLens has a working adapter for.
 BRIDGED = {
     3: {"bert", "bart", "gpt2", "neox", "llama", "gemma2"},
-    4: {"bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"},
+    4: {
+        *("bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"),
+        *(
+            "albert",
+            "electra",
+            "electra-discriminator",
+            "distilbert",
+            "modernbert",
+        ),  # whose adapters are ours
+    },
 }[GENERATION]
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}

@@ -26,7 +26,7 @@ def native():
 TOY_IS = {3: "hooked", 4: "bridge"}[zoo.GENERATION]
 KINDS = {
     "adapter-free": (
-        lambda: tp.open_model(zoo.make("albert")), adapters.HuggingFaceAdapter, "adapter-free", "HuggingFaceHost",
+        lambda: tp.open_model(zoo.make("mpnet")), adapters.HuggingFaceAdapter, "adapter-free", "HuggingFaceHost",
     ),
     "bridge": (lambda: tp.open_model(zoo.make("bert")), adapters.BridgeAdapter, "bridge", "TransformerBridge"),
     "native": (native, adapters.OwnLayersAdapter, "bridge", "TransformerBridge"),

@@ -263,7 +263,7 @@ OWN_LAYERS = {"native": native, "toy": toy} | (
 )
 
 
-@pytest.mark.parametrize("name", [*OWN_LAYERS, "bert", "gpt2", "albert"])
+@pytest.mark.parametrize("name", [*OWN_LAYERS, "bert", "gpt2", "albert", "albert-headless"])
 def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
     model = OWN_LAYERS[name]() if name in OWN_LAYERS else opening.open_model(zoo.make(name))
     for number, module in enumerate(model.modules()):
@@ -661,7 +661,7 @@ def test_a_decoder_without_its_encoder_has_one_stack():
 
 def test_the_adapter_free_host_works_with_the_tools_of_transformerlens():
     model = zoo.make("albert")
-    hooked = opening.open_model(model)
+    hooked = opening.open_model(model, host="huggingface")
     ids, mask = zoo.documents()
     _, cache = hooked.run_with_cache(ids, mask, names_filter=lambda name: name.endswith("hook_pattern"))
     expected = zoo.own_patterns(model, sites.Inputs(ids, mask))["self"]
@@ -693,7 +693,7 @@ def test_a_host_that_asks_a_model_for_its_patterns_leaves_nothing_on_it():
 
 
 def test_a_copy_of_a_host_reads_its_own_weights():
-    hooked = opening.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert-headless"))
     twin = copy.deepcopy(hooked)
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -798,7 +798,7 @@ def test_a_twin_reads_text_as_its_model_does():
 
 
 def test_a_twin_does_not_take_over_hooks_and_has_the_dtype_of_the_model():
-    model = opening.open_model(zoo.make("albert").double())
+    model = opening.open_model(zoo.make("albert").double(), host="huggingface")
     model.hook_dict["blocks.0.attn.hook_pattern"].add_hook(lambda *_: None)
     twin = opening.random_init(model)
     assert not any(point.fwd_hooks for point in twin.hook_dict.values())

@@ -166,7 +166,7 @@ def test_a_mask_always_goes_along_because_a_bridge_without_one_attends_to_paddin
 
 
 def test_the_adapter_free_host_and_documents_demand_a_mask_where_one_is_needed():
-    hooked = opening.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert"), host="huggingface")
     with pytest.raises(TypeError, match="attention_mask"):
         hooked(IDS)
     with pytest.raises(
@@ -319,7 +319,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
 
 def test_rows_that_do_not_sum_to_one_are_an_error():
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
-    hooked = opening.open_model(zoo.make("albert"))
+    hooked = opening.open_model(zoo.make("albert"), host="huggingface")
     hooked.hook_dict["blocks.2.attn.hook_pattern"].add_hook(lambda pattern, hook: 0.9 * pattern)
     with pytest.raises(ValueError, match=r"blocks\.2\.attn\.hook_pattern sums to 0\.9 instead of 1"):
         tp.measure_attention(hooked, topics, [IDS[0].tolist()], n_permutations=0)
@@ -334,7 +334,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
     attention = [module for module in model.modules() if type(module).__name__ == "AlbertAttention"]
     assert len(attention) == 1
     attention[0].register_forward_hook(lambda *_: calls.append(1))
-    view = capture.view(opening.open_model(model))
+    view = capture.view(opening.open_model(model, host="huggingface"))
     calls.clear()
     found = list(read(view).values())
     assert len(calls) == len(found) == 3
@@ -345,7 +345,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
 
 def test_a_layer_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
-    view = capture.view(opening.open_model(model))
+    view = capture.view(opening.open_model(model, host="huggingface"))
     model.config.num_hidden_layers = 2
     for through in ("hooks", "rows"):
         with pytest.raises(ValueError, match="only 2 of 3 attention calls were seen"):

@@ -340,6 +340,10 @@ class BridgeAdapter(_AroundHuggingFace):
 
     kind = "bridge"
 
+    def has_hooks(self) -> bool:
+        """Those that somebody has put there: TransformerLens 4 has hooks of its own on parts that no module holds."""
+        return any(has_hooks(point) and not _only_mirrors(point) for point in self.model.hook_dict.values())
+
     def showing_patterns(self) -> AbstractContextManager[None]:
         """Eager attention, because fused kernels form no pattern that could be shown."""
         return attention_implementation(self.inside, EAGER if is_edited(self.inside) else "eager")
@@ -465,6 +469,17 @@ def _behind(model: Any, site: Site) -> Any:
 _PATTERN_HOOK = re.compile(
     r"(?P<stack>(?:encoder_|decoder_)?)blocks\.(?P<layer>\d+)\.(?:(?P<kind>attn|self_attn|cross_attn)\.)hook_pattern$"
 )
+
+
+def _only_mirrors(point: Any) -> bool:
+    """Whether all hooks on a hook point only hand on what passes to another, as TransformerLens has put them there."""
+    put_there = [getattr(handle, "user_hook", None) for handle in point.fwd_hooks]
+    mirrors = [getattr(hook, "__module__", None) == _MIRRORS for hook in put_there]
+    others = (point._forward_pre_hooks, point._backward_hooks, point._backward_pre_hooks)
+    return all(mirrors) and len(mirrors) == len(point._forward_hooks) and not any(others)
+
+
+_MIRRORS = "transformer_lens.model_bridge.component_setup"
 
 
 def _site(match: re.Match[str]) -> Site:

@@ -163,6 +163,7 @@ def embedding_in_residual(
         ValueError: where words come into the stream in a way that is not known.
     """
     for name, module in model.named_modules():
+        module = getattr(module, "original_component", module)  # a bridge puts its own around it
         if name.rpartition(".")[2] in _WIDENING and isinstance(module, nn.Linear):
             bias = 0 if module.bias is None else module.bias.detach()
             return table @ module.weight.detach().T + bias

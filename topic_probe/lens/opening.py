@@ -49,8 +49,8 @@ def open_model(
             adapter-free host; "auto" takes the bridge where TransformerLens has an adapter that shows the model's true
             patterns, and the adapter-free host otherwise. That host has hook points on queries, keys, values, scores,
             patterns, outputs of heads, what attention writes and the residual stream, whatever the architecture. Hooks
-            that edit patterns take effect there (or are refused); bridges over BERT, RoBERTa, BART and T5 discard such
-            edits.
+            that edit patterns take effect there (or are refused); bridges over BERT, RoBERTa, BART, T5, ALBERT,
+            ELECTRA, DistilBERT and ModernBERT discard such edits.
         revision: the commit, branch or tag of a model on the hub, by default its newest commit. All files are of one
             commit, which reports name.
         device: where a model that is loaded here is put, such as "cuda:1", by default on the CPU. A given model stays
@@ -300,6 +300,9 @@ def _bridge(model: nn.Module, tokenizer: Any, adapter_free: Any, *, required: bo
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
+    from topic_probe.lens.bridges import register_adapters
+
+    register_adapters()
     tensors = [*model.parameters(), *model.buffers()]
     inside = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     for config in configs(inside):
