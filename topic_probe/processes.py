@@ -19,11 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from topic_probe.options import Group
@@ -60,6 +59,9 @@ _BYTES, _FAILURES, _LETTERS = 4096, 3, 200
 _LAST_WORDS = 10.0
 
 
+_Numbers = TypeVar("_Numbers", bound=np.ndarray)
+
+
 class OtherProcessError(RuntimeError):
     """Another process failed, so there is no result."""
 
@@ -87,14 +89,13 @@ class Processes:
         self._exchange(lambda: torch.distributed.all_gather_object(values, value, group=self._group))
         return values
 
-    def add(self, array: Float64[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
+    def add(self, array: _Numbers) -> _Numbers:
         """The sum over processes, the same to the last bit in each. Call it behind a ``gather`` only."""
         if self.size == 1 or array.size == 0:
             return array
         total = torch.from_numpy(np.array(array, order="C"))
         self._exchange(lambda: torch.distributed.all_reduce(total, group=self._group))
-        summed: np.ndarray = total.numpy()
-        return summed
+        return total.numpy()  # type: ignore[return-value]
 
     def check_equal(self, facts: Mapping[str, Any]) -> None:
         """ValueError where processes do different things, because their sums must not be added up."""

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import warnings
 from collections import Counter
 from itertools import chain
@@ -15,6 +14,7 @@ from time import monotonic
 import many_processes
 import numpy as np
 import pytest
+import threads_as_processes
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Relations
@@ -219,39 +219,6 @@ def test_one_process_of_torchrun_measures_alone(monkeypatch):
     assert many_processes.CASES["attention"](distributed=True) == many_processes.CASES["attention"]()
 
 
-class Threads(Processes):
-    """Processes played by threads, which meet at a barrier."""
-
-    def __init__(self, index, size, table, barrier):
-        super().__init__(index, size)
-        self.table, self.barrier = table, barrier
-
-    def gather(self, value):
-        self.table[self.index] = value
-        self.barrier.wait(20)
-        values = list(self.table)
-        self.barrier.wait(20)
-        return values
-
-    def add(self, array):
-        return np.sum(self.gather(array.copy()), axis=0)
-
-
-def in_threads(size, work):
-    """What ``work`` returns in each of several processes."""
-    table, barrier, found = [None] * size, threading.Barrier(size), [None] * size
-
-    def one(index):
-        found[index] = work(Threads(index, size, table, barrier))
-
-    threads = [threading.Thread(target=one, args=(index,)) for index in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return found
-
-
 class Numbers:
     """Adds up the numbers of documents."""
 
@@ -289,7 +256,7 @@ def test_added_sums_do_not_depend_on_the_number_of_processes(size, limit):
         own._add_up(one)
         return own
 
-    for found in in_threads(size, work):
+    for found in threads_as_processes.in_threads(size, work):
         by_source, expected_by_source = found.sums["by_source"], expected.sums["by_source"]
         assert by_source.folded == expected_by_source.folded == (limit < 60)
         for one, other in zip(by_source.rows(), expected_by_source.rows(), strict=True):
@@ -307,7 +274,7 @@ def test_no_documents_in_any_process_add_up_to_none():
         own._add_up(one)
         return len(own.sums["by_source"])
 
-    assert in_threads(3, work) == [0, 0, 0]
+    assert threads_as_processes.in_threads(3, work) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])

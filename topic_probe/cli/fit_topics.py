@@ -1,6 +1,7 @@
 """``topic-probe fit-topics TOKENIZER --corpus C --out DIR``."""
 
 import argparse
+from contextlib import nullcontext
 
 from topic_probe.cli.inputs import (
     CORPORA,
@@ -10,10 +11,11 @@ from topic_probe.cli.inputs import (
     documents_of,
     open_corpus,
     open_tokenizer,
+    several_processes,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
-FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "progress"))
+FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "distributed", "progress"))
 _EPILOG = """example:
   topic-probe fit-topics google-bert/bert-base-uncased --corpus bundled --n-topics 20 --out topics20
   topic-probe measure attention google-bert/bert-base-uncased --topics topics20 --corpus bundled"""
@@ -36,14 +38,16 @@ def run(parsed: argparse.Namespace) -> int:
     from topic_probe import storage
 
     console = parsed.console
-    with storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
+    with nullcontext() if console.silent else storage.draft(parsed.out, overwrite=parsed.overwrite) as draft:
         corpus = open_corpus(parsed)
         tokenizer = open_tokenizer(parsed.tokenizer, revision=parsed.revision)
         documents = documents_of(corpus, parsed, tokenizer, progress=console.progress)
-        fit = FIT.call(parsed, documents, tokenizer, progress=console.progress)
+        running = {"distributed": several_processes(), "progress": console.progress}
+        fit = FIT.call(parsed, documents, tokenizer, **running)
         topics = FROM_FIT.call(parsed, fit)
-        fit.save(draft / "fit")
-        topics.save(draft / "topics")
+        if draft is not None:
+            fit.save(draft / "fit")
+            topics.save(draft / "topics")
     rows = fit.to_dataframe()
     rows.insert(1, "n_words", topics.sizes.tolist())
     document = {

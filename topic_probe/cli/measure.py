@@ -1,7 +1,6 @@
 """``topic-probe measure attention|embeddings|weights|ablation|knockout|writes|shift MODEL --topics T``."""
 
 import argparse
-import os
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from topic_probe.cli.inputs import (
     open_corpus,
     open_model,
     open_topics,
+    several_processes,
     tokenizer_of,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
@@ -126,7 +126,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
         running: dict[str, Any] = {}
         if len(inputs) == 3:
             # Shards know nothing of each other, whoever has started them.
-            several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "shard" not in parsed
+            several = several_processes() and "shard" not in parsed
             running = {"progress": console.progress, "distributed": several}
         report = CALLS[kind].call(parsed, *inputs, **running)
         if trial:
@@ -140,12 +140,20 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
 
 def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
     """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report, wide=parsed.wide), plain(report)
+    text, document = text_of(report, wide=parsed.wide), plain(_shown(report))
     if draft is not None:
         report.save(draft)
         text += f"\nsaved in {parsed.out}"
         document["saved"] = parsed.out
     parsed.console.answer(text, document)
+
+
+def _shown(report: Any) -> Any:
+    """What machines get of a report: all, but of a table of counts with millions of pairs the most frequent ones."""
+    if report.kind != "co-occurrence":
+        return report
+    plain = {name: getattr(report, name) for name in ("n_documents", "complete_above", "provenance")}
+    return {"kind": report.kind, "words": len(report), "pairs": report.to_dataframe(), **plain}
 
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:

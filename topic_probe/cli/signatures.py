@@ -60,6 +60,10 @@ def arguments_of(function: str) -> dict[str, Argument]:
         name: _argument(module, name, annotation, default, entries.get(name, ""))
         for name, annotation, default in _declared(node)
     }
+    if isinstance(node, ast.ClassDef):
+        for base in node.bases:
+            if _is_group(module, base):  # a group that has the options of another one too
+                arguments = arguments_of(f"{module}:{_last(base)}") | arguments
     if "shares" in map(_last, node.decorator_list):
         for name, annotation, default in _declared(node):
             if default is None and annotation is not None and _is_group(module, annotation):
@@ -70,9 +74,11 @@ def arguments_of(function: str) -> dict[str, Argument]:
 
 def _is_group(module: str, annotation: ast.expr) -> bool:
     """Whether an annotation names a group of options that functions share."""
-    _, source = _find(module, _last(annotation))
+    place, source = _find(module, _last(annotation))
     node = None if source is None else ast.parse(source).body[0]
-    return isinstance(node, ast.ClassDef) and "Group" in map(_last, node.bases)
+    return isinstance(node, ast.ClassDef) and any(
+        _last(base) == "Group" or _is_group(place, base) for base in node.bases
+    )
 
 
 def _declared(

@@ -1,11 +1,12 @@
 """What any model can be asked: each measurement is a function and the frozen report that it returns.
 
 Documents go one way: `engine` takes them in batches through a reader (`patterns` scores the attention between words)
-into `accumulators`, small objects with named sums; `runs` saves these, `shards` keeps them by blocks of
-sources, `merging` makes a report of what shards have saved, and `options` has what measurements share. On it stand `attention`, `matched` (with `matching`: sums by class of the
-pair), and the states in `embeddings`; `text_attention` reads one text, `text_cut` before and after a cut. What is done
-to a model is asked of an outcome (`outcomes`), which `effects` compares before and after: `ablation`, with what stands
-in for heads (`standins`), and `knockout`. `writes` follows what heads add to the stream to the scores of words, and
+into `accumulators`, small objects with named sums; `runs` saves these, `shards` keeps them by
+blocks of sources, `merging` makes a report of what shards have saved, and `options` has what measurements share. On it
+stand `attention`, `matched` (with `matching`: sums by class of the pair), and the states in `embeddings`;
+`text_attention` reads one text, `text_cut` before and after a cut. What is done to a model is asked of an outcome
+(`outcomes`), which `effects` compares before and after: `ablation`, with what stands in for heads (`standins`), and
+`knockout`. `writes` follows what heads add to the stream to the scores of words, and
 `shift` changes texts (`exchanges`) and reads `log_odds`. Words by themselves (`words` with `pair_sums` and `matrix`)
 need no documents: `embeddings`, `weights`. A module imports only from those before it:
 

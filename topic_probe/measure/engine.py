@@ -157,12 +157,8 @@ class Engine:
             if processes.size > 1:
                 processes.check_equal({**facts, **share.outline()})
             if shard is not None:
-                if processes.size > 1:
-                    raise ValueError(
-                        "shard= and distributed=True both share out the documents: leave one of them out"
-                    )
                 facts = as_from_disk({**facts, **shard.options, "blocks": BLOCKS})
-                shard.check_place(facts, documents)
+                shard.check_place(facts, documents, processes)
                 self.progress.shard = None if shard.n == 1 else (shard.index, shard.n)
             if run.checkpoint is not None:
                 told = {"revision": view.facts.description["revision"]}

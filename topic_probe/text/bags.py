@@ -1,10 +1,15 @@
 """Documents as bags of words: which tokens are words, and a place on disk for the bags of any number of documents."""
 
+import io
+import os
 import tempfile
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -13,7 +18,10 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.options import check_whole, checked
-from topic_probe.text.documents import Counts, Document, read_documents
+from topic_probe.processes import Processes
+from topic_probe.text.documents import Counts, Document, content_hash, read_documents
+from topic_probe.text.shares import BLOCKS, block_of
+from topic_probe.text.sums import Progress
 from topic_probe.topics.models import stop_word_ids
 from topic_probe.topics.vocabulary import vocabulary_size
 
@@ -82,6 +90,9 @@ def _is_word(text: str, min_letters: int) -> bool:
 
 # --- bags of words ----------------------------------------------------------------------------------
 
+# Packed, an id and its count are so many bytes.
+BYTES_OF_WORD = 8
+
 # Token ids of a document, ascending, and how often it has each.
 Bag = tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"]]
 
@@ -89,18 +100,21 @@ Bag = tuple[Int64[np.ndarray, "_"], Int64[np.ndarray, "_"]]
 class Bags:
     """Bags of words of all documents: in memory while they are few, then in a temporary file.
 
-    They are kept in blocks of neighbouring documents, and come back with the blocks in random order and the documents
-    of many blocks mixed. A corpus goes from theme to theme, and topics updated in that order would forget. Only the
-    places of the blocks stay in memory.
+    A document falls into a block by a hash of its words, and the documents of a block come in the order of their bytes
+    before they are mixed, so the order in which they were read is forgotten: a corpus goes from theme to theme, and
+    topics updated in that order would forget. Only the places where parts of blocks lie stay in memory.
     """
 
     _IN_MEMORY = 1 << 26
-    _BLOCK, _BLOCKS_MIXED = 32, 128
+    # Documents that are written at once; documents that are mixed at least, so many whole blocks are read at once.
+    _TOGETHER, _MIXED = 32, 4096
+    # Bytes that a process sends to others at once.
+    _SENT = 1 << 20
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=self._IN_MEMORY)  # noqa: SIM115
-        self._starts = array("Q")
-        self._block: list[Bag] = []
+        self._starts = [array("Q") for _ in range(BLOCKS)]
+        self._waiting: list[list[bytes]] = [[] for _ in range(BLOCKS)]
         self.n = 0
 
     def __enter__(self) -> "Bags":
@@ -111,20 +125,28 @@ class Bags:
 
     def add(self, bag: Bag) -> None:
         """Take the bag of the next document."""
-        self.n += 1
-        self._block.append(bag)
-        if len(self._block) == self._BLOCK:
-            self.flush()
+        packed = np.stack(bag, axis=1).astype("<u4").tobytes()
+        block = block_of(content_hash(packed))
+        self._waiting[block].append(packed)
+        if len(self._waiting[block]) == self._TOGETHER:
+            self._flush(block)
 
     def flush(self) -> None:
-        """Write the block that is being filled."""
-        if not self._block:
-            return
-        lengths = [len(ids) for ids, _ in self._block]
-        both = [part for place in (0, 1) for part in (bag[place] for bag in self._block)]
-        content = np.concatenate([np.array([len(lengths), *lengths]), *both]).astype("<u4").tobytes()
-        self._starts.append(self._file.tell())
-        self._block = []
+        """Write what waits for more of its block."""
+        for block in range(BLOCKS):
+            self._flush(block)
+
+    def _flush(self, block: int) -> None:
+        packed = self._waiting[block]
+        if packed:
+            self._waiting[block] = []
+            lengths = np.array([len(packed), *map(len, packed)], dtype="<u4")
+            self._write(block, lengths.tobytes() + b"".join(packed))
+
+    def _write(self, block: int, content: bytes) -> None:
+        """Put some documents of a block behind all others."""
+        self.n += _number(content)
+        self._starts[block].append(self._file.seek(0, os.SEEK_END))
         try:
             self._file.write(content)
         except OSError as error:
@@ -133,46 +155,93 @@ class Bags:
                 "larger disk in the environment variable TMPDIR"
             ) from error
 
-    def shuffled(self, generator: np.random.Generator) -> Iterator[Bag]:
-        """All bags in an order that the generator gives."""
-        order = generator.permutation(len(self._starts))
-        for first in range(0, len(order), self._BLOCKS_MIXED):
-            bags = [
-                bag for block in order[first : first + self._BLOCKS_MIXED] for bag in self._read(int(block))
-            ]
-            for place in generator.permutation(len(bags)):
-                yield bags[place]
+    def exchange(self, processes: Processes) -> None:
+        """Give every process the bags of all."""
+        own = [(block, start) for block, starts in enumerate(self._starts) for start in starts]
+        if processes.size > 1:
+            sent = self._packets(own)
+            while any(every := processes.gather(next(sent, []))):
+                for block, content in chain(*every[: processes.index], *every[processes.index + 1 :]):
+                    self._write(block, content)
+
+    def _packets(self, places: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, bytes]]]:
+        packet: list[tuple[int, bytes]] = []
+        for block, start in places:
+            packet.append((block, self._read(start)))
+            if sum(len(content) for _, content in packet) >= self._SENT:
+                yield packet
+                packet = []
+        if packet:
+            yield packet
+
+    def shuffled(self, generator: np.random.Generator) -> Iterator[bytes]:
+        """All bags, packed, in an order that the generator gives, whoever has read them and when."""
+        mixed: list[bytes] = []
+        for place, block in enumerate(generator.permutation(BLOCKS), 1):
+            mixed += sorted(self._of_block(int(block)))
+            if len(mixed) >= self._MIXED or place == BLOCKS:
+                yield from (mixed[number] for number in generator.permutation(len(mixed)))
+                mixed = []
+
+    def of_blocks(self, blocks: Iterable[int]) -> Iterator[Bag]:
+        """The bags of some blocks."""
+        return (unpacked(packed) for block in blocks for packed in self._of_block(block))
 
     def __iter__(self) -> Iterator[Bag]:
-        """All bags in the order in which they came."""
-        for block in range(len(self._starts)):
-            yield from self._read(block)
+        """All bags."""
+        return self.of_blocks(range(BLOCKS))
 
-    def _read(self, block: int) -> Iterator[Bag]:
-        self._file.seek(self._starts[block])
-        lengths = self._numbers(int(self._numbers(1)[0]))
-        ids, counts = (np.split(self._numbers(int(lengths.sum())), lengths.cumsum()[:-1]) for _ in range(2))
-        yield from zip(ids, counts, strict=True)
+    def _of_block(self, block: int) -> Iterator[bytes]:
+        for start in self._starts[block]:
+            content = io.BytesIO(self._read(start))
+            n = _number(content.read(4))
+            yield from map(content.read, np.frombuffer(content.read(4 * n), "<u4").tolist())
 
-    def _numbers(self, n: int) -> Int64[np.ndarray, "_"]:
-        return np.frombuffer(self._file.read(4 * n), dtype="<u4").astype(np.int64)
+    def _read(self, start: int) -> bytes:
+        """Some documents of a block, as they were written."""
+        self._file.seek(start)
+        number = self._file.read(4)
+        lengths = self._file.read(4 * _number(number))
+        return number + lengths + self._file.read(int(np.frombuffer(lengths, "<u4").sum()))
+
+
+def _number(content: bytes) -> int:
+    """How many documents there are in some of a block."""
+    return int.from_bytes(content[:4], "little")
+
+
+def unpacked(packed: bytes) -> Bag:
+    """The bag that was packed, or several, one behind the other."""
+    ids, counts = np.frombuffer(packed, dtype="<u4").astype(np.int64).reshape(-1, 2).T
+    return ids, counts
 
 
 @dataclass
 class Reading:
-    """What one pass over the documents gives."""
+    """What one pass over the documents gives: bags, and in how many of them and how often every word is."""
 
     bags: Bags
     words: Words
-    counts: Counts = field(default_factory=Counts)
+    progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.document_frequency = np.zeros(len(self.words.reason), dtype=np.int64)
+        self.document_frequency, self.tokens = np.zeros((2, len(self.words.reason)))
 
-    def read(self, documents: Any) -> None:
-        """Keep the words of every document, and count the rest by its reason."""
+    @property
+    def counts(self) -> Counts:
+        """What was read and left out."""
+        return self.progress.counts
+
+    def read(self, documents: Any, check: Callable[[], None] = lambda: None) -> None:
+        """Keep the words of every document, and count the rest by its reason.
+
+        Args:
+            documents: Documents, as `read_documents` takes them.
+            check: Called for every document; what it raises ends the reading.
+        """
         size = len(self.words.reason)
         for number, document in enumerate(read_documents(documents)):
+            check()
             ids = document.ids.numpy()
             if len(wrong := ids[(ids < 0) | (ids >= size)]):
                 raise ValueError(
@@ -182,8 +251,17 @@ class Reading:
             self.counts.add(document)
             unique, counts = np.unique(ids[self._kept(document, ids)], return_counts=True)
             self.document_frequency[unique] += 1
+            self.tokens[unique] += counts
             self.bags.add((unique, counts.astype(np.int64)))
         self.bags.flush()
+        self.progress.corpus = getattr(documents, "provenance", None)
+
+    def exchange(self, processes: Processes) -> None:
+        """Make what every process has read what all have read."""
+        self.bags.exchange(processes)
+        self.progress = reduce(add, processes.gather(self.progress))
+        of_words = np.stack([self.document_frequency, self.tokens])
+        self.document_frequency, self.tokens = processes.add(of_words).astype(np.int64)
 
     def _kept(self, document: Document, ids: Int64[np.ndarray, "_"]) -> Bool[np.ndarray, "_"]:
         """Which tokens are words to fit."""

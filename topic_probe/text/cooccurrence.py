@@ -6,7 +6,8 @@ with the documents. Ten thousand words are 400 MB.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +16,14 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, checked
-from topic_probe.report import Report
+from topic_probe.options import check_whole, shares
+from topic_probe.processes import Processes, Together, joined
+from topic_probe.report import Report, about_shard
 from topic_probe.tables import as_text
 from topic_probe.text.bags import Bags
-from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
+from topic_probe.text.documents import Counts, Document, Long, content_hash, cut_documents, read_documents
+from topic_probe.text.shares import BLOCKS, OwnDocuments, Shards, check_same_documents, share_of
+from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, token_id_array
 from topic_probe.topics.vocabulary import readable
@@ -186,11 +190,37 @@ class Cooccurrence(Report, kind="co-occurrence"):
         return (
             f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
             f"{as_text(self.to_dataframe(10))}"
+            + "".join(f"\n({note})" for note in about_shard(self.provenance))
         )
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         content = {name: getattr(self, name) for name in (*_PLAIN, "texts")}
         return content, {"words": self.words.numpy(), "counts": self.counts.numpy()}
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> "Cooccurrence":
+        """The counts that sums are, of all documents or of a shard.
+
+        Raises:
+            ValueError: where there were no documents in all, or more than can be counted.
+        """
+        n_documents = progress.counts.documents
+        if not n_documents and progress.shard is None:
+            raise ValueError("no document is left to count in: there were none, or all were empty")
+        _check_documents(n_documents)
+        return cls(
+            words=torch.from_numpy(parts["words"]),
+            counts=torch.from_numpy(sums["counts"]),
+            n_documents=n_documents,
+            vocabulary_size=parts["vocabulary_size"],
+            complete_above=parts["complete_above"],
+            provenance={
+                "options": parts["options"],
+                "read": progress.counts.summary(),
+                **progress.about_shard,
+            },
+            texts=tuple(parts["texts"]),
+        )
 
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Cooccurrence":
@@ -202,7 +232,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         )
 
 
-@checked
+@shares
 def count_cooccurrence(
     documents: Any,
     words: Any,
@@ -212,6 +242,8 @@ def count_cooccurrence(
     max_length: int | None = None,
     long: Long = "cut",
     progress: bool | None = None,
+    together: Together,
+    shards: Shards,
 ) -> Cooccurrence:
     """In how many documents every two of the words are, in one pass over the documents.
 
@@ -220,18 +252,22 @@ def count_cooccurrence(
     documents are counted: their bags of words wait in memory or, from 64 MB on, in a temporary file until it is known
     which they are, and ``complete_above`` says which pairs are known in spite of that.
 
+    Counts are whole numbers, so those of processes and shards add up to exactly those of one. Of a shard there is one
+    table, whatever the number of shards.
+
     Args:
         documents: Token ids in any shape that `topic_probe.text.batches.token_batches` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
         vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
-        max_words: Words that are counted at most.
+        max_words: Words that are counted at most; a shard cannot know which are in most documents, and takes no more.
         max_length: Documents are cut at so many tokens; None: never.
         long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
             within windows of ``max_length`` tokens.
         progress: Whether to show a progress bar; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: for no words, ids out of range, or no documents.
+        ValueError: for no words, ids out of range, or no documents, for processes that were given different things,
+            and for a folder with the sums of other counts.
 
     Example:
         >>> counts = tp.count_cooccurrence([[1, 2], [2, 1, 1], [3]], [1, 2, 3])
@@ -243,34 +279,61 @@ def count_cooccurrence(
         raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
     if vocabulary_size is not None:
         check_vocabulary_size(vocabulary_size)
-    read = Counts()
-    bags = _bags(
-        documents,
-        ids,
-        size if isinstance(words, Topics) else vocabulary_size,
-        max_length,
-        long,
-        read,
-        progress,
-    )
-    counted, complete_above = ids, 0
-    if len(ids) <= max_words:
-        counts = _count(bags, len(ids))
-    else:
-        counted, counts, complete_above = _count_most_frequent(bags, ids, max_words)
-    if not read.documents:
-        raise ValueError("no document is left to count in: there were none, or all were empty")
-    _check_documents(read.documents)
+    known = size if isinstance(words, Topics) else vocabulary_size
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
-    return Cooccurrence(
-        words=torch.from_numpy(counted),
-        counts=torch.from_numpy(counts),
-        n_documents=read.documents,
-        vocabulary_size=size,
-        complete_above=complete_above,
-        provenance={"options": options, "read": read.summary()},
-        texts=_texts(counted, words, documents),
-    )
+    facts = {"words": f"{content_hash(ids.tobytes()):x}", "vocabulary_size": size, **options}
+    parts = {"words": ids, "vocabulary_size": size, "options": options, "complete_above": 0}
+    parts["texts"] = _texts(ids, words, documents)
+    shard = Share.of(shards, Cooccurrence.kind, parts, options)
+    read = Progress()
+    with joined(together.distributed, together.patience) as processes:
+        if shard is None:
+            own = share_of(documents, processes, None)
+            single = _checked(read_documents(own), processes)
+            if processes.size > 1:
+                processes.check_equal({**facts, **own.outline()})
+        else:
+            _check_few(ids, max_words)
+            facts = as_from_disk({**facts, "blocks": BLOCKS})
+            shard.check_place(facts, documents, processes)
+            own = OwnDocuments(documents, shard.blocks, pad_id=None, vocabulary_size=known)
+            single = (document for _, document in own)
+        shown = progress if processes.index == 0 else False
+        bags = _bags(single, ids, known, max_length, long, read.counts, shown)
+        if len(ids) <= max_words:
+            counts = _count(bags, len(ids))
+        else:
+            ids, counts, parts["complete_above"] = _count_most_frequent(bags, ids, max_words, processes)
+            parts |= {"words": ids, "texts": _texts(ids, words, documents)}
+        read.measured = read.counts.documents
+        read.corpus = getattr(own if shard is None else documents, "provenance", None)
+        if processes.size > 1:
+            check_same_documents(own, processes, read=True)
+            read = reduce(add, processes.gather(read))
+            _check_documents(read.counts.documents)
+            counts = processes.add(counts)
+    if shard is not None:
+        read.seen, read.shard = vars(own.seen), None if shard.n == 1 else (shard.index, shard.n)
+        # Whole numbers add up to the same in any order, so all blocks of a shard are one.
+        sums = {"counts": counts}
+        shard.save({shard.blocks[0]: sums}, described(sums), read, facts)
+    return Cooccurrence.of_sums({"counts": counts}, read, parts)
+
+
+def _checked(documents: Iterable[Document], processes: Processes) -> Iterator[Document]:
+    """The documents, until another process is known to have failed."""
+    for document in documents:
+        processes.check()
+        yield document
+
+
+def _check_few(ids: Int64[np.ndarray, " word"], max_words: int) -> None:
+    """ValueError for more words than are counted: which are in most documents no shard can know."""
+    if len(ids) > max_words:
+        raise ValueError(
+            f"shards count the same words, but which {max_words:,} of {len(ids):,} words are in most documents none of "
+            "them can know: pass no more words than max_words, or raise max_words (4 · n² bytes for n words)"
+        )
 
 
 def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple[str, ...]:
@@ -317,7 +380,7 @@ def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, "
 
 
 def _bags(
-    documents: Any,
+    documents: Iterable[Document],
     ids: Int64[np.ndarray, " word"],
     vocabulary_size: int | None,
     max_length: int | None,
@@ -330,7 +393,7 @@ def _bags(
         check_whole("max_length", max_length)
     place = np.full(int(ids[-1]) + 2, -1)
     place[ids] = np.arange(len(ids))
-    pieces = cut_documents(read_documents(documents), vocabulary_size, max_length, long, read)
+    pieces = cut_documents(documents, vocabulary_size, max_length, long, read)
     for document in progress_bar(pieces, unit=" documents", shown=progress):
         # Ids above all words share the last entry, which is no word.
         known = place[np.minimum(document.ids.numpy(), len(place) - 1)]
@@ -351,7 +414,7 @@ def _count(bags: Iterable[Int64[np.ndarray, "_"]], n_words: int) -> Int32[np.nda
 
 
 def _count_most_frequent(
-    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int
+    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int, processes: Processes
 ) -> tuple[Int64[np.ndarray, " counted"], Int32[np.ndarray, "counted counted"], int]:
     """The ``n`` words in most documents (equal ones by their ids), their counts, and the bound for others."""
     frequency = np.zeros(len(ids), dtype=np.int64)
@@ -360,6 +423,8 @@ def _count_most_frequent(
             frequency[bag] += 1
             kept.add((bag, np.ones_like(bag)))
         kept.flush()
+        processes.meet()
+        frequency = processes.add(frequency)
         order = np.argsort(-frequency, kind="stable")
         chosen = np.sort(order[:n])
         place = np.full(len(ids), -1)

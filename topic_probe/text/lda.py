@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import Group, check_number, check_whole, shares
+from topic_probe.processes import Processes, Together, joined
 from topic_probe.report import Report
 from topic_probe.tables import WIDTH, as_text, number, width_of
-from topic_probe.text.bags import COMMON, RARE, Bag, Bags, Reading, judge
+from topic_probe.text.bags import BYTES_OF_WORD, COMMON, RARE, Bag, Bags, Reading, judge, unpacked
+from topic_probe.text.shares import BLOCKS, check_same_documents, share_of
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
@@ -255,15 +258,16 @@ def fit_topics(
     n_topics: int = 100,
     seed: int = 0,
     workers: int = 1,
-    distributed: bool = False,
     progress: bool | None = None,
     updates: Updates,
     kept: Kept,
+    together: Together,
 ) -> TopicFit:
     """LDA of the words of the documents, by gensim.
 
-    The documents are read once; their bags of words wait in memory or, from 64 MB on, in a temporary file. With one
-    worker the same call gives the same topics; with several it does not, because the order of updates changes.
+    The documents are read once; their bags of words wait in memory or, from 64 MB on, in a temporary file. The same
+    documents, in any order, give the same topics to the last bit, on one machine with any number of processes that
+    share them out; only workers of gensim's own do not.
 
     Args:
         documents: Documents of token ids, such as ``Corpus.documents`` gives. Pieces of split words are left out; of
@@ -271,45 +275,47 @@ def fit_topics(
         tokenizer: The tokenizer that made them.
         n_topics: Number of topics.
         seed: Seed of the fit; global generators are not touched.
-        workers: Processes; with more than one (gensim's LdaMulticore) the topics change from run to run.
-        distributed: Use gensim's own cluster (a running dispatcher and workers, package Pyro4).
+        workers: Processes of gensim's LdaMulticore; with more than one the topics change from run to run.
         progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: if no word is left, or for options that do not fit together.
+        ValueError: if no word is left, for options that do not fit together, and for processes that were given
+            different ones, or different documents.
     """
     check_whole("n_topics", n_topics)
     check_whole("workers", workers)
     check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
     if not isinstance(updates.alpha, str | int | float) and len(updates.alpha) != n_topics:
         raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(updates.alpha)}")
-    if distributed and workers > 1:
-        raise ValueError("distributed and workers exclude each other: a cluster has its own workers")
-    if updates.alpha == "auto" and (workers > 1 or distributed):
+    if together.distributed and workers > 1:
+        raise ValueError(
+            "distributed and workers exclude each other: start as many processes as there are cores"
+        )
+    if updates.alpha == "auto" and workers > 1:
         raise ValueError("alpha='auto' is learnt by one worker only: use 'symmetric' or 'asymmetric'")
     stop_words = kept.stop_words
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)
     words = judge(tokenizer, stop_words, kept.min_letters)
-    with Bags() as bags:
+    settings = {
+        "n_topics": n_topics,
+        **vars(updates),
+        "alpha": _plain(updates.alpha),
+        **vars(kept),
+        "stop_words": "gensim" if stop_words is None else stop_words,
+        "seed": seed,
+        "workers": workers,
+        "reproducible": workers == 1,
+    }
+    with joined(together.distributed, together.patience) as processes, Bags() as bags:
         reading = Reading(bags, words)
-        reading.read(documents)
+        _read(reading, documents, processes, {**settings, "tokenizer": tokenizer_hash(tokenizer)})
         columns = _columns(reading, kept.min_documents, kept.max_share)
-        settings = {
-            "n_topics": n_topics,
-            **vars(updates),
-            "chunk_size": _even_chunks(reading.counts.documents, updates.chunk_size),
-            "alpha": _plain(updates.alpha),
-            **vars(kept),
-            "stop_words": "gensim" if stop_words is None else stop_words,
-            "seed": seed,
-            "workers": workers,
-            "distributed": distributed,
-            "reproducible": workers == 1 and not distributed,
-        }
-        phi, tokens, stopped = _fit(bags, columns, settings, progress)
+        settings["chunk_size"] = _even_chunks(reading.counts.documents, updates.chunk_size)
+        corpus = (_Pairs if workers > 1 else _Passes)(bags, columns, len(words.reason), seed)
+        phi, tokens, stopped = _fit(corpus, reading.tokens[columns], settings, processes, progress)
         top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
-        npmi, umass = coherence(top, bags, columns)
+        npmi, umass = coherence(top, bags, columns, processes)
     fit = TopicFit(
         phi=torch.from_numpy(phi),
         token_ids=torch.from_numpy(columns),
@@ -321,10 +327,21 @@ def fit_topics(
         npmi=torch.from_numpy(npmi),
         umass=torch.from_numpy(umass),
         settings=settings,
-        provenance=_provenance(reading, documents, stopped),
+        provenance=_provenance(reading, stopped, processes.size),
     )
     _warn_of_bad_topics(fit)
     return fit
+
+
+def _read(reading: Reading, documents: Any, processes: Processes, facts: Mapping[str, Any]) -> None:
+    """Reads the share of a process, and makes it what all have read."""
+    share = share_of(documents, processes, None)
+    if processes.size > 1:
+        processes.check_equal({**facts, **share.outline()})
+    reading.read(share, processes.check)
+    if processes.size > 1:
+        check_same_documents(share, processes, read=True)
+    reading.exchange(processes)
 
 
 def _even_chunks(n_documents: int, wanted: int | None) -> int:
@@ -356,77 +373,96 @@ def _columns(reading: Reading, min_documents: int, max_share: float) -> Int64[np
 
 
 class _Passes:
-    """The bags as gensim wants them: sized, iterable for every pass, each document (column, count) pairs."""
+    """The documents as gensim wants them, sized and iterable for every pass, but packed: `columns` has their words."""
 
-    def __init__(self, bags: Bags, columns: Int64[np.ndarray, "column"], seed: int, bar: Any) -> None:
-        self._bags, self._bar = bags, bar
+    def __init__(self, bags: Bags, columns: Int64[np.ndarray, "column"], n_ids: int, seed: int) -> None:
+        self._bags = bags
+        self.bar: Any = None
         self.n_read = 0
-        self._place = np.full(int(columns.max()) + 1, -1)
+        self._place = np.full(n_ids, -1)
         self._place[columns] = np.arange(len(columns))
         self._generator = np.random.default_rng(seed)
 
     def __len__(self) -> int:
         return self._bags.n
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for places, counts in self.shuffled():
-            self._bar.update()
+    def __iter__(self) -> Iterator[Any]:
+        for packed in self.shuffled():
+            self.bar.update()
             self.n_read += 1
-            yield list(zip(places.tolist(), counts.tolist(), strict=True))
+            yield packed
 
-    def shuffled(self) -> Iterator[Bag]:
-        """Columns and counts of every document, in a new order every time."""
-        for ids, counts in self._bags.shuffled(self._generator):
-            inside = ids < len(self._place)
-            places = self._place[ids[inside]]
-            yield places[places >= 0], counts[inside][places >= 0]
+    def shuffled(self) -> Iterator[bytes]:
+        """All documents, in a new order every time."""
+        return self._bags.shuffled(self._generator)
+
+    def columns(self, packed: Sequence[bytes]) -> tuple[Int64[np.ndarray, "_"], ...]:
+        """Columns and counts of the words of some documents, and where each of these ends."""
+        ids, counts = unpacked(b"".join(packed))
+        columns = self._place[ids]
+        fitted = columns >= 0
+        n_fitted = np.concatenate([[0], fitted.cumsum()])
+        ends = n_fitted[np.cumsum([len(one) for one in packed], dtype=np.int64) // BYTES_OF_WORD]
+        return columns[fitted], counts[fitted], ends
+
+
+class _Pairs(_Passes):
+    """The same for processes of gensim's own: each document (column, count) pairs."""
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for packed in super().__iter__():
+            columns, counts, _ = self.columns([packed])
+            yield list(zip(columns.tolist(), counts.tolist(), strict=True))
 
 
 def _fit(
-    bags: Bags, columns: Int64[np.ndarray, "column"], settings: Mapping[str, Any], progress: bool | None
+    corpus: _Passes,
+    tokens_of: Int64[np.ndarray, "column"],
+    settings: Mapping[str, Any],
+    processes: Processes,
+    progress: bool | None,
 ) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
     """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
     stopped = None
-    with progress_bar(total=settings["passes"] * bags.n, unit=" documents", shown=progress) as bar:
-        model = _untrained(len(columns), settings)
-        passes = _Passes(bags, columns, settings["seed"], bar)
-        if settings["start"] == "documents":
-            _start_from_documents(model, passes)
+    model = _untrained(corpus, tokens_of, settings, processes)
+    if settings["start"] == "documents":
+        _start_from_documents(model, corpus)
+    n_documents = settings["passes"] * len(corpus)
+    shown = progress if processes.index == 0 else False
+    with (
+        progress_bar(total=n_documents, unit=" documents", shown=shown) as corpus.bar,
+        model.interruptible() if processes.size > 1 else nullcontext(),
+    ):
         try:
-            model.update(passes, chunks_as_numpy=settings["distributed"])
+            model.update(corpus)
         except KeyboardInterrupt:
             if model.num_updates == 0:
                 raise
-            stopped = f"interrupted after {passes.n_read:,} of {bar.total:,} documents"
-        phi = model.get_topics().astype(np.float64)
-        prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1, dtype=np.float64)
-        tokens = model.state.get_lambda().sum(axis=1, dtype=np.float64) - prior
+            stopped = f"interrupted after {corpus.n_read:,} of {n_documents:,} documents"
+    phi = model.get_topics().astype(np.float64)
+    prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1, dtype=np.float64)
+    tokens = model.state.get_lambda().sum(axis=1, dtype=np.float64) - prior
     return phi / phi.sum(axis=1, keepdims=True), np.maximum(tokens, 0), stopped
 
 
-def _untrained(n_words: int, settings: Mapping[str, Any]) -> Any:
-    from gensim.models import LdaModel, LdaMulticore
+def _untrained(
+    corpus: _Passes, tokens_of: Int64[np.ndarray, "column"], settings: Mapping[str, Any], processes: Processes
+) -> Any:
+    from gensim.models import LdaMulticore
     from gensim.utils import FakeDict
 
+    from topic_probe.text.variational import SharedLda
+
     options = {
-        "id2word": FakeDict(n_words),
+        "id2word": FakeDict(len(tokens_of)),
         "num_topics": settings["n_topics"],
         "chunksize": settings["chunk_size"],
-        "random_state": settings["seed"],
         "eval_every": None,
         **{name: settings[name] for name in ("passes", "iterations", "alpha", "eta")},
     }
     if settings["workers"] > 1:
-        return LdaMulticore(workers=settings["workers"], **options)
-    try:
-        return LdaModel(distributed=settings["distributed"], **options)
-    except RuntimeError as error:
-        if not settings["distributed"]:
-            raise
-        raise RuntimeError(
-            f"gensim's cluster cannot be used ({error}): install Pyro4 and start a Pyro4 name server, "
-            "gensim.models.lda_worker on every machine and gensim.models.lda_dispatcher, or use workers= on this one"
-        ) from error
+        return LdaMulticore(workers=settings["workers"], random_state=settings["seed"], **options)
+    return SharedLda(processes, corpus, tokens_of, settings["seed"], **options)
 
 
 def _start_from_documents(model: Any, passes: _Passes) -> None:
@@ -437,28 +473,30 @@ def _start_from_documents(model: Any, passes: _Passes) -> None:
     """
     long: list[Bag] = []
     short: list[Bag] = []
-    for bag in passes.shuffled():
+    for packed in passes.shuffled():
         if len(long) == model.num_topics:
             break
-        if bag[1].sum() >= _WORDS_TO_START:
-            long.append(bag)
+        places, counts, _ = passes.columns([packed])
+        if counts.sum() >= _WORDS_TO_START:
+            long.append((places, counts))
         elif len(short) < model.num_topics:
-            short.append(bag)
+            short.append((places, counts))
     for topic, (places, counts) in enumerate([*long, *short][: model.num_topics]):
         model.state.sstats[topic, places] += (_START_WEIGHT * counts).astype(model.dtype)
     model.sync_state()
 
 
-def _provenance(reading: Reading, documents: Any, stopped: str | None) -> dict[str, Any]:
+def _provenance(reading: Reading, stopped: str | None, n_processes: int) -> dict[str, Any]:
     from importlib.metadata import version
 
-    corpus = getattr(documents, "provenance", None)
+    corpus = reading.progress.corpus
     return {
         "documents": reading.counts.documents,
         "tokens": reading.counts.tokens,
         "documents_without_words": reading.counts.without_words,
         "left_out": reading.counts.summary()["left_out"],
         "stopped": stopped,
+        "processes": n_processes,
         "corpus": corpus if isinstance(corpus, Mapping) else None,
         "versions": {name: version(name) for name in ("gensim", "numpy")},
     }
@@ -484,18 +522,24 @@ def _warn_of_bad_topics(fit: TopicFit) -> None:
 
 
 def coherence(
-    top: Int64[np.ndarray, "topic rank"], bags: Bags, columns: Int64[np.ndarray, "column"]
+    top: Int64[np.ndarray, "topic rank"],
+    bags: Bags,
+    columns: Int64[np.ndarray, "column"],
+    processes: Processes,
 ) -> tuple[Float64[np.ndarray, "topic"], Float64[np.ndarray, "topic"]]:
     """NPMI and UMass of every topic, counted in one pass over the documents."""
     words, place = np.unique(top, return_inverse=True)
-    counts = _count_together(words, bags, columns)
+    own = range(processes.index, BLOCKS, processes.size)
+    counts = _count_together(words, bags.of_blocks(own), columns)
+    processes.meet()
+    counts = processes.add(counts.astype(np.float64)).astype(np.int64)
     place = place.reshape(top.shape)
     pairs = [scores(counts[np.ix_(row, row)], bags.n) for row in place]
     return np.array([npmi for npmi, _ in pairs]), np.array([umass for _, umass in pairs])
 
 
 def _count_together(
-    words: Int64[np.ndarray, "chosen"], bags: Bags, columns: Int64[np.ndarray, "column"]
+    words: Int64[np.ndarray, "chosen"], bags: Iterable[Bag], columns: Int64[np.ndarray, "column"]
 ) -> Int64[np.ndarray, "chosen chosen"]:
     """Documents in which two of the words are; on the diagonal, those in which one is."""
     counts = np.zeros((len(words), len(words)), dtype=np.int64)

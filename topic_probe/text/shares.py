@@ -60,7 +60,7 @@ class Shards(Group):
         object.__setattr__(self, "shard", (index, n))
 
 
-def block_of(source: int, limit: int) -> int:
+def block_of(source: int, limit: int = 2**64) -> int:
     """The block of a source: sources that may come to share a row, because there are more than ``limit``, share it."""
     return source % 2**64 % limit % BLOCKS
 
@@ -69,7 +69,13 @@ class OwnDocuments:
     """The documents of a shard out of all documents, each with its block, and a hash of all of them."""
 
     def __init__(
-        self, documents: Any, blocks: range, limit: int, *, pad_id: int | None, vocabulary_size: int | None
+        self,
+        documents: Any,
+        blocks: range,
+        limit: int = 2**64,
+        *,
+        pad_id: int | None,
+        vocabulary_size: int | None,
     ) -> None:
         self.documents, self.blocks, self.limit, self.seen = documents, blocks, limit, Seen()
         self.pad_id, self.vocabulary_size = pad_id, vocabulary_size

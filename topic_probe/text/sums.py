@@ -16,6 +16,7 @@ import numpy as np
 
 from topic_probe import storage
 from topic_probe.contrast import SourceSums
+from topic_probe.processes import Processes
 from topic_probe.report import Report, encode, report_class
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts
@@ -148,13 +149,18 @@ class Share:
         """The blocks of sources that are in it."""
         return range(self.index, BLOCKS, self.n)
 
-    def check_place(self, facts: Mapping[str, Any], documents: Any) -> None:
+    def check_place(self, facts: Mapping[str, Any], documents: Any, processes: Processes) -> None:
         """Finds out before anything is measured whether sums can be put into their place.
 
         Raises:
-            ValueError: for a part of a corpus, and a place with the sums of another measurement.
+            ValueError: for one of several processes, a part of a corpus, and a place with the sums of another
+                measurement.
             OSError: where nothing can be written, or something else is.
         """
+        if processes.size > 1:
+            raise ValueError(
+                "shard= and distributed=True both share out the documents: leave one of them out"
+            )
         if isinstance(documents, DocumentStream) and documents.corpus.n_shards > 1:
             raise ValueError(
                 f"a shard takes its sources out of all documents, and was given share {documents.corpus.shard_index} "
@@ -225,10 +231,12 @@ def _holds(values: Sum) -> bool:
     return bool(len(values) if isinstance(values, SourceSums) else values.any())
 
 
-def described(sums: Mapping[str, Sum]) -> dict[str, tuple[tuple[int, ...], int | None]]:
+def described(sums: Mapping[str, Sum]) -> dict[str, tuple[tuple[int, ...], int | None, str | None]]:
     """What empty sums are made of again, by `empty_sums`."""
     return {
-        name: (values.shape, values.limit if isinstance(values, SourceSums) else None)
+        name: (values.shape, values.limit, None)
+        if isinstance(values, SourceSums)
+        else (values.shape, None, str(values.dtype))
         for name, values in sums.items()
     }
 
@@ -236,8 +244,8 @@ def described(sums: Mapping[str, Sum]) -> dict[str, tuple[tuple[int, ...], int |
 def empty_sums(described: Mapping[str, Sequence[Any]]) -> dict[str, Sum]:
     """Sums as they are in the beginning."""
     return {
-        name: np.zeros(shape) if limit is None else SourceSums(limit, shape=tuple(shape))
-        for name, (shape, limit) in described.items()
+        name: np.zeros(shape, *kind) if limit is None else SourceSums(limit, shape=tuple(shape))
+        for name, (shape, limit, *kind) in described.items()
     }
 
 
