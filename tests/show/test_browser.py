@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import zoo
+from matplotlib.figure import Figure
 from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
@@ -20,7 +21,7 @@ from topic_probe.measure.text_attention import read_text_attention
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.show.attention_page import attention_page, show_attention
 from topic_probe.show.page import Page
-from topic_probe.show.style import topic_colour
+from topic_probe.show.style import svg_of, topic_colour
 
 SAVED = Path(__file__).parents[1] / "saved_before"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -333,17 +334,22 @@ READER = """
 const all = every;
 const box = (selector) => document.querySelector(selector).getBoundingClientRect();
 addEventListener("load", () => setTimeout(() => {
-  const seen = { folded: all("details").map((one) => one.open) };
+  const seen = { folded: all("details:not(.recipe)").map((one) => one.open) };
   const figure = document.querySelector("#recipe-0 figure");
   seen.beside = box("#recipe-0 figure").left >= box("#recipe-0 .claims").right;
   seen.below = box("#recipe-0 figure").top - box("#recipe-0 .claims").bottom;
   seen.first = box("#recipe-0 figure").top - box("#recipe-0 .claims").top;
   for (const one of all("details")) one.open = true;
-  const out = (one) => one.getBoundingClientRect().right > one.closest(".scroll").getBoundingClientRect().right;
+  const out = (one) =>
+    one.getBoundingClientRect().right > (one.closest(".scroll") || document.body).getBoundingClientRect().right;
   seen.broken = all(".verdict").filter((one) => one.offsetHeight > 30 || out(one)).map((one) => one.textContent);
   look(seen);
   seen.stacked = box("#recipe-0 .measured").top >= box("#recipe-0 .setting").bottom;
   seen.sideways = all(".scroll:has(.claims, .overview)").filter((one) => one.scrollWidth > one.clientWidth).length;
+  const wide = one => one.querySelectorAll("thead th").length > 12;
+  const tables = all(".scroll").filter(wide);
+  seen.wide = tables.map((one) => [one.scrollWidth > one.clientWidth, one.nextElementSibling?.textContent,
+    getComputedStyle(one).backgroundImage.split("linear-gradient").length - 1]);
   seen.words = box(".overview .verdict .words").width > 0;
   seen.counts = document.querySelector(".overview tbody tr").innerText;
   figure.querySelector("a:not(.close)").click();
@@ -436,11 +442,66 @@ def test_a_page_of_claims_can_be_read_and_used_at_every_width_by_day_and_night(t
     assert 0 <= (seen["first"] if wide else seen["below"]) < 100
     assert seen["stacked"] is not wide
     assert seen["sideways"] == 0
+    assert [True, "20 columns: scrolls sideways.", 4] in seen["wide"]
     assert seen["words"] is not wide
     assert "✗ 1" in seen["counts"]
     assert seen["large"] == ["fixed", pytest.approx(max(960, seen["width"]), abs=60)]
     assert seen["closed"] == "static"
     assert seen["paper"] == ("rgb(20, 22, 27)" if dark else "rgb(255, 255, 255)")
+
+
+FOLDING = """
+const inside = (number) => document.querySelector(`#recipe-${number} .claims`);
+const visible = (element) => element.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true });
+const pixel = (image) => {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  return [...canvas.getContext("2d").getImageData(2, 2, 1, 1).data];
+};
+addEventListener("load", () => setTimeout(() => {
+  const seen = { height: document.documentElement.scrollHeight };
+  seen.before = [0, 1, 2].map((number) => visible(inside(number)));
+  document.querySelector('.overview a[href="#recipe-1"]').click();
+  setTimeout(() => {
+    seen.after = [0, 1, 2].map((number) => visible(inside(number)));
+    seen.top = document.querySelector("#recipe-1-title").getBoundingClientRect().top;
+    document.querySelector('a[href^="#claim-2-"]').click();
+    setTimeout(() => {
+      seen.row = visible(inside(2));
+      const [ours, still] = document.querySelectorAll("#recipe-1 figure, #recipe-2 figure");
+      seen.cards = [ours, still].map((one) => getComputedStyle(one).backgroundColor);
+      seen.drawn = pixel(ours.querySelector("img"));
+      tell(seen);
+    }, 200);
+  }, 200);
+}, 300));
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_recipes_are_folded_and_a_link_unfolds_what_it_leads_to(tmp_path, dark):
+    for number in range(3):
+        folder = tmp_path / "results" / f"figure{number}"
+        (folder / "figures").mkdir(parents=True)
+        content = {"recipe": folder.name, "title": "t", "claims": claims_of_every_kind()}
+        (folder / "claims.json").write_text(json.dumps(content))
+    figure = Figure()
+    figure.subplots().plot([0, 1])
+    (tmp_path / "results" / "figure1" / "figures" / "ours.svg").write_bytes(svg_of(figure))
+    (tmp_path / "results" / "figure2" / "figures" / "other.svg").write_text(
+        '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="90"><rect width="9" height="9"/></svg>'
+    )
+    seen, _ = browse(tp.report_page(tmp_path / "results"), tmp_path, width=1402, probe=FOLDING, dark=dark)
+    assert seen["height"] < 1500
+    assert seen["before"] == [False] * 3
+    assert seen["after"] == [False, True, False]
+    assert 0 <= seen["top"] < 200
+    assert seen["row"] is True
+    # A figure of ours is as dark as its card by night; what is not known stays on white.
+    ours = "rgb(28, 31, 39)" if dark else "rgb(255, 255, 255)"
+    assert seen["cards"] == [ours, "rgb(255, 255, 255)"]
+    assert "rgb({}, {}, {})".format(*seen["drawn"]) == ours
 
 
 def test_forms_of_a_word_in_different_topics_are_framed_in_neither(tmp_path):

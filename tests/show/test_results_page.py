@@ -192,7 +192,7 @@ def test_results_saved_before_claims_had_controls_keep_their_verdicts(tmp_path):
         in text
     )
     assert "figure2 (quick variant) blocks in W_V · ✗ 1 failed · · ○ 1 not checked · ✓ 1 passed · 4.2" in text
-    assert "✗ Failed setting measured wanted verdict figure2 : W_V has <blocks>" in text
+    assert "✗ Failed 1 setting measured wanted verdict figure2 : W_V has <blocks>" in text
     own = section(page, "quick variant · 4.2 seconds")
     assert (
         "value, cross-entropy – > 0 ✗ failed value, squared 0.1235 > 0 ✓ passed 1 of 2 "
@@ -236,7 +236,8 @@ def test_saved_reports_are_shown_with_their_numbers_settings_and_versions(tmp_pa
     for column in ("ratio", "sink_mass", "same_topic"):
         for value in report.to_dataframe()[column]:
             assert repr(float(value)) in cells
-    assert "self 0 3 1.5 1.25 0.5 2.5" in parsed.text
+    assert "stack layer head ratio" in parsed.text  # what is asked for first
+    assert "self 0 3 2.5 0.75 1.5 1.25 0.5" in parsed.text
     assert "20,000" in parsed.text
     assert "no pair of different words shares a topic" in parsed.text
     for part in ("level token", "note <i>", "seed 7", "pieces of split words 3", "torch 9.9.9"):
@@ -258,7 +259,8 @@ def test_heads_with_q_values_stand_in_the_order_of_evidence(tmp_path):
     )  # fmt: skip
     replace(report, heads=heads).save(tmp_path / "attention")
     parsed = check_stands_alone(report_page(tmp_path))
-    assert parsed.text.index("self 1 0 2 0.5 0.25 2") < parsed.text.index("self 0 3 1.5 1.25 0.5 2.5")
+    assert "stack layer head ratio q_value effect_size difference same_word same_topic" in parsed.text
+    assert parsed.text.index("self 1 0 2 0.01 0.5 0.25") < parsed.text.index("self 0 3 2.5 0.6 3 0.75")
     assert "difference ÷ standard deviation" in section(report_page(tmp_path), "How each number is defined")
 
 
@@ -381,7 +383,8 @@ def test_headings_and_contents_lead_to_every_section(tmp_path):
     assert len(targets) == sum("id" in given for _, given in parsed.elements)
     links = [given["href"][1:] for given in parsed.all("a") if given["href"].startswith("#")]
     assert set(links) <= targets
-    assert {given["id"] for given in parsed.all("section")} <= set(links)
+    titles = {given["aria-labelledby"] for given in parsed.all("section")}
+    assert {title.removesuffix("-title") for title in titles} <= set(links)
     levels = [int(tag[1]) for tag, _ in parsed.elements if tag in ("h1", "h2", "h3", "h4")]
     assert levels[0] == 1
     assert levels.count(1) == 1

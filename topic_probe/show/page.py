@@ -18,8 +18,8 @@ from topic_probe.storage import draft
 
 # Longer tables and lists are cut: a page is read.
 MAX_ROWS, _ITEMS = 200, 40
-# Rows that are seen at once.
-_AT_ONCE = 25
+# Rows that are seen at once, and columns.
+_AT_ONCE, _SIDE_BY_SIDE = 25, 12
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
@@ -155,6 +155,11 @@ class Table:
     def long(self) -> bool:
         """Whether there are more rows than should be seen at once."""
         return len(self.rows) > _AT_ONCE
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are more columns than most screens have room for."""
+        return len(self.columns) > _SIDE_BY_SIDE
 
     @property
     def numeric(self) -> list[bool]:

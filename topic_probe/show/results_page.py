@@ -56,6 +56,7 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
         summary=_summary(folder),
         signs=verdicts,
         to_look_at=[name for name in TO_LOOK_AT if name in seen],
+        how_many=sum((recipe.verdicts() for recipe in folder.recipes), Counter[str]()),
         checks=any(recipe.chosen(check=True) for recipe in folder.recipes),
         about_pairs=_PAIRS if pairs else "",
         definitions={**(said if folder.recipes else {}), **meanings},

@@ -362,9 +362,11 @@ def _report(report: Report, label: str, *, alone: bool) -> Piece:
     if isinstance(heads, Contrast) and heads.q_value is not None and len(heads) == len(frame):
         strongest = heads.order().tolist()
         frame = frame.reindex([*strongest, *frame.index.difference(strongest)])
+    frame = frame[_numbers_first(list(frame.columns))]
     rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
     overall = getattr(report, "overall", None)
-    pooled = overall.row() if isinstance(overall, Contrast) and not overall.shape else None
+    pooled = overall.row() if isinstance(overall, Contrast) and not overall.shape else {}
+    pooled = {name: pooled[name] for name in _numbers_first(list(pooled))}
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
     picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
@@ -378,6 +380,18 @@ def _report(report: Report, label: str, *, alone: bool) -> Piece:
         settings=provenance,
         versions=_versions(versions),
     )
+
+
+def _numbers_first(columns: list[str]) -> list[str]:
+    """What a row is about, then the number that is asked for with its interval, p and q, then all that is behind it."""
+    if "same_word" not in columns:
+        return columns
+    asked = ("difference", "ratio") if "difference_low" in columns else ("ratio", "difference")
+    of = {name: [name, f"{name}_low", f"{name}_high"] for name in (*asked, "effect_size")}
+    wanted = [*of[asked[0]], "p_value", "q_value", *of["effect_size"], *of[asked[1]]]
+    begin = columns[: columns.index("same_word")]
+    first = [name for name in wanted if name in columns and name not in begin]
+    return [*begin, *first, *(name for name in columns if name not in {*begin, *first})]
 
 
 def _versions(content: Any) -> Mapping[str, Any]:
