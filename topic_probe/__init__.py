@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from topic_probe.text.stability import topic_stability as topic_stability
     from topic_probe.text.word_tokenizer import word_tokenizer as word_tokenizer
     from topic_probe.topics import Topics as Topics
+    from topic_probe.topics.builtin import builtin_topics as builtin_topics
     from topic_probe.toy import theory as theory
     from topic_probe.toy.agreement import AgreementReport as AgreementReport
     from topic_probe.toy.agreement import measure_agreement as measure_agreement
@@ -104,6 +105,7 @@ _PUBLIC = {
     "WritesReport": "topic_probe.measure.writes",
     "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
+    "builtin_topics": "topic_probe.topics.builtin",
     "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.text.cooccurrence",
     "cut_edges": "topic_probe.lens.edit",

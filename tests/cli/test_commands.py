@@ -121,6 +121,41 @@ def test_options_of_word_lists_reach_them(run, model_folder, tmp_path):
     assert found["topics"]["one_word"] == "stem"
 
 
+@pytest.mark.filterwarnings("ignore:topics without a word")
+def test_topics_that_come_along_are_named_and_a_file_of_that_name_is_asked_for_as_a_path(
+    run, refused, model_folder, words, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    embeddings = ["measure", "embeddings", model_folder, *FEW, "--json", "--topics"]
+
+    def policy(*options):
+        code, said, err = run(*embeddings, *options)
+        assert code == 0
+        return json.loads(said)["provenance"]["topics"], err
+
+    tokenizer = tp.open_model(model_folder).tokenizer
+    wanted = tp.Topics.builtin("emoji", tokenizer, language="es", forms="stem")
+    found, _ = policy("emoji", "--language", "es", "--forms", "stem")
+    assert (found["fingerprint"], found["policy"]) == (wanted.fingerprint, wanted.policy)
+    assert tp.builtin_topics()["emoji"].sha256 in found["policy"]
+
+    Path("empath").write_text(Path(words).read_text())
+    found, said = policy("empath")
+    assert found["policy"].startswith("the built-in lists empath 0.89 (sha256 ")
+    assert "note: empath means the word lists that come along; what lies here is ./empath" in said
+    found, said = policy("./empath")
+    assert (found["policy"].startswith("words as listed"), said) == (True, "")
+
+    assert "did you mean wordnet-nouns?" in refused(*embeddings, "wordnet-noun")
+    assert "emoji has no lists in 'xx': it has af, " in refused(
+        *embeddings, "emoji", "--language", "xx", code=2
+    )
+    assert "--fraction does not fit here" in refused(*embeddings, "emoji", "--fraction", "0.1", code=2)
+    assert "--language does not fit here: that is for word lists" in refused(
+        *embeddings, words, "--language", "de", code=2
+    )
+
+
 def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_path):
     out = tmp_path / "fitted"
     fitted = run(

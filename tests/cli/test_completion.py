@@ -46,7 +46,7 @@ def test_commands_kinds_and_options_are_completed_with_what_they_are(completed):
         ("measure attention model extra", False, []),
         ("measure attention model --corpus ", True, ["bundled", "wikipedia"]),
         ("measure attention model --corpus w", True, ["wikipedia"]),
-        ("measure attention model --topics ", True, ["-"]),
+        ("measure attention model --topics w", True, ["wordnet-nouns", "wordnet-domains"]),
         ("measure attention model --json --out ", True, []),
         ("merge one tw", True, []),
         ("reproduce ", False, [*RECIPES, "all"]),
@@ -84,7 +84,7 @@ def test_bash_completes_with_its_script(tmp_path):
     try topic-probe rep
     try topic-probe measure attention model --level = w
     try topic-probe measure attention model --corpus w
-    try topic-probe measure attention model --topics w
+    try topic-probe measure attention model --topics words
     complete -p topic-probe
     """
     assert in_shell("bash", script, tmp_path) == [

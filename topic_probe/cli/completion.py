@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from topic_probe.cli.inputs import BUNDLED, STDIN, WIKIPEDIA
+from topic_probe.cli.inputs import BUILTIN_TOPICS, BUNDLED, STDIN, WIKIPEDIA
 from topic_probe.cli.options import Parser
 
 Shell = Literal["bash", "zsh", "fish"]
@@ -59,7 +59,7 @@ _EPILOG = """to have it in every shell, add a line to its start file:
 # What a value is called in the help, where it is the name of a file or folder, and what else it may be.
 _FILES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("MODEL", "TOKENIZER", "PATH", "DIR", "PAGE", "FILE", "FOLDER"), ()),
-    "TOPICS": (STDIN,),
+    "TOPICS": (*BUILTIN_TOPICS, STDIN),
     "CORPUS": (BUNDLED, WIKIPEDIA),
 }
 _LETTERS = 80

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import WrongUsageError, warn
-from topic_probe.cli.options import Call, Parser
+from topic_probe.cli.options import Call, Parser, meant
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
+BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
 TOPICS_HELP = (
-    "a folder of topics or of a fit, what fit-topics has written, a JSON file {topic: [word, …]}, or - for such JSON "
-    "on standard input"
+    f"{', '.join(BUILTIN_TOPICS)} (word lists that come along), a folder of topics or of a fit, what fit-topics has "
+    "written, a JSON file {topic: [word, …]}, or - for such JSON on standard input"
 )
 CORPUS_HELP = (
     "bundled (Wikipedia articles that come along), wikipedia, a file or folder of .txt or .jsonl, or the name of a "
@@ -29,6 +30,9 @@ OPEN_MODEL = Call(
     help={"tokenizer": "name or folder of the tokenizer, where it does not lie beside the model"},
 )
 WORD_LISTS = Call("topic_probe.topics:Topics.from_word_lists", filled=("words", "tokenizer"))
+FROM_NAME = Call("topic_probe.topics:Topics.builtin", filled=("name", "tokenizer"), help={
+    "language": "language of word lists that come along (default: en; emoji has more)",
+})  # fmt: skip
 FROM_FIT = Call(
     "topic_probe.topics:Topics.from_lda",
     filled=("lda",),
@@ -169,14 +173,30 @@ def tokenizer_of(model: Any) -> Any:
 # --- topics and texts ---------------------------------------------------------------------------------
 
 
-def topics_path(parsed: argparse.Namespace) -> Path:
-    """Where the topics are that a command names; looked for before anything slow is opened."""
-    if parsed.topics == STDIN:
-        return Path(STDIN)
+def look_for_topics(parsed: argparse.Namespace) -> None:
+    """See that there are the topics that a command names, before anything slow is opened.
+
+    As with texts, the name of what comes along is that, and a file of the same name is asked for as ./NAME.
+    """
     path = Path(parsed.topics).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(f"there are no topics at {parsed.topics}: needed is {TOPICS_HELP}")
-    return path
+    if parsed.topics in BUILTIN_TOPICS:
+        from topic_probe.topics.builtin import word_lists
+
+        try:
+            word_lists(parsed.topics).lists(*_language(parsed).values())
+        except ValueError as error:
+            raise WrongUsageError(f"--language: {error}") from error
+        if path.exists():
+            warn(f"{parsed.topics} means the word lists that come along; what lies here is ./{path}", "note")
+    elif parsed.topics != STDIN and not path.exists():
+        near = meant(parsed.topics, BUILTIN_TOPICS)
+        raise FileNotFoundError(
+            f"there are no topics at {parsed.topics}{near or f': needed is {TOPICS_HELP}'}"
+        )
+
+
+def _language(parsed: argparse.Namespace) -> dict[str, str]:
+    return {name: value for name, value in FROM_NAME.arguments(parsed).items() if name == "language"}
 
 
 def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
@@ -185,7 +205,12 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     from topic_probe.text.lda import TopicFit
     from topic_probe.topics import Topics
 
-    path = topics_path(parsed)
+    if parsed.topics in BUILTIN_TOPICS:
+        only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in FROM_NAME.options]
+        _refuse(only_fits, "that is for topics that fit-topics has fitted, these are lists of words")
+        return FROM_NAME.call(parsed, parsed.topics, tokenizer_of(model))
+    _refuse([f"--{name}" for name in _language(parsed)], "that is for word lists that come along")
+    path = Path(parsed.topics).expanduser()
     if parsed.topics == STDIN or (path.is_file() and path.name not in storage.MANIFESTS):
         only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
         _refuse(only_fits, "that is for topics that fit-topics has fitted, these are words")

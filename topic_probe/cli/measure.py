@@ -14,15 +14,16 @@ from topic_probe.cli.inputs import (
     CORPUS_HELP,
     DOCUMENTS,
     FROM_FIT,
+    FROM_NAME,
     OPEN_MODEL,
     WORD_LISTS,
     add_model_and_topics,
     documents_of,
+    look_for_topics,
     open_corpus,
     open_model,
     open_topics,
     tokenizer_of,
-    topics_path,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
 
@@ -106,7 +107,7 @@ def _add_kind(kind: str, parser: Parser) -> None:
     if kind != "weights":
         parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, required=needed, default=None)
         headings |= {"documents": (*CORPORA, DOCUMENTS)}
-    add_options(parser, {**headings, "topics": (WORD_LISTS, FROM_FIT), "model": (OPEN_MODEL,)})
+    add_options(parser, {**headings, "topics": (WORD_LISTS, FROM_NAME, FROM_FIT), "model": (OPEN_MODEL,)})
 
 
 def run(kind: str, parsed: argparse.Namespace) -> int:
@@ -149,7 +150,7 @@ def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     """Model, topics, and documents where texts were named; what is missing is noticed first."""
-    topics_path(parsed)
+    look_for_topics(parsed)
     named = getattr(parsed, "corpus", None) is not None
     corpus = open_corpus(parsed) if named else None
     if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):

@@ -138,18 +138,18 @@ class Parser(argparse.ArgumentParser):
             if name not in known:
                 place = "" if self._subparsers is None else "; options of a command stand behind its name"
                 self.error(
-                    f"there is no option {name}{_meant(name, known)} ({self.prog} --help lists all{place})"
+                    f"there is no option {name}{meant(name, known)} ({self.prog} --help lists all{place})"
                 )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += _meant(str(value), map(str, action.choices or ()))
+            error.message += meant(str(value), map(str, action.choices or ()))
             raise
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
+def meant(given: str, known: Iterable[str]) -> str:
     """What was probably meant by a text that is not known, as the end of a message."""
     known = list(known)
     near = get_close_matches(given, known, n=1, cutoff=0.7) or [
@@ -234,7 +234,7 @@ def _number_or_text(numbers: Sequence[Callable[[str], Any]], choices: Sequence[s
             continue
     if choices and text not in choices:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a number nor one of {', '.join(choices)}{_meant(text, choices)}"
+            f"{text!r} is neither a number nor one of {', '.join(choices)}{meant(text, choices)}"
         )
     return text
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from topic_probe.cli.console import WrongUsageError, plain
 from topic_probe.cli.inputs import (
     FROM_FIT,
+    FROM_NAME,
     OPEN_MODEL,
     PAGE,
     STDIN,
     WORD_LISTS,
     add_model,
     add_model_and_topics,
+    look_for_topics,
     open_model,
     open_topics,
-    topics_path,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
@@ -39,14 +40,16 @@ def add_show(parser: Parser) -> None:
     given.add_argument("--text", help="the text")
     given.add_argument("--file", help="a file with the text; - reads standard input")
     add_out(parser, "the page, one file that needs no network", required=True, metavar="PAGE")
-    add_options(parser, {"page": (SHOW,), "topics": (WORD_LISTS, FROM_FIT), "model": (OPEN_MODEL,)})
+    add_options(
+        parser, {"page": (SHOW,), "topics": (WORD_LISTS, FROM_NAME, FROM_FIT), "model": (OPEN_MODEL,)}
+    )
 
 
 def show(parsed: argparse.Namespace) -> int:
     """Write the page of a text."""
     from topic_probe import storage
 
-    topics_path(parsed)
+    look_for_topics(parsed)
     text = parsed.text
     if parsed.file == STDIN:
         if parsed.topics == STDIN:

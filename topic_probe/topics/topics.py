@@ -21,6 +21,7 @@ from torch import Tensor
 from topic_probe import storage
 from topic_probe.notices import warn
 from topic_probe.options import check_value, check_whole, checked, settle_fields
+from topic_probe.topics.builtin import word_lists
 from topic_probe.topics.incidence import Incidence
 from topic_probe.topics.lists import (
     Ids,
@@ -70,9 +71,9 @@ _IDENTICAL = "identical topics"
 class Topics:
     """The topics of a vocabulary: for every labelled entry, the set of topics that it belongs to.
 
-    Built by ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or ``from_lda``. Topics are
-    numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two objects are
-    equal when their ``fingerprint`` is.
+    Built by ``builtin``, ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or ``from_lda``.
+    Topics are numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two
+    objects are equal when their ``fingerprint`` is.
 
     Attributes:
         names: Name of every topic.
@@ -134,6 +135,41 @@ class Topics:
             raise ValueError("forms='stem' needs words that can be read: pass the tokenizer of the ids")
 
     # --- constructors ---------------------------------------------------------------------------
+
+    @classmethod
+    @checked
+    def builtin(
+        cls,
+        name: str,
+        tokenizer: Any,
+        *,
+        language: str = "en",
+        case_variants: bool = True,
+        leading_space: bool = True,
+        split_words: Literal["drop", "keep"] = "drop",
+        forms: Forms = "case",
+    ) -> "Topics":
+        """Topics from word lists that come along, looked up with a tokenizer as ``from_word_lists`` does it.
+
+        Args:
+            name: One of `builtin_topics`, such as "wordnet-domains".
+            tokenizer: As in ``from_word_lists``.
+            language: Code of the language as CLDR has it; only the names of emoji are there in others than English.
+            case_variants: As in ``from_word_lists``.
+            leading_space: As in ``from_word_lists``.
+            split_words: As in ``from_word_lists``.
+            forms: As in ``from_word_lists``.
+        """
+        family = word_lists(name)
+        topics = cls.from_word_lists(
+            family.lists(language),
+            tokenizer,
+            case_variants=case_variants,
+            leading_space=leading_space,
+            split_words=split_words,
+            forms=forms,
+        )
+        return replace(topics, policy=f"{family.described}, language {language}; {topics.policy}")
 
     @classmethod
     @checked
