@@ -492,7 +492,7 @@ def with_interval(value: float, interval: Float64[np.ndarray, "2"] | tuple[float
 
 
 def permutation_p_value(
-    observed: Float64[np.ndarray, "*shape"],
+    observed: Float64[np.ndarray, "*shape"] | np.float64,
     null: Float64[np.ndarray, "*shape permutation"],
     *,
     alternative: Alternative = "two-sided",
@@ -504,7 +504,7 @@ def permutation_p_value(
     """
     check_value("alternative", alternative, Alternative)
     defined = ~np.isnan(null)
-    centre = observed[..., None]
+    centre = np.asarray(observed)[..., None]
     slack = 1e-9 * np.abs(centre)
     n = defined.sum(-1)
     greater = (1 + (defined & (null >= centre - slack)).sum(-1)) / (1 + n)

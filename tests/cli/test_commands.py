@@ -409,7 +409,7 @@ def test_settings_that_make_no_sense_are_refused_and_nothing_is_left(refused, tm
     assert "--learning-rate must be positive" in refused("train", *out, "--learning-rate", "-1", code=2)
     assert "--frozen takes NAME=VALUE" in refused("train", *out, "--frozen", "W_V", code=2)
     assert "two different distributions" in refused(
-        "train", *out, "--alpha", "1", "--topics-per-document", "2"
+        "train", *out, "--alpha", "1", "--topics-per-document", "2", code=2
     )
     assert left_behind(tmp_path) == []
 
@@ -608,9 +608,10 @@ def test_a_wrong_value_is_wrong_usage_and_said_of_its_option(
 def test_a_message_that_is_not_about_an_option_that_was_given_stays_an_error(
     refused, model_folder, words, tmp_path
 ):
-    (tmp_path / "empty.txt").write_text("nothing of any topic")
+    (tmp_path / "empty.txt").write_text(" ")
     options = ["--corpus", tmp_path / "empty.txt", "--max-length", "9", "--seed", "1"]
-    assert refused("measure", "embeddings", model_folder, "--topics", words, *options, code=1)
+    command = measured(model_folder, words, *options)
+    assert "the corpus has no document (1 empty texts)" in refused(*command, code=1)
 
 
 def test_topics_are_read_from_standard_input(run, refused, model_folder, words, monkeypatch):
@@ -651,7 +652,7 @@ def test_any_corpus_can_be_read_in_part(run, model_folder, words, texts, corpus)
     ]
     code, said, _ = run(*command, "--n-documents", 9, *FEW)
     read = json.loads(said)["provenance"]["documents"]
-    assert (code, read["read"]["documents"]) == (0, 9)
+    assert (code, read["documents"]) == (0, 9)
 
 
 def test_a_trial_run_is_small_and_says_so(run, model_folder, words, texts, tmp_path):

@@ -50,10 +50,15 @@ COMMANDS = {
 _DESCRIPTION = (
     "Does a transformer treat words of the same topic differently: where, how strongly, how sure are we?"
 )
-_EPILOG = """exit codes:
+_EPILOG = """to begin with (MODEL is a folder or a name on the Hugging Face hub):
+  topic-probe check MODEL
+  topic-probe measure embeddings MODEL --topics empath
+  topic-probe measure attention MODEL --topics empath --corpus bundled --quick
+
+exit codes:
   0    done
-  1    an error, a claim of the paper that failed, or a model whose attention cannot be measured
-  2    wrong usage
+  1    an error, or a model whose attention cannot be measured
+  2    wrong usage: a command, an option or a value that cannot be meant
   130  interrupted (Ctrl-C); what is kept is said
 
 Answers go to stdout, progress and warnings to stderr. Options are arguments of the Python functions of the same
@@ -63,7 +68,7 @@ FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of a command line: 0 fine, 1 an error or a failed claim, 2 wrong usage, 130 interrupted."""
+    """The exit code of a command line: 0 fine, 1 an error, 2 wrong usage, 130 interrupted."""
     open_closed_streams()
     try:
         parsed = build_parser().parse_args(argv)

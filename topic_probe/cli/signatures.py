@@ -117,7 +117,7 @@ def _argument(
         default=value,
         shown=unset if value is None else _readable(value),
         types=tuple(dict.fromkeys(value if value in _PLAIN.values() else str for value in kept)),
-        choices=() if str in kept else tuple(value for value in kept if isinstance(value, str)),
+        choices=tuple(value for value in kept if isinstance(value, str)),
         many=many or dict in kept,
         pairs=dict in kept,
     )

@@ -59,7 +59,7 @@ def by_seed(reports: Sequence[tuple[int, Report]], name: str, score: str | None 
     joined: dict[str, Any] = {}
     for field in fields(Contrast):
         values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.ndarray):
+        if isinstance(values[0], np.ndarray | np.float64):
             cells = [value if part.shape else value[None] for part, value in zip(parts, values, strict=True)]
             joined[field.name] = np.concatenate(cells)
         else:
