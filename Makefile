@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-fast test-tl3 lint bench demo notebooks reference models topics readme falsify
+.PHONY: venv test test-fast test-tl3 lint bench demo notebooks models topics readme falsify docs badges
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -48,12 +48,21 @@ MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_s
 demo: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --overwrite --out reproduced --models "MiniLM=$(MINILM)"
 
-# Outputs of the notebooks, the reference, the architectures, and what the README prints are kept; these make them anew.
+# Outputs of the notebooks, the architectures, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python demos/run_notebooks.py --model "$(MINILM)"
 
-reference: .venv/ready
-	.venv/bin/python demos/build_reference.py
+# Links that open the notebooks in Colab, where pyproject.toml says where the project is kept.
+badges: .venv/ready
+	.venv/bin/python demos/run_notebooks.py --badges
+
+# The documentation as a site in build/docs/html, without a network; every warning is an error.
+docs: .venv/docs-ready
+	.venv/bin/python docs/build_docs.py
+
+.venv/docs-ready: .venv/ready
+	.venv/bin/python $(PIP) --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 # Every text architecture of transformers, measured with both generations of TransformerLens: some minutes.
 models: .venv/ready .venv-tl3/ready

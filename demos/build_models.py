@@ -224,7 +224,8 @@ in every way of reading that there is.
 * *hooks* and *rows* are the two ways of reading in this package's own host, which needs no adapter: whole patterns at
   hook points, and rows of words beside the fused kernel (– where an architecture does not run on it, or computes
   something else on it).
-* *bridge* is TransformerLens's, by its version: in which of the two ways it can be read.
+* *bridge* is TransformerLens's, by its version: in which of the two ways it can be read. Four of its adapters are
+  [ours](bridges.md).
 * *difference* is the largest of any mean from the double loop, *padding* the largest between padded and single
   documents.
 * A number in brackets is why not, see [below](#why-not).

@@ -1,17 +1,25 @@
 """The pages beside the notebooks say what the code says."""
 
 import ast
+import base64
+import inspect
+import json
 import re
-import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import torch
 from real_text import minilm_folder
 
 import topic_probe
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import build_docs  # noqa: E402
+
 PAGES = sorted((ROOT / "demos").glob("*.md"))
 
 
@@ -70,10 +78,70 @@ def test_the_rooms_and_files_that_contributors_are_sent_to_exist():
     assert set(re.findall(r"`([\w/]+)`", first_column)) == rooms | tops
 
 
-def test_the_reference_is_that_of_the_docstrings():
-    script = "import build_reference as b, sys; sys.stdout.buffer.write(b.reference().encode())"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT / "demos", capture_output=True, check=True, timeout=120
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    """What the site is made of, as `make docs` gathers it."""
+    target = tmp_path_factory.mktemp("docs") / "source"
+    build_docs.gather(target)
+    return target
+
+
+def test_every_page_and_notebook_is_on_the_site_once_and_nothing_else(gathered):
+    contents = "".join(path.read_text(encoding="utf-8") for path in gathered.glob("*.md"))
+    toctrees = re.findall(r"```{toctree}\n(.*?)```", contents, flags=re.DOTALL)
+    lines = [line for tree in toctrees for line in tree.splitlines() if line and not line.startswith(":")]
+    listed = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
+    assert sorted(listed) == sorted(pages(gathered) - {"index"})
+    kept = {path.stem for kind in ("*.md", "*.ipynb") for path in (ROOT / "demos").glob(kind)}
+    assert kept <= pages(gathered)
+
+
+def pages(folder):
+    return {path.stem for path in folder.glob("*.md")}
+
+
+def test_links_of_the_site_lead_to_its_pages(gathered):
+    for page in gathered.glob("*.md"):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!http|#)([^)#\s]+)", text):
+            assert (gathered / target).exists(), f"{page.name} links to {target}"
+
+
+def test_links_to_files_that_are_no_pages_leave_their_words():
+    text = (
+        "[a](../tests/x.py), [b](demos/planning.md#gpu), [c](theory_explored.ipynb), [d](https://e.org) "
+        "[e](../CHANGELOG.md)"
     )
-    written = (ROOT / "demos" / "reference.md").read_bytes()
-    assert done.stdout == written, "run: python demos/build_reference.py"
+    linked = "a, [b](planning.md#gpu), [c](theory_explored.md), [d](https://e.org) [e](changelog.md)"
+    assert build_docs.linked(text) == linked
+
+
+def test_a_notebook_is_shown_with_the_outputs_that_it_was_saved_with(gathered):
+    notebook = json.loads((ROOT / "demos" / "theory_explored.ipynb").read_text(encoding="utf-8"))
+    page = (gathered / "theory_explored.md").read_text(encoding="utf-8")
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    named = re.findall(r'<img src="(_static/[^"]+)"', page)
+    assert [base64.b64encode((gathered / name).read_bytes()).decode() for name in named] == pictures != []
+    for cell in notebook["cells"]:
+        assert build_docs.linked("".join(cell["source"])) in page
+
+
+def test_what_a_page_would_load_from_elsewhere_is_found_and_what_it_links_to_is_not():
+    loads = '<script src="https://a.org/x.js"></script><img alt="" src="//b.org/y.png"><link rel="x" href="http://c.org/z">'
+    assert build_docs.asks_network(loads) == ["https://a.org/x.js", "//b.org/y.png", "http://c.org/z"]
+    assert (
+        build_docs.asks_network('<a href="https://a.org"><img src="_static/y.png"><script src="x.js">') == []
+    )
+
+
+def test_the_reference_has_every_public_name_with_its_docstring():
+    written = build_docs.reference()
+    text = "\n".join(written.values())
+    for name in topic_probe.__all__:
+        if not name.startswith("_"):
+            assert len(re.findall(rf"^## `tp\.{name}`$", text, flags=re.MULTILINE)) == 1
+            value = getattr(topic_probe, name)
+            if not isinstance(value, ModuleType):
+                assert inspect.getdoc(value).splitlines()[0].replace("``", "`") in text
+    assert "tp.theory.optimal_value" in written["reference_the_toy_world"]

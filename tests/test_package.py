@@ -1,12 +1,14 @@
 """What holds for the package as a whole."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 import topic_probe as tp
 
@@ -144,3 +146,32 @@ def test_every_benchmark_finds_what_it_imports(path):
     """They are no part of the suite, so that nothing else would notice when something they use is gone."""
     code = f"import runpy; runpy.run_path({str(path)!r}, run_name='not the program')"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def declared(name):
+    """What pyproject.toml asks for under a name, each package with its bounds."""
+    text = (ROOT.parent / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(rf"^{name} = \[(.*?)^\]", text, flags=re.MULTILINE | re.DOTALL)[1]
+    found = re.findall(r"""["']([\w.-]+)([<>=][^"';]*)?""", re.sub(r"#.*", "", listed))
+    return {package.lower(): bounds.strip() for package, bounds in found if package != "3.14"}
+
+
+def test_the_conda_recipe_asks_for_what_the_package_asks_for():
+    recipe = yaml.safe_load((ROOT.parent / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    run = dict(entry.partition(" ")[::2] for entry in recipe["requirements"]["run"])
+    assert run.pop("python") == ">=3.10"
+    names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    assert {names.get(name, name): bounds for name, bounds in run.items()} == declared("dependencies")
+    assert recipe["context"]["version"] == tp.__version__
+
+
+def test_every_python_and_generation_that_is_supported_is_tried_by_the_workflow():
+    workflow = yaml.safe_load(
+        (ROOT.parent / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8")
+    )
+    tried = workflow["jobs"]["tests"]["strategy"]["matrix"]
+    text = (ROOT.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert tried["python"] == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    assert tried["transformer-lens"] == ["==3.9.*", ">=4,<5"]
+    assert declared("dependencies")["transformer-lens"] == ">=3.9,<5"
+    assert tried["dependencies"] == ["lowest-direct", "highest"]

@@ -1,27 +1,21 @@
-"""Writes reference.md beside this file: every public name with its signature and docstring.
-
-``python demos/build_reference.py`` after a docstring or a signature has changed; a test compares the two.
-"""
+"""The reference as pages: every public name with its signature and docstring."""
 
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import topic_probe as tp
 
-TARGET = Path(__file__).with_name("reference.md")
-
 HEAD = """# Reference
 
-Written from the docstrings by `demos/build_reference.py`. `import topic_probe as tp` comes before everything.
+Written from the docstrings. `import topic_probe as tp` comes before everything.
 """
 GROUPS = {
     "Topics": ["Topics", "fit_topics", "TopicFit", "topic_stability", "TopicStability"],
     "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Retry", "Cooccurrence", "count_cooccurrence"],
-    "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
+    "Models": ["open_model", "random_init", "check_model", "ModelCheck", "register_adapters"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
     "To look at": ["show_attention", "report_page", "Page"],
     "The toy world": [
@@ -32,20 +26,23 @@ GROUPS = {
 }  # fmt: skip
 
 
-def reference() -> str:
-    """The whole page."""
+def reference() -> dict[str, str]:
+    """A page for each group of names, by the name of its file, and ``reference`` that leads to them."""
     names = [name for name in tp.__all__ if not name.startswith("_")]
-    parts = [HEAD]
-    for title, wanted in GROUPS.items():
-        chosen = [name for entry in wanted for name in names if fits(name, entry)]
-        chosen = list(dict.fromkeys(chosen))
+    pages, contents = {}, []
+    for title, wanted in [*GROUPS.items(), ("More", names)]:
+        chosen = list(dict.fromkeys(name for entry in wanted for name in names if fits(name, entry)))
         names = [name for name in names if name not in chosen]
-        parts.append(f"## {title}\n")
-        parts += [text for name in chosen for text in describe(f"tp.{name}", getattr(tp, name), "###")]
-    if names:
-        parts.append("## More\n")
-        parts += [text for name in names for text in describe(f"tp.{name}", getattr(tp, name), "###")]
-    return "\n".join(parts)
+        if not chosen:
+            continue
+        file = f"reference_{title.lower().replace(' ', '_')}"
+        described = [text for name in chosen for text in describe(f"tp.{name}", getattr(tp, name), "##")]
+        pages[file] = "\n".join([f"# {title}\n", *described])
+        listed = ", ".join(f"`{name}`" for name in chosen)
+        contents.append(f"* [{title}]({file}.md): {listed}")
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    pages["reference"] = "\n".join([HEAD, *contents, "", toctree, ""])
+    return pages
 
 
 def fits(name: str, entry: str) -> bool:
@@ -105,7 +102,7 @@ def signature(value: Any, *, bound: bool = False) -> str:
     found = inspect.signature(value)
     parameters = list(found.parameters.values())[1 if bound else 0 :]
     text = str(found.replace(parameters=parameters))
-    text = re.sub(r"<factory>|<object object at 0x[0-9a-f]+>", "…", text).replace("topic_probe.", "")
+    text = re.sub(r"<factory>|<object object at 0x[0-9a-f]+>", "...", text).replace("topic_probe.", "")
     if len(text) <= 100:
         return text
     inner = str(found.replace(parameters=[], return_annotation=found.return_annotation)).removeprefix("()")
@@ -115,7 +112,7 @@ def signature(value: Any, *, bound: bool = False) -> str:
             lines.append("*")
             starred = True
         starred = starred or parameter.kind is parameter.VAR_POSITIONAL
-        lines.append(re.sub(r"<factory>", "…", str(parameter)).replace("topic_probe.", ""))
+        lines.append(re.sub(r"<factory>", "...", str(parameter)).replace("topic_probe.", ""))
     return "(\n" + "".join(f"    {line},\n" for line in lines) + ")" + inner.replace("topic_probe.", "")
 
 
@@ -135,8 +132,10 @@ def docstring(value: Any) -> str:
             section = section and not line.strip()
             lines.append(line)
     prose = re.sub(r"``([^`]+)``", r"`\1`", "\n".join(lines))
-    return f"{prose}\n\n**Example**\n\n```python\n{inspect.cleandoc(example)}\n```" if example else prose
+    return f"{prose}\n\n**Example**\n\n{paragraphs(inspect.cleandoc(example))}" if example else prose
 
 
-if __name__ == "__main__":
-    TARGET.write_text(reference(), encoding="utf-8")
+def paragraphs(example: str) -> str:
+    """An example with its sentences as such, and what is typed and printed as a program."""
+    parts = re.split(r"\n\n", example)
+    return "\n\n".join(f"```pycon\n{part}\n```" if part.startswith(">>>") else part for part in parts)
