@@ -1,26 +1,20 @@
 """What adds up: every accumulator with scores that were written down by hand."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import many_processes
 import numpy as np
 import pytest
 import torch
+from hand_scores import add, batch_scores, rows_of
 
 import topic_probe as tp
-from topic_probe.contrast import word_relations
-from topic_probe.measure.accumulators import (
-    DISTANCE_BINS,
-    Distances,
-    Relations,
-    Rows,
-    Scores,
-    Sinks,
-    Units,
-)
+from topic_probe.measure.accumulators import Distances, Relations, Sinks
 from topic_probe.measure.matching import Classes, PairTable, pair_codes
 from topic_probe.measure.nulls import Null
+from topic_probe.measure.scores import DISTANCE_BINS, Pieces, Rows, Units
 
 TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
 # Two heads, three words: two fruits and a tool, at positions 1, 3 and 7 of eight.
@@ -29,21 +23,18 @@ TABLES = torch.tensor(
 )
 
 
-def words(entries, positions, topics=TOPICS):
-    entries = torch.tensor(entries)
-    return Units.of_tokens(entries, topics.places(entries), torch.tensor(positions))
+def scores(values=TABLES, entries=(5, 6, 10), positions=(1, 3, 7), *, topics=TOPICS, **given):
+    return batch_scores([(77, values, entries, positions)], topics, **given)
 
 
-def scores(values=TABLES, entries=(5, 6, 10), positions=(1, 3, 7), *, topics=TOPICS, cells=(0, 1), rows=None):
-    units = words(entries, positions, topics)
-    codes = word_relations(units.places, units.places, topics).long()
-    return Scores(77, 4, np.array(cells), values, codes, units, units, rows)
+def scores_of_nothing(source):
+    return batch_scores([(source, torch.zeros(4, 0, 0), (), ())], TOPICS, cells=(0, 1, 2, 3))
 
 
 def test_relations_keep_the_sums_of_every_source_by_relation():
     by_relation = Relations()
-    by_relation.add(scores(cells=(1, 3)))
-    by_relation.add(scores(cells=(1, 3)))  # another document of the same source
+    add(by_relation, scores(cells=(1, 3)))
+    add(by_relation, scores(cells=(1, 3)))  # another document of the same source
     keys, sums, counts, squares = by_relation.by_source.rows()
     assert keys.tolist() == [77]
     # The diagonal; 5–6 and 6–5; all that involves 10.
@@ -63,7 +54,8 @@ def test_relations_keep_the_sums_of_every_source_by_relation():
 def test_a_document_without_words_is_a_source_without_pairs():
     by_relation = Relations()
     for accumulator in (by_relation, Distances(4), Sinks(4), Null(TOPICS, 3, 0, 4)):
-        accumulator.add(Scores.of_nothing(5, 4))
+        rows = torch.zeros(1, 4, 1, 1), torch.ones(1, 1, 1) > 0, *torch.ones(2, 1, 1), torch.zeros(1, 4, 1)
+        add(accumulator, replace(scores_of_nothing(5), rows=Rows(*rows)))
         for name, values in accumulator.sums.items():
             assert name == "by_source" or not values.any()
     assert by_relation.by_source.rows()[0].tolist() == [5]
@@ -73,7 +65,7 @@ def test_a_document_without_words_is_a_source_without_pairs():
 @pytest.mark.parametrize("distance", [0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 511, 512, 1023, 1024, 5000])
 def test_a_pair_is_in_the_bin_that_begins_at_or_before_its_distance(distance):
     distances = Distances(1)
-    distances.add(scores(torch.ones(1, 2, 2), (5, 10), (3, 3 + distance), cells=(0,)))
+    add(distances, scores(torch.ones(1, 2, 2), (5, 10), (3, 3 + distance), cells=(0,)))
     [bin_] = np.flatnonzero(distances.sums["n_binned"][0, :, 2])
     assert distances.sums["n_binned"][0, bin_, 2] == 2  # both directions
     assert bin_ == 0 or DISTANCE_BINS[bin_ - 1] <= distance
@@ -82,7 +74,7 @@ def test_a_pair_is_in_the_bin_that_begins_at_or_before_its_distance(distance):
 
 def test_distances_hold_the_sums_of_both_directions():
     distances = Distances(4)
-    distances.add(scores())
+    add(distances, scores())
     binned, n_binned = distances.sums["binned"], distances.sums["n_binned"]
     # Distances 2 (5–6), 4 (6–10) and 6 (5–10) are in the bins that begin at 2, 4 and 6.
     np.testing.assert_allclose(binned[0, [0, 2, 4, 5]], [[15, 0, 0], [0, 6, 0], [0, 0, 14], [0, 0, 10]])
@@ -95,9 +87,9 @@ def test_sinks_are_taken_out_of_every_row_and_a_row_of_nothing_else_drops_out():
     patterns = torch.tensor([[[0.1, 0.2, 0.2], [0.5, 0.25, 0.25], [0.0, 0.0, 0.0]]], dtype=torch.float64)
     mass = torch.tensor([[0.5, 0.0, 1.0]], dtype=torch.float64)
     visible, n_visible = torch.ones(3, 3, dtype=torch.bool), torch.full((3,), 4.0, dtype=torch.float64)
-    rows = Rows(patterns, visible, n_visible, torch.ones(3, dtype=torch.float64), mass)
+    rows = rows_of(patterns, visible, n_visible, torch.ones(3, dtype=torch.float64), mass)
     sinks = Sinks(4)
-    sinks.add(scores(4 * patterns, cells=(2,), rows=rows))
+    add(sinks, scores(4 * patterns, cells=(2,), rows=rows))
     assert sinks.sums["sink_mass"][2] == pytest.approx(1.5)
     assert sinks.sums["n_rows"][2] == 3
     # Rows become 0.2 0.4 0.4 and 0.5 0.25 0.25, relative to a third each.
@@ -108,7 +100,7 @@ def test_sinks_are_taken_out_of_every_row_and_a_row_of_nothing_else_drops_out():
 
 def test_the_null_has_the_sums_of_pairs_that_share_a_permuted_topic():
     null = Null(TOPICS, 60, seed=1, n_cells=4)
-    null.add(scores())
+    add(null, scores())
     groups = dict(zip(TOPICS.words.tolist(), null.groups.tolist(), strict=True))
     for permutation in range(60):
         of = {word: groups[word][permutation] for word in (5, 6, 10)}
@@ -156,7 +148,7 @@ def test_where_forms_have_different_topics_each_is_given_those_of_the_form_with_
 def test_pairs_of_forms_of_one_word_are_never_in_the_null():
     topics = topics_with_forms(["war", "War", "song"], ["war", "war", "music"])
     null = Null(topics, 40, seed=0, n_cells=4)
-    null.add(scores(entries=(0, 1, 2), topics=topics))
+    add(null, scores(entries=(0, 1, 2), topics=topics))
     assert set(null.sums["n_null"][0].tolist()) <= {0.0}  # two words in two topics never share one
 
 
@@ -167,7 +159,7 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
     codes = pair_codes((~fruits).long(), fruits, ~fruits)
     classes, table = Classes(codes, (4,), 4), PairTable(codes)
     for accumulator in (classes, table):
-        accumulator.add(scores())
+        add(accumulator, scores())
     by_head = classes.by_head.reshape(4, 2, 2, 3)  # head, class, distance, place
     assert by_head[0, 0, 0].tolist() == [0, 2 + 4, 0]
     assert by_head[0, 1, 1].tolist() == [0, 0, 3 + 6 + 7 + 8]
@@ -182,7 +174,7 @@ def test_classes_and_the_table_of_pairs_hold_the_sums_of_their_pairs():
     assert table.sums["n_table"][place[10], place[5]] == table.sums["n_table"][place[5], place[10]] == 2
 
 
-def test_units_of_several_pieces_are_members_of_one_word():
+def test_positions_of_several_pieces_are_averaged_from_a_word_and_added_to_it():
     units = Units(
         torch.tensor([20, 5]),
         torch.tensor([5, 0]),
@@ -190,7 +182,10 @@ def test_units_of_several_pieces_are_members_of_one_word():
         torch.tensor([0, 1, 2]),
         torch.tensor([0, 0, 1]),
     )
-    assert units.membership.tolist() == [[1, 1, 0], [0, 0, 1]]
+    pieces = Pieces.of([units], [units], n_rows=3, n_columns=3)
+    assert pieces.total[0].tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert pieces.average[0].tolist() == [[0.5, 0.5, 0], [0, 0, 1], [0, 0, 0]]
+    assert pieces.first[0].tolist() == [0, 2, 0]
 
 
 # --- what a user writes -----------------------------------------------------------------------------

@@ -20,11 +20,12 @@ from transformers import (
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure import attention, engine, nulls
-from topic_probe.measure.accumulators import DISTANCE_BINS, Relations
+from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import FIRST, Engine
 from topic_probe.measure.nulls import Null
 from topic_probe.measure.options import Patterns, Permutations
 from topic_probe.measure.patterns import PatternReader
+from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.text.batches import token_batches
 from topic_probe.uncertainty import benjamini_hochberg
 

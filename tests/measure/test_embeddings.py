@@ -16,8 +16,8 @@ from transformers import (
     GPT2Model,
 )
 
-from topic_probe.measure.accumulators import sums_by_relation
 from topic_probe.measure.embeddings import measure_embeddings, state_scores
+from topic_probe.measure.scores import by_relation
 from topic_probe.report import load_report
 from topic_probe.text.documents import Document
 from topic_probe.topics import Topics
@@ -213,12 +213,15 @@ def test_states_that_are_zero_or_not_finite_are_left_out_and_counted():
     vectors[1, 0, 2] = torch.nan
     vectors[1, 3] = torch.inf  # has no topic, so nothing is lost
     lost = 0
+    values, usable = state_scores(vectors)
+    assert bool(values.isfinite().all())
     for document, kept in enumerate(([0, 2, 3], [1, 2])):
-        values, pairs, n_lost = state_scores(vectors[document], codes[document].long())
+        pairs = codes[document] * usable[document] * usable[document][:, None]
         expected = double_loop(vectors[document, kept], ids[document, kept].tolist())
-        np.testing.assert_allclose(sums_by_relation(values, pairs).sum(0).T, expected[0], atol=1e-12)
-        assert pairs.flatten().bincount(minlength=4)[1:].tolist() == expected[1].tolist()
-        lost += n_lost
+        sums = by_relation(values[document][None], pairs[None])
+        np.testing.assert_allclose(sums[0], expected[0], atol=1e-12)
+        assert pairs.flatten().long().bincount(minlength=4)[1:].tolist() == expected[1].tolist()
+        lost += int(((codes[document] != 0).any(1) & ~usable[document]).sum())
     assert lost == 2
 
 

@@ -12,8 +12,8 @@ import zoo
 from scipy.stats import kstest
 
 import topic_probe as tp
-from topic_probe.measure.accumulators import Units
 from topic_probe.measure.exchanges import NO_PARTNER, OWN_TOPIC, Exchanges
+from topic_probe.measure.scores import Units
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MaskedBatch
 

@@ -115,6 +115,7 @@ class View(Trial):
         read: RowReader,
         *,
         through: Through = "auto",
+        at_once: int | None = None,
     ) -> None:
         """Streams the rows of every site's pattern that belong to the wanted queries.
 
@@ -122,9 +123,10 @@ class View(Trial):
             inputs: right-padded documents.
             rows: the wanted query positions, under "source" and, for a decoder, under "target".
             read: is given the number of the site, the rows of its pattern after softmax, and which keys each row may
-                see. It must not keep the tensors.
+                see: the same object for sites where it is the same. It must not keep the rows.
             through: "hooks" reads whole patterns from hook points; "rows" lets a Hugging Face model run on its fused
                 kernel and computes only the wanted rows beside it; "auto" takes the second where it is known to agree.
+            at_once: of so many documents are rows computed and read at a time, in their order; None: of all.
 
         Raises:
             ValueError: where a site shows no pattern, or "rows" is asked of a model that cannot do it.
@@ -134,41 +136,53 @@ class View(Trial):
                 f"through='rows' needs a Hugging Face model that supports sdpa attention; {self.host.name} "
                 "is read through='hooks'"
             )
+        n = len(inputs.ids)
+        parts = [slice(start, start + (at_once or n)) for start in range(0, n, at_once or n)]
         with evaluating(self.model):
             if self.tap is None or not self.reads_rows(through):
                 if self.model in _held:  # patterns whose edges are cut do not show which keys may be seen
                     own = [number for number, site in enumerate(self.sites) if site.stack != "cross"]
                     self._look_at_one_word(own, inputs)
-                if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, read):
+                if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, parts, read):
                     self._look_at_one_word(unclear, inputs)
-                    self._read_patterns(unclear, inputs, rows, read)
+                    self._read_patterns(unclear, inputs, rows, parts, read)
             else:
                 numbers = {site: number for number, site in enumerate(self.sites)}
                 self.tap.read_rows(
-                    self.host.inside, inputs, rows, lambda site, *shown: read(numbers[site], *shown)
+                    self.host.inside, inputs, rows, parts, lambda site, *shown: read(numbers[site], *shown)
                 )
 
     def _read_patterns(
-        self, numbers: Sequence[int], inputs: Inputs, rows: Mapping[str, Tensor], read: RowReader
+        self,
+        numbers: Sequence[int],
+        inputs: Inputs,
+        rows: Mapping[str, Tensor],
+        parts: Sequence[slice],
+        read: RowReader,
     ) -> list[int]:
         """Reads the rows of some sites; gives the sites that it did not read, because their mask is not clear yet."""
-        unclear = []
+        unclear, known = [], dict[object, list[Tensor]]()
 
         def read_rows(place: int, pattern: Tensor) -> None:
             site = self.sites[number := numbers[place]]
             index = rows[SIDES[site.stack][0]].to(pattern.device)
-            if site.stack == "cross":
-                visible = inputs.masks(site)[1][:, None, :].expand(-1, index.shape[1], -1)
-            elif self._seen.look(number, _longest_document(pattern, inputs.masks(site)[0])):
-                visible = self._seen.visible(number, index, inputs.masks(site)[1])
-            else:
-                unclear.append(number)
-                return
-            # Document by document, whole rows are copied; one gather of them all would look up every single number.
-            chosen = [
-                document.index_select(1, wanted) for document, wanted in zip(pattern, index, strict=True)
-            ]
-            read(number, torch.stack(chosen), visible)
+            keys, kind = inputs.masks(site)[1], None
+            if site.stack != "cross":
+                if not self._seen.look(number, _longest_document(pattern, inputs.masks(site)[0])):
+                    unclear.append(number)
+                    return
+                kind = self._seen.kind(number)
+            if (site.stack, kind) not in known:
+                if site.stack == "cross":
+                    visible = keys[:, None, :].expand(-1, index.shape[1], -1)
+                else:
+                    visible = self._seen.visible(number, index, keys)
+                known[site.stack, kind] = [visible[part] for part in parts]
+            for part, visible in zip(parts, known[site.stack, kind], strict=True):
+                # Document by document, whole rows are copied; a gather of them all would look up every single number.
+                documents = zip(pattern[part], index[part], strict=True)
+                chosen = [document.index_select(1, wanted) for document, wanted in documents]
+                read(number, torch.stack(chosen), visible)
 
         with_patterns(self.host, tuple(self.sites[number] for number in numbers), inputs, read_rows)
         return unclear

@@ -14,7 +14,7 @@ before any of it is used. Every later pass is held to the calls that were seen t
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -51,13 +51,13 @@ class RowsCall:
 
     Attributes:
         module: what attends.
-        rows_at: gives the pattern's rows at some queries [batch, row].
+        rows_at: gives the pattern's rows at some queries [document, row] of some documents.
         mask: the mask that the call has by itself.
         shape: how many queries and keys it has.
     """
 
     module: nn.Module
-    rows_at: Callable[[Tensor], Tensor]
+    rows_at: Callable[[Tensor, slice], Tensor]
     mask: Tensor | None
     shape: tuple[int, int]
 
@@ -222,15 +222,18 @@ def _beside_sdpa(
     listener = _listener.get()
     if listener is not None and listener.rows is not None:
 
-        def rows_at(index: Tensor) -> Tensor:
-            chosen = _take_rows(query, index)
+        def rows_at(index: Tensor, documents: slice) -> Tensor:
+            def at(table: Tensor) -> Tensor:
+                return _take_rows(table if len(table) == 1 else table[documents], index)
+
             inside = dict(options)
             if isinstance(bias := options.get("position_bias"), Tensor):
-                inside["position_bias"] = _take_rows(bias, index)
-            masked = None if mask is None else _additive(_take_rows(mask, index), query.dtype)
-            # One value column is enough: only the pattern is wanted, not its product with the values.
-            rows: Tensor = _own_eager(module)(module, chosen, key, value[..., :1], masked, **inside)[1]
-            return rows if lost is None else rows.masked_fill(_take_rows(lost, index), 0)
+                inside["position_bias"] = at(bias)
+            masked = None if mask is None else _additive(at(mask), query.dtype)
+            # Without columns of values: only the pattern is wanted, not its product with them.
+            given = at(query), key[documents], value[documents][..., :0]
+            rows: Tensor = _own_eager(module)(module, *given, masked, **inside)[1]
+            return rows if lost is None else rows.masked_fill(at(lost), 0)
 
         listener.rows(RowsCall(module, rows_at, attention_mask, (query.shape[2], key.shape[2])))
     output, _ = AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
@@ -430,18 +433,30 @@ class Probe(Findings):
     inside: nn.Module | None = None
 
     def read_rows(
-        self, model: nn.Module, inputs: Inputs, rows: Mapping[str, Tensor], read: Callable[..., None]
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        rows: Mapping[str, Tensor],
+        parts: Sequence[slice],
+        read: Callable[..., None],
     ) -> None:
-        """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys."""
+        """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys.
+
+        It is given some documents after the other; calls that have one mask have one object of visible keys.
+        """
         model = model if self.inside is None else self.inside
-        calls = CallCounter(self.modules)
+        calls, known = CallCounter(self.modules), dict[object, tuple[Tensor | None, list[Tensor]]]()
 
         def show(call: RowsCall) -> None:
             site = self.sites[calls.next(call.module)]
             index = rows[SIDES[site.stack][0]].to(inputs.mask.device)
-            visible = visible_keys(call.mask, len(index), *call.shape).to(index.device)
-            at = index[:, :, None].expand(-1, -1, call.shape[1])
-            read(site, call.rows_at(index), visible.gather(1, at))
+            kind = id(call.mask), call.shape, site.stack
+            if kind not in known:  # with the mask, so that no other has its id
+                visible = visible_keys(call.mask, len(index), *call.shape).to(index.device)
+                visible = visible.gather(1, index[:, :, None].expand(-1, -1, call.shape[1]))
+                known[kind] = call.mask, [visible[part] for part in parts]
+            for part, visible in zip(parts, known[kind][1], strict=True):
+                read(site, call.rows_at(index[part], part), visible)
 
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)
@@ -810,8 +825,10 @@ def _calls_beside_sdpa(
     beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(call: RowsCall) -> None:
-        every = torch.arange(call.shape[0], device=inputs.ids.device).expand(2, -1)
-        beside.append((call.module, call.rows_at(every).detach(), visible_keys(call.mask, 2, *call.shape)))
+        every = torch.arange(call.shape[0], device=inputs.ids.device).expand(1, -1)
+        # One document after the other, as they are read later.
+        rows = torch.cat([call.rows_at(every, slice(number, number + 1)) for number in (0, 1)])
+        beside.append((call.module, rows.detach(), visible_keys(call.mask, 2, *call.shape)))
 
     if not getattr(model, "_supports_sdpa", False):
         return []

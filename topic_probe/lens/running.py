@@ -8,7 +8,7 @@ in a forward pass is read off their calls: nothing is put on the model for it.
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from threading import get_ident
@@ -166,6 +166,37 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         finally:
             for module, was_training in training:
                 module.training = was_training
+
+
+@contextmanager
+def exact_products(model: nn.Module) -> Iterator[None]:
+    """A block in which products of float32 keep all their digits where a model is: no TF32, no autocast, no gradients.
+
+    TF32 is a setting of the whole process, so that such blocks of several models take turns.
+    """
+    kind = next(model.parameters()).device.type
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if torch.amp.is_autocast_available(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        if kind != "cpu":
+            stack.enter_context(by_itself(model))
+            stack.enter_context(in_turn(torch.backends.cuda.matmul))
+            stack.enter_context(_without_tf32())
+        yield
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    matmul = torch.backends.cuda.matmul
+    # Versions of torch that have the first of the two do not take a mixture of both.
+    name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+    before = getattr(matmul, name)
+    setattr(matmul, name, exact)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
 
 
 @contextmanager

@@ -285,11 +285,17 @@ class SeenPairs:
             n = min(len(mask), len(self._masks[site]))
             mask[:n, :n] = self._masks[site][:n, :n]
             return mask[index] & keys[:, None, :]
+        return visible_by_offset(index, keys, self._limits(site))
+
+    def kind(self, site: int) -> object:
+        """What two sites have in common where they see the same."""
+        return site if site in self._masks else self._limits(site)
+
+    def _limits(self, site: int) -> tuple[float, float]:
         longest, low, high = self._bands.get(site, (0, 0, 0))
         # What reaches to the edge of the longest document has no limit that anyone has seen.
         lowest = -torch.inf if low == 1 - longest else float(low)
-        highest = torch.inf if high == longest - 1 else float(high)
-        return visible_by_offset(index, keys, (lowest, highest))
+        return lowest, torch.inf if high == longest - 1 else float(high)
 
 
 def visible_by_offset(

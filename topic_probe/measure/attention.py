@@ -12,8 +12,8 @@ from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matche
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import (
-    DISTANCE_BINS,
     Accumulator,
+    BatchSums,
     Distances,
     Relations,
     Sinks,
@@ -23,6 +23,7 @@ from topic_probe.measure.engine import FIRST, Engine, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader
+from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
@@ -152,7 +153,7 @@ def measure_attention(
     *,
     level: Level = "token",
     include_self: bool = True,
-    accumulators: Sequence[Accumulator] = (),
+    accumulators: Sequence[Accumulator | BatchSums] = (),
     twins: int = 0,
     reading: Reading,
     patterns: Patterns,

@@ -9,21 +9,23 @@ layers, or to other edges at the same distance.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads
-from topic_probe.measure.accumulators import Accumulator, Relations, Scores, Units
+from topic_probe.measure.accumulators import BatchSums, Relations
 from topic_probe.measure.engine import (
     BROKEN,
     NO_WORD,
-    DocumentScores,
     Engine,
+    Part,
+    Prepare,
     Reader,
     source_limit,
     why_nothing,
@@ -32,6 +34,7 @@ from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.runs import about_documents, how_read
+from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.processes import Processes
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
@@ -206,7 +209,7 @@ class EffectReader:
         at_once = self.outcome.n_kept(len(units), longest, n_words)
         return max(at_once, self.n_cells * len(units) * n_words**2)
 
-    def read(self, batch: TokenBatch, units: list[Units]) -> Iterator[DocumentScores]:
+    def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
         """Runs a batch through the model, as it is and after everything that is done to it."""
         asked = self.outcome.ask(batch, units)
         # Around everything, so that the model as it is runs in the same arithmetic.
@@ -220,31 +223,37 @@ class EffectReader:
                     changed = self.outcome.read(asked)
                 for table, before, after in zip(tables, intact, changed, strict=True):
                     table[number] = (before - after).detach().numpy()
-        return scored(asked, tables)
+        return scored(asked, tables, prepare)
 
 
-def scored(asked: Asked, tables: list[np.ndarray]) -> Iterator[DocumentScores]:
+def scored(asked: Asked, tables: list[np.ndarray], prepare: Prepare) -> Iterator[Part]:
     """The numbers of every document of a batch, cell by cell, as accumulators take them."""
-    for row, (source, table) in enumerate(zip(asked.batch.sources.tolist(), tables, strict=True)):
-        words, query, key = asked.units[row], asked.query[row], asked.key[row]
-        broken = not bool(np.isfinite(table).all())
-        left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(broken)}
-        if broken:
-            yield DocumentScores((), left_out)
-            continue
-        values, cells = torch.from_numpy(table), np.arange(len(table))
-        scores = Scores(source, len(table), cells, values, asked.kinds[row], query, key)
-        yield DocumentScores([scores], left_out)
+    for row, (source, table) in enumerate(zip(asked.batch.sources, tables, strict=True)):
+        words = asked.units[row]
+        finite = np.array([bool(np.isfinite(table).all())])
+        left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(not finite[0])}
+        kinds = asked.kinds[row].to(torch.int8)[None]
+        pairs = Pairs(
+            [asked.query[row]], [asked.key[row]], kinds, torch.zeros_like(kinds, dtype=torch.uint8), 1
+        )
+        cells, values = np.arange(len(table)), torch.from_numpy(np.nan_to_num(table, posinf=0, neginf=0))
+        seen = torch.from_numpy(finite)[:, None, None].expand(kinds.shape)
+        pairs = prepare(pairs, values.device)
+        scores = BatchScores(source[None].numpy(), len(table), cells, values[None], seen, pairs)
+        yield Part([scores], {}, partial(_judged, finite, left_out))
 
 
-class Counted:
+def _judged(
+    kept: Bool[np.ndarray, " document"], left_out: Mapping[str, int], seen: Mapping[str, np.ndarray]
+) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
+    return kept, left_out
+
+
+class Counted(BatchSums):
     """Numbers of what was done, added to where it is done, and kept and shared out as all sums are."""
 
     def __init__(self, name: str, n: int) -> None:
         self.sums = {name: np.zeros(n)}
-
-    def add(self, scores: Scores) -> None:
-        """Nothing."""
 
 
 @dataclass(frozen=True)
@@ -356,7 +365,7 @@ def add_up(
     reading: Reading,
     run: Run,
     processes: Processes,
-    counted: Sequence[Accumulator] = (),
+    counted: Sequence[BatchSums] = (),
     only_labelled: bool = False,
     shard: Share | None = None,
 ) -> tuple[dict[str, Sum], Progress]:

@@ -1,19 +1,20 @@
 """Are words of one topic closer in embedding space than words of different topics?"""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, PairSums, word_relations
+from topic_probe.contrast import NO_RELATION, Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Relations, Scores, Units
-from topic_probe.measure.engine import NO_WORD, DocumentScores, Engine, why_nothing
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.engine import Engine, Part, Prepare, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.pair_sums import (
@@ -24,8 +25,9 @@ from topic_probe.measure.pair_sums import (
     pair_sums,
     word_ends,
 )
-from topic_probe.measure.patterns import padded_positions, units_of
+from topic_probe.measure.patterns import left_out_of, padded_positions, some_at_once, units_of, width
 from topic_probe.measure.runs import about_documents, how_read
+from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
@@ -357,47 +359,65 @@ class StateReader:
 
     def n_kept(self, units: list[Units]) -> int:
         """How many numbers are kept of a batch until its documents are scored."""
-        width = capture.word_embeddings(self.view.model, check=False).shape[1]
+        d_model = capture.word_embeddings(self.view.model, check=False).shape[1]
         layers = len(self.view.sites) + 1
-        return len(units) * max(len(document) for document in units) * width * layers
+        return len(units) * width(units) * d_model * layers
 
-    def read(self, batch: TokenBatch, units: list[Units]) -> Iterator[DocumentScores]:
-        """Runs a batch through the model; what comes back scores one document after the other."""
-        positions, _ = padded_positions(units)
+    def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
+        """Runs a batch through the model, and scores its documents."""
+        inputs = self.view.inputs(batch.ids, batch.mask)
+        device = inputs.ids.device
+        positions = padded_positions(units).to(device)
+        n = positions.shape[1]
+        parts = some_at_once(len(batch), 4 * n**2, device)
+        pairs = [prepare(self._pairs(units[part], n), device) for part in parts]
         layers: list[Float[Tensor, "batch word d_model"]] = []
 
         def keep(layer: int, states: Tensor) -> None:
             at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
-            layers.append(states.detach().gather(1, at).cpu())
+            layers.append(states.detach().gather(1, at).to(device))
 
-        capture.hidden_states(self.view.model, self.view.inputs(batch.ids, batch.mask), keep)
-        return self._documents(batch, units, layers)
+        capture.hidden_states(self.view.model, inputs, keep)
+        for part, own in zip(parts, pairs, strict=True):
+            yield self._part(batch.sources[part].numpy(), [states[part] for states in layers], own)
 
-    def _documents(
-        self, batch: TokenBatch, units: list[Units], layers: list[Float[Tensor, "batch word d_model"]]
-    ) -> Iterator[DocumentScores]:
-        for row, (source, words) in enumerate(zip(batch.sources.tolist(), units, strict=True)):
-            codes = word_relations(words.places, words.places, self.topics).long()
-            if not self.include_self:
-                codes.fill_diagonal_(NO_RELATION)
-            left_out = {NO_WORD: int(not len(words)), **words.left_out, NO_STATE: 0}
-            scores = []
-            for layer, states in enumerate(layers):
-                values, pairs, n_lost = state_scores(states[row, : len(words)], codes)
-                left_out[NO_STATE] += n_lost
-                cells, n_cells = len(SCORES) * layer + np.arange(len(SCORES)), len(SCORES) * len(layers)
-                scores.append(Scores(source, n_cells, cells, values, pairs, words, words))
-            yield DocumentScores(scores, left_out)
+    def _pairs(self, units: list[Units], n: int) -> Pairs:
+        shape = n, n
+        return Pairs.of(
+            units, units, self.topics, shape=shape, include_self=self.include_self, by_distance=False
+        )
+
+    def _part(
+        self,
+        sources: Int64[np.ndarray, " document"],
+        layers: list[Float[Tensor, "document word d_model"]],
+        pairs: Pairs,
+    ) -> Part:
+        """The scores of some documents in all layers."""
+        has_pairs, scores, lost = (pairs.relations != NO_RELATION).any(2), [], []
+        for layer, states in enumerate(layers):
+            values, usable = state_scores(states)
+            lost.append((has_pairs & ~usable).sum(1))
+            cells, n_cells = len(SCORES) * layer + np.arange(len(SCORES)), len(SCORES) * len(layers)
+            seen = usable[:, :, None] & usable[:, None, :]
+            scores.append(BatchScores(sources, n_cells, cells, values, seen, pairs))
+        return Part(scores, {"lost": torch.stack(lost).sum()}, partial(_judge, pairs.query))
+
+
+def _judge(
+    units: Sequence[Units], seen: Mapping[str, np.ndarray]
+) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
+    return np.ones(len(units), dtype=bool), left_out_of(units) | {NO_STATE: int(seen["lost"])}
 
 
 def state_scores(
-    states: Float[Tensor, "word d_model"], codes: Int64[Tensor, "word word"]
-) -> tuple[Float64[Tensor, "2 word word"], Int64[Tensor, "word word"], int]:
-    """Cosines and dot products of states, the relations of pairs that have one, and how many states are left out."""
-    vectors = states.double()
+    states: Float[Tensor, "document word d_model"],
+) -> tuple[Float[Tensor, "document 2 word word"], Bool[Tensor, "document word"]]:
+    """Cosines and dot products of states, 0 for states that are zero or not finite, and which states are neither."""
+    vectors = states if states.dtype in (torch.float32, torch.float64) else states.float()
     norms = vectors.norm(dim=-1)
     usable = torch.isfinite(norms) & (norms > 0)
-    vectors = vectors.masked_fill(~usable[:, None], 0.0)
-    units = vectors / norms.masked_fill(~usable, 1.0)[:, None]
-    n_lost = int(((codes != NO_RELATION).any(-1) & ~usable).sum())
-    return torch.stack([units @ units.T, vectors @ vectors.T]), codes * usable * usable[:, None], n_lost
+    vectors = vectors.masked_fill(~usable[..., None], 0)
+    units = vectors / norms.masked_fill(~usable, 1)[..., None]
+    products = [torch.bmm(part, part.transpose(1, 2)) for part in (units, vectors)]
+    return torch.stack(products, 1), usable

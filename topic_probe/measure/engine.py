@@ -1,7 +1,8 @@
 """The one way of documents through a model into accumulators, shared out over processes and taken up where it stopped.
 
 Documents are cut and batched; a reader runs a batch through the model, in parts where memory or the host want it so,
-and scores its documents one after the other; every accumulator adds what it wants of them.
+and scores its words where the model is; every accumulator says there what it wants of these scores, and adds what comes
+of it to its sums on the host.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,12 +12,17 @@ from operator import add, length_hint
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Accumulator, Scores
+from topic_probe.lens.running import exact_products
+from topic_probe.measure.accumulators import Accumulator, BatchSums, OfDocuments
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.runs import Checkpoint, model_facts
+from topic_probe.measure.scores import BatchScores, Pairs
 from topic_probe.measure.shards import BlockSums, in_groups_of_blocks
 from topic_probe.notices import progress_bar
 from topic_probe.processes import Processes
@@ -28,7 +34,7 @@ from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
-MAX_KEPT_NUMBERS = 2**26
+MAX_KEPT_NUMBERS = 2**27
 
 # Cells × sources whose sums are kept apart for the intervals (48 bytes each); beyond it sources share a row.
 MAX_SOURCE_CELLS = 2**22
@@ -42,12 +48,24 @@ FIRST = "words at the first position, where a causal model parks attention"
 BROKEN = "documents with NaN or infinity in their attention"
 
 
-@dataclass(frozen=True)
-class DocumentScores:
-    """What a reader says of one document: the scores of all its cells, none for a document that cannot be measured."""
+# What makes pairs ready to be scored: moved to a device, with what accumulators look up there.
+Prepare = Callable[[Pairs, torch.device], Pairs]
 
-    scores: Sequence[Scores]
-    left_out: Mapping[str, int]
+
+@dataclass(frozen=True)
+class Part:
+    """What a reader says of some documents of a batch, where the model has run.
+
+    Attributes:
+        scores: the scores of all cells.
+        seen: what else is to come to the host.
+        judge: says of that, when it is there, which documents are measured and what is left out. A ValueError of it is
+            that of the measurement.
+    """
+
+    scores: Sequence[BatchScores]
+    seen: Mapping[str, Tensor]
+    judge: Callable[[Mapping[str, np.ndarray]], tuple[Bool[np.ndarray, " document"], Mapping[str, int]]]
 
 
 @runtime_checkable
@@ -68,8 +86,8 @@ class Reader(Protocol):
     def n_kept(self, units: Any) -> int:
         """How many numbers are kept of a batch with these words until its documents are scored."""
 
-    def read(self, batch: TokenBatch, units: Any) -> Iterable[DocumentScores]:
-        """Runs a batch through the model at once, and scores its documents one by one as they are asked for."""
+    def read(self, batch: TokenBatch, units: Any, prepare: Prepare) -> Iterable[Part]:
+        """Runs a batch through the model at once, and scores its documents, some at a time as they are asked for."""
 
 
 def source_limit(n_cells: int) -> int:
@@ -106,9 +124,10 @@ class Engine:
         sums: the sums of all accumulators by name.
     """
 
-    def __init__(self, reader: Reader, accumulators: Sequence[Accumulator]) -> None:
-        self.reader, self.accumulators, self.progress = reader, accumulators, Progress()
+    def __init__(self, reader: Reader, accumulators: Sequence[Accumulator | BatchSums]) -> None:
+        self.reader, self.progress = reader, Progress()
         self.sums: dict[str, Sum] = {}
+        self._batch_sums = [own if isinstance(own, BatchSums) else OfDocuments(own) for own in accumulators]
         for number, accumulator in enumerate(accumulators):
             for name, values in accumulator.sums.items():
                 self.sums[f"{number} {name}" if name in self.sums else name] = values
@@ -258,23 +277,45 @@ class Engine:
         lengths, units = batch.mask.sum(1), self.reader.units(batch)
         sharing = self.reader.view.sharing
         apart = not (sharing.batches and (sharing.lengths or bool((lengths == lengths[0]).all())))
-        documents = None
         if len(batch) == 1 or not (apart or self.reader.n_kept(units) > MAX_KEPT_NUMBERS):
+            n_added = 0
             try:
-                documents = self.reader.read(batch, units)
+                for part in self.reader.read(batch, units, self._prepare):
+                    self._add_part(part)
+                    n_added += 1
+                return
             except RuntimeError as error:
-                if len(batch) == 1 or "memory" not in str(error):
+                # What is in the sums must not come again.
+                if len(batch) == 1 or n_added or "memory" not in str(error):
                     raise
-        if documents is None:
-            for half in batch.halves():
-                self.add(half)
-            return
-        for document in documents:
-            self.progress.left_out.update(document.left_out)
-            self.progress.measured += bool(document.scores)
-            for scores in document.scores:
-                for accumulator in self.accumulators:
-                    accumulator.add(scores)
+        for half in batch.halves():
+            self.add(half)
+
+    def _prepare(self, pairs: Pairs, device: torch.device) -> Pairs:
+        return pairs.to(device, [own.prepare(pairs, device) for own in self._batch_sums])
+
+    def _score(self, part: Part) -> list[list[Mapping[str, Tensor]]]:
+        """What accumulators want of some documents, where the model is."""
+        with exact_products(self.reader.view.model):
+            return [
+                [
+                    own.score(scores, index)
+                    for own, index in zip(self._batch_sums, _index(scores), strict=True)
+                ]
+                for scores in part.scores
+            ]
+
+    def _add_part(self, part: Part) -> None:
+        """Adds some documents: all is scored where the model is before anything comes to the host."""
+        found = self._score(part)
+        kept, left_out = part.judge(to_host(part.seen))
+        self.progress.left_out.update(left_out)
+        self.progress.measured += int(kept.sum())
+        on_host = [[to_host(sums) for sums in of_scores] for of_scores in found]
+        for scores, of_scores in zip(part.scores, on_host, strict=True):
+            for own, index, sums in zip(self._batch_sums, _index(scores), of_scores, strict=True):
+                known = {name: numbers for name, numbers in index.items() if isinstance(numbers, np.ndarray)}
+                own.add(scores, known | sums, kept)
 
     def _add_up(self, processes: Processes) -> None:
         """Makes the sums and the progress of every process those of all; beyond rounding they do not depend on them."""
@@ -287,6 +328,16 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
+
+
+def _index(scores: BatchScores) -> Sequence[Mapping[str, Any]]:
+    assert scores.pairs.index is not None, "a reader prepares its pairs"
+    return scores.pairs.index
+
+
+def to_host(found: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """What was found where the model runs, on the host; nothing else of a batch comes there."""
+    return {name: values.cpu().numpy() for name, values in found.items()}
 
 
 def _n_expected(documents: Any, shard: Share | None) -> int:

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.measure.accumulators import Units
 from topic_probe.measure.matching import frequency_classes
+from topic_probe.measure.scores import Units
 from topic_probe.topics import Topics
 
 NOTHING_SHOWN = "documents that show no word of any topic"

@@ -14,13 +14,13 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads, head_outputs
 from topic_probe.lens.running import evaluating
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.accumulators import Units
 from topic_probe.measure.effects import Counted, scored
-from topic_probe.measure.engine import DocumentScores
+from topic_probe.measure.engine import Part, Prepare
 from topic_probe.measure.exchanges import NO_POSITION, Exchange, Exchanges
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.outcomes import Asked, masked_positions
 from topic_probe.measure.patterns import units_of
+from topic_probe.measure.scores import Units
 from topic_probe.text.batches import TokenBatch
 from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.theory.posterior import bayes_predictor
@@ -93,7 +93,7 @@ class ShiftReader:
         width = capture.word_embeddings(self.view.model, check=False).shape[1] * len(self.view.sites)
         return len(units) * longest * (self.view.facts.vocabulary_size + width + self.n_cells)
 
-    def read(self, batch: TokenBatch, units: list[Units]) -> Iterator[DocumentScores]:
+    def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
         """Runs a batch through the model in all of its texts, and once for every head."""
         texts = self._texts(batch, units)
         # Where no head is patched, none need be editable.
@@ -110,7 +110,7 @@ class ShiftReader:
         # Only now, because a batch for which there is no memory comes again in halves.
         for exchange in texts.exchanges:
             self.words.sums["words"] += exchange.counted
-        return scored(self._asked(texts), tables)
+        return scored(self._asked(texts), tables, prepare)
 
     def _texts(self, batch: TokenBatch, units: list[Units]) -> Texts:
         held = self._held_out(batch, units)

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means, matched_spread
 from topic_probe.lens import capture
-from topic_probe.measure.accumulators import Accumulator, Scores
+from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.engine import Engine, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.runs import about_documents, how_read
+from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.processes import joined
@@ -348,7 +349,7 @@ def attention_by_class(
         reading = reading.of(view.facts)
         reader = PatternReader(view, words, patterns, include_self=False)
         by_class = Classes(codes, distances, reader.n_cells)
-        accumulators: list[Accumulator] = [by_class, PairTable(codes)] if table else [by_class]
+        accumulators: list[BatchSums] = [by_class, PairTable(codes)] if table else [by_class]
         facts = {
             "measurement": "pairs", "through": patterns.through, "distances": list(distances), "table": table,
             "codes": hashlib.sha256(codes.numpy().tobytes()).hexdigest(), "limit": by_class.by_source.limit,
@@ -367,7 +368,7 @@ def attention_by_class(
     return ClassSums.of_sums(engine.sums, progress, parts)
 
 
-class Classes:
+class Classes(BatchSums):
     """Sums by class of the pair of words and distance: of every head, and of all heads by source."""
 
     def __init__(self, codes: Shaped[Tensor, "word word"], distances: tuple[int, ...], n_heads: int) -> None:
@@ -382,53 +383,130 @@ class Classes:
             "by_source": self.by_source,
         }  # fmt: skip
 
-    def add(self, scores: Scores) -> None:
-        """Adds the pairs of a document to their classes."""
-        codes, first, second, values = coded_pairs(scores, self.codes)
-        distance = (scores.query.first[first] - scores.key.first[second]).abs()
-        bins = codes // 3 * (len(self.edges) + 1) + torch.bucketize(distance, self.edges, right=True)
-        held, place = torch.unique(bins * 3 + codes % 3, return_inverse=True)
-        sums = torch.zeros(len(held), len(scores.cells), dtype=torch.float64).index_add_(0, place, values)
-        n = place.bincount(minlength=len(held)).double()
-        at = np.ix_(scores.cells, held.numpy())
-        self.by_head[at] += sums.T.numpy()
-        self.n_by_head[at] += n.numpy()
-        pooled = torch.zeros(2, self.n_places, dtype=torch.float64)
-        pooled[:, held] = torch.stack([sums.sum(1), n * len(scores.cells)])
-        held, place = torch.unique(bins, return_inverse=True)
-        squares = torch.zeros(len(held), len(scores.cells), dtype=torch.float64)
-        squares.index_add_(0, place, values.square())
-        self.squares_by_head[np.ix_(scores.cells, held.numpy())] += squares.T.numpy()
-        of_squares = torch.zeros(1, self.n_places // 3, dtype=torch.float64)
-        of_squares[0, held] = squares.sum(1)
-        of_pairs, n_of_pairs = pooled.view(2, 1, -1, 3).numpy()
-        self.by_source.add(np.array([scores.source]), of_pairs, n_of_pairs, of_squares.numpy())
+    def prepare(self, pairs: Pairs, device: torch.device) -> Mapping[str, Any]:
+        """The pairs that have a code, and the number of each among the places and bins that any of them has.
+
+        Places are those of all documents together, and those of every document by itself.
+        """
+        found = coded_pairs(pairs, self.codes)
+        first, second = (
+            padded([words.first for words in part], 0)[found.document, at]
+            for part, at in ((pairs.query, found.query), (pairs.key, found.key))
+        )
+        distance = torch.bucketize((first - second).abs(), self.edges, right=True)
+        bins = found.codes // 3 * (len(self.edges) + 1) + distance
+        place = 3 * bins + found.codes % 3
+        numbered = {
+            "place": place, "bin": bins,
+            "own_place": found.document * self.n_places + place,
+            "own_bin": found.document * (self.n_places // 3) + bins,
+        }  # fmt: skip
+        index: dict[str, Any] = {"there": found.there.to(device)}
+        for name, numbers in numbered.items():
+            held, number = torch.unique(numbers, return_inverse=True)
+            index |= {f"held_{name}": held.numpy(), name: number.to(device)}
+        return index
+
+    def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Sums of every head over all documents, and of all heads by document."""
+        values, n = scores_at(scores, index["there"])
+        squares = values.square()
+
+        def add_up(numbers: str, values: Tensor) -> Tensor:
+            sums = values.new_zeros(len(index[f"held_{numbers}"]), *values.shape[1:])
+            return sums.index_add_(0, index[numbers], values)
+
+        return {
+            "by_head": add_up("place", values), "n": add_up("place", n), "squares": add_up("bin", squares),
+            "pooled": add_up("own_place", values.sum(1)), "n_pooled": add_up("own_place", n),
+            "squares_pooled": add_up("own_bin", squares.sum(1)),
+        }  # fmt: skip
+
+    def add(
+        self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
+    ) -> None:
+        """Adds the pairs of all documents to their classes, and every document to its source."""
+        at = np.ix_(scores.cells, found["held_place"])
+        self.by_head[at] += found["by_head"].T
+        self.n_by_head[at] += found["n"]
+        self.squares_by_head[np.ix_(scores.cells, found["held_bin"])] += found["squares"].T
+        sums, counts = (np.zeros(len(kept) * self.n_places) for _ in range(2))
+        squares = np.zeros(len(sums) // 3)
+        sums[found["held_own_place"]] = found["pooled"]
+        counts[found["held_own_place"]] = found["n_pooled"] * len(scores.cells)
+        squares[found["held_own_bin"]] = found["squares_pooled"]
+        by_document = sums.reshape(len(kept), -1, 3), counts.reshape(len(kept), -1, 3)
+        of_squares = squares.reshape(len(kept), -1)
+        self.by_source.add(scores.sources[kept], *(part[kept] for part in (*by_document, of_squares)))
 
 
-class PairTable:
+class PairTable(BatchSums):
     """Sums of every pair of words, all heads pooled."""
 
     def __init__(self, codes: Shaped[Tensor, "word word"]) -> None:
         self.codes = codes
         self.sums = {"table": np.zeros(codes.shape), "n_table": np.zeros(codes.shape)}
 
-    def add(self, scores: Scores) -> None:
-        """Adds the pairs of a document."""
-        _, first, second, values = coded_pairs(scores, self.codes)
-        row, column = scores.query.places[first].numpy(), scores.key.places[second].numpy()
-        np.add.at(self.sums["table"], (row, column), values.sum(1).numpy())
-        np.add.at(self.sums["n_table"], (row, column), float(len(scores.cells)))
+    def prepare(self, pairs: Pairs, device: torch.device) -> Mapping[str, Any]:
+        """The pairs that have a code, and the number of each among the pairs of words that any document has."""
+        found = coded_pairs(pairs, self.codes)
+        row, column = found.words
+        held, number = torch.unique(row * len(self.codes) + column, return_inverse=True)
+        return {"there": found.there.to(device), "number": number.to(device), "held": held.numpy()}
+
+    def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Sums of every pair of words over all documents, and how many there are."""
+        values, n = scores_at(scores, index["there"])
+        sums, counts = (part.new_zeros(len(index["held"])) for part in (values, n))
+        sums.index_add_(0, index["number"], values.sum(1))
+        counts.index_add_(0, index["number"], n)
+        return {"table": sums.float(), "n_table": counts.int()}
+
+    def add(
+        self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
+    ) -> None:
+        """Adds all documents."""
+        self.sums["table"].reshape(-1)[found["held"]] += found["table"]
+        self.sums["n_table"].reshape(-1)[found["held"]] += found["n_table"] * float(len(scores.cells))
 
 
-def coded_pairs(
-    scores: Scores, codes: Shaped[Tensor, "word word"]
-) -> tuple[
-    Int64[Tensor, " pair"], Int64[Tensor, " pair"], Int64[Tensor, " pair"], Float64[Tensor, "pair cell"]
-]:
-    """The pairs of a document that have a code: it, their query and key, and their scores."""
-    by_pair = codes[scores.query.places][:, scores.key.places].long()
-    first, second = ((by_pair >= 0) & (scores.relations != NO_RELATION)).nonzero(as_tuple=True)
-    return by_pair[first, second], first, second, scores.values[:, first, second].T.double()
+@dataclass(frozen=True, eq=False)
+class CodedPairs:
+    """The pairs of documents that have a code: which documents they are in, and the numbers of their words there.
+
+    Attributes:
+        codes: their codes.
+        words: the places of both words.
+        there: their numbers among all pairs of all documents.
+    """
+
+    document: Int64[Tensor, " pair"]
+    query: Int64[Tensor, " pair"]
+    key: Int64[Tensor, " pair"]
+    codes: Int64[Tensor, " pair"]
+    words: tuple[Int64[Tensor, " pair"], Int64[Tensor, " pair"]]
+    there: Int64[Tensor, " pair"]
+
+
+def coded_pairs(pairs: Pairs, codes: Shaped[Tensor, "word word"]) -> CodedPairs:
+    """The pairs that have a code."""
+    row, column = (padded([words.places for words in part], 0) for part in (pairs.query, pairs.key))
+    _, n, m = pairs.relations.shape
+    related = pairs.relations[:, : row.shape[1], : column.shape[1]] != NO_RELATION
+    document, query, key = ((codes[row[:, :, None], column[:, None, :]] >= 0) & related).nonzero(
+        as_tuple=True
+    )
+    words = row[document, query], column[document, key]
+    return CodedPairs(document, query, key, codes[words].long(), words, (document * n + query) * m + key)
+
+
+def scores_at(
+    scores: BatchScores, there: Int64[Tensor, " pair"]
+) -> tuple[Float[Tensor, "pair cell"], Int64[Tensor, " pair"]]:
+    """The scores of some of all pairs of all documents, 0 where there is none, and whether there is one."""
+    values = scores.values.permute(0, 2, 3, 1).flatten(0, 2).index_select(0, there)
+    n = scores.seen.flatten().index_select(0, there)
+    return wide(values) * n[:, None], n.long()
 
 
 def pair_codes(

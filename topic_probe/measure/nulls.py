@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
-from topic_probe.measure.accumulators import DISTANCE_BINS, Scores
+from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.options import Permutations
+from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, padded
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
@@ -32,7 +33,7 @@ MOST_PERMUTED_WORDS = 2**26
 _CALLED = 0.05
 
 
-class Null:
+class Null(BatchSums):
     """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
 
     A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Sums are of
@@ -54,7 +55,7 @@ class Null:
         self.row_of_cell[self.chosen] = np.arange(len(self.chosen))
         shape = (len(self.chosen), n_permutations)
         by_distance = (len(self.chosen), len(DISTANCE_BINS) + 1, n_permutations)
-        self.sums = {
+        self.sums: dict[str, np.ndarray] = {
             "null": np.zeros(shape), "n_null": np.zeros(shape),
             "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),
         }  # fmt: skip
@@ -64,55 +65,85 @@ class Null:
         order = np.random.default_rng(seed).permuted(order, axis=0)
         self.groups = torch.from_numpy(words.groups_given(order))
         self.incidence = topics.incidence
+        self.shared = self.incidence.pairwise(self.groups.device)
 
-    def add(self, scores: Scores) -> None:
-        """Adds, for every permutation, the pairs of different words that would share a topic."""
-        pairs, rows, n_permutations = scores.pairs, self.row_of_cell[scores.cells], self.groups.shape[1]
-        between = (pairs.relation > SAME_WORD).nonzero().flatten()
-        if not (n_permutations and len(between) and (rows >= 0).any()):
+    def prepare(self, pairs: Pairs, device: torch.device) -> Mapping[str, Any]:
+        """The pairs of different words by distance, each and its reverse as one where both are of one document.
+
+        Among all pairs of all documents ``there`` are those in one direction and ``back`` those in the other; ``sizes``
+        says how many there are at every distance.
+        """
+        if not self.n_permutations:
+            return {}
+        between, within = pairs.relations > SAME_WORD, pairs.query is pairs.key
+        if within:
+            between = between.triu(1)
+        document, query, key = between.nonzero(as_tuple=True)
+        bins = pairs.bins[document, query, key].numpy()
+        order = torch.from_numpy(np.argsort(bins, kind="stable"))
+        document, query, key = document[order], query[order], key[order]
+        _, n, m = pairs.relations.shape
+        of_query, of_key = (padded([words.places for words in part], 0) for part in (pairs.query, pairs.key))
+        found = {"there": (document * n + query) * m + key, "of_query": of_query[document, query],
+                 "of_key": of_key[document, key]}  # fmt: skip
+        if within:
+            found["back"] = (document * n + key) * m + query
+        if self.groups.device != device:
+            self.groups, self.shared = self.groups.to(device), self.incidence.pairwise(device)
+        sizes = np.bincount(bins, minlength=pairs.n_bins).tolist()
+        return {name: places.to(device) for name, places in found.items()} | {"sizes": sizes}
+
+    def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """For every permutation, the sums of the pairs of different words that would share a topic, by distance."""
+        cells = [number for number, row in enumerate(self.row_of_cell[scores.cells].tolist()) if row >= 0]
+        if not (index and cells and any(index["sizes"])):
+            return {}
+        values = scores.values.float()
+        if len(cells) < values.shape[1]:
+            values = torch.stack([values[:, number] for number in cells], 1)
+        # The last row counts pairs; float32 is precise enough for a null.
+        values = torch.cat([values.transpose(0, 1).flatten(1), scores.seen.flatten()[None].float()])
+        table = values.index_select(1, index["there"]) * values[-1].index_select(0, index["there"])
+        if "back" in index:
+            table.addcmul_(values.index_select(1, index["back"]), values[-1].index_select(0, index["back"]))
+        found, step = [], max(1, 2**24 // table.shape[1])
+        sizes, of_words = index["sizes"], (index["of_query"], index["of_key"])
+        for start in range(0, self.n_permutations, step):
+            shared = self.same_topic(*of_words, slice(start, start + step)).float()
+            parts = zip(torch.split(table, sizes, 1), torch.split(shared, sizes), strict=True)
+            found.append(torch.stack([of_bin @ shares for of_bin, shares in parts], 1))
+        return {"null": torch.cat(found, 2)}
+
+    def add(
+        self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
+    ) -> None:
+        """Adds all documents."""
+        if "null" not in found:
             return
-        bins, order = pairs.bins[between].sort()
-        between = between[order]
-        # The last column counts pairs; float32 is precise enough for a null.
-        values = pairs.values[between][:, torch.from_numpy(rows >= 0)]
-        table = torch.cat([values, pairs.n[between, None]], 1).float()
-        query, key = scores.query.places[pairs.query[between]], scores.key.places[pairs.key[between]]
-        sizes = torch.bincount(bins, minlength=len(DISTANCE_BINS) + 1).tolist()
-        rows, step = rows[rows >= 0], max(1, 2**24 // len(table))
-        for start in range(0, n_permutations, step):
-            part = slice(start, min(start + step, n_permutations))
-            shared = torch.split(self.same_topic(query, key, part).float(), sizes)
-            for number, (of_bin, shares) in enumerate(zip(torch.split(table, sizes), shared, strict=True)):
-                if not len(of_bin):
-                    continue
-                sums = (of_bin.T @ shares).double().numpy()
-                self.sums["null"][rows, part] += sums[:-1]
-                self.sums["n_null"][rows, part] += sums[-1]
-                self.sums["binned_null"][rows, number, part] += sums[:-1]
-                self.sums["n_binned_null"][rows, number, part] += sums[-1]
+        rows, sums = self.row_of_cell[scores.cells], found["null"].astype(np.float64)
+        rows, n_bins = rows[rows >= 0], sums.shape[1]
+        for name, of_cells in (("null", sums[:-1]), ("n_null", sums[-1])):
+            self.sums[name][rows] += of_cells.sum(-2)
+            self.sums[name.replace("null", "binned_null")][rows, :n_bins] += of_cells
 
     def same_topic(
         self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
     ) -> Bool[Tensor, "pair permutation"]:
         """Which pairs of words, given by their places, share a topic under some of the permutations."""
-        if self.incidence.disjoint:
-            return self.groups[query, part] == self.groups[key, part]
-        words, place = torch.unique(torch.cat([query, key]), return_inverse=True)
-        groups = self.groups[words, part].T.long()
-        return self.incidence.sharing(groups, groups)[:, place[: len(query)], place[len(query) :]].T
+        groups = self.groups[:, part]
+        return self.shared(groups.index_select(0, query), groups.index_select(0, key))
 
 
 # ---------------------------------------------------------------------------- p-values
 
 
-Pairs = tuple[
-    np.ndarray, np.ndarray
-]  # sums and numbers of pairs, [cell, permutation] or [cell, bin, permutation]
+# Sums and numbers of pairs, [cell, permutation] or [cell, bin, permutation].
+OfPairs = tuple[np.ndarray, np.ndarray]
 
 
 def with_p_values(
     contrast: Contrast,
-    every: Pairs,
+    every: OfPairs,
     sums: Mapping[str, Any],
     starts: Int64[np.ndarray, " group"],
     permutations: Permutations,
@@ -143,7 +174,7 @@ def with_p_values(
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
 
-def _ratios(same: Pairs, every: Pairs) -> Float64[np.ndarray, "cell permutation"]:
+def _ratios(same: OfPairs, every: OfPairs) -> Float64[np.ndarray, "cell permutation"]:
     """The ratio under every permutation; of sums by distance the matched one, bins weighed by own same-topic pairs."""
     if same[0].ndim == 2:
         above, below = (

@@ -19,7 +19,7 @@ from torch import Tensor
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Inputs
-from topic_probe.measure.accumulators import Units
+from topic_probe.measure.scores import Units
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide

@@ -1,22 +1,26 @@
-"""Reads the attention between the words of documents out of a model: batches in, scores of documents out."""
+"""Reads the attention between the words of documents out of a model: batches in, scores between words out.
 
+Of every row of attention the columns of words and of sinks are kept, where the model is. When all sites have been read,
+those that see the same keys are scored together, some documents at a time: on a processor so many as its cache holds.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from topic_probe.contrast import NO_RELATION, word_relations
 from topic_probe.lens import capture
-from topic_probe.lens.sites import SIDES, Site
-from topic_probe.measure.accumulators import Rows, Scores, Units, relative_to_uniform
-from topic_probe.measure.engine import BROKEN, FIRST, NO_WORD, PIECES, DocumentScores
+from topic_probe.lens.sites import SIDES
+from topic_probe.measure.engine import BROKEN, FIRST, NO_WORD, PIECES, Part, Prepare
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Patterns
+from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, Rows, Units, padded
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
@@ -24,6 +28,13 @@ Level = Literal["token", "word"]
 
 # How far a row of attention may be from summing to one, by precision.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+# Numbers that are worked on at once: what a processor's caches and its allocator keep, and what other devices have room
+# for.
+_NUMBERS_IN_CACHE, _NUMBERS_AT_ONCE = 2**21, 2**26
+
+# Numbers that every pair has while it is scored, whatever the number of scores: one for each relation and distance.
+_PLACES = 3 * (len(DISTANCE_BINS) + 1)
 
 # The units of every document on the "source" side and, where there is a decoder, on the "target" side.
 Sides = Mapping[str, list[Units]]
@@ -110,27 +121,86 @@ def one_later(batch: TokenBatch) -> TokenBatch:
     )
 
 
-def padded_positions(
-    units: Sequence[Units],
-) -> tuple[Int64[Tensor, "batch piece"], Bool[Tensor, "batch piece"]]:
-    """The positions of every document side by side, with what of it is real; never without a column."""
-    positions = [document.positions for document in units]
-    # One more document, of one position, so that there is a column.
-    index = pad_sequence([*positions, torch.zeros(1, dtype=torch.int64)], batch_first=True)[:-1]
-    lengths = torch.tensor([len(document) for document in positions])
-    return index, torch.arange(index.shape[1]) < lengths[:, None]
+def width(units: Sequence[Units]) -> int:
+    """How many positions the words of a document have, at most; never none."""
+    return max(1, *(len(document.positions) for document in units))
 
 
-@dataclass(frozen=True)
+def padded_positions(units: Sequence[Units]) -> Int64[Tensor, "batch piece"]:
+    """The positions of every document side by side; never without a column."""
+    return padded([document.positions for document in units], 0)
+
+
+def some_at_once(n_documents: int, numbers: int, device: torch.device) -> list[slice]:
+    """The documents of a batch in parts that are scored at once, where each has so many numbers."""
+    limit = _NUMBERS_IN_CACHE if device.type == "cpu" else _NUMBERS_AT_ONCE
+    step = max(1, limit // max(1, numbers))
+    return [slice(start, start + step) for start in range(0, n_documents, step)]
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The positions of a batch that are looked at in one stack, padded, where the model is.
+
+    Attributes:
+        units: the words of every document.
+        words: the positions of all words.
+        real: which of these are some.
+        sinks: which positions are sinks.
+        columns: the positions of words and, behind them, of sinks.
+        real_sinks: which of the latter are some.
+    """
+
+    units: list[Units]
+    words: Int64[Tensor, "batch row"]
+    real: Bool[Tensor, "batch row"]
+    sinks: Bool[Tensor, "batch position"]
+    columns: Int64[Tensor, "batch column"]
+    real_sinks: Bool[Tensor, "batch sink"]
+
+    @classmethod
+    def of(cls, units: list[Units], sinks: Bool[Tensor, "batch position"], device: torch.device) -> "Side":
+        """That of the words of documents beside sinks."""
+        words, of_sinks = padded_positions(units), padded([row.nonzero().flatten() for row in sinks], 0)
+        n_words = torch.tensor([len(document.positions) for document in units])
+        parts = (
+            words,
+            torch.arange(words.shape[1]) < n_words[:, None],
+            sinks,
+            torch.cat([words, of_sinks], 1),
+            torch.arange(of_sinks.shape[1]) < sinks.sum(1)[:, None],
+        )
+        return cls(units, *(part.to(device) for part in parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Which keys the rows of some documents may see: which columns of words, and how many keys and sinks in all."""
+
+    visible: Bool[Tensor, "document row column"]
+    n_keys: Float[Tensor, "document row"]
+    n_sinks: Float[Tensor, "document row"]
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
-    """What is kept of one site for one batch until its documents are scored: rows and columns of units only."""
+    """What is kept of one site for some documents until they are scored: rows and columns of words only.
 
-    patterns: Float[Tensor, "batch head row column"]
-    visible: Bool[Tensor, "batch row column"]
-    n_visible: Float64[Tensor, "batch row"]
-    n_visible_sinks: Float64[Tensor, "batch row"]
-    sink_mass: Float64[Tensor, "batch head row"]
-    broken: Bool[Tensor, " batch"]
+    Attributes:
+        patterns: attention to words.
+        sink_mass: how much of every row goes to sinks.
+        seen: what the rows may see; the same object for sites that see the same.
+        finite: which documents have neither NaN nor infinity in their rows.
+        total: what the row that is furthest from it has in place of 1.
+        tolerance: how far it may be from it.
+    """
+
+    patterns: Float[Tensor, "document head row column"]
+    sink_mass: Float[Tensor, "document head row"]
+    seen: Seen
+    finite: Bool[Tensor, " document"]
+    total: Float[Tensor, "1"]
+    tolerance: float
 
 
 class PatternReader:
@@ -161,107 +231,151 @@ class PatternReader:
 
     def n_kept(self, units: Sides) -> int:
         """How many numbers are kept of a batch until its documents are scored."""
-        return self.n_cells * len(units["source"]) * max(len(d.positions) for d in units["source"]) ** 2
+        return max(self.n_cells, _PLACES) * len(units["source"]) * width(units["source"]) ** 2
 
-    def read(self, batch: TokenBatch, units: Sides) -> Iterator[DocumentScores]:
-        """Runs a batch through the model; what comes back scores one document after the other.
+    def read(self, batch: TokenBatch, units: Sides, prepare: Prepare) -> Iterator[Part]:
+        """Runs a batch through the model, and scores its documents.
 
         Raises:
             ValueError: for rows that do not sum to one.
         """
         if not any(len(document) for document in units["source"]):
-            return self._documents(batch, units, [])
-        padded = {side: padded_positions(documents) for side, documents in units.items()}
+            yield self._nothing(batch, units["source"], prepare)
+            return
         inputs = self.view.inputs(batch.ids, batch.mask)
-        sinks = {"source": batch.sinks.to(inputs.ids.device)}
+        device = inputs.ids.device
+        sides = {"source": Side.of(units["source"], batch.sinks, device)}
         if "target" in units:
-            sinks["target"] = one_later(batch).sinks.to(inputs.ids.device)
-        blocks: dict[int, Block] = {}
+            sides["target"] = Side.of(units["target"], one_later(batch).sinks, device)
+        parts = some_at_once(len(batch), self._numbers(batch, sides), device)
+        pairs = {
+            key: [prepare(self._pairs(key, units, sides, part), device) for part in parts]
+            for key in dict.fromkeys(SIDES[site.stack] for site in self.view.sites)
+        }
+        blocks: dict[int, list[Block]] = {}
+        known: dict[int, tuple[Tensor, Seen]] = {}
 
         def keep(number: int, rows: Tensor, visible: Tensor) -> None:
-            blocks[number] = self._block(self.view.sites[number], rows, visible, padded, sinks)
+            own = blocks.setdefault(number, [])
+            on = [sides[name] for name in SIDES[self.view.sites[number].stack]]
+            if id(visible) not in known:  # held, so that no other has its id
+                number_type = torch.float64 if rows.dtype == torch.float64 else torch.float32
+                known[id(visible)] = visible, _seen(visible, on[1], parts[len(own)], number_type)
+            own.append(_block(rows, known[id(visible)][1], on[0], on[1], parts[len(own)]))
 
-        positions = {side: index for side, (index, _) in padded.items()}
-        self.view.attention_rows(inputs, positions, keep, through=self.options.through)
-        return self._documents(batch, units, [blocks[number] for number in sorted(blocks)])
-
-    def _block(
-        self,
-        site: Site,
-        rows: Float[Tensor, "batch head row key"],
-        visible: Bool[Tensor, "batch row key"],
-        padded: Mapping[str, tuple[Int64[Tensor, "batch _"], Bool[Tensor, "batch _"]]],
-        sinks_of: Mapping[str, Bool[Tensor, "batch _"]],
-    ) -> Block:
-        query, key = SIDES[site.stack]
-        real, columns, sinks = padded[query][1].to(rows.device), padded[key][0].to(rows.device), sinks_of[key]
-        tolerance = _ROW_TOLERANCE.get(rows.dtype, 5e-2)
-        rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-        total = rows.sum(-1)
-        finite = torch.isfinite(total) | ~real[:, None, :]
-        off = ((total - 1).abs() > tolerance) & real[:, None, :] & torch.isfinite(total)
-        if self.options.check_rows and bool(off.any()):
-            digits = 10 if total.dtype == torch.float64 else 6  # as far as sums of this precision reach
-            raise ValueError(
-                f"a row of attention at {site.hook_name} sums to {float(total[off][0]):.{digits}g} instead of 1. "
-                "If hooks on the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
+        positions = {name: side.words for name, side in sides.items()}
+        at_once = parts[0].stop
+        self.view.attention_rows(inputs, positions, keep, through=self.options.through, at_once=at_once)
+        for number, part in enumerate(parts):
+            of_part = [blocks[site][number] for site in sorted(blocks)]
+            yield self._part(
+                batch.sources[part], of_part, {k: own[number] for k, own in pairs.items()}, sides
             )
-        at = columns[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
-        mass = rows.flatten(1, 2) @ sinks[:, :, None].to(rows.dtype)
-        return Block(
-            patterns=rows.gather(3, at).cpu(),
-            visible=visible.gather(2, at[:, 0]).cpu(),
-            n_visible=visible.sum(-1).to("cpu", torch.float64),
-            n_visible_sinks=(visible & sinks[:, None, :]).sum(-1).to("cpu", torch.float64),
-            sink_mass=mass.view(total.shape).to("cpu", torch.float64),
-            broken=(~finite).any(-1).any(-1).cpu(),
-        )
 
-    def _documents(self, batch: TokenBatch, units: Sides, blocks: list[Block]) -> Iterator[DocumentScores]:
-        alike = self._alike(blocks)
-        broken = {row for block in blocks for row in block.broken.nonzero().flatten().tolist()}
-        for row, source in enumerate(batch.sources.tolist()):
-            words = units["source"][row]
-            left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(row in broken)}
-            if row in broken:
-                yield DocumentScores((), left_out)
-                continue
-            scored = [self._scores(source, row, units, blocks, sites) for sites in alike if len(words)]
-            scored = [scores for scores in scored if len(scores.query)]
-            yield DocumentScores(scored or [Scores.of_nothing(source, self.n_cells)], left_out)
+    def _numbers(self, batch: TokenBatch, sides: Mapping[str, Side]) -> int:
+        """Of a document: those in the rows of a site, or in the scores of a few."""
+        n = max(side.words.shape[1] for side in sides.values())
+        return max(self.view.n_heads) * n * max(batch.ids.shape[1], 2 * n)
 
-    def _scores(
-        self, source: int, row: int, units: Sides, blocks: Sequence[Block], sites: Sequence[int]
-    ) -> Scores:
-        """The scores of one document at sites that are alike."""
-        site, parts = self.view.sites[sites[0]], [blocks[number] for number in sites]
-        query, key = (units[side][row] for side in SIDES[site.stack])
-        n, m = len(query.positions), len(key.positions)
-        rows = Rows(
-            torch.cat([block.patterns[row, :, :n, :m] for block in parts]),
-            parts[0].visible[row, :n, :m],
-            parts[0].n_visible[row, :n],
-            parts[0].n_visible_sinks[row, :n],
-            torch.cat([block.sink_mass[row, :, :n] for block in parts]),
+    def _pairs(self, names: tuple[str, str], units: Sides, sides: Mapping[str, Side], part: slice) -> Pairs:
+        query = units[names[0]][part]
+        key = query if names[0] == names[1] else units[names[1]][part]
+        shape = sides[names[0]].words.shape[1], sides[names[1]].words.shape[1]
+        return Pairs.of(query, key, self.topics, shape=shape, include_self=self.include_self)
+
+    def _nothing(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Part:
+        """What all cells say of documents without a word of any topic."""
+        device = next(self.view.model.parameters()).device
+        pairs = prepare(Pairs.of(units, units, self.topics), device)
+        n, heads = len(units), self.n_cells
+        rows = torch.zeros(n, 1, device=device)
+        mass = rows[:, None].expand(-1, heads, -1)
+        none = Rows(mass[..., None], pairs.relations > 0, rows, rows, mass)
+        scores = BatchScores(
+            batch.sources.numpy(), heads, np.arange(heads), none.patterns, none.visible, pairs, none
         )
-        values, pairs = relative_to_uniform(rows.patterns, rows.visible, rows.n_visible, query, key)
-        codes = word_relations(query.places, key.places, self.topics).long() * pairs
-        if not self.include_self and site.stack != "cross":
-            codes.fill_diagonal_(NO_RELATION)
-        cells = np.concatenate([self.cells[number] for number in sites])
-        return Scores(source, self.n_cells, cells, values, codes, query, key, rows)
+        return Part([scores], {}, lambda _: (np.ones(n, dtype=bool), left_out_of(units)))
+
+    def _part(
+        self,
+        sources: Int64[Tensor, " document"],
+        blocks: Sequence[Block],
+        pairs: Mapping[tuple[str, str], Pairs],
+        sides: Mapping[str, Side],
+    ) -> Part:
+        """The scores of some documents at all sites, those that see the same keys together."""
+        measured = torch.stack([block.finite for block in blocks]).all(0)
+        scores = []
+        for sites in self._alike(blocks):
+            names = SIDES[self.view.sites[sites[0]].stack]
+            own, seen = pairs[names], blocks[sites[0]].seen
+            # What is not finite is in documents that are left out, and in rows of padding.
+            patterns, mass = (
+                torch.cat([getattr(blocks[site], name) for site in sites], 1).nan_to_num_(0, 0, 0)
+                for name in ("patterns", "sink_mass")
+            )
+            rows = Rows(patterns, seen.visible, seen.n_keys, seen.n_sinks, mass * measured[:, None, None])
+            values, visible = rows.relative(own.pieces, rows.n_visible)
+            cells = np.concatenate([self.cells[site] for site in sites])
+            usable = visible & measured[:, None, None]
+            scores.append(BatchScores(sources.numpy(), self.n_cells, cells, values, usable, own, rows))
+        units = next(own.query for names, own in pairs.items() if names[0] == "source")
+        seen_of = {"measured": measured, "totals": torch.cat([block.total for block in blocks])}
+        return Part(scores, seen_of, partial(self._judge, units, [block.tolerance for block in blocks]))
+
+    def _judge(
+        self, units: Sequence[Units], tolerances: Sequence[float], seen: Mapping[str, np.ndarray]
+    ) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
+        if self.options.check_rows:
+            self._check_rows(seen["totals"], tolerances)
+        kept = seen["measured"]
+        return kept, left_out_of(units) | {BROKEN: int((~kept).sum())}
+
+    def _check_rows(self, totals: Shaped[np.ndarray, " site"], tolerances: Sequence[float]) -> None:
+        """ValueError for the first site with a row that does not sum to one."""
+        for site, total, tolerance in zip(self.view.sites, totals, tolerances, strict=True):
+            if abs(total - 1) > tolerance:
+                digits = 10 if totals.dtype == np.float64 else 6  # as far as sums of this precision reach
+                raise ValueError(
+                    f"a row of attention at {site.hook_name} sums to {float(total):.{digits}g} instead of 1. "
+                    "If hooks on the model edit its patterns, or its heads may attend to nothing, say check_rows=False"
+                )
 
     def _alike(self, blocks: Sequence[Block]) -> list[list[int]]:
-        """Sites with the same pairs (one stack, the same mask), which are scored together."""
-        groups: list[list[int]] = []
-        for number, block in enumerate(blocks):
-            for group in groups:
-                first = group[0]
-                same_stack = self.view.sites[first].stack == self.view.sites[number].stack
-                same_keys = torch.equal(blocks[first].visible, block.visible)
-                if same_stack and same_keys and torch.equal(blocks[first].n_visible, block.n_visible):
-                    group.append(number)
-                    break
-            else:
-                groups.append([number])
-        return groups
+        """Sites of one stack that see the same keys."""
+        groups: dict[tuple[str, int], list[int]] = {}
+        for number, (site, block) in enumerate(zip(self.view.sites, blocks, strict=True)):
+            groups.setdefault((site.stack, id(block.seen)), []).append(number)
+        return list(groups.values())
+
+
+def left_out_of(units: Sequence[Units]) -> dict[str, int]:
+    """What is left out of documents with these words, by reason."""
+    total = Counter({NO_WORD: sum(not len(words) for words in units)})
+    for words in units:
+        total.update(words.left_out)
+    return dict(total)
+
+
+def _seen(visible: Bool[Tensor, "document row key"], key: Side, part: slice, number: torch.dtype) -> Seen:
+    """What is known of the keys that rows may see, where the words are."""
+    visible = visible.to(key.words.device)
+    at = key.words[part][:, None, :].expand(-1, visible.shape[1], -1)
+    sinks = visible & key.sinks[part][:, None, :]
+    return Seen(visible.gather(2, at), visible.sum(2).to(number), sinks.sum(2).to(number))
+
+
+def _block(
+    rows: Float[Tensor, "document head row key"], seen: Seen, query: Side, key: Side, part: slice
+) -> Block:
+    """What is kept of whole rows. Layers may be on several devices; it is kept where the words are."""
+    home, tolerance = key.words.device, _ROW_TOLERANCE.get(rows.dtype, 5e-2)
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    at = key.columns[part].to(rows.device)[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
+    total, chosen = rows.sum(-1).to(home), rows.gather(3, at).to(home)
+    real, finite, n = query.real[part][:, None, :], torch.isfinite(total), key.words.shape[1]
+    mass = (chosen[..., n:] * key.real_sinks[part][:, None, None, :]).sum(-1) * real
+    total = torch.where(finite & real, total, 1).flatten()
+    worst = (total - 1).abs().argmax(0, keepdim=True)
+    finite = (finite | ~real).flatten(1).all(1)
+    return Block(chosen[..., :n], mass, seen, finite, total.gather(0, worst), tolerance)

@@ -19,11 +19,12 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.readout import Readout, readout
 from topic_probe.lens.running import evaluating
-from topic_probe.measure.accumulators import Scores
+from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.effects import Numbers, add_up, parts_of, record_of, share_of_effects
-from topic_probe.measure.engine import DocumentScores, source_limit
+from topic_probe.measure.engine import Part, Prepare, source_limit
 from topic_probe.measure.options import Intervals, Patterns, Reading, Run, recorded
 from topic_probe.measure.patterns import PatternReader, Sides, padded_positions
+from topic_probe.measure.scores import BatchScores, Units, padded
 from topic_probe.options import shares
 from topic_probe.processes import joined
 from topic_probe.report import Report
@@ -251,8 +252,8 @@ class Directions:
 
 
 @dataclass(frozen=True, eq=False)
-class Writes(Scores):
-    """What heads write at the words of a document, on account of each word that they read.
+class Writes(BatchScores):
+    """What heads write at the words of documents, on account of each word that they read.
 
     Attributes:
         total: what they write on account of all that they read, toward the topic of the word that stands there.
@@ -260,42 +261,54 @@ class Writes(Scores):
         counted: which words have other topics to be compared with.
     """
 
-    total: Float64[Tensor, "cell query"] = field(kw_only=True)
-    score: Float64[Tensor, " query"] = field(kw_only=True)
-    counted: Bool[Tensor, " query"] = field(kw_only=True)
+    total: Float64[Tensor, "document cell query"] = field(kw_only=True)
+    score: Float64[Tensor, "document query"] = field(kw_only=True)
+    counted: Bool[Tensor, "document query"] = field(kw_only=True)
 
 
-class Totals:
+class Totals(BatchSums):
     """Sums over the words of every source: of scores, of what is not from heads, and of all that each head writes."""
 
     def __init__(self, n_heads: int) -> None:
-        self.shape = (1, _FIRST_HEAD + n_heads, 3)
-        self.by_source = SourceSums(source_limit(n_heads), shape=self.shape[1:2])
+        self.shape = (_FIRST_HEAD + n_heads, 3)
+        self.by_source = SourceSums(source_limit(n_heads), shape=self.shape[:1])
         self.sums = {"totals": self.by_source}
 
-    def add(self, scores: Scores) -> None:
-        """Adds the words of a document; one without words has nothing to add."""
+    def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Sums of every document; one without words has nothing to add."""
         if not isinstance(scores, Writes):
+            return {}
+        return {"own": scores.total.sum(2), "score": scores.score.sum(1), "n": scores.counted.sum(1)}
+
+    def add(
+        self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
+    ) -> None:
+        """Adds the words of documents that have some."""
+        kept = kept & np.array([bool(len(words)) for words in scores.pairs.query])
+        if not (found and kept.any()):
             return
-        sums, counts = np.zeros(self.shape), np.zeros(self.shape)
-        heads, own = _FIRST_HEAD + scores.cells, scores.total.sum(1).numpy()
+        own, score, n = (found[name][kept] for name in ("own", "score", "n"))
+        sums, counts = (np.zeros((len(n), *self.shape)) for _ in range(2))
+        heads = _FIRST_HEAD + scores.cells
         # Nothing is written in no direction, so that words without one add nothing, and are no words here.
-        sums[0, heads, 0], counts[0, heads, 0] = own, int(scores.counted.sum())
-        sums[0, _REST, 0] = -own.sum()
+        sums[:, heads, 0], counts[:, heads, 0] = own, n[:, None]
+        sums[:, _REST, 0] = -own.sum(1)
         if 0 in scores.cells:  # sites that see different keys come one after the other
-            sums[0, :_FIRST_HEAD, 0] += float(scores.score.sum())
-            counts[0, :_FIRST_HEAD, 0] = int(scores.counted.sum())
-        self.by_source.add(np.array([scores.source]), sums, counts)
+            sums[:, :_FIRST_HEAD, 0] += score[:, None]
+            counts[:, :_FIRST_HEAD, 0] = n[:, None]
+        self.by_source.add(scores.sources[kept], sums, counts)
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is read of a batch at the positions of words, padded."""
+    """What is read of a batch at the positions of words, padded; which are words, and have others to compare with."""
 
     of_values: Float64[Tensor, "batch cell key"]
     of_outputs: Float64[Tensor, "batch cell query"]
     scale: Float64[Tensor, "batch query"]
     score: Float64[Tensor, "batch query"]
+    real: Bool[Tensor, "batch word"]
+    counted: Bool[Tensor, "batch word"]
 
 
 class WritesReader:
@@ -313,18 +326,22 @@ class WritesReader:
         """How many numbers are kept of a batch until its documents are scored."""
         return 2 * self.patterns.n_kept(units)
 
-    def read(self, batch: TokenBatch, units: Sides) -> Iterator[DocumentScores]:
+    def read(self, batch: TokenBatch, units: Sides, prepare: Prepare) -> Iterator[Part]:
         """Runs a batch through the model, for its patterns and for what its heads put out."""
-        documents = self.patterns.read(batch, units)
+        parts = self.patterns.read(batch, units, prepare)
         if not any(len(words) for words in units["source"]):
-            return documents
-        return self._documents(documents, self._batch(batch, units))
+            yield from parts
+            return
+        read, start = self._batch(batch, units["source"]), 0
+        for part in parts:
+            documents = slice(start, start := start + len(part.scores[0].pairs))
+            scores = [self._writes(scores, read, documents) for scores in part.scores]
+            yield replace(part, scores=scores)
 
-    def _batch(self, batch: TokenBatch, units: Sides) -> _Batch:
-        index, _ = padded_positions(units["source"])
-        groups = torch.zeros_like(index)
-        for number, words in enumerate(units["source"]):
-            groups[number, : len(words)] = self.topics.group_of_word[words.places]
+    def _batch(self, batch: TokenBatch, units: list[Units]) -> _Batch:
+        index, group_of_word = padded_positions(units), self.topics.group_of_word
+        places = padded([words.places for words in units], -1, least=index.shape[1])
+        groups = torch.where(places >= 0, group_of_word[places], 0)
         row = torch.arange(len(index))[:, None]
         of_values: dict[int, Tensor] = {}
         of_outputs: dict[int, Tensor] = {}
@@ -334,40 +351,39 @@ class WritesReader:
         ) -> Float64[Tensor, "batch head word"]:
             at = given[row.to(given.device), index.to(given.device)].double()
             own = self.directions.of_heads[number][groups.to(given.device)]
-            return (at * own).sum(-1).transpose(1, 2).cpu()
+            return (at * own).sum(-1).transpose(1, 2)
 
         with evaluating(self.view.model):
             scale, last = self.directions.readout.read(
-                self.view.inputs(batch.ids, batch.mask),
+                inputs := self.view.inputs(batch.ids, batch.mask),
                 lambda number, outputs: of_outputs.__setitem__(number, toward(number, outputs)),
                 lambda number, values: of_values.__setitem__(number, toward(number, values)),
             )
         at = row.to(last.device), index.to(last.device)
         own = groups.to(last.device)
         score = (last[at].double() * self.directions.directions[own]).sum(-1) + self.directions.offset[own]
+        counted = self.directions.known[groups] & (places >= 0)
+        home = inputs.ids.device
         return _Batch(
-            torch.cat([of_values[number] for number in sorted(of_values)], 1),
-            torch.cat([of_outputs[number] for number in sorted(of_outputs)], 1),
-            scale[at][..., 0].cpu(),
-            score.cpu(),
+            torch.cat([of_values[number].to(home) for number in sorted(of_values)], 1),
+            torch.cat([of_outputs[number].to(home) for number in sorted(of_outputs)], 1),
+            scale[at][..., 0].to(home),
+            score.to(home),
+            (places >= 0).to(home),
+            counted.to(home),
         )
 
-    def _documents(self, documents: Iterator[DocumentScores], read: _Batch) -> Iterator[DocumentScores]:
-        for row, document in enumerate(documents):
-            scores = [self._writes(part, read, row) for part in document.scores]
-            yield DocumentScores(scores, document.left_out)
-
-    def _writes(self, scores: Scores, read: _Batch, row: int) -> Scores:
-        """What heads write in one document, in place of how they attend."""
-        if scores.rows is None:  # a document without words
-            return scores
-        n, m = scores.rows.patterns.shape[1:]
-        scale = read.scale[row, :n]
-        values = scores.rows.patterns * read.of_values[row][scores.cells, None, :m] * scale[:, None]
-        known = self.directions.known[self.topics.group_of_word]
-        relations = scores.relations * known[scores.key.places]
-        total = read.of_outputs[row][scores.cells, :n] * scale
+    def _writes(self, scores: BatchScores, read: _Batch, documents: slice) -> Writes:
+        """What heads write in some documents, in place of how they attend."""
+        assert scores.rows is not None, "patterns have rows"
+        scale, real, counted = read.scale[documents], read.real[documents], read.counted[documents]
+        of_values, of_outputs = (
+            torch.stack([part[documents, cell] for cell in scores.cells.tolist()], 1)
+            for part in (read.of_values, read.of_outputs)
+        )
+        values = scores.rows.patterns * of_values[:, :, None, :] * scale[:, None, :, None]
         return Writes(
-            scores.source, scores.n_cells, scores.cells, values, relations, scores.query, scores.key, scores.rows,
-            total=total, score=read.score[row, :n], counted=known[scores.query.places],
+            scores.sources, scores.n_cells, scores.cells, values, scores.seen & counted[:, None, :], scores.pairs,
+            scores.rows, total=of_outputs * (scale * real)[:, None], score=read.score[documents] * real,
+            counted=counted,
         )  # fmt: skip

@@ -6,7 +6,7 @@ nothing has, and what is asked costs about as many steps as there are pairs of w
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -31,6 +31,10 @@ _PRODUCTS_PER_PAIR = 500
 # Up to so many pairs of groups in a topic, summed over topics, what was found of them is kept (some 10 % of them do
 # share more than one topic, at 16 bytes each); with more it is found anew whenever it is asked for.
 _KEPT_PAIRS = 2**28
+
+
+# Pairs of groups that are looked up in a table of all of them, of a byte each.
+_LOOKED_UP = 2**26
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +117,37 @@ class Incidence:
         row = np.repeat(np.arange(len(table)), np.diff(pairs.indptr))
         table[row, pairs.indices - row // max(n, 1) * m] = True
         return torch.from_numpy(table).view(*one.shape, m).to(one.device)
+
+    def pairwise(self, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+        """Says of groups and other groups, number by number, whether they share a topic; both are on this device."""
+        if self.disjoint:
+            return torch.eq
+        if len(self) ** 2 <= _LOOKED_UP:
+            table = self._whole.to(device)
+            return lambda one, other: table.take(one.long().mul_(len(self)).add_(other))
+        bits = self._bits.to(device)
+
+        def shared(one: Tensor, other: Tensor) -> Tensor:
+            one, other = one.long(), other.long()
+            found = torch.zeros_like(one, dtype=torch.bool)
+            for topics in bits:
+                found |= (topics.take(one) & topics.take(other)) != 0
+            return found
+
+        return shared
+
+    @cached_property
+    def _whole(self) -> Bool[Tensor, "group group"]:
+        every = torch.arange(len(self))
+        return self.sharing(every, every)
+
+    @cached_property
+    def _bits(self) -> Int64[Tensor, "part group"]:
+        """The topics of every group as bits, 63 in a number."""
+        group, topic = self.table.nonzero()
+        bits = np.zeros((self.table.shape[1] // 63 + 1, len(self)), dtype=np.int64)
+        np.bitwise_or.at(bits, (topic // 63, group), np.int64(1) << (topic % 63).astype(np.int64))
+        return torch.from_numpy(bits)
 
     def _side_by_side(self, groups: Int64[Tensor, "*batch some"]) -> "csr_array":
         """The topics of groups, those of every batch in columns of its own: [batch · some, batch · topic]."""
