@@ -15,12 +15,13 @@ from topic_probe.contrast import NO_RELATION, Contrast, Ranking, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.accumulators import Relations, Units
+from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.engine import Engine
 from topic_probe.measure.heads import layer_and_head
 from topic_probe.measure.options import FirstPosition, Patterns
 from topic_probe.measure.patterns import PatternReader, one_later, units_of
+from topic_probe.measure.scores import Units
 from topic_probe.options import Group, check_whole, shares
 from topic_probe.report import load_report
 from topic_probe.text.batches import TokenBatch, token_batches
