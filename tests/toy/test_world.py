@@ -164,7 +164,7 @@ def test_overlapping_topics_lend_words_to_the_next_topic():
 
 @pytest.mark.parametrize("draw", [0.0, 1 - 2.0**-53])
 def test_the_smallest_and_the_largest_uniform_number_find_a_word_that_has_probability(monkeypatch, draw):
-    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, draw, dtype=torch.float64))
+    monkeypatch.setattr(torch.Tensor, "uniform_", lambda numbers, **_: numbers.fill_(draw))
     # Sevenths add up to a little less than 1, which must not lead past the end.
     plain = World(n_topics=7, words_per_topic=3, alpha=1.0, min_length=1, max_length=1)
     assert plain.documents(50, generator=seeded()).ids.max() <= 21
@@ -302,3 +302,11 @@ def test_impossible_requests_are_refused_with_the_reason():
         overlapping_words(2, 2, overlap=1.5)
     with pytest.raises(TypeError, match="n_topics"):
         World(n_topics=2.5)
+
+
+@pytest.mark.parametrize("n_topics", [1, 2, 10, 31, 40])
+def test_the_topic_of_a_position_is_the_one_that_a_search_finds(monkeypatch, n_topics):
+    world = World(n_topics, 3, alpha=0.3, min_length=20, max_length=60)
+    counted = world.documents(30, generator=seeded())
+    monkeypatch.setattr("topic_probe.toy.world._FEW_STEPS", 0)
+    assert torch.equal(counted.ids, world.documents(30, generator=seeded()).ids)

@@ -18,7 +18,7 @@ from topic_probe import storage
 from topic_probe.report import load_report
 from topic_probe.toy import theory
 from topic_probe.toy.agreement import measure_agreement
-from topic_probe.toy.lean import hooked_loss, lean_form, lean_loss, queries
+from topic_probe.toy.lean import MaskedCounts, hooked_loss, lean_form, lean_loss, queries
 from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import (
     REGIMES,
@@ -71,7 +71,8 @@ def plain_loss(t, masked, loss):
 
 def lean_of(model, masked, loss):
     form = lean_form(model)
-    reduced = queries(masked, toy_tensors(model)["W_E"].shape[1], uniform=form.uniform, dtype=torch.float64)
+    counts = MaskedCounts.of_batch(masked, toy_tensors(model)["W_E"].shape[1])
+    reduced = queries(counts, uniform=form.uniform, dtype=torch.float64)
     return lean_loss(toy_tensors(model), form, reduced, loss=loss)
 
 
@@ -159,7 +160,8 @@ def test_a_document_with_nothing_masked_does_not_count():
 def test_a_batch_with_nothing_masked_has_no_loss():
     masked = batch()
     nothing = MaskedBatch(masked.shown, masked.target, masked.mask, torch.zeros_like(masked.chosen))
-    assert queries(nothing, SIZE, uniform=False, dtype=torch.float64) is None
+    counts = MaskedCounts.of_batch(nothing, SIZE)
+    assert queries(counts, uniform=False, dtype=torch.float64) is None
     assert hooked_loss(toy(), nothing, loss="squared") is None
 
 

@@ -1,11 +1,12 @@
 """Everything about worlds that we make, and the paper's one-layer transformer trained in them.
 
 A document is drawn from a `world`, corrupted by a scheme of `masking`, and predicted by the `model`; `lean` computes
-its loss without computing every position, `word_attention` what words attend to, at any step of a training. `theory`
-says from world and masking alone what the best matrices, attention and losses are. `agreement` holds a trained toy
-against all of that, `landscape` the loss over attention weights.
+its loss without computing every position, `lean_gradients` that of several toys at once with its gradients,
+`word_attention` what words attend to, at any step of a training. `theory` says from world and masking alone what the
+best matrices, attention and losses are. `agreement` holds a trained toy against all of that, `landscape` the loss over
+attention weights.
 
 Each module imports only from those before it: draws (random numbers for several batches at once), world, masking,
-theory, model, lean, word_attention, agreement, landscape. A new regime is a row of `model.REGIMES`, a new world an
-argument of `World`, a new theorem a function in `theory` with a test that states it.
+theory, model, lean, lean_gradients, word_attention, agreement, landscape. A new regime is a row of `model.REGIMES`, a
+new world an argument of `World`, a new theorem a function in `theory` with a test that states it.
 """

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
-from torch.nn.functional import pad
 
 
 class Draws:
@@ -28,17 +27,13 @@ class Draws:
 
     def uniform(self, n: int, columns: int | Sequence[int]) -> Float64[Tensor, "batch column"]:
         """Numbers in [0, 1), n rows of every generator."""
-        return self._rows(
-            lambda g, c: torch.rand((n, c), dtype=torch.float64, generator=g, device=self.device), columns
-        )
+        return self._rows(lambda part, g: part.uniform_(generator=g), n, columns, torch.float64)
 
     def whole(
         self, low: int, high: int, n: int, columns: int | Sequence[int]
     ) -> Int64[Tensor, "batch column"]:
         """Whole numbers of low..high - 1, n rows of every generator."""
-        return self._rows(
-            lambda g, c: torch.randint(low, high, (n, c), generator=g, device=self.device), columns
-        )
+        return self._rows(lambda part, g: part.random_(low, high, generator=g), n, columns, torch.int64)
 
     def below(self, high: int, rows: Int64[Tensor, " entry"], n_rows: int) -> Int64[Tensor, " entry"]:
         """Whole numbers of 0..high - 1 for entries of a batch of ``n_rows``, sorted by their row."""
@@ -53,7 +48,8 @@ class Draws:
     def gamma(self, alpha: float, n: int, columns: int) -> Float64[Tensor, "batch column"]:
         """Gamma variables of this shape parameter, n rows of every generator."""
         alphas = torch.full((n, columns), alpha, dtype=torch.float64, device=self.device)
-        return self._rows(lambda g, _: torch._standard_gamma(alphas, generator=g), columns)
+        parts = [torch._standard_gamma(alphas, generator=g) for g in self.generators]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def largest(self, numbers: Int64[Tensor, "..."]) -> list[int]:
         """The largest number in each one's rows."""
@@ -61,15 +57,15 @@ class Draws:
         return found
 
     def _rows(
-        self, draw: Callable[[torch.Generator, int], Tensor], columns: int | Sequence[int]
+        self,
+        fill: Callable[[Tensor, torch.Generator], Tensor],
+        n: int,
+        columns: int | Sequence[int],
+        dtype: torch.dtype,
     ) -> Shaped[Tensor, "batch column"]:
+        """Rows filled in place, which takes a generator's numbers in the order in which it gives them alone."""
         widths = [columns] * len(self) if isinstance(columns, int) else columns
-        return stacked_rows([draw(g, width) for g, width in zip(self.generators, widths, strict=True)])
-
-
-def stacked_rows(parts: Sequence[Shaped[Tensor, "_ _"]]) -> Shaped[Tensor, "batch column"]:
-    """Matrices one below the other, padded on the right with zeros (False)."""
-    if len(parts) == 1:
-        return parts[0]
-    widest = max(part.shape[1] for part in parts)
-    return torch.cat([pad(p, (0, widest - p.shape[1])) if p.shape[1] < widest else p for p in parts])
+        rows = torch.zeros(len(self), n, max(widths), dtype=dtype, device=self.device)
+        for part, generator, width in zip(rows, self.generators, widths, strict=True):
+            fill(part[:, :width], generator)
+        return rows.flatten(0, 1)

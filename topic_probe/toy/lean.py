@@ -6,22 +6,25 @@ positions is attention over words weighted by their counts. Keys enter through i
 (W_Kᵀ (W_Q z + b_Q))·Z, where b_K shifts all scores of a query alike and drops out of the softmax; values enter
 linearly, W_V (Z A) + b_V. Under uniform attention all positions of a document share one prediction.
 
-Several toys of one form have one computation: a batch that holds as many documents of each, and tensors with an axis
-``toy`` in front. The queries of a toy are padded with some of weight 0 to as many as the most have.
+Several toys of one form have one batch, which holds as many documents of each, and their queries an axis ``toy`` in
+front. Those of a toy are padded with some of weight 0 to as many as the most have.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from topic_probe.toy.masking import Loss, MaskedBatch, position_losses
+from topic_probe.toy.draws import Draws
+from topic_probe.toy.masking import Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import toy_config, toy_logits, toy_parameters, toy_tensors
+from topic_probe.toy.world import World
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,30 @@ class Queries:
         counts: How often each document shows each token.
         document: The document of every query.
         token: The token every query shows.
-        weights: For each query, the share of every original word in the mean over documents of the mean over M;
-            all of it sums to 1 for each toy.
+        entry: For every position that is to be predicted, where its query and the word that was there cross in a table
+            of queries × words.
+        share: The share of each in the mean over documents of the mean over M; they sum to 1 for each toy.
     """
 
     counts: Float[Tensor, "document word"]
     document: Int64[Tensor, "*toy query"]
     token: Int64[Tensor, "*toy query"]
-    weights: Float[Tensor, "*toy query word"]
+    entry: Int64[Tensor, " masked"]
+    share: Float64[Tensor, " masked"]
+
+    @property
+    def weights(self) -> Float[Tensor, "*toy query word"]:
+        """For each query, the share of every original word."""
+        shape = (*self.document.shape, self.counts.shape[1])
+        weights = torch.bincount(self.entry, weights=self.share, minlength=math.prod(shape))
+        return weights.view(shape).to(self.counts.dtype)
+
+    @property
+    def row_weights(self) -> Float[Tensor, "*toy query"]:
+        """The same for all words together."""
+        query = self.entry.div(self.counts.shape[1], rounding_mode="floor")
+        weights = torch.bincount(query, weights=self.share, minlength=self.document.numel())
+        return weights.view(self.document.shape).to(self.counts.dtype)
 
 
 @dataclass(frozen=True)
@@ -81,43 +100,106 @@ def has_hooks(model: nn.Module) -> bool:
     return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
 
 
+@dataclass(frozen=True)
+class MaskedCounts:
+    """A masked batch without the order of its words, which the lean loss does not depend on.
+
+    Attributes:
+        counts: How often each document shows each token.
+        document: The document of every position that is to be predicted, in order.
+        target: The words that were there.
+        shown: What is shown there.
+    """
+
+    counts: Int64[Tensor, "document word"]
+    document: Int64[Tensor, " masked"]
+    target: Int64[Tensor, " masked"]
+    shown: Int64[Tensor, " masked"]
+
+    @classmethod
+    def of_batch(cls, batch: MaskedBatch, vocabulary_size: int) -> "MaskedCounts":
+        """Those of any masked documents."""
+        rows, positions = batch.chosen.nonzero(as_tuple=True)
+        target, shown = batch.target[rows, positions], batch.shown[rows, positions]
+        return cls(batch.counts(vocabulary_size), rows, target, shown)
+
+    @classmethod
+    def fresh(cls, world: World, masking: Masking, n: int, draws: Draws) -> "MaskedCounts":
+        """Those of new documents, n of every generator: what `World.draw` and `Masking.corrupt_drawn` would make.
+
+        Words are counted before they are masked, and those that are shown as another token are counted anew. No
+        document has [MASK] before, and what is counted as that is padding.
+        """
+        documents, width = world.draw(n, draws), world.vocabulary_size
+        chosen = masking.choose(documents, world.n_words, draws)
+        start = torch.arange(len(documents), device=draws.device).mul_(width)
+        counts = torch.bincount(
+            (documents.ids + start.unsqueeze(1)).flatten(), minlength=len(documents) * width
+        )
+        counts[start] = 0
+        document = chosen.place.div(documents.ids.shape[1], rounding_mode="floor")
+        cell, one = document * width, torch.ones_like(document)
+        counts.index_add_(0, cell + chosen.target, one, alpha=-1).index_add_(0, cell + chosen.shown, one)
+        return cls(counts.view(-1, width), document, chosen.target, chosen.shown)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[MaskedCounts]") -> "MaskedCounts":
+        """Those of all documents, one part behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        before = accumulate((len(part.counts) for part in parts), initial=0)
+        document = [part.document + n for part, n in zip(parts, before, strict=False)]
+        rest = [torch.cat([getattr(part, name) for part in parts]) for name in ("counts", "target", "shown")]
+        return cls(rest[0], torch.cat(document), *rest[1:])
+
+    def part(self, first: int, last: int) -> "MaskedCounts":
+        """Those of the documents first..last - 1."""
+        own = (self.document >= first) & (self.document < last)
+        return MaskedCounts(
+            self.counts[first:last], self.document[own] - first, self.target[own], self.shown[own]
+        )
+
+    def to(self, device: torch.device) -> "MaskedCounts":
+        """The same on a device."""
+        return MaskedCounts(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
 def queries(
-    batch: MaskedBatch,
-    vocabulary_size: int,
-    *,
-    uniform: bool,
-    dtype: torch.dtype,
-    n_toys: int | None = None,
+    batch: MaskedCounts, *, uniform: bool, dtype: torch.dtype, n_toys: int | None = None
 ) -> Queries | None:
     """The queries of a batch; None if nothing is masked in it.
 
     Args:
         batch: Masked documents.
-        vocabulary_size: Number of token ids.
         uniform: Attention is uniform, so one query per document (its token is meaningless) stands for all.
         dtype: Of the floating-point results.
         n_toys: The batch holds as many documents of each of so many toys, one toy behind the other, and the results
             have an axis ``toy``; None: it is of one, and they have none.
     """
-    n, width = len(batch), vocabulary_size
-    rows, positions = batch.chosen.nonzero(as_tuple=True)
+    n, width = batch.counts.shape
+    rows = batch.document
     if len(rows) == 0:
         return None
-    start = torch.arange(n, device=rows.device) * width
-    cell = (batch.shown + start.unsqueeze(1)).masked_fill_(~batch.mask, n * width)
-    counts = torch.bincount(cell.flatten(), minlength=n * width + 1)[:-1].view(n, width).to(dtype)
     share = _shares(rows, n, n_toys or 1)
     if uniform:
-        query, document, token = rows, torch.arange(n, device=rows.device), torch.zeros_like(start)
+        query, document = rows, torch.arange(n, device=rows.device)
+        token = torch.zeros_like(document)
     else:
-        pair, query = torch.unique(start[rows] + batch.shown[rows, positions], return_inverse=True)
+        pair, query = distinct(rows * width + batch.shown, n * width)
         document, token = pair.div(width, rounding_mode="floor"), pair.remainder(width)
     if n_toys is not None:
         place, document, token = _side_by_side(document, token, n // n_toys, n_toys)
         query = place[query]
-    entry = query * width + batch.target[rows, positions]
-    weights = torch.bincount(entry, weights=share, minlength=document.numel() * width)
-    return Queries(counts, document, token, weights.view(*document.shape, width).to(dtype))
+    return Queries(batch.counts.to(dtype), document, token, query * width + batch.target, share)
+
+
+def distinct(
+    numbers: Int64[Tensor, " number"], size: int
+) -> tuple[Int64[Tensor, " distinct"], Int64[Tensor, " number"]]:
+    """The distinct ones among numbers of 0..size - 1, in order, and which of them each is."""
+    there = torch.zeros(size, dtype=torch.bool, device=numbers.device)
+    there[numbers] = True
+    return there.nonzero()[:, 0], there.cumsum(0).sub_(1)[numbers]
 
 
 def _side_by_side(
@@ -139,23 +221,22 @@ def _side_by_side(
 
 def lean_loss(
     tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries, *, loss: Loss
-) -> Float[Tensor, "*toy"]:
+) -> Float[Tensor, ""]:
     """The mean over documents of the mean loss over M, differentiable in the tensors.
 
     Args:
-        tensors: :func:`topic_probe.toy.model.toy_tensors` of a one-layer, one-head model without residual; of several
-            with an axis ``toy`` in front.
+        tensors: :func:`topic_probe.toy.model.toy_tensors` of a one-layer, one-head model without residual.
         form: :func:`lean_form` of that model.
-        batch: What to predict, made with ``uniform=form.uniform``.
+        batch: What to predict, of this model alone, made with ``uniform=form.uniform``.
         loss: Of a prediction.
     """
-    logits = _lean_logits(tensors, form, batch)
+    logits, weights = _lean_logits(tensors, form, batch), batch.weights
     if loss == "cross_entropy":
-        return -(batch.weights * logits.log_softmax(dim=-1)).sum(dim=(-2, -1))
+        return -(weights * logits.log_softmax(dim=-1)).sum()
     # |x − e_y|² = |x|² − 2 x_y + 1, and the weights sum to 1.
     lengths = logits.square().sum(dim=-1)
-    squares: Tensor = torch.linalg.vecdot(batch.weights.sum(dim=-1), lengths)
-    return squares - 2 * (batch.weights * logits).sum(dim=(-2, -1)) + 1
+    squares: Tensor = torch.linalg.vecdot(weights.sum(dim=-1), lengths)
+    return squares - 2 * (weights * logits).sum(dim=(-2, -1)) + 1
 
 
 def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: Loss) -> Float[Tensor, ""] | None:
@@ -176,44 +257,48 @@ def _shares(rows: Int64[Tensor, "masked"], n_documents: int, n_toys: int = 1) ->
 
 def _lean_logits(
     tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries
-) -> Float[Tensor, "*toy query word"]:
+) -> Float[Tensor, "query word"]:
     one_hot = "W_E" in form.identity
-    attention = _attention(tensors, form, batch)
-    if attention.ndim > 2 and not one_hot and attention.shape[-2] > attention.shape[-1]:
-        # With more queries than words W_Eᵀ W_V W_E comes first. A toy alone keeps the order, and with it the bits.
-        values = tensors["W_E"] if "W_V" in form.identity else tensors["W_V"] @ tensors["W_E"]
-        logits = attention @ (values.mT @ tensors["W_E"])
-        if "b_V" not in form.zero:
-            logits = logits + tensors["b_V"].unsqueeze(-2) @ tensors["W_E"]
-    else:
-        context = attention if one_hot else attention @ tensors["W_E"].mT
-        out = context if "W_V" in form.identity else context @ tensors["W_V"].mT
-        if "b_V" not in form.zero:
-            out = out + tensors["b_V"].unsqueeze(-2)
-        logits = out if one_hot else out @ tensors["W_E"]
-    return logits if "b_pred" in form.zero else logits + tensors["b_pred"].unsqueeze(-2)
+    attention = (
+        uniform_attention(batch)
+        if form.uniform
+        else _attention(tensors, form, batch.token, batch.counts.log()[batch.document])
+    )
+    context = attention if one_hot else attention @ tensors["W_E"].mT
+    out = context if "W_V" in form.identity else context @ tensors["W_V"].mT
+    if "b_V" not in form.zero:
+        out = out + tensors["b_V"]
+    logits = out if one_hot else out @ tensors["W_E"]
+    return logits if "b_pred" in form.zero else logits + tensors["b_pred"]
+
+
+def uniform_attention(batch: Queries) -> Float[Tensor, "*toy query word"]:
+    """Attention of every document to every word, where it cannot depend on the key."""
+    # A document without tokens has nothing to predict and must not turn into NaN.
+    attention = batch.counts / batch.counts.sum(dim=1, keepdim=True).clamp(min=1)
+    return attention.view(*batch.token.shape, -1)
 
 
 def _attention(
-    tensors: Mapping[str, Float[Tensor, "..."]], form: LeanForm, batch: Queries
-) -> Float[Tensor, "*toy query word"]:
-    """Attention of every query to every word, all its occurrences together."""
-    if form.uniform:
-        # A document without tokens has nothing to predict and must not turn into NaN.
-        attention = batch.counts / batch.counts.sum(dim=1, keepdim=True).clamp(min=1)
-        return attention if batch.token.ndim == 1 else attention.view(*batch.token.shape, -1)
+    tensors: Mapping[str, Float[Tensor, "..."]],
+    form: LeanForm,
+    token: Int64[Tensor, " query"],
+    log_counts: Float[Tensor, "query word"],
+) -> Float[Tensor, "query word"]:
+    """Attention of the queries that show tokens to every word of their documents, all its occurrences together."""
     one_hot = "W_E" in form.identity
-    tokens, query = torch.unique(batch.token, return_inverse=True)
-    q = _rows((tensors["W_Q"] if one_hot else tensors["W_E"]).mT, tokens.expand(*query.shape[:-1], -1))
+    tokens, query = torch.unique(token, return_inverse=True)
+    # embedding looks rows up as indexing does, with a far cheaper gradient.
+    q = embedding(tokens, (tensors["W_Q"] if one_hot else tensors["W_E"]).mT)
     if not one_hot:
         q = q @ tensors["W_Q"].mT
     if "b_Q" not in form.zero:
-        q = q + tensors["b_Q"].unsqueeze(-2)
+        q = q + tensors["b_Q"]
     scores = q @ tensors["W_K"]
     if not one_hot:
         scores = scores @ tensors["W_E"]
     scores = scores / math.sqrt(tensors["W_K"].shape[-2])
-    return (_rows(scores, query) + batch.counts.log()[batch.document]).softmax(dim=-1)
+    return (embedding(query, scores) + log_counts).softmax(dim=-1)
 
 
 def vocabulary_attention(
@@ -221,18 +306,7 @@ def vocabulary_attention(
 ) -> Float[Tensor, "token word"]:
     """Attention in a document that shows every token once; in others it is that times their counts, per row."""
     n = tensors["W_E"].shape[1]
-    tokens = torch.arange(n, device=tensors["W_E"].device)
-    once = tensors["W_E"].new_ones(1, n)
-    return _attention(
-        tensors, form, Queries(once, torch.zeros_like(tokens), tokens, once.expand(n, n))
-    ).expand(n, n)
-
-
-def _rows(
-    table: Float[Tensor, "*toy row word"], rows: Int64[Tensor, "*toy picked"]
-) -> Float[Tensor, "*toy picked word"]:
-    """Rows of a table by number, of each toy its own."""
-    if table.ndim > 2:
-        rows = rows + torch.arange(len(table), device=rows.device).unsqueeze(1) * table.shape[1]
-    # embedding looks rows up as indexing does, with a far cheaper gradient.
-    return embedding(rows, table.flatten(0, -2))
+    once = tensors["W_E"].new_ones(n, n)
+    if form.uniform:
+        return once / n
+    return _attention(tensors, form, torch.arange(n, device=once.device), once.log())

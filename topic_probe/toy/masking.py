@@ -130,9 +130,12 @@ class Masking:
 
     def corrupt_drawn(self, documents: Documents, n_words: int, draws: Draws) -> MaskedBatch:
         """What :meth:`corrupt` makes of the documents of every generator, for those that `World.draw` drew from it."""
+        return self.choose(documents, n_words, draws).batch(documents.ids, documents.mask)
+
+    def choose(self, documents: Documents, n_words: int, draws: Draws) -> "Chosen":
+        """The positions that :meth:`corrupt` would choose in the documents of every generator, without the rest."""
         words = torch.arange(1, n_words + 1, device=draws.device)
-        ids, mask = documents.ids, documents.mask
-        return self._corrupt(ids, mask, mask, words, MASK_ID, draws)
+        return self._choose(documents.ids, documents.mask, documents.mask, words, MASK_ID, draws)
 
     def corrupt_tokens(
         self,
@@ -154,9 +157,9 @@ class Masking:
             mask_id: Id of the tokenizer's ``[MASK]``.
             generator: The only source of randomness.
         """
-        return self._corrupt(ids, mask, maskable, words, mask_id, Draws(generator))
+        return self._choose(ids, mask, maskable, words, mask_id, Draws(generator)).batch(ids, mask)
 
-    def _corrupt(
+    def _choose(
         self,
         ids: Int64[Tensor, "batch position"],
         mask: Bool[Tensor, "batch position"],
@@ -164,17 +167,43 @@ class Masking:
         words: Int64[Tensor, " word"],
         mask_id: int,
         draws: Draws,
-    ) -> MaskedBatch:
+    ) -> "Chosen":
         widths = [ids.shape[1]] if len(draws) == 1 else draws.largest(mask.sum(dim=1))
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
         # is shown there, so one draw decides both.
         draw = draws.uniform(len(ids) // len(draws), widths)
-        draw.masked_fill_(~maskable, 1.0)
+        place = ((draw < self.p_mask) & maskable).flatten().nonzero()[:, 0]
+        level, target = draw.flatten()[place], ids.flatten()[place]
         kept, random = self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)
-        chosen = draw < self.p_mask
-        shown = ids.masked_fill(chosen & (draw >= kept), mask_id)
-        rows, positions = (chosen & (draw >= kept) & (draw < random)).nonzero(as_tuple=True)
-        shown[rows, positions] = words[draws.below(len(words), rows, len(ids))]
+        shown = torch.where(level < kept, target, mask_id)
+        anew = ((level >= kept) & (level < random)).nonzero()[:, 0]
+        row = place[anew].div_(max(1, ids.shape[1]), rounding_mode="floor")
+        shown[anew] = words[draws.below(len(words), row, len(ids))]
+        return Chosen(place, target, shown)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The positions of a batch that are to be predicted, in order.
+
+    Attributes:
+        place: Which they are, the positions of all documents being numbered one document behind the other.
+        target: The words that were there.
+        shown: What a model sees there.
+    """
+
+    place: Int64[Tensor, " chosen"]
+    target: Int64[Tensor, " chosen"]
+    shown: Int64[Tensor, " chosen"]
+
+    def batch(
+        self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]
+    ) -> MaskedBatch:
+        """The batch that these documents make, which are left as they are."""
+        chosen = torch.zeros_like(mask, memory_format=torch.contiguous_format)
+        shown = ids.clone(memory_format=torch.contiguous_format)
+        chosen.view(-1)[self.place] = True
+        shown.view(-1)[self.place] = self.shown
         return MaskedBatch(shown, ids, mask, chosen)
 
 

@@ -232,7 +232,7 @@ class World:
         steps = proportions.cumsum(dim=1)
         # Ends at exactly 1, so that every uniform number below 1 finds its place.
         steps /= steps[:, -1:].clone()
-        return proportions, torch.searchsorted(steps, draws.uniform(n, widths), right=True)
+        return proportions, _steps_below(steps, draws.uniform(n, widths))
 
     def _uniform_topics(
         self, n: int, widths: Sequence[int], draws: Draws
@@ -266,6 +266,22 @@ class World:
         steps = self.topic_words.cumsum(dim=1)
         steps = steps / steps[:, -1:]
         return (steps + torch.arange(self.n_topics).unsqueeze(1)).flatten()
+
+
+_FEW_STEPS = 32
+
+
+def _steps_below(
+    steps: Float64[Tensor, "row step"], levels: Float64[Tensor, "row column"]
+) -> Int64[Tensor, "row column"]:
+    """How many of its row's steps, which are sorted, each level has reached; it must be below the last one."""
+    if steps.shape[1] > _FEW_STEPS:
+        return torch.searchsorted(steps, levels, right=True)
+    # For few steps comparing with each takes a quarter of the time of a search.
+    reached = torch.zeros(levels.shape, dtype=torch.uint8, device=levels.device)
+    for step in steps[:, :-1].unbind(1):
+        reached += levels >= step.unsqueeze(1)
+    return reached.long()
 
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:

@@ -464,7 +464,7 @@ class _Stack:
         self.runs, self.active = tuple(runs), list(runs)
         self.config, self.step = runs[0].config, runs[0].step
         self.stack = ToyStack([run.task for run in runs if isinstance(run.task, ToyTask)])
-        self.trained = self.stack.differentiated
+        self.trained = self.stack.trained
         self.before = [tensor.detach().clone() for tensor in self.trained]
         each = zip(*(run.optimizers for run in runs), strict=True)
         self.optimizers = [_Optimizer.joined(optimizers, self.stack.tensors) for optimizers in each]

@@ -7,16 +7,17 @@ stack of one; its trainings stay what they were to the bit.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import groupby
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from topic_probe.toy.draws import Draws, stacked_rows
-from topic_probe.toy.lean import lean_loss, queries
-from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.draws import Draws
+from topic_probe.toy.lean import MaskedCounts, queries
+from topic_probe.toy.lean_gradients import lean_gradients
+from topic_probe.toy.masking import Masking
 from topic_probe.toy.world import World
 from topic_probe.train.tasks import MOST_EMPTY_BATCHES, ToyTask, nothing_masked
 
@@ -54,59 +55,42 @@ class ToyStack:
         self.tensors = {name: torch.stack([task.tensors[name].detach() for task in tasks]) for name in names}
         for i, task in enumerate(tasks):
             task.join_stack({name: tensor[i] for name, tensor in self.tensors.items()})
-        self.differentiated = [self.tensors[name].requires_grad_() for name in self.first.trained]
+        self.trained = [self.tensors[name] for name in self.first.trained]
 
     def fresh_loss(self) -> tuple[Float[Tensor, "toy"], list[Tensor]]:
         """The loss of each toy's next batch, with the gradients of the trained tensors."""
         task = self.first
         assert task.form is not None
         batch = self.draw().to(task.device)
-        reduced = queries(
-            batch,
-            task.toy.vocabulary_size,
-            uniform=task.form.uniform,
-            dtype=task.dtype,
-            n_toys=len(self.tasks),
-        )
+        reduced = queries(batch, uniform=task.form.uniform, dtype=task.dtype, n_toys=len(self.tasks))
         assert reduced is not None
-        losses = lean_loss(self.tensors, task.form, reduced, loss=task.config.loss)
-        # Of the sum: what a toy's tensors change in it is that toy's loss.
-        return losses, list(torch.autograd.grad(losses.sum(), self.differentiated, materialize_grads=True))
+        return lean_gradients(self.tensors, task.form, reduced, task.trained, loss=task.config.loss)
 
-    def draw(self) -> MaskedBatch:
+    def draw(self) -> MaskedCounts:
         """The next batch of every toy, one behind the other; where nothing is masked in one, it is drawn again."""
-        batch = _joined([part for tasks in self.sources for part in _draw(tasks)])
-        by_toy = batch.chosen.view(len(self.tasks), -1)
-        return batch if by_toy.any(dim=1).all() else self._redrawn(batch)
+        batch = MaskedCounts.joined([part for tasks in self.sources for part in _draw(tasks)])
+        n_toys = len(self.tasks)
+        toys = batch.document.div(len(batch.counts) // n_toys, rounding_mode="floor")
+        return batch if torch.bincount(toys, minlength=n_toys).all() else self._redrawn(batch)
 
-    def _redrawn(self, batch: MaskedBatch) -> MaskedBatch:
-        rows = torch.arange(len(batch)).view(len(self.tasks), -1)
-        parts = [batch.select(own) for own in rows]
+    def _redrawn(self, batch: MaskedCounts) -> MaskedCounts:
+        n = len(batch.counts) // len(self.tasks)
+        parts = [batch.part(i * n, (i + 1) * n) for i in range(len(self.tasks))]
         for i, task in enumerate(self.tasks):
             for _ in range(MOST_EMPTY_BATCHES):
-                if parts[i].chosen.any():
+                if len(parts[i].document):
                     break
                 task.n_empty += 1
-                parts[i] = task.draw()
+                parts[i] = task.draw_counts()
             else:
                 raise nothing_masked(task.masking)
-        return _joined(parts)
+        return MaskedCounts.joined(parts)
 
 
-def _draw(tasks: Sequence[ToyTask]) -> list[MaskedBatch]:
+def _draw(tasks: Sequence[ToyTask]) -> list[MaskedCounts]:
     """The next batches of toys in one world, all at once unless they choose from sets of their own."""
     task = tasks[0]
     if task.documents is not None or len(tasks) == 1:
-        return [task.draw() for task in tasks]
+        return [task.draw_counts() for task in tasks]
     draws = Draws(*(task.generator for task in tasks))
-    documents = task.world.draw(task.config.batch_size, draws)
-    return [task.masking.corrupt_drawn(documents, task.world.n_words, draws)]
-
-
-def _joined(batches: Sequence[MaskedBatch]) -> MaskedBatch:
-    """Batches one behind the other."""
-    if len(batches) == 1:
-        return batches[0]
-    return MaskedBatch(
-        *(stacked_rows([getattr(batch, part.name) for batch in batches]) for part in fields(MaskedBatch))
-    )
+    return [MaskedCounts.fresh(task.world, task.masking, task.config.batch_size, draws)]

@@ -16,7 +16,16 @@ from torch.nn.functional import cross_entropy
 
 from topic_probe.text.documents import read_documents
 from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
-from topic_probe.toy.lean import LeanForm, has_hooks, hooked_loss, lean_form, lean_loss, queries
+from topic_probe.toy.draws import Draws
+from topic_probe.toy.lean import (
+    LeanForm,
+    MaskedCounts,
+    has_hooks,
+    hooked_loss,
+    lean_form,
+    lean_loss,
+    queries,
+)
 from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
 from topic_probe.toy.world import Documents
@@ -136,16 +145,23 @@ class ToyTask(Task):
         rows = torch.arange(n) if n <= size else torch.randperm(n, generator=self.generator)[:size]
         return self._corrupt(self.documents.select(rows)) if self.masked is None else self.masked.select(rows)
 
+    def draw_counts(self) -> MaskedCounts:
+        """The same without the order of words."""
+        if self.documents is None:
+            return MaskedCounts.fresh(self.world, self.masking, self.config.batch_size, Draws(self.generator))
+        return MaskedCounts.of_batch(self.draw(), self.toy.vocabulary_size)
+
     def _corrupt(self, documents: Documents) -> MaskedBatch:
         return self.masking.corrupt(documents, n_words=self.world.n_words, generator=self.generator)
 
     def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
         """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
-        batch = self.draw().to(self.device)
-        return self._hooked(batch) if self.form is None else self._lean(batch, self.form)
+        if self.form is None:
+            return self._hooked(self.draw().to(self.device))
+        return self._lean(self.draw_counts().to(self.device), self.form)
 
-    def _lean(self, batch: MaskedBatch, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
-        reduced = queries(batch, self.toy.vocabulary_size, uniform=form.uniform, dtype=self.dtype)
+    def _lean(self, batch: MaskedCounts, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
+        reduced = queries(batch, uniform=form.uniform, dtype=self.dtype)
         if reduced is None:
             return None
         loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
