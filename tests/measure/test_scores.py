@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, masking_utils
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
-from topic_probe.measure import patterns
+from topic_probe.measure import scores as scores_module
 from topic_probe.measure.accumulators import Distances, Relations, Sinks
 from topic_probe.measure.embeddings import StateReader
 from topic_probe.measure.engine import Engine
@@ -241,9 +241,9 @@ class TransfersByStep(Transfers):
         super().__init__(device)
         self.scoring, score = [], Engine._score
 
-        def counted(engine, part):
+        def counted(engine, *given):
             before = self.to_host, self.to_device
-            found = score(engine, part)
+            found = score(engine, *given)
             self.scoring.append((self.to_host - before[0], self.to_device - before[1]))
             return found
 
@@ -358,7 +358,7 @@ def test_scoring_in_parts_changes_nothing(monkeypatch):
     topics, model = some_topics(), bert(2, 2, 8)
     documents = torch.randint(0, 400, (9, 40), generator=torch.Generator().manual_seed(1)).tolist()
     whole = tp.measure_attention(model, topics, documents, n_permutations=20)
-    monkeypatch.setattr(patterns, "_NUMBERS_IN_CACHE", 1)
+    monkeypatch.setattr(scores_module, "_IN_CACHE", 1)
     in_parts = tp.measure_attention(model, topics, documents, n_permutations=20)
     for name in ("heads", "matched", "without_sinks"):
         one, other = getattr(whole, name), getattr(in_parts, name)

@@ -1,9 +1,10 @@
 """Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -11,18 +12,11 @@ from jaxtyping import Float64, Int64
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import (
-    Accumulator,
-    BatchSums,
-    Distances,
-    Relations,
-    Sinks,
-    check_accumulator,
-)
-from topic_probe.measure.engine import FIRST, Engine, source_limit, why_nothing
+from topic_probe.measure.accumulators import Distances, Relations, Sinks, check_accumulator
+from topic_probe.measure.engine import FIRST, Engine, every_topics, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
-from topic_probe.measure.patterns import Level, PatternReader
+from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
@@ -145,15 +139,21 @@ class AttentionReport(Report, kind="attention"):
 _READ = {True: "rows beside the fused kernel", False: "whole patterns at hook points"}
 
 
+@overload
+def measure_attention(model: Any, topics: Topics, documents: Any, **options: Any) -> AttentionReport: ...
+@overload
+def measure_attention(
+    model: Any, topics: Sequence[Topics], documents: Any, **options: Any
+) -> list[AttentionReport]: ...
 @shares
 def measure_attention(
     model: Any,
-    topics: Topics,
+    topics: Topics | Sequence[Topics],
     documents: Any,
     *,
     level: Level = "token",
     include_self: bool = True,
-    accumulators: Sequence[Accumulator | BatchSums] = (),
+    accumulators: Sequence[Any] = (),
     twins: int = 0,
     reading: Reading,
     patterns: Patterns,
@@ -161,15 +161,19 @@ def measure_attention(
     permutations: Permutations,
     run: Run,
     shards: Shards,
-) -> AttentionReport:
+) -> AttentionReport | list[AttentionReport]:
     """How much more a model attends to words of the same topic, by stack, layer and head.
 
     Documents are streamed once; only sums are kept. Everything that a report holds, the permutation null included,
     comes out of that pass. Interrupting it (Ctrl-C) reports what has been measured until then and says so.
 
+    Several topics in a list are measured in one pass of the model, and give a list of reports: each is that of these
+    topics alone. Only where documents have no word of some of them, which alone leaves them out, do others share their
+    batches, and rounding may differ.
+
     Args:
         model: anything that `open_model` takes. It comes back as it was.
-        topics: which vocabulary entries belong to which topic.
+        topics: which vocabulary entries belong to which topic; or a list of such topics.
         documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; texts go through
             `encode_texts` first.
         level: "token" measures between tokens and leaves the pieces of split words out; "word" also measures split
@@ -177,7 +181,7 @@ def measure_attention(
             need documents that know their words (`encode_texts`, `Corpus`) to know what is a piece.
         include_self: whether the pair of a position with itself is a same-word pair, as in the paper.
         accumulators: what else is to be added up in the same pass, see `topic_probe.measure.accumulators`; when the
-            report is there, so are their sums.
+            report is there, so are their sums. Of several topics, a list of them for each.
         twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
             documents: what the number is where nothing was learned, and how much that varies.
 
@@ -196,74 +200,143 @@ def measure_attention(
         >>> [round(float(mean), 5) for mean in (overall.same_word, overall.same_topic, overall.different_topic)]
         [1.0, 1.0, 1.0]
     """
-    for accumulator in accumulators:
-        check_accumulator(accumulator)
+    several = not isinstance(topics, Topics)
+    every, own = _each_topics(topics, accumulators)
     check_twins(twins, documents, shards)
-    if shards.shard is not None and accumulators:
-        raise ValueError(
-            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
-            "them in one process, or with distributed=True"
-        )
-    if shards.shard is not None and permutations.n_permutations == "enough":
-        raise ValueError(
-            "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
-            "shards a number, such as 2000"
-        )
-    if permutations.n_permutations == "enough" and not can_be_read_again(documents):
-        raise ValueError(
-            "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
-            "or what Corpus.documents gives"
-        )
+    _check_passes(several, own, documents, permutations, shards)
     with joined(run.distributed, run.patience) as processes:
         # Twins and further permutations are further passes, in which all processes have to meet again.
         processes.check_equal({"twins": twins, **recorded(patterns, intervals, permutations)})
         model = open_model(model)
-        view = capture.view(model, topics)
+        view = capture.view(model, every[0])
+        for each in every[1:]:
+            capture.facts(model, each)  # refuses those of another vocabulary
         reading = reading.of(view.facts)
-        reader = PatternReader(view, topics, patterns, level=level, include_self=include_self)
-        limit = source_limit(reader.n_cells)
-        n = reader.n_cells
-        sinks, null = Sinks(n), Null(topics, permutations.n, intervals.seed, n)
+        readers = [
+            PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every
+        ]
+        n = readers[0].n_cells
+        limit = source_limit(n)
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
             "n_permutations": permutations.n, "seed": intervals.seed, "limit": limit,
         }  # fmt: skip
-        if accumulators:
-            facts["accumulators"] = [type(accumulator).__qualname__ for accumulator in accumulators]
-        engine = Engine(reader, [Relations(limit, n), Distances(n), sinks, null, *accumulators])
+        if any(own):
+            names = [[type(accumulator).__qualname__ for accumulator in part] for part in own]
+            facts["accumulators"] = names if several else names[0]
+        sums = [
+            [
+                Relations(limit, n),
+                Distances(n),
+                Sinks(n),
+                Null(each, permutations.n, intervals.seed, n),
+                *part,
+            ]
+            for each, part in zip(every, own, strict=True)
+        ]
         options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
         options |= recorded(reading, patterns, intervals, permutations)
-        record = provenance(topics, model=view.facts.description, options=options, seed=intervals.seed)
-        parts = {
-            "index": reader.index, "intervals": vars(intervals), "permutations": vars(permutations),
-            "provenance": record | {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]},
-        }  # fmt: skip
-
-        taken = functools.partial(
-            Engine.run, documents=documents, reading=reading, processes=processes, only_labelled=True
-        )
-        shard = Share.of(shards, AttentionReport.kind, parts, recorded(intervals, permutations))
+        records = [
+            provenance(each, model=view.facts.description, options=options, seed=intervals.seed)
+            for each in every
+        ]
+        parts = [
+            {
+                "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
+                "provenance": {
+                    **record, "processes": processes.size, "read": _READ[view.reads_rows(patterns.through)],
+                },
+            }
+            for record in records
+        ]  # fmt: skip
+        taken = functools.partial(Engine.run, documents=documents, reading=reading, processes=processes)
+        shard = Share.of(shards, AttentionReport.kind, parts[0], recorded(intervals, permutations))
+        engine = Engine.of(readers, read_patterns, sums, only_labelled=True)
         progress = taken(engine, run=run, facts=facts, shard=shard)
-        report = AttentionReport.of_sums(engine.sums, progress, parts)
-        further = further_null(report.heads, permutations, topics, intervals.seed, n)
+        of_topics = [progress.of_topics(number) for number in range(len(every))]
+        reports = [
+            AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
+        ]
+        further = None
+        if not several:
+            further = further_null(reports[0].heads, permutations, every[0], intervals.seed, n)
         if further is not None and progress.stopped is None:
             facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
-            again = Engine(reader, [further])
+            again = Engine(readers[0], [further], only_labelled=True)
             progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
             further = further if progress.stopped is None else None
-            report = AttentionReport.of_sums(engine.sums, progress, parts, further)
-    if not (sinks.sums["n_rows"].any() or progress.shard):
-        warn(why_nothing(progress), stacklevel=3)
-    if not twins or progress.stopped is not None:
-        return report
+            reports = [AttentionReport.of_sums(engine.sums, progress, parts[0], further)]
+    named: Any = engine.by_topics
+    for found, known in zip(named, of_topics, strict=True):
+        if not (found["n_rows"].any() or progress.shard):
+            warn(why_nothing(known), stacklevel=3)
+    if twins and progress.stopped is None:
 
-    def of_twin(twin: Any, kept: Run) -> AttentionReport:
-        groups = vars(reading) | vars(patterns) | vars(kept)
-        options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
-        return measure_attention(twin, topics, documents, **options, **groups)
+        def of_twin(twin: Any, kept: Run) -> Any:
+            groups = vars(reading) | vars(patterns) | vars(kept)
+            options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
+            return measure_attention(twin, every, documents, **options, **groups)
 
-    reports = measure_twins(twins, model, intervals.seed, run, of_twin)
-    return replace(report, twins={name: by_seed(reports, name) for name in ("overall", "heads")})
+        of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
+        reports = [
+            replace(report, twins={name: by_seed(of_twins, name, topics=n) for name in ("overall", "heads")})
+            for n, report in enumerate(reports)
+        ]
+    return reports if several else reports[0]
+
+
+def _each_topics(
+    topics: Topics | Sequence[Topics], accumulators: Sequence[Any]
+) -> tuple[list[Topics], list[Any]]:
+    """Every one of the topics, with what is added up for it.
+
+    Raises:
+        ValueError: for no topics, and other numbers of accumulators than of topics.
+        TypeError: for what are no topics, and what cannot be added to.
+    """
+    every, own = every_topics(topics), [accumulators]
+    if not isinstance(topics, Topics):
+        own = list(accumulators) or [()] * len(every)
+        if len(own) != len(every) or not all(isinstance(part, list | tuple) for part in own):
+            raise ValueError(
+                f"of {len(every)} topics at once, accumulators needs {len(every)} lists of accumulators, one for each, "
+                f"got {accumulators!r:.100}"
+            )
+    for accumulator in itertools.chain.from_iterable(own):
+        check_accumulator(accumulator)
+    return every, own
+
+
+def _check_passes(
+    several: bool, own: Sequence[Any], documents: Any, permutations: Permutations, shards: Shards
+) -> None:
+    """ValueError for what cannot be had of the passes that are asked for."""
+    enough = permutations.n_permutations == "enough"
+    if several and shards.shard is not None:
+        raise ValueError(
+            "the sums of a shard make one report: measure several topics one after the other, each with sums= of its "
+            "own, or at once in one process or with distributed=True"
+        )
+    if several and enough:
+        raise ValueError(
+            "n_permutations='enough' goes on where one report leaves a doubt: give several topics a number, such as "
+            "2000, or measure them one after the other"
+        )
+    if shards.shard is not None and any(own):
+        raise ValueError(
+            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
+            "them in one process, or with distributed=True"
+        )
+    if shards.shard is not None and enough:
+        raise ValueError(
+            "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
+            "shards a number, such as 2000"
+        )
+    if enough and not can_be_read_again(documents):
+        raise ValueError(
+            "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
+            "or what Corpus.documents gives"
+        )
 
 
 def _contrasts(

@@ -21,7 +21,6 @@ from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads
 from topic_probe.measure.accumulators import BatchSums, Relations
 from topic_probe.measure.engine import (
-    BROKEN,
     NO_WORD,
     Engine,
     Part,
@@ -231,7 +230,7 @@ def scored(asked: Asked, tables: list[np.ndarray], prepare: Prepare) -> Iterator
     for row, (source, table) in enumerate(zip(asked.batch.sources, tables, strict=True)):
         words = asked.units[row]
         finite = np.array([bool(np.isfinite(table).all())])
-        left_out = {**words.left_out, NO_WORD: int(not len(words)), BROKEN: int(not finite[0])}
+        left_out = {**words.left_out, NO_WORD: int(not len(words))}
         kinds = asked.kinds[row].to(torch.int8)[None]
         pairs = Pairs(
             [asked.query[row]], [asked.key[row]], kinds, torch.zeros_like(kinds, dtype=torch.uint8), 1
@@ -375,10 +374,8 @@ def add_up(
     """
     by_relation = Relations(source_limit(reader.n_cells), reader.n_cells)
     facts = {**facts, "limit": by_relation.by_source.limit}
-    engine = Engine(reader, [by_relation, *counted])
-    progress = engine.run(
-        documents, reading=reading, run=run, processes=processes, facts=facts, only_labelled=only_labelled, shard=shard
-    )  # fmt: skip
+    engine = Engine(reader, [by_relation, *counted], only_labelled=only_labelled)
+    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
     return engine.sums, progress
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from topic_probe.contrast import NO_RELATION, Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.engine import Engine, Part, Prepare, why_nothing
+from topic_probe.measure.engine import Engine, Part, Prepare, every_topics, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.pair_sums import (
@@ -25,7 +25,14 @@ from topic_probe.measure.pair_sums import (
     pair_sums,
     word_ends,
 )
-from topic_probe.measure.patterns import left_out_of, padded_positions, some_at_once, units_of, width
+from topic_probe.measure.patterns import (
+    every_position,
+    left_out_of,
+    padded_positions,
+    some_at_once,
+    units_of,
+    width,
+)
 from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
@@ -137,10 +144,18 @@ class EmbeddingReport(Report, kind="embeddings"):
         return [*centred, *super()._notes(), *reasons, *about_twins(self.twins, "cosine")]
 
 
+@overload
+def measure_embeddings(
+    model: Any, topics: Topics, documents: Any = None, **options: Any
+) -> EmbeddingReport: ...
+@overload
+def measure_embeddings(
+    model: Any, topics: Sequence[Topics], documents: Any = None, **options: Any
+) -> list[EmbeddingReport]: ...
 @shares
 def measure_embeddings(
     model: Any,
-    topics: Topics,
+    topics: Topics | Sequence[Topics],
     documents: Any = None,
     *,
     center: bool = False,
@@ -154,7 +169,7 @@ def measure_embeddings(
     intervals: Intervals,
     run: Run,
     shards: Shards,
-) -> EmbeddingReport:
+) -> EmbeddingReport | list[EmbeddingReport]:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
 
     Word embeddings are the raw table, as in the paper. Trained tables point in a common direction, which raises
@@ -168,9 +183,12 @@ def measure_embeddings(
     Split words that the topics know as a whole have no row in the table and are left out; so are words whose row is
     zero or not finite. All that is left out is counted in ``provenance``.
 
+    Several topics in a list give a list of reports, each that of these topics alone; documents are run through the
+    model once for all of them.
+
     Args:
         model: anything that `open_model` takes. It comes back as it was.
-        topics: which vocabulary entries belong to which topic.
+        topics: which vocabulary entries belong to which topic; or a list of such topics.
         documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; None measures the table
             only.
         center: subtract the mean over all rows of the table that are finite, not zero and not in ``exclude``.
@@ -199,45 +217,34 @@ def measure_embeddings(
         [1.0, 0.6]
     """
     check_twins(twins, documents, shards)
+    every, several = every_topics(topics), not isinstance(topics, Topics)
     if shards.shard is not None and documents is None:
         raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
+    if shards.shard is not None and several:
+        raise ValueError(
+            "the sums of a shard make one report: measure several topics one after the other, each with sums= of its "
+            "own, or at once in one process or with distributed=True"
+        )
+    excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
+    options = {
+        "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
+        "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
+    }  # fmt: skip
     with joined(run.distributed and documents is not None, run.patience) as processes:
         processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
         model = open_model(model)
-        known = capture.facts(model, topics)
-        excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
-        words = labelled_words(
-            capture.word_embeddings(model),
-            topics,
-            center=center,
-            remove_components=remove_components,
-            exclude=excluded,
-        )
-        sums = group_sums(words, seed=intervals.seed)
-        overall, by_topic = pair_sums(sums, words)
-        squares = pair_squares(words, sums, by_form=intervals.n_resamples > 0) if effect_size else None
-        options = {
-            "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-            "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
-        }  # fmt: skip
-        record = provenance(
-            topics,
-            model=known.description,
-            options=options,
-            seed=intervals.seed,
-            left_out=words.left_out,
-        )
-        cosine, dot = _with_intervals(overall, sums, squares, words, statistic, intervals)
-        per_topic = _per_topic(by_topic, squares, words)
-        report = EmbeddingReport(cosine, dot, per_topic, None, record, embedding_matrices(words, sums))
+        known, *_ = [capture.facts(model, each) for each in every]
+        reports = [_of_words(model, each, known, options, intervals) for each in every]
         if documents is not None:
             reading = reading.of(known)
             specials = reading.special_ids or ()
-            record["options"] |= {"include_self": include_self, "special_ids": specials}
-            report = _with_states(
-                report,
+            for report in reports:
+                of_words = cast(dict[str, Any], report.provenance["options"])
+                of_words |= {"include_self": include_self, "special_ids": specials}
+            reports = _with_states(
+                reports,
                 model,
-                topics,
+                every,
                 documents,
                 include_self=include_self,
                 reading=replace(reading, special_ids=sorted({*specials, *excluded})),
@@ -246,21 +253,52 @@ def measure_embeddings(
                 shards=shards,
                 confidence=intervals.over_sources,
             )
-    if not twins:
-        return report
+    if twins:
 
-    def of_twin(twin: Any, kept: Run) -> EmbeddingReport:
-        return measure_embeddings(
-            twin, topics, documents, center=center, remove_components=remove_components, exclude=excluded,
-            include_self=include_self, statistic=statistic, effect_size=effect_size, n_resamples=0,
-            **vars(reading), **vars(kept),
-        )  # fmt: skip
+        def of_twin(twin: Any, kept: Run) -> list[EmbeddingReport]:
+            return measure_embeddings(
+                twin, every, documents, center=center, remove_components=remove_components, exclude=excluded,
+                include_self=include_self, statistic=statistic, effect_size=effect_size, n_resamples=0,
+                **vars(reading), **vars(kept),
+            )  # fmt: skip
 
-    reports = measure_twins(twins, model, intervals.seed, run, of_twin)
-    found = {score: by_seed(reports, score) for score in SCORES}
+        of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
+        reports = [replace(r, twins=_twins(of_twins, n, documents)) for n, r in enumerate(reports)]
+    return reports if several else reports[0]
+
+
+def _twins(
+    of_twins: Sequence[tuple[int, Sequence[EmbeddingReport]]], topics: int, documents: Any
+) -> dict[str, Contrast]:
+    """What twins have for the topics of this number."""
+    found = {score: by_seed(of_twins, score, topics=topics) for score in SCORES}
     if documents is not None:
-        found |= {f"layers {score}": by_seed(reports, "layers", score) for score in SCORES}
-    return replace(report, twins=found)
+        found |= {f"layers {score}": by_seed(of_twins, "layers", score, topics=topics) for score in SCORES}
+    return found
+
+
+def _of_words(
+    model: Any, topics: Topics, known: capture.Facts, options: Mapping[str, Any], intervals: Intervals
+) -> EmbeddingReport:
+    """The report of the table of embeddings."""
+    words = labelled_words(
+        capture.word_embeddings(model),
+        topics,
+        center=options["center"],
+        remove_components=options["remove_components"],
+        exclude=options["exclude"],
+    )
+    sums = group_sums(words, seed=intervals.seed)
+    overall, by_topic = pair_sums(sums, words)
+    squares = None
+    if options["effect_size"]:
+        squares = pair_squares(words, sums, by_form=intervals.n_resamples > 0)
+    record = provenance(
+        topics, model=known.description, options=dict(options), seed=intervals.seed, left_out=words.left_out
+    )
+    cosine, dot = _with_intervals(overall, sums, squares, words, options["statistic"], intervals)
+    per_topic = _per_topic(by_topic, squares, words)
+    return EmbeddingReport(cosine, dot, per_topic, None, record, embedding_matrices(words, sums))
 
 
 def _per_topic(sums: PairSums, squares: PairSquares | None, words: EmbeddingWords) -> dict[str, Contrast]:
@@ -315,9 +353,9 @@ NO_STATE = "states that are zero or not finite"
 
 
 def _with_states(
-    words: EmbeddingReport,
+    words: Sequence[EmbeddingReport],
     model: Any,
-    topics: Topics,
+    topics: Sequence[Topics],
     documents: Any,
     *,
     include_self: bool,
@@ -326,24 +364,28 @@ def _with_states(
     processes: Processes,
     shards: Shards,
     confidence: float | None,
-) -> EmbeddingReport:
-    """The report of words with cosine and dot product of states by layer, and what was read, cut and left out.
+) -> list[EmbeddingReport]:
+    """The reports of words with cosine and dot product of states by layer, and what was read, cut and left out.
 
     Raises:
         ValueError: where no document is left to measure.
     """
-    reader = StateReader(capture.view(model), topics, include_self=include_self)
-    by_relation = Relations(n_cells=reader.n_cells)
-    facts = {"measurement": "states", "include_self": include_self, "limit": by_relation.by_source.limit}
-    options = words.provenance["options"]
-    parts = {
-        "words": words, "statistic": options["statistic"], "confidence": confidence,
-        "read": how_read(reading, processes),
-    }  # fmt: skip
-    engine = Engine(reader, [by_relation])
-    shard = Share.of(shards, EmbeddingReport.kind, parts, options)
+    view = capture.view(model)
+    readers = [StateReader(view, each, include_self=include_self) for each in topics]
+    sums = [[Relations(n_cells=reader.n_cells)] for reader in readers]
+    facts = {"measurement": "states", "include_self": include_self, "limit": sums[0][0].by_source.limit}
+    options, read = words[0].provenance["options"], how_read(reading, processes)
+    parts = [
+        {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
+        for report in words
+    ]
+    engine = Engine.of(readers, read_states, sums)
+    shard = Share.of(shards, EmbeddingReport.kind, parts[0], options)
     progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
-    return EmbeddingReport.of_sums(engine.sums, progress, parts)
+    return [
+        EmbeddingReport.of_sums(found, progress.of_topics(number), parts[number])
+        for number, found in enumerate(engine.by_topics)
+    ]
 
 
 class StateReader:
@@ -365,29 +407,16 @@ class StateReader:
 
     def read(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Iterator[Part]:
         """Runs a batch through the model, and scores its documents."""
-        inputs = self.view.inputs(batch.ids, batch.mask)
-        device = inputs.ids.device
-        positions = padded_positions(units).to(device)
-        n = positions.shape[1]
-        parts = some_at_once(len(batch), 4 * n**2, device)
-        pairs = [prepare(self._pairs(units[part], n), device) for part in parts]
-        layers: list[Float[Tensor, "batch word d_model"]] = []
+        return read_states([self], batch, [units], [prepare])
 
-        def keep(layer: int, states: Tensor) -> None:
-            at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
-            layers.append(states.detach().gather(1, at).to(device))
-
-        capture.hidden_states(self.view.model, inputs, keep)
-        for part, own in zip(parts, pairs, strict=True):
-            yield self._part(batch.sources[part].numpy(), [states[part] for states in layers], own)
-
-    def _pairs(self, units: list[Units], n: int) -> Pairs:
-        shape = n, n
+    def pairs(self, units: list[Units]) -> Pairs:
+        """The pairs of words of some documents."""
+        n = width(units)
         return Pairs.of(
-            units, units, self.topics, shape=shape, include_self=self.include_self, by_distance=False
+            units, units, self.topics, shape=(n, n), include_self=self.include_self, by_distance=False
         )
 
-    def _part(
+    def part(
         self,
         sources: Int64[np.ndarray, " document"],
         layers: list[Float[Tensor, "document word d_model"]],
@@ -402,6 +431,39 @@ class StateReader:
             seen = usable[:, :, None] & usable[:, None, :]
             scores.append(BatchScores(sources, n_cells, cells, values, seen, pairs))
         return Part(scores, {"lost": torch.stack(lost).sum()}, partial(_judge, pairs.query))
+
+
+def read_states(
+    readers: Sequence[StateReader],
+    batch: TokenBatch,
+    units: Sequence[list[Units]],
+    prepare: Sequence[Prepare],
+) -> Iterator[Part]:
+    """Runs a batch through a model once, and scores its documents for every reader of it, one after the other."""
+    view = readers[0].view
+    inputs = view.inputs(batch.ids, batch.mask)
+    device = inputs.ids.device
+    every = every_position(units)
+    parts = some_at_once(len(batch), 4 * every.shape[1] ** 2, device)
+    pairs, places = [], []
+    for reader, own, ready in zip(readers, units, prepare, strict=True):
+        pairs.append([ready(reader.pairs(own[part]), device) for part in parts])
+        places.append(
+            [torch.searchsorted(every[part], padded_positions(own[part])).to(device) for part in parts]
+        )
+    positions = every.to(device)
+    layers: list[Float[Tensor, "batch word d_model"]] = []
+
+    def keep(layer: int, states: Tensor) -> None:
+        at = positions.to(states.device)[:, :, None].expand(-1, -1, states.shape[2])
+        layers.append(states.detach().gather(1, at).to(device))
+
+    capture.hidden_states(view.model, inputs, keep)
+    for number, part in enumerate(parts):
+        for reader, of_pairs, at in zip(readers, pairs, places, strict=True):
+            own_places = at[number][:, :, None]
+            chosen = [states[part].gather(1, own_places.expand(-1, -1, states.shape[2])) for states in layers]
+            yield reader.part(batch.sources[part].numpy(), chosen, of_pairs[number])
 
 
 def _judge(

@@ -5,21 +5,23 @@ and scores its words where the model is; every accumulator says there what it wa
 of it to its sums on the host.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import islice, repeat
 from operator import add, length_hint
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
-from topic_probe.measure.accumulators import Accumulator, BatchSums, OfDocuments
+from topic_probe.measure.accumulators import BatchSums, OfDocuments
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.runs import Checkpoint, model_facts
 from topic_probe.measure.scores import BatchScores, Pairs
@@ -50,6 +52,8 @@ BROKEN = "documents with NaN or infinity in their attention"
 
 # What makes pairs ready to be scored: moved to a device, with what accumulators look up there.
 Prepare = Callable[[Pairs, torch.device], Pairs]
+
+R = TypeVar("R", bound="Reader")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,46 @@ class Reader(Protocol):
         """Runs a batch through the model at once, and scores its documents, some at a time as they are asked for."""
 
 
+class Several(Generic[R]):
+    """Readers of several topics, for all of whom a batch is run through the model once.
+
+    Attributes:
+        readers: a reader for each of the topics.
+        read_all: reads a batch with all of them, and gives what each says of some documents one after the other.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[R],
+        read_all: Callable[[Sequence[R], TokenBatch, Any, Sequence[Prepare]], Iterable[Part]],
+    ) -> None:
+        self.readers, self.read_all, self.view = readers, read_all, readers[0].view
+
+    def units(self, batch: TokenBatch) -> list[Any]:
+        """The words of every document, for each of the readers."""
+        return [reader.units(batch) for reader in self.readers]
+
+    def n_kept(self, units: list[Any]) -> int:
+        """How many numbers are kept of a batch until its documents are scored."""
+        return sum(reader.n_kept(own) for reader, own in zip(self.readers, units, strict=True))
+
+
+def every_topics(topics: Any) -> list[Topics]:
+    """Each of the topics that are to be measured at once.
+
+    Raises:
+        ValueError: where there are none.
+        TypeError: for what are no topics.
+    """
+    every = [topics] if isinstance(topics, Topics) else list(topics)
+    if not every:
+        raise ValueError("needed topics, or a list of at least one, got an empty list")
+    for each in every:
+        if not isinstance(each, Topics):
+            raise TypeError(f"a list of topics needs Topics, got {each!r:.100}")
+    return every
+
+
 def source_limit(n_cells: int) -> int:
     """How many sources to keep apart for intervals, with so many cells each."""
     return int(np.clip(MAX_SOURCE_CELLS // n_cells, 256, 4096))
@@ -124,13 +168,42 @@ class Engine:
         sums: the sums of all accumulators by name.
     """
 
-    def __init__(self, reader: Reader, accumulators: Sequence[Accumulator | BatchSums]) -> None:
-        self.reader, self.progress = reader, Progress()
-        self.sums: dict[str, Sum] = {}
-        self._batch_sums = [own if isinstance(own, BatchSums) else OfDocuments(own) for own in accumulators]
-        for number, accumulator in enumerate(accumulators):
-            for name, values in accumulator.sums.items():
-                self.sums[f"{number} {name}" if name in self.sums else name] = values
+    def __init__(
+        self, reader: Reader | Several[Any], accumulators: Sequence[Any], *, only_labelled: bool = False
+    ) -> None:
+        """An engine of a reader and its accumulators; of several readers, with those of each in a list of its own.
+
+        Args:
+            reader: what scores batches.
+            accumulators: what is added up.
+            only_labelled: whether documents without a word of any topic are counted and left out before they are in a
+                batch; otherwise they are sources without pairs.
+        """
+        self.view, self.only_labelled = reader.view, only_labelled
+        self.reader = reader if isinstance(reader, Several) else Several([reader], _read_alone)
+        groups = accumulators if isinstance(reader, Several) else [accumulators]
+        self._batch_sums = [
+            [own if isinstance(own, BatchSums) else OfDocuments(own) for own in group] for group in groups
+        ]
+        self.by_topics = [_named_sums(group) for group in self._batch_sums]
+        self.sums: dict[str, Sum] = self.by_topics[0]
+        self.progress = Progress()
+        if len(groups) > 1:
+            named = enumerate(self.by_topics)
+            self.sums = {f"topics {n} {name}": values for n, own in named for name, values in own.items()}
+            self.progress.by_topics = [Counter() for _ in groups]
+
+    @classmethod
+    def of(
+        cls,
+        readers: Sequence[R],
+        read_all: Callable[[Sequence[R], TokenBatch, Any, Sequence[Prepare]], Iterable[Part]],
+        accumulators: Sequence[Sequence[Any]],
+        *,
+        only_labelled: bool = False,
+    ) -> "Engine":
+        """An engine of readers of one or several topics, with the accumulators of each."""
+        return cls(Several(readers, read_all), accumulators, only_labelled=only_labelled)
 
     def run(
         self,
@@ -140,7 +213,6 @@ class Engine:
         run: Run,
         processes: Processes,
         facts: Mapping[str, Any],
-        only_labelled: bool = False,
         shard: Share | None = None,
     ) -> Progress:
         """Adds the documents that are not in the sums yet.
@@ -151,8 +223,6 @@ class Engine:
             run: how the run is kept and shown.
             processes: those that share out the documents.
             facts: what the sums depend on beside model, topics, documents and how these are read.
-            only_labelled: whether documents without a word of any topic are counted and left out before they are in a
-                batch; otherwise they are sources without pairs.
             shard: which sources are added, and where their sums are saved; None: all, and nowhere.
 
         Raises:
@@ -160,7 +230,7 @@ class Engine:
                 things, ids that the model does not know, and where so many documents have NaN that the model must be at
                 fault.
         """
-        view, topics = self.reader.view, self.reader.topics
+        view, prints = self.view, [reader.topics.fingerprint for reader in self.reader.readers]
         documents = in_groups(documents, reading.groups, view.facts.pad_id)
         share = share_of(documents, processes, view.facts.pad_id)
         blocks = None if shard is None else BlockSums(shard, self.sums)
@@ -170,7 +240,7 @@ class Engine:
             facts = {
                 **facts,
                 **self._read_as(reading),
-                "topics": topics.fingerprint,
+                "topics": prints[0] if len(prints) == 1 else prints,
                 **model_facts(view.model),
             }
             if processes.size > 1:
@@ -185,7 +255,7 @@ class Engine:
                 checkpoint = Checkpoint(run, {**facts, **told}, share, processes, numbers)
         if checkpoint is None or not checkpoint.resume(sums, self.progress):
             shown = run.progress if processes.index == 0 else False
-            keep = self._has_word if only_labelled else None
+            keep = self._has_word if self.only_labelled else None
             batches = self._batches(share, reading, keep, blocks)
             self._add_all(
                 batches, sums, _n_expected(share, shard), checkpoint, processes, blocks, shown=shown
@@ -201,20 +271,20 @@ class Engine:
             check_same_documents(share, processes, read=self.progress.stopped is None)
             self._add_up(processes)
         if self.progress.shard is None:  # a shard has too few documents to know
-            check_broken(self.progress)
+            for number in range(len(prints)):
+                check_broken(self.progress.of_topics(number))
         return self.progress
 
     def _read_as(self, reading: Reading) -> dict[str, Any]:
         """The options of reading that decide about this model's sums."""
         options = reading.facts
-        if not self.reader.view.is_causal:  # what stands first is nothing special
+        if not self.view.is_causal:  # what stands first is nothing special
             return {name: value for name, value in options.items() if name != "first_position"}
         return options
 
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""
-        topics = self.reader.topics
-        has_word = bool(topics.compounds) or bool((topics.places(document.ids) >= 0).any())
+        has_word = any(bool(_labelled(reader.topics, document.ids)) for reader in self.reader.readers)
         self.progress.counts.left_out[NO_WORD] += not has_word
         return has_word
 
@@ -226,7 +296,7 @@ class Engine:
         blocks: BlockSums | None,
     ) -> Iterator[tuple[TokenBatch, int]]:
         """Batches, each with the block that its documents are in; without blocks all are in one."""
-        view = self.reader.view
+        view = self.view
         read = partial(read_batches, view=view, reading=reading, keep=keep, counts=self.progress.counts)
         if blocks is None:
             yield from ((batch, 0) for batch in read(documents))
@@ -275,13 +345,16 @@ class Engine:
     def add(self, batch: TokenBatch) -> None:
         """Adds a batch, in halves where memory or the host want it so."""
         lengths, units = batch.mask.sum(1), self.reader.units(batch)
-        sharing = self.reader.view.sharing
+        sharing = self.view.sharing
         apart = not (sharing.batches and (sharing.lengths or bool((lengths == lengths[0]).all())))
         if len(batch) == 1 or not (apart or self.reader.n_kept(units) > MAX_KEPT_NUMBERS):
             n_added = 0
             try:
-                for part in self.reader.read(batch, units, self._prepare):
-                    self._add_part(part)
+                prepare = [partial(self._prepare, number) for number in range(len(units))]
+                every = self._measured(batch)
+                for part in self.reader.read_all(self.reader.readers, batch, units, prepare):
+                    number = n_added % len(units)
+                    self._add_part(number, part, every[number])
                     n_added += 1
                 return
             except RuntimeError as error:
@@ -291,29 +364,35 @@ class Engine:
         for half in batch.halves():
             self.add(half)
 
-    def _prepare(self, pairs: Pairs, device: torch.device) -> Pairs:
-        return pairs.to(device, [own.prepare(pairs, device) for own in self._batch_sums])
+    def _measured(self, batch: TokenBatch) -> list[Iterator[bool]]:
+        """Which documents are measured, for each of the topics: of several, some have words in a document."""
+        topics = [reader.topics for reader in self.reader.readers]
+        if not self.only_labelled or len(topics) == 1:
+            return [repeat(True) for _ in topics]
+        return [iter(_labelled(own, batch.ids.where(batch.mask, -1)).tolist()) for own in topics]
 
-    def _score(self, part: Part) -> list[list[Mapping[str, Tensor]]]:
+    def _prepare(self, number: int, pairs: Pairs, device: torch.device) -> Pairs:
+        return pairs.to(device, [own.prepare(pairs, device) for own in self._batch_sums[number]])
+
+    def _score(self, number: int, part: Part) -> list[list[Mapping[str, Tensor]]]:
         """What accumulators want of some documents, where the model is."""
-        with exact_products(self.reader.view.model):
+        own = self._batch_sums[number]
+        with exact_products(self.view.model):
             return [
-                [
-                    own.score(scores, index)
-                    for own, index in zip(self._batch_sums, _index(scores), strict=True)
-                ]
+                [sums.score(scores, index) for sums, index in zip(own, _index(scores), strict=True)]
                 for scores in part.scores
             ]
 
-    def _add_part(self, part: Part) -> None:
+    def _add_part(self, number: int, part: Part, measured: Iterator[bool]) -> None:
         """Adds some documents: all is scored where the model is before anything comes to the host."""
-        found = self._score(part)
-        kept, left_out = part.judge(to_host(part.seen))
-        self.progress.left_out.update(left_out)
-        self.progress.measured += int(kept.sum())
+        found = self._score(number, part)
+        whole, left_out = part.judge(to_host(part.seen))
+        wanted = np.fromiter(islice(measured, len(whole)), dtype=bool)
+        kept = whole & wanted
+        self.progress.add(number, int(kept.sum()), {**left_out, BROKEN: int((wanted & ~whole).sum())})
         on_host = [[to_host(sums) for sums in of_scores] for of_scores in found]
         for scores, of_scores in zip(part.scores, on_host, strict=True):
-            for own, index, sums in zip(self._batch_sums, _index(scores), of_scores, strict=True):
+            for own, index, sums in zip(self._batch_sums[number], _index(scores), of_scores, strict=True):
                 known = {name: numbers for name, numbers in index.items() if isinstance(numbers, np.ndarray)}
                 own.add(scores, known | sums, kept)
 
@@ -328,6 +407,25 @@ class Engine:
                 _add_up_sources(values, processes)
             else:
                 np.copyto(values, processes.add(values))
+
+
+def _read_alone(
+    readers: Sequence[Reader], batch: TokenBatch, units: Any, prepare: Sequence[Prepare]
+) -> Iterable[Part]:
+    return readers[0].read(batch, units[0], prepare[0])
+
+
+def _named_sums(accumulators: Sequence[BatchSums]) -> dict[str, Sum]:
+    sums: dict[str, Sum] = {}
+    for number, accumulator in enumerate(accumulators):
+        for name, values in accumulator.sums.items():
+            sums[f"{number} {name}" if name in sums else name] = values
+    return sums
+
+
+def _labelled(topics: Topics, ids: Int64[Tensor, "*batch position"]) -> Bool[Tensor, "*batch"]:
+    """Whether documents may have a word of a topic."""
+    return (topics.places(ids) >= 0).any(-1) | bool(topics.compounds)
 
 
 def _index(scores: BatchScores) -> Sequence[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.options import Permutations
-from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, padded
+from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, numbers_at_once, padded
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
@@ -106,7 +106,7 @@ class Null(BatchSums):
         table = values.index_select(1, index["there"]) * values[-1].index_select(0, index["there"])
         if "back" in index:
             table.addcmul_(values.index_select(1, index["back"]), values[-1].index_select(0, index["back"]))
-        found, step = [], max(1, 2**24 // table.shape[1])
+        found, step = [], max(1, numbers_at_once(table.device) // table.shape[1])
         sizes, of_words = index["sizes"], (index["of_query"], index["of_key"])
         for start in range(0, self.n_permutations, step):
             shared = self.same_topic(*of_words, slice(start, start + step)).float()

@@ -17,10 +17,18 @@ from torch import Tensor
 
 from topic_probe.lens import capture
 from topic_probe.lens.sites import SIDES
-from topic_probe.measure.engine import BROKEN, FIRST, NO_WORD, PIECES, Part, Prepare
+from topic_probe.measure.engine import FIRST, NO_WORD, PIECES, Part, Prepare
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Patterns
-from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, Rows, Units, padded
+from topic_probe.measure.scores import (
+    DISTANCE_BINS,
+    BatchScores,
+    Pairs,
+    Rows,
+    Units,
+    numbers_at_once,
+    padded,
+)
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 
@@ -28,10 +36,6 @@ Level = Literal["token", "word"]
 
 # How far a row of attention may be from summing to one, by precision.
 _ROW_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-
-# Numbers that are worked on at once: what a processor's caches and its allocator keep, and what other devices have room
-# for.
-_NUMBERS_IN_CACHE, _NUMBERS_AT_ONCE = 2**21, 2**26
 
 # Numbers that every pair has while it is scored, whatever the number of scores: one for each relation and distance.
 _PLACES = 3 * (len(DISTANCE_BINS) + 1)
@@ -131,10 +135,20 @@ def padded_positions(units: Sequence[Units]) -> Int64[Tensor, "batch piece"]:
     return padded([document.positions for document in units], 0)
 
 
+def every_position(units: Sequence[Sequence[Units]]) -> Int64[Tensor, "batch position"]:
+    """The positions of the words of every document, of several topics, ascending; padding comes behind all of them."""
+    found = []
+    for of_document in zip(*units, strict=True):
+        found.append(torch.unique(torch.cat([words.positions for words in of_document])))
+    # Padding repeats the last position of a document, so that rows are ascending and every one of them exists.
+    last = torch.stack([positions[-1:].sum() for positions in found])
+    table = padded(found, -1)
+    return torch.where(table < 0, last[:, None], table)
+
+
 def some_at_once(n_documents: int, numbers: int, device: torch.device) -> list[slice]:
     """The documents of a batch in parts that are scored at once, where each has so many numbers."""
-    limit = _NUMBERS_IN_CACHE if device.type == "cpu" else _NUMBERS_AT_ONCE
-    step = max(1, limit // max(1, numbers))
+    step = max(1, numbers_at_once(device) // max(1, numbers))
     return [slice(start, start + step) for start in range(0, n_documents, step)]
 
 
@@ -239,51 +253,32 @@ class PatternReader:
         Raises:
             ValueError: for rows that do not sum to one.
         """
-        if not any(len(document) for document in units["source"]):
-            yield self._nothing(batch, units["source"], prepare)
-            return
-        inputs = self.view.inputs(batch.ids, batch.mask)
-        device = inputs.ids.device
+        return read_patterns([self], batch, [units], [prepare])
+
+    def sides(self, batch: TokenBatch, units: Sides, device: torch.device) -> dict[str, Side]:
+        """The positions of the words."""
         sides = {"source": Side.of(units["source"], batch.sinks, device)}
         if "target" in units:
             sides["target"] = Side.of(units["target"], one_later(batch).sinks, device)
-        parts = some_at_once(len(batch), self._numbers(batch, sides), device)
-        pairs = {
-            key: [prepare(self._pairs(key, units, sides, part), device) for part in parts]
-            for key in dict.fromkeys(SIDES[site.stack] for site in self.view.sites)
+        return sides
+
+    def pairs(
+        self, sides: Mapping[str, Side], parts: Sequence[slice], device: torch.device, prepare: Prepare
+    ) -> dict[tuple[str, str], list[Pairs]]:
+        """The pairs of words by their sides, of some documents after the other."""
+        stacks = dict.fromkeys(SIDES[site.stack] for site in self.view.sites)
+        return {
+            names: [prepare(self._pairs(sides[names[0]], sides[names[1]], part), device) for part in parts]
+            for names in stacks
         }
-        blocks: dict[int, list[Block]] = {}
-        known: dict[int, tuple[Tensor, Seen]] = {}
 
-        def keep(number: int, rows: Tensor, visible: Tensor) -> None:
-            own = blocks.setdefault(number, [])
-            on = [sides[name] for name in SIDES[self.view.sites[number].stack]]
-            if id(visible) not in known:  # held, so that no other has its id
-                number_type = torch.float64 if rows.dtype == torch.float64 else torch.float32
-                known[id(visible)] = visible, _seen(visible, on[1], parts[len(own)], number_type)
-            own.append(_block(rows, known[id(visible)][1], on[0], on[1], parts[len(own)]))
+    def _pairs(self, query: Side, key: Side, part: slice) -> Pairs:
+        own = query.units[part]
+        other = own if query is key else key.units[part]
+        shape = query.words.shape[1], key.words.shape[1]
+        return Pairs.of(own, other, self.topics, shape=shape, include_self=self.include_self)
 
-        positions = {name: side.words for name, side in sides.items()}
-        at_once = parts[0].stop
-        self.view.attention_rows(inputs, positions, keep, through=self.options.through, at_once=at_once)
-        for number, part in enumerate(parts):
-            of_part = [blocks[site][number] for site in sorted(blocks)]
-            yield self._part(
-                batch.sources[part], of_part, {k: own[number] for k, own in pairs.items()}, sides
-            )
-
-    def _numbers(self, batch: TokenBatch, sides: Mapping[str, Side]) -> int:
-        """Of a document: those in the rows of a site, or in the scores of a few."""
-        n = max(side.words.shape[1] for side in sides.values())
-        return max(self.view.n_heads) * n * max(batch.ids.shape[1], 2 * n)
-
-    def _pairs(self, names: tuple[str, str], units: Sides, sides: Mapping[str, Side], part: slice) -> Pairs:
-        query = units[names[0]][part]
-        key = query if names[0] == names[1] else units[names[1]][part]
-        shape = sides[names[0]].words.shape[1], sides[names[1]].words.shape[1]
-        return Pairs.of(query, key, self.topics, shape=shape, include_self=self.include_self)
-
-    def _nothing(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Part:
+    def nothing(self, batch: TokenBatch, units: list[Units], prepare: Prepare) -> Part:
         """What all cells say of documents without a word of any topic."""
         device = next(self.view.model.parameters()).device
         pairs = prepare(Pairs.of(units, units, self.topics), device)
@@ -296,12 +291,11 @@ class PatternReader:
         )
         return Part([scores], {}, lambda _: (np.ones(n, dtype=bool), left_out_of(units)))
 
-    def _part(
+    def part(
         self,
         sources: Int64[Tensor, " document"],
         blocks: Sequence[Block],
         pairs: Mapping[tuple[str, str], Pairs],
-        sides: Mapping[str, Side],
     ) -> Part:
         """The scores of some documents at all sites, those that see the same keys together."""
         measured = torch.stack([block.finite for block in blocks]).all(0)
@@ -328,8 +322,7 @@ class PatternReader:
     ) -> tuple[Bool[np.ndarray, " document"], Mapping[str, int]]:
         if self.options.check_rows:
             self._check_rows(seen["totals"], tolerances)
-        kept = seen["measured"]
-        return kept, left_out_of(units) | {BROKEN: int((~kept).sum())}
+        return seen["measured"], left_out_of(units)
 
     def _check_rows(self, totals: Shaped[np.ndarray, " site"], tolerances: Sequence[float]) -> None:
         """ValueError for the first site with a row that does not sum to one."""
@@ -347,6 +340,93 @@ class PatternReader:
         for number, (site, block) in enumerate(zip(self.view.sites, blocks, strict=True)):
             groups.setdefault((site.stack, id(block.seen)), []).append(number)
         return list(groups.values())
+
+
+class _Pass:
+    """What one of several readers keeps of a pass that is read for all of them."""
+
+    def __init__(
+        self,
+        reader: PatternReader,
+        sides: dict[str, Side],
+        every: Mapping[str, Int64[Tensor, "batch row"]],
+        parts: Sequence[slice],
+    ) -> None:
+        """Of a reader with words on these sides, where rows at every one of some positions are read."""
+        self.reader, self.sides, self.parts = reader, sides, parts
+        self.blocks: dict[int, list[Block]] = {}
+        self._known: dict[int, tuple[Tensor, Tensor, Seen]] = {}
+        # Where the own rows are among them; None where they are the same.
+        self._places = {
+            name: None if side.words is every[name] else torch.searchsorted(every[name], side.words)
+            for name, side in sides.items()
+        }
+
+    def keep(self, number: int, rows: Tensor, visible: Tensor) -> None:
+        """Keeps what is needed of the rows of a site."""
+        blocks = self.blocks.setdefault(number, [])
+        names, part = SIDES[self.reader.view.sites[number].stack], self.parts[len(blocks)]
+        query, key = (self.sides[name] for name in names)
+        places = self._places[names[0]]
+        if places is not None:
+            at = places[part].to(rows.device)
+            rows = rows.gather(2, at[:, None, :, None].expand(-1, rows.shape[1], -1, rows.shape[3]))
+        if id(visible) not in self._known:  # held, so that no other has its id
+            own = visible
+            if places is not None:
+                own = visible.gather(
+                    1, places[part].to(visible.device)[:, :, None].expand(-1, -1, visible.shape[2])
+                )
+            exact = torch.float64 if rows.dtype == torch.float64 else torch.float32
+            self._known[id(visible)] = visible, own, _seen(own, key, part, exact)
+        blocks.append(_block(rows, self._known[id(visible)][2], query, key, part))
+
+
+def read_patterns(
+    readers: Sequence[PatternReader],
+    batch: TokenBatch,
+    units: Sequence[Sides],
+    prepare: Sequence[Prepare],
+) -> Iterator[Part]:
+    """Runs a batch through a model once, and scores its documents for every reader of it, one after the other.
+
+    Readers look at words of different topics; what is read is the rows of all of them.
+    """
+    if not any(len(document) for sides in units for document in sides["source"]):
+        for reader, sides, own in zip(readers, units, prepare, strict=True):
+            yield reader.nothing(batch, sides["source"], own)
+        return
+    view, options = readers[0].view, readers[0].options
+    inputs = view.inputs(batch.ids, batch.mask)
+    device = inputs.ids.device
+    sides_of = [reader.sides(batch, own, device) for reader, own in zip(readers, units, strict=True)]
+    every = {
+        name: sides_of[0][name].words
+        if len(readers) == 1
+        else every_position([own[name] for own in units]).to(device)
+        for name in sides_of[0]
+    }
+    n = max(words.shape[1] for words in every.values())
+    # Of a document: the numbers in the rows of a site, or in the scores of a few.
+    numbers = max(view.n_heads) * n * max(batch.ids.shape[1], 2 * n)
+    parts = some_at_once(len(batch), numbers, device)
+    pairs = [
+        reader.pairs(sides, parts, device, own)
+        for reader, sides, own in zip(readers, sides_of, prepare, strict=True)
+    ]
+    passes = [_Pass(reader, sides, every, parts) for reader, sides in zip(readers, sides_of, strict=True)]
+
+    def keep(number: int, rows: Tensor, visible: Tensor) -> None:
+        for each in passes:
+            each.keep(number, rows, visible)
+
+    view.attention_rows(inputs, every, keep, through=options.through, at_once=parts[0].stop)
+    for number, part in enumerate(parts):
+        for reader, each, of_pairs in zip(readers, passes, pairs, strict=True):
+            blocks = [each.blocks[site][number] for site in sorted(each.blocks)]
+            yield reader.part(
+                batch.sources[part], blocks, {names: own[number] for names, own in of_pairs.items()}
+            )
 
 
 def left_out_of(units: Sequence[Units]) -> dict[str, int]:

@@ -98,6 +98,7 @@ class Checkpoint:
         from_arrays(sums, arrays, content["folded"])
         saved_progress = content["progress"]
         progress.left_out, progress.measured = Counter(saved_progress["left_out"]), saved_progress["measured"]
+        progress.by_topics = [Counter(part) for part in saved_progress.get("by_topics", ())]
         self.saved, self.finished = tuple(content["read"]), content["finished"]
         if not (self.finished and self.knows_documents):
             return False

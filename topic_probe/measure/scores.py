@@ -24,6 +24,10 @@ from topic_probe.topics import Topics
 DISTANCE_BINS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _EDGES = torch.tensor(DISTANCE_BINS)
 
+# Numbers that are worked on at once: what a processor's caches and its allocator keep, and what other devices have room
+# for.
+_IN_CACHE, _AT_ONCE = 2**21, 2**26
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -69,6 +73,11 @@ def padded(parts: Sequence[Int64[Tensor, " _"]], fill: int, *, least: int = 1) -
     """Numbers of documents side by side, and so many of them at least."""
     # One more document, so that there are as many columns.
     return pad_sequence([*parts, torch.full((least,), fill)], batch_first=True, padding_value=fill)[:-1]
+
+
+def numbers_at_once(device: torch.device) -> int:
+    """How many numbers are worked on at once."""
+    return _IN_CACHE if device.type == "cpu" else _AT_ONCE
 
 
 def distance_bins(distance: Int64[Tensor, "*pair"]) -> Int64[Tensor, "*pair"]:

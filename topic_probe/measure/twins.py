@@ -34,8 +34,8 @@ def check_twins(twins: int, documents: Any, shards: Shards) -> None:
 
 
 def measure_twins(
-    n: int, model: Any, seed: int, run: Run, measure: Callable[[Any, Run], _R]
-) -> list[tuple[int, _R]]:
+    n: int, model: Any, seed: int, run: Run, measure: Callable[[Any, Run], Sequence[_R]]
+) -> list[tuple[int, Sequence[_R]]]:
     """The reports of untrained twins under the seeds of their weights.
 
     Args:
@@ -43,7 +43,7 @@ def measure_twins(
         model: the hooked model that they are twins of.
         seed: seed of the first; those of the others follow.
         run: how the runs are kept; every twin has a checkpoint of its own.
-        measure: what to measure of a twin.
+        measure: what to measure of a twin, for every one of the topics.
     """
     reports = []
     for number in range(seed, seed + n):
@@ -51,11 +51,20 @@ def measure_twins(
     return reports
 
 
-def by_seed(reports: Sequence[tuple[int, Report]], name: str, score: str | None = None) -> Contrast:
-    """The cells of a contrast of reports one behind the other, under the seed of each."""
-    parts: list[Contrast] = [getattr(report, name) for _, report in reports]
+def by_seed(
+    reports: Sequence[tuple[int, Sequence[Report]]], name: str, score: str | None = None, *, topics: int = 0
+) -> Contrast:
+    """The cells of a contrast of reports one behind the other, under the seed of each.
+
+    Args:
+        reports: seeds, and the reports of a twin for every one of the topics.
+        name: of the contrast, or of a mapping that has it.
+        score: its name in the mapping.
+        topics: the number of the topics.
+    """
+    parts: list[Any] = [getattr(of_topics[topics], name) for _, of_topics in reports]
     if score is not None:
-        parts = [getattr(report, name)[score] for _, report in reports]
+        parts = [part[score] for part in parts]
     joined: dict[str, Any] = {}
     for field in fields(Contrast):
         values = [getattr(part, field.name) for part in parts]

@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ SUMS, OF_BLOCK, PARTS = "sums of a shard", "sums of a block", "parts of a report
 # two revisions.
 _ONLY_TOLD = frozenset({"revision"})
 
+_MEASURED = "documents measured"
+
 
 @dataclass
 class Progress:
@@ -45,6 +47,8 @@ class Progress:
         corpus: what the documents say of themselves when they were read to their end.
         seen: of a shard, what all documents were that it was given, those of other shards included (`Seen`).
         shard: of which of how many shares this is, where it is not of all sources.
+        by_topics: of several topics that were measured at once, what was left out for each, and how many documents
+            were not; ``left_out`` then has nothing, and ``measured`` counts the documents of the first.
     """
 
     counts: Counts = field(default_factory=Counts)
@@ -54,6 +58,23 @@ class Progress:
     corpus: Mapping[str, Any] | None = None
     seen: Mapping[str, int] | None = None
     shard: Sequence[int] | None = None
+    by_topics: list[Counter[str]] = field(default_factory=list)
+
+    def add(self, number: int, n_measured: int, left_out: Mapping[str, int]) -> None:
+        """Counts documents of some of the topics."""
+        self.measured += n_measured if number == 0 else 0
+        if self.by_topics:
+            self.by_topics[number].update({**left_out, _MEASURED: n_measured})
+        else:
+            self.left_out.update(left_out)
+
+    def of_topics(self, number: int) -> "Progress":
+        """What is known for some of the topics."""
+        if not self.by_topics:
+            return self
+        left_out = Counter(self.by_topics[number])
+        measured = left_out.pop(_MEASURED, 0)
+        return replace(self, left_out=left_out, measured=measured, by_topics=[])
 
     def __add__(self, other: "Progress") -> "Progress":
         """That of two shares of the documents."""
@@ -63,6 +84,7 @@ class Progress:
             self.measured + other.measured,
             "; ".join(filter(None, (self.stopped, other.stopped))) or None,
             None if self.corpus is None or other.corpus is None else _whole_corpus(self.corpus, other.corpus),
+            by_topics=[one + another for one, another in zip(self.by_topics, other.by_topics, strict=True)],
         )
 
     @property
@@ -81,7 +103,10 @@ class Progress:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Progress":
         """What had this content."""
-        counted = {"counts": Counts.of(content["counts"]), "left_out": Counter(content["left_out"])}
+        counted = {
+            "counts": Counts.of(content["counts"]), "left_out": Counter(content["left_out"]),
+            "by_topics": [Counter(part) for part in content.get("by_topics", ())],
+        }  # fmt: skip
         return cls(**{**content, **counted})
 
     def record(self) -> dict[str, Any]:
