@@ -140,6 +140,9 @@ class Sinks(BatchSums):
         """Every row renormalised over what is no sink; rows with nothing left drop out."""
         rows, pieces = scores.rows, scores.pairs.pieces
         assert rows is not None, "only attention has sinks"
+        if not rows.has_sinks:
+            n = scores.counts.sum((0, 2)).expand(len(scores.cells), -1)
+            return {"without_sinks": wide(scores.binned.sum(3)).sum(0), "n_without_sinks": n}
         rest = 1 - rows.sink_mass
         left = rest > 1e-6
         factor = torch.where(left, 1 / rest.clamp(min=1e-6), 0)

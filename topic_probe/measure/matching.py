@@ -503,10 +503,10 @@ def coded_pairs(pairs: Pairs, codes: Shaped[Tensor, "word word"]) -> CodedPairs:
 def scores_at(
     scores: BatchScores, there: Int64[Tensor, " pair"]
 ) -> tuple[Float[Tensor, "pair cell"], Int64[Tensor, " pair"]]:
-    """The scores of some of all pairs of all documents, 0 where there is none, and whether there is one."""
+    """The scores of some of all pairs of all documents, and whether there is such a pair."""
     values = scores.values.permute(0, 2, 3, 1).flatten(0, 2).index_select(0, there)
     n = scores.seen.flatten().index_select(0, there)
-    return wide(values) * n[:, None], n.long()
+    return wide(values), n.long()
 
 
 def pair_codes(

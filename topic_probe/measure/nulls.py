@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
@@ -63,7 +63,11 @@ class Null(BatchSums):
         # Every permutation: which word's topics each word is given.
         order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
         order = np.random.default_rng(seed).permuted(order, axis=0)
-        self.groups = torch.from_numpy(words.groups_given(order))
+        # In as few bytes as they have: there are as many numbers as permutations of every word.
+        groups = words.groups_given(order)
+        self.groups = torch.from_numpy(
+            groups.astype(np.uint8 if groups.max(initial=0) < 256 else groups.dtype)
+        )
         self.incidence = topics.incidence
         self.shared = self.incidence.pairwise(self.groups.device)
 
@@ -98,14 +102,12 @@ class Null(BatchSums):
         cells = [number for number, row in enumerate(self.row_of_cell[scores.cells].tolist()) if row >= 0]
         if not (index and cells and any(index["sizes"])):
             return {}
-        values = scores.values.float()
+        values = scores.values
         if len(cells) < values.shape[1]:
             values = torch.stack([values[:, number] for number in cells], 1)
+        table = self._of_pairs(values.transpose(0, 1).flatten(1), index)
         # The last row counts pairs; float32 is precise enough for a null.
-        values = torch.cat([values.transpose(0, 1).flatten(1), scores.seen.flatten()[None].float()])
-        table = values.index_select(1, index["there"]) * values[-1].index_select(0, index["there"])
-        if "back" in index:
-            table.addcmul_(values.index_select(1, index["back"]), values[-1].index_select(0, index["back"]))
+        table = torch.cat([table.float(), self._of_pairs(scores.seen.flatten()[None].float(), index)])
         found, step = [], max(1, numbers_at_once(table.device) // table.shape[1])
         sizes, of_words = index["sizes"], (index["of_query"], index["of_key"])
         for start in range(0, self.n_permutations, step):
@@ -113,6 +115,13 @@ class Null(BatchSums):
             parts = zip(torch.split(table, sizes, 1), torch.split(shared, sizes), strict=True)
             found.append(torch.stack([of_bin @ shares for of_bin, shares in parts], 1))
         return {"null": torch.cat(found, 2)}
+
+    def _of_pairs(
+        self, values: Float[Tensor, "cell every"], index: Mapping[str, Tensor]
+    ) -> Float[Tensor, "cell pair"]:
+        """Values of pairs, those of both directions added."""
+        there = values.index_select(1, index["there"])
+        return there.add_(values.index_select(1, index["back"])) if "back" in index else there
 
     def add(
         self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]

@@ -163,6 +163,7 @@ class Side:
         sinks: which positions are sinks.
         columns: the positions of words and, behind them, of sinks.
         real_sinks: which of the latter are some.
+        has_sinks: whether any document has one.
     """
 
     units: list[Units]
@@ -171,20 +172,22 @@ class Side:
     sinks: Bool[Tensor, "batch position"]
     columns: Int64[Tensor, "batch column"]
     real_sinks: Bool[Tensor, "batch sink"]
+    has_sinks: bool
 
     @classmethod
     def of(cls, units: list[Units], sinks: Bool[Tensor, "batch position"], device: torch.device) -> "Side":
         """That of the words of documents beside sinks."""
         words, of_sinks = padded_positions(units), padded([row.nonzero().flatten() for row in sinks], 0)
         n_words = torch.tensor([len(document.positions) for document in units])
-        parts = (
-            words,
-            torch.arange(words.shape[1]) < n_words[:, None],
-            sinks,
-            torch.cat([words, of_sinks], 1),
-            torch.arange(of_sinks.shape[1]) < sinks.sum(1)[:, None],
+        return cls(
+            units,
+            words.to(device),
+            (torch.arange(words.shape[1]) < n_words[:, None]).to(device),
+            sinks.to(device),
+            torch.cat([words, of_sinks], 1).to(device),
+            (torch.arange(of_sinks.shape[1]) < sinks.sum(1)[:, None]).to(device),
+            bool(sinks.any()),
         )
-        return cls(units, *(part.to(device) for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +197,7 @@ class Seen:
     visible: Bool[Tensor, "document row column"]
     n_keys: Float[Tensor, "document row"]
     n_sinks: Float[Tensor, "document row"]
+    has_sinks: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,8 +312,10 @@ class PatternReader:
                 torch.cat([getattr(blocks[site], name) for site in sites], 1).nan_to_num_(0, 0, 0)
                 for name in ("patterns", "sink_mass")
             )
-            rows = Rows(patterns, seen.visible, seen.n_keys, seen.n_sinks, mass * measured[:, None, None])
-            values, visible = rows.relative(own.pieces, rows.n_visible)
+            # Rows of documents that are left out see nothing.
+            n_keys, mass = seen.n_keys * measured[:, None], mass * measured[:, None, None]
+            rows = Rows(patterns, seen.visible, n_keys, seen.n_sinks, mass, seen.has_sinks)
+            values, visible = rows.relative(own.pieces, n_keys)
             cells = np.concatenate([self.cells[site] for site in sites])
             usable = visible & measured[:, None, None]
             scores.append(BatchScores(sources.numpy(), self.n_cells, cells, values, usable, own, rows))
@@ -442,7 +448,7 @@ def _seen(visible: Bool[Tensor, "document row key"], key: Side, part: slice, num
     visible = visible.to(key.words.device)
     at = key.words[part][:, None, :].expand(-1, visible.shape[1], -1)
     sinks = visible & key.sinks[part][:, None, :]
-    return Seen(visible.gather(2, at), visible.sum(2).to(number), sinks.sum(2).to(number))
+    return Seen(visible.gather(2, at), visible.sum(2).to(number), sinks.sum(2).to(number), key.has_sinks)
 
 
 def _block(

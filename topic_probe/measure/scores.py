@@ -188,6 +188,7 @@ class Rows:
         n_visible: how many keys of the whole document it may see.
         n_visible_sinks: how many of these are special tokens.
         sink_mass: how much of the row goes to special tokens.
+        has_sinks: whether there may be any.
     """
 
     patterns: Float[Tensor, "*document cell row column"]
@@ -195,6 +196,7 @@ class Rows:
     n_visible: Float[Tensor, "*document row"]
     n_visible_sinks: Float[Tensor, "*document row"]
     sink_mass: Float[Tensor, "*document cell row"]
+    has_sinks: bool = True
 
     def relative(
         self,
@@ -206,14 +208,14 @@ class Rows:
 
         Attention *to* a word is summed over its tokens, *from* a word averaged over them; both the model's and uniform
         attention (1 over the number of keys that the row may see) are treated so, and the answer is their quotient: 1
-        under uniform attention whatever the number of pieces. Every row is multiplied by its factor, if there are any.
+        under uniform attention whatever the number of pieces. Every row is multiplied by its factor, if there are any;
+        one that sees nothing has no part in it.
         """
         if pieces is None:
             every = n_visible[:, None] if factor is None else n_visible[:, None] * factor
             return self.patterns * every[..., None], self.visible
-        average, total = (
-            part.to(self.patterns.dtype) for part in (pieces.average, pieces.total.transpose(1, 2))
-        )
+        average = (pieces.average * (n_visible > 0)[:, None]).to(self.patterns.dtype)
+        total = pieces.total.transpose(1, 2).to(self.patterns.dtype)
         expected = average @ (self.visible / n_visible.clamp(min=1)[..., None]) @ total
         patterns = self.patterns if factor is None else self.patterns * factor[..., None]
         found = average[:, None] @ patterns @ total[:, None]
@@ -257,7 +259,7 @@ class BatchScores:
         sources: a hash of what every document was cut from.
         n_cells: how many cells there are in all.
         cells: which of them these are.
-        values: the scores, of `Scores`; finite also where there is no pair.
+        values: the scores, of `Scores`; 0 where there is no pair.
         seen: what is a pair: no mask forbids it, and its document can be measured.
         pairs: what was known of them before.
         rows: what the scores were made of, where they are attention.

@@ -164,10 +164,11 @@ def measure(
             continue
         texts.append(_texts_row(one))
         measured = _Measured(one, run)
-        for threshold in thresholds:
-            topics = one.topics(threshold, one_topic_per_word=table.one_topic_per_word)
+        of_thresholds = [one.topics(each, one_topic_per_word=table.one_topic_per_word) for each in thresholds]
+        attentions = measured.attention(of_thresholds)  # of all thresholds, in one pass of the model
+        for threshold, topics, attention in zip(thresholds, of_thresholds, attentions, strict=True):
             setting, subject = f"{one.label}, {threshold:g}", one.subject(threshold)
-            embeddings, attention = measured.embeddings(topics), measured.attention(topics)
+            embeddings = measured.embeddings(topics)
             subjects[setting] = subject
             reports += [(setting, attention), (setting, embeddings)]
             shuffles = [*measured.shuffled_embeddings(topics, embeddings), attention.provenance[SHUFFLED]]
@@ -191,27 +192,31 @@ class _Measured:
         """Of the table, in an untrained model with intervals of the difference: its ratio is noise, see above."""
         model, random = self._prepared.model, self._prepared.random
 
-        def measure_it(_: Path | None) -> EmbeddingReport:
+        def measure_it(_: Path | None, every: Sequence[Topics]) -> list[EmbeddingReport]:
             statistic: Literal["ratio", "difference"] = "difference" if random else "ratio"
-            return measure_embeddings(model, topics, statistic=statistic, seed=self._run.seed)
+            return measure_embeddings(model, every, statistic=statistic, seed=self._run.seed)
 
-        return self._kept(EmbeddingReport, topics, measure_it)
+        return self._kept(EmbeddingReport, [topics], measure_it)[0]
 
-    def attention(self, topics: Topics) -> AttentionReport:
-        """Of all heads; its provenance has what the same pass gives under shuffled labels."""
+    def attention(self, topics: Sequence[Topics]) -> list[AttentionReport]:
+        """Of all heads; the provenance of each has what the same pass gives under shuffled labels."""
         one, run = self._prepared, self._run
 
-        def measure_it(sums: Path | None) -> AttentionReport:
+        def measure_it(sums: Path | None, every: Sequence[Topics]) -> list[AttentionReport]:
             n_heads = sum(capture.view(one.model).n_heads)
-            null = Null(topics, ATTENTION_SHUFFLES, run.seed, n_heads)
-            report = measure_attention(
-                one.model, topics, one.documents, max_length=one.settings.length, n_permutations=0, seed=run.seed,
-                accumulators=[null], checkpoint=sums, progress=run.progress,
+            nulls = [Null(each, ATTENTION_SHUFFLES, run.seed, n_heads) for each in every]
+            reports = measure_attention(
+                one.model, every, one.documents, max_length=one.settings.length, n_permutations=0, seed=run.seed,
+                accumulators=[[null] for null in nulls], checkpoint=sums, progress=run.progress,
             )  # fmt: skip
-            shuffles = beside_shuffles(
-                report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null"))
-            )
-            return replace(report, provenance={**report.provenance, SHUFFLED: plain_values(shuffles)})
+            shuffles = [
+                beside_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
+                for report, null in zip(reports, nulls, strict=True)
+            ]
+            return [
+                replace(report, provenance={**report.provenance, SHUFFLED: plain_values(found)})
+                for report, found in zip(reports, shuffles, strict=True)
+            ]
 
         return self._kept(AttentionReport, topics, measure_it)
 
@@ -228,29 +233,36 @@ class _Measured:
             for number, contrast in enumerate((report.cosine, report.dot))
         ]
 
-    def _kept(self, kind: type[R], topics: Topics, measure_it: Callable[[Path | None], R]) -> R:
-        """A report from the folder; otherwise a new one, which goes on from sums that an interruption has left."""
+    def _kept(
+        self,
+        kind: type[R],
+        topics: Sequence[Topics],
+        measure_it: Callable[[Path | None, Sequence[Topics]], list[R]],
+    ) -> list[R]:
+        """Reports from the folder; the others are new ones, which go on from sums that an interruption has left."""
         one, run = self._prepared, self._run
-        facts = [
-            *self._facts,
-            topics.fingerprint,
-            one.random,
-            run.seed,
-            version("topic-probe"),
-            ATTENTION_SHUFFLES,
-        ]
-        path = run.kept_at(kind.kind, facts)
-        if path is not None and path.exists():
-            kept = load_report(path)
-            assert isinstance(kept, kind)
-            return kept
-        sums = None if path is None else path.with_name(f"{path.name}-sums")
-        report = measure_it(sums)
-        end_if_stopped(one.label, report.provenance["options"].get("stopped"))
-        if path is not None and sums is not None:
-            report.save(path)
+        facts = [*self._facts, one.random, run.seed, version("topic-probe"), ATTENTION_SHUFFLES]
+        prints = [each.fingerprint for each in topics]
+        paths = [run.kept_at(kind.kind, [*facts, fingerprint]) for fingerprint in prints]
+        found: dict[int, R] = {}
+        for number, path in enumerate(paths):
+            if path is not None and path.exists():
+                kept = load_report(path)
+                assert isinstance(kept, kind)
+                found[number] = kept
+        missing = [number for number in range(len(topics)) if number not in found]
+        if not missing:
+            return [found[number] for number in range(len(topics))]
+        place = run.kept_at(kind.kind, [*facts, *(prints[number] for number in missing)])
+        sums = None if place is None else place.with_name(f"{place.name}-sums")
+        for number, report in zip(missing, measure_it(sums, [topics[n] for n in missing]), strict=True):
+            end_if_stopped(one.label, report.provenance["options"].get("stopped"))
+            if (path := paths[number]) is not None:
+                report.save(path)
+            found[number] = report
+        if sums is not None:
             shutil.rmtree(sums, ignore_errors=True)
-        return report
+        return [found[number] for number in range(len(topics))]
 
 
 # --- tables -----------------------------------------------------------------------------------------
