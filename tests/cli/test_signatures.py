@@ -22,6 +22,14 @@ SHARES: tuple[float, ...] = (0.5, 1.0)
 class Box:
     """A box."""
 
+    @overload
+    @classmethod
+    def of(cls, thing: int, **options: int): ...
+    @overload
+    @classmethod
+    def of(
+        cls, thing: str, **options: int
+    ): ...
     @classmethod
     def of(cls, thing, *, size: int = 3):
         """A box.

@@ -157,7 +157,9 @@ def _statement(module: str, name: str) -> str | None:
     text: str | None = _source(module)
     for depth, part in enumerate(name.split(".")):
         statements = re.finditer(_STATEMENT.format(margin="    " * depth), text or "")
-        text = next((each[0] for each in statements if part in each.groups()), None)
+        named = (each[0] for each in statements if part in each.groups())
+        # What only tells types stands before the function itself, under its name.
+        text = next((each for each in named if not each.lstrip().startswith("@overload")), None)
     return text and textwrap.dedent(text)
 
 
