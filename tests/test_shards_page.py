@@ -116,7 +116,7 @@ def test_each_measurement_that_takes_shards_is_on_the_page(programs):
     for name in kept:
         merged = tp.merge_sums(two / name)
         assert merged == tp.merge_sums(one / name), name
-        assert "alone" not in repr(merged)
+        assert "of 2 alone" not in repr(merged)
 
 
 def test_the_environment_of_a_slurm_array(programs, alone):
