@@ -8,6 +8,7 @@ from pathlib import Path
 
 import many_processes
 import pytest
+import transformers
 
 import topic_probe as tp
 
@@ -84,6 +85,16 @@ def test_plain_processes(programs, alone):
     place = run(programs, "bash processes.sh", "processes")
     assert tp.load_report(place / "report") == alone
     assert alone.provenance["documents"] == 81
+
+
+def test_counts_of_cooccurrence(programs):
+    place = run(programs, "bash counts.sh", "counts")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(programs / "model")
+    corpus = tp.Corpus.from_files(programs / "texts.txt", split="line")
+    documents = corpus.documents(tokenizer, max_length=512, long="chunk")
+    alone = tp.count_cooccurrence(documents, many_processes.text_topics())
+    assert tp.load_report(place / "cooccurrence") == alone
+    assert alone.n_documents == 81
 
 
 def test_the_environment_of_a_slurm_array(programs, alone):
