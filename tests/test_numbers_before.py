@@ -18,6 +18,7 @@ MOVED = {
     "text.attention": "a document that is too long is cut between two words, no longer within one",
     "text.embeddings.layers": "a document that is too long is cut between two words, no longer within one",
     "stream.attention": 'pieces end between words of the text ("U.S." is one), not between those of the tokenizer',
+    "fit": "topics are fitted in double precision, to documents that are mixed by a hash of their words",
     "chunk.attention": "every piece of a document has the model's special tokens around it, and ends between two words",
 }
 # What comes of documents is added up in float32 within each, where the model computes in it.

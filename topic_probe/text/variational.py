@@ -27,8 +27,9 @@ from jaxtyping import Float64, Int64
 
 from topic_probe.processes import Processes
 
-# Documents of a part, about: few enough for every process to get some, enough for what each part costs beside them.
-_PART = 32
+# An update has so many parts, for as many processes at most, as far as a part then has so many documents at least and
+# at most: with fewer, what a part costs beside them would show; of more there may be more parts.
+_PARTS, _FEWEST, _MOST = 16, 32, 128
 
 
 class SharedLda(LdaModel):  # type: ignore[misc]
@@ -59,7 +60,8 @@ class SharedLda(LdaModel):  # type: ignore[misc]
     def do_estep(self, chunk: Sequence[Any], state: LdaState | None = None) -> Float64[np.ndarray, "_ topic"]:
         """Adds what the documents of an update say to a state; their topics, where a prior is learnt from these."""
         assert state is not None
-        parts = np.array_split(np.arange(len(chunk)), math.ceil(len(chunk) / _PART))
+        size = min(max(len(chunk) / _PARTS, _FEWEST), _MOST)
+        parts = np.array_split(np.arange(len(chunk)), math.ceil(len(chunk) / size))
         said, gammas = np.zeros_like(self.of_words), []
         for number in range(self.processes.index, len(parts), self.processes.size):
             self.processes.check()
