@@ -180,7 +180,7 @@ def in_one_list(lists: Mapping[str, Iterable[str]]) -> tuple[dict[str, list[str]
 
 NOUN, TOPS = 1, "tops"
 DOMINANT = 0.75
-LEAST_OF_DOMAIN = 40
+LEAST_OF_DOMAIN, MOST_LABELS = 40, 3
 # In the order of their numbers; the first one holds the heads of the others.
 FILES = """
 tops act animal artifact attribute body cognition communication event feeling food group location motive object person
@@ -296,11 +296,23 @@ def wordnet_nouns(folder: Path) -> tuple[Lists, Counter[str]]:
 def wordnet_domains(folder: Path) -> tuple[Lists, Counter[str]]:
     """The subject fields of nouns; fields of few words, to which the labels were spread without care, are left out."""
     lines = DOMAINS.files(folder).text("wordnet_domains.txt").splitlines()
-    labels = {synset: names.split() for synset, names in (line.split("\t") for line in lines)}
+    labelled = {synset: names.split() for synset, names in (line.split("\t") for line in lines)}
+    labels = {
+        synset.removesuffix("-n"): [name for name in names if name != "factotum"]
+        for synset, names in labelled.items()
+        if synset.endswith("-n")
+    }
+    n = Counter(name for names in labels.values() for name in names)
+    alone = Counter(names[0] for names in labels.values() if len(names) == 1)
 
     def domain(sense: Sense) -> str | None:
-        names = labels.get(f"{sense.synset}-n", []) if sense.part == NOUN else []
-        return names[0] if len(names) == 1 and names[0] != "factotum" else None
+        names = labels.get(sense.synset, []) if sense.part == NOUN else []
+        # The labels of a synset have no order; one that mostly comes with others was spread from them.
+        return (
+            max(names, key=lambda name: (alone[name] / n[name], name))
+            if 0 < len(names) <= MOST_LABELS
+            else None
+        )
 
     lists, left_out = by_dominant_sense(wordnet(folder), domain)
     left_out["lists of few words"] = sum(len(words) < LEAST_OF_DOMAIN for words in lists.values())
@@ -422,8 +434,9 @@ FAMILIES = {
         "multilingual linguistic resources), http://wndomains.fbk.eu, under the Creative Commons Attribution 3.0 "
         "Unported licence, https://creativecommons.org/licenses/by/3.0/legalcode; labels of synsets as in "
         "spacy-wordnet (MIT, Recognai), where many of them were spread over synsets automatically. WordNet 3.0 "
-        "Copyright 2006 by Princeton University. Changed: nouns of one word of synsets with a single label, "
-        f"chosen and ranked; labels of fewer than {LEAST_OF_DOMAIN} such words are left out.",
+        "Copyright 2006 by Princeton University. Changed: nouns of one word of synsets with up to "
+        f"{MOST_LABELS} labels, of which that counts that most often stands alone, chosen and ranked; labels of fewer "
+        f"than {LEAST_OF_DOMAIN} such words are left out.",
         (DOMAINS, WORDNET),
         _DOMINANT_RULE,
     ),
