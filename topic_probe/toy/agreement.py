@@ -161,6 +161,7 @@ class AgreementReport(Report, kind="agreement"):
 
     def _notes(self) -> list[str]:
         notes = [f"{what}: {reason}" for what, reason in self.reasons.items()]
+        notes.append("only losses have a standard error: they are means over documents that were drawn")
         if self.weighted_mean_bounds is not None:
             low, high = self.weighted_mean_bounds
             inside = {True: "inside", False: "outside", None: "no number for"}[self.within_bounds]
