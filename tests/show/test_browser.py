@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 from html import unescape
 from pathlib import Path
 
@@ -448,6 +449,76 @@ def test_a_page_of_claims_can_be_read_and_used_at_every_width_by_day_and_night(t
     assert seen["large"] == ["fixed", pytest.approx(max(960, seen["width"]), abs=60)]
     assert seen["closed"] == "static"
     assert seen["paper"] == ("rgb(20, 22, 27)" if dark else "rgb(255, 255, 255)")
+
+
+NASTY = (
+    "<script>document.title = 'broken'</script>",
+    '</script><img src=x onerror="document.title = 1">',
+    "<!--<script>",
+    "\0",
+    "\ud83d",
+    "'\"&",
+    "\u202eevil",
+    "שלום 🐸",
+    "",
+)
+
+CORNERS = """
+addEventListener("load", () => setTimeout(() => {
+  const canvas = document.querySelector("canvas");
+  document.querySelector("[name=only]").checked = false;
+  document.querySelector("[name=order][value=position]").click();
+  const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+  const read = () => document.querySelector(".card output").textContent;
+  const seen = { drawn: document.documentElement.dataset.drawn, cells: canvas.dataset.cells };
+  press("ArrowDown");
+  seen.first = read();
+  for (let at = 0; at < 100; at++) press("ArrowRight");
+  seen.right = read();
+  for (let at = 0; at < 100; at++) press("ArrowDown");
+  seen.last = read();
+  const switches = document.querySelector("[name=circuitsvis]");
+  if (switches) switches.click();
+  setTimeout(() => {
+    seen.circuits = document.querySelectorAll("#circuits canvas").length;
+    tell(seen);
+  }, 700);
+}, 400));
+"""
+
+
+@cache
+def strange_pages():
+    """Pages of tokens that would break out, of one token, between two stacks, and of a model that looks back."""
+    topics = tp.Topics.from_token_ids({"one": [7, 9], "two": [61, 20]}, vocabulary_size=zoo.VOCABULARY)
+    bert = tp.open_model(zoo.make("bert"))
+    found = read_text_attention(bert, topics, [7, 61, 9, 20, 30, 31, 32, 33, 34], max_heads=1)
+    tokens = replace(found.keys, words=NASTY, in_words=NASTY)
+    texts = {"labels": (NASTY[0], NASTY[1]), "names": (NASTY[2], NASTY[3])}
+    return {
+        "hostile": attention_page(replace(found, queries=tokens, keys=tokens, **texts)),
+        "one token": show_attention(bert, topics, [7]),
+        "cross": show_attention(tp.open_model(zoo.make("bart")), topics, [7, 9, 61], stack="cross"),
+        "causal": show_attention(tp.open_model(zoo.make("gpt2")), topics, [30, 7, 9, 61]),
+    }
+
+
+@pytest.mark.parametrize("name", ["hostile", "one token", "cross", "causal"])
+def test_strange_texts_and_models_are_drawn_like_any_other(tmp_path, name):
+    seen, _ = browse(strange_pages()[name], tmp_path, width=402, probe=CORNERS)
+    assert (seen["title"], seen["overflow"], seen["requests"]) == ("Attention by topic", 0, [])
+    assert int(seen["drawn"]) >= 1
+    n = {"hostile": 9, "one token": 1, "cross": 3, "causal": 4}[name]
+    assert seen["cells"] == str(n**2)
+    if name == "hostile":
+        assert seen["first"].startswith(f"{NASTY[0]} (0) → {NASTY[0]} (0) · same word")
+        assert seen["last"].startswith("␣ (8) → ␣ (8) · no relation")
+    if name == "one token":
+        assert "7 (0) → 7 (0) · same word" in seen["last"]
+        assert seen["last"].endswith("1 × uniform · attention 1")
+    if name == "causal":
+        assert seen["right"].endswith("hidden by the mask")
+    assert (seen["circuits"] > 0) is (name != "cross")  # circuitsvis knows only square patterns
 
 
 FOLDING = """

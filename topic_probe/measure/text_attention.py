@@ -408,9 +408,8 @@ def _why(which: ShownHeads, n_shown: int, n_heads: int, n_known: int, *, by_repo
     if by_report:
         evidence = "strongest evidence" if which.by == "evidence" else f"highest {which.by.replace('_', ' ')}"
         number = f"the {evidence} in the report"
-    return [
-        f"Shown first are the {n_shown} heads with {number}, of {n_heads} in {where}; heads= chooses others."
-    ]
+    shown = "is the head" if n_shown == 1 else f"are the {n_shown} heads"
+    return [f"Shown first {shown} with {number}, of {n_heads} in {where}; heads= chooses others."]
 
 
 def _is_pair(heads: Any) -> bool:

@@ -28,6 +28,8 @@ Order = Literal["topic", "position"]
 _CIRCUITSVIS_TOKENS, _CIRCUITSVIS_HEADS = 48, 8
 # In so many steps is the attention of a head written down; fewer where the page would grow too large for that.
 _STEPS = (255, 127, 63, 31)
+# From so many heads it is seen how well they can be compressed.
+_SAMPLE = 48
 # Patterns may take so many characters of a page, so that all of it stays below three megabytes.
 _ROOM = 2_250_000
 # The colours of effect sizes span at least this, so that noise does not look like an effect.
@@ -246,17 +248,21 @@ def _highest(head: HeadAttention) -> float:
 def _fitting(attention: TextAttention) -> tuple[list[HeadAttention], int, str]:
     """The heads whose patterns there is room for, those shown first before others, in how many steps, and packed."""
     kept = [*attention.heads, *attention.rest]
+    sample = kept[:: -(-len(kept) // _SAMPLE)]
+    # A little more than the sample says, because heads differ.
+    share = 1.05 * len(kept) / len(sample)
     for steps in _STEPS:
-        packed = _packed(attention, kept, steps)
-        if len(packed) <= _ROOM:
-            return kept, steps, packed
+        needed = share * len(_packed(attention, sample, steps))
+        if needed <= _ROOM:
+            break
     together = 2 if any(head.cut for head in kept) else 1
-    while len(packed) > _ROOM and len(kept) > len(attention.heads):
-        # As many as there is room for if they are alike, and a few less.
-        fewer = int(0.95 * len(kept) * _ROOM / len(packed)) // together * together
-        kept = kept[: max(len(attention.heads), fewer)]
+    size = len(kept) if needed <= _ROOM else int(len(kept) * _ROOM / needed)
+    while True:
+        kept = kept[: max(len(attention.heads), size // together * together)]
         packed = _packed(attention, kept, steps)
-    return kept, steps, packed
+        if len(packed) <= _ROOM or len(kept) == len(attention.heads):
+            return kept, steps, packed
+        size = int(0.95 * len(kept))
 
 
 def _packed(attention: TextAttention, heads: list[HeadAttention], steps: int) -> str:

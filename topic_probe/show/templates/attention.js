@@ -268,7 +268,11 @@
   }
 
   // A character that would turn the writing around is left out where it cannot be isolated.
-  const short = (word) => [...word.replace(/[\u202a-\u202e\u2066-\u2069]/g, "")].slice(0, 16).join("");
+  const straight = (word) => word.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
+  const short = (word) => [...straight(word)].slice(0, 16).join("");
+  // A word that runs from right to left is isolated, so that what follows stays where it is.
+  const isolated = (word) =>
+    /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(word) ? `\u2068${straight(word)}\u2069` : straight(word);
 
   function draw(card) {
     const context = card.canvas.getContext("2d");
@@ -300,7 +304,7 @@
 
   const digits = (number, many) =>
     number === null ? "–" : number === 0 ? "0" : Number(number.toPrecision(many)).toString().replace("-", "−");
-  const named = (unit) => `${unit.word || "␣"} (${unit.members.join("–")})`;
+  const named = (unit) => `${isolated(unit.word) || "␣"} (${unit.members.join("–")})`;
 
   function described(card, query, key) {
     const cell = value(card.at, query, key);
