@@ -454,7 +454,13 @@ def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(
     monkeypatch.setattr(Engine, "add", counted)
     again = run_small(bert, folder=tmp_path)
     assert rows == [8, 4]
-    assert again.tables == result.tables
+    # Batches of another size round in another way.
+    for one, other in zip(again.tables["ratios"], result.tables["ratios"], strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert value == (
+                pytest.approx(other[name], rel=1e-6) if isinstance(value, float) else other[name]
+            )
     assert not list((tmp_path / "measured").glob("*-sums"))
 
 

@@ -107,7 +107,12 @@ class Several(Generic[R]):
         readers: Sequence[R],
         read_all: Callable[[Sequence[R], TokenBatch, Any, Sequence[Prepare]], Iterable[Part]],
     ) -> None:
-        self.readers, self.read_all, self.view = readers, read_all, readers[0].view
+        self.readers, self.read_all = readers, read_all
+
+    @property
+    def view(self) -> capture.View:
+        """The model."""
+        return self.readers[0].view
 
     def units(self, batch: TokenBatch) -> list[Any]:
         """The words of every document, for each of the readers."""
@@ -179,7 +184,7 @@ class Engine:
             only_labelled: whether documents without a word of any topic are counted and left out before they are in a
                 batch; otherwise they are sources without pairs.
         """
-        self.view, self.only_labelled = reader.view, only_labelled
+        self.only_labelled = only_labelled
         self.reader = reader if isinstance(reader, Several) else Several([reader], _read_alone)
         groups = accumulators if isinstance(reader, Several) else [accumulators]
         self._batch_sums = [
@@ -192,6 +197,11 @@ class Engine:
             named = enumerate(self.by_topics)
             self.sums = {f"topics {n} {name}": values for n, own in named for name, values in own.items()}
             self.progress.by_topics = [Counter() for _ in groups]
+
+    @property
+    def view(self) -> capture.View:
+        """The model."""
+        return self.reader.view
 
     @classmethod
     def of(
