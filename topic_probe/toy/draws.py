@@ -65,7 +65,8 @@ class Draws:
     ) -> Shaped[Tensor, "batch column"]:
         """Rows filled in place, which takes a generator's numbers in the order in which it gives them alone."""
         widths = [columns] * len(self) if isinstance(columns, int) else columns
-        rows = torch.zeros(len(self), n, max(widths), dtype=dtype, device=self.device)
+        rows = torch.empty(len(self), n, max(widths), dtype=dtype, device=self.device)
+        rows[:, :, min(widths) :] = 0
         for part, generator, width in zip(rows, self.generators, widths, strict=True):
             fill(part[:, :width], generator)
         return rows.flatten(0, 1)
