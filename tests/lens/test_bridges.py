@@ -255,8 +255,8 @@ def test_transformerlens_finds_every_adapter_where_the_package_says_it_is():
 
 
 def test_an_adapter_that_transformerlens_has_itself_is_left_alone(monkeypatch):
-    known = bridges.factory
     tp.register_adapters()
+    known = import_module("transformer_lens.factories.architecture_adapter_factory")
     native = object()
     monkeypatch.setitem(known.SUPPORTED_ARCHITECTURES, "AlbertForMaskedLM", native)
     monkeypatch.setitem(known.ArchitectureAdapterFactory._adapters, "AlbertForMaskedLM", native)

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformer_lens.factories import architecture_adapter_factory as factory
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import (
     AttentionBridge,
@@ -358,6 +357,9 @@ def register_adapters() -> None:
         >>> "AlbertForMaskedLM" in SUPPORTED_ARCHITECTURES
         True
     """
+    # Importing it before the bridges is a circle in TransformerLens 4.0.
+    from transformer_lens.factories import architecture_adapter_factory as factory
+
     factory.ArchitectureAdapterFactory.discover_entry_points()
     for name, adapter in ADAPTERS.items():
         if name not in factory.SUPPORTED_ARCHITECTURES:
