@@ -24,7 +24,7 @@ SMALL = {
     "tp.Corpus.wikipedia(1_000_000)": 'tp.Corpus.from_files("texts.txt", split="line")',
     "batch_size=32, ": "batch_size=4, n_permutations=20, ",
 }
-READ = ("model", "decoder", "topics", "topics of gpt2", "counts")
+READ = ("model", "decoder", "topics", "topics of gpt2", "counted")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def programs(tmp_path_factory):
     texts = [f"{text} and {other}" for text in many_processes.TEXTS for other in many_processes.TEXTS]
     (folder / "texts.txt").write_text("\n".join(texts))
     (folder / "few.txt").write_text("\n".join(texts[::8]))
-    tp.count_cooccurrence(tp.encode_texts(texts, tokenizer), topics).save(folder / "counts")
+    tp.count_cooccurrence(tp.encode_texts(texts, tokenizer), topics).save(folder / "counted")
     run(folder, f"{sys.executable} measure_shard.py 0 1", "one")
     return folder
 

@@ -98,13 +98,18 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
             for batch in token_batches(documents, special_ids=()):
                 huggingface.run(inside, capture.view(model).inputs(batch.ids, batch.mask))
 
+    def scores(documents: list[list[int]]) -> None:
+        with running.evaluating(gpt2):
+            for batch in token_batches(documents, special_ids=()):
+                decoder(batch.ids, attention_mask=batch.mask.long(), use_cache=False)
+
     def attention(n_permutations: int) -> Callable[[list[list[int]]], Any]:
         return lambda documents: tp.measure_attention(
             model, topics, documents, n_permutations=n_permutations, **plain
         )
 
     return {
-        "forward pass, fused": forward,
+        "forward pass of BERT": forward,
         "measure_attention": attention(0),
         "the same, 200 permutations": attention(200),
         "states of measure_embeddings": lambda documents: tp.measure_embeddings(
@@ -116,7 +121,11 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
         "measure_knockout, one cut": lambda documents: tp.measure_knockout(
             model, topics, documents, n_matched=0, **plain
         ),
-        "measure_writes (GPT-2)": lambda documents: tp.measure_writes(gpt2, topics, documents, **plain),
+        "forward pass of GPT-2": scores,
+        "measure_writes": lambda documents: tp.measure_writes(gpt2, topics, documents, **plain),
+        "measure_shift, one head": lambda documents: tp.measure_shift(
+            gpt2, topics, documents, heads="0.0", n_matched=0, n_permutations=0, **plain
+        ),
     }
 
 
@@ -131,11 +140,14 @@ def main() -> None:
     documents = np.random.default_rng(0).integers(1_000, VOCABULARY, (max(SIZES), LENGTH)).tolist()
     rates = ", ".join(f"{rate:.3g} {name}" for name, rate in PER_SECOND.items())
     print(f"{options.layers} layers, documents of {LENGTH} tokens; in brackets at {rates} per second")
+    bare = 0.0
     for name, run in ways(options.layers).items():
         run(documents[:1])
         few, more = (Asked.by(run, documents[:n]) for n in SIZES)
         each = (more - few) * (1 / (SIZES[1] - SIZES[0]))
-        print(f"{name}\n  a document  {each}\n  and once    {few - each * SIZES[0]}", flush=True)
+        bare = each.products if name.startswith("forward") else bare
+        print(f"{name}: {each.products / bare:.2f} forward passes")
+        print(f"  a document  {each}\n  and once    {few - each * SIZES[0]}", flush=True)
         for operator, n in each.often.most_common(options.often):
             print(f"    {operator} {n / (SIZES[1] - SIZES[0]):.0f}")
 
