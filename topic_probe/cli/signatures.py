@@ -151,7 +151,8 @@ def _statement(module: str, name: str) -> str | None:
     text: str | None = _source(module)
     for depth, part in enumerate(name.split(".")):
         statements = re.finditer(_STATEMENT.format(margin="    " * depth), text or "")
-        text = next((each[0] for each in statements if part in each.groups()), None)
+        # As in Python, the last one counts: those before it say which types go together (overload).
+        text = next(iter([each[0] for each in statements if part in each.groups()][::-1]), None)
     return text and textwrap.dedent(text)
 
 
