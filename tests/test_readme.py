@@ -71,15 +71,10 @@ def test_numbers_of_the_readme_may_differ_by_rounding_only():
 def test_the_toy_world_of_the_readme_comes_out(capsys):
     text = README.read_text()
     example = re.search(r"## The toy world.*?```python\n(.*?)```", text, re.DOTALL).group(1)
-    values = {}
+    values = {"tp": tp}
     exec(example, values)
-    dot = (
-        values["tp"]
-        .measure_embeddings(
-            values["toy"], values["tp"].Topics.blocks(n_topics=10, words_per_topic=10), n_resamples=0
-        )
-        .dot
-    )
+    blocks = tp.Topics.blocks(n_topics=10, words_per_topic=10)
+    dot = tp.measure_embeddings(values["toy"], blocks, n_resamples=0).dot
     assert f"{dot.same_topic:.1f}" == "1.7"
     assert f"{dot.different_topic:.1f}" == "-0.2"
     assert "dot products of 1.7, those of different topics of −0.2" in text
