@@ -210,6 +210,17 @@ def test_the_patch_on_that_page_is_for_what_stands_there():
 
 
 @four
+def test_a_discriminator_that_would_get_a_head_of_random_weights_is_refused(tmp_path):
+    from transformer_lens.model_bridge import TransformerBridge
+
+    zoo.make("electra-discriminator").save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    tp.register_adapters()
+    with pytest.raises(ValueError, match=r"loaded as Electra\w+, with a head .* give it as hf_model="):
+        TransformerBridge.boot_transformers(str(tmp_path), device="cpu")
+
+
+@four
 @pytest.mark.filterwarnings("ignore:.*does not support fold_ln")  # post-norm models, BERT among them, say so
 def test_processed_weights_of_the_three_like_bert_give_the_same_scores_and_the_others_refuse():
     ids, mask = zoo.documents()

@@ -169,10 +169,16 @@ class ElectraAdapter(_LikeBert):
 
     def prepare_model(self, hf_model: Any) -> None:
         """Leaves out what this model does not have."""
+        is_discriminator = hasattr(hf_model, "discriminator_predictions")
+        if self.cfg.architecture == "ElectraForPreTraining" and not is_discriminator:
+            raise ValueError(
+                f"an ELECTRA discriminator was loaded as {type(hf_model).__name__}, with a head that its checkpoint "
+                "does not have: load it with ElectraForPreTraining.from_pretrained and give it as hf_model="
+            )
         super().prepare_model(hf_model)
         if not hasattr(hf_model.electra, "embeddings_project"):
             del self.component_mapping["embed_project"]
-        if hasattr(hf_model, "discriminator_predictions"):
+        if is_discriminator:
             for part in ("mlm_head", "ln_final"):
                 del self.component_mapping[part]
             self.supports_compatibility_mode = (
