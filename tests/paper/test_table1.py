@@ -219,8 +219,8 @@ def test_the_printed_table_is_whole_and_says_what_the_paper_says():
 # -------------------------------------------------------------------- a real checkpoint
 
 
-# A finding: which topics LDA fits to the first 50 articles decides about attention there, 1.21 [1.06, 1.39] with one fit
-# and 1.07 [0.92, 1.27] with another. All articles say with every fit so far that it is above 1.
+# A finding: which topics LDA fits to the first 50 articles decides about attention there, 1.21 [1.06, 1.39] with one
+# fit and 1.07 [0.92, 1.27] with another. All articles say with every fit so far that it is above 1.
 @pytest.mark.parametrize("n_documents", [50, None])
 def test_a_real_model_has_topics_and_its_untrained_twin_has_none(n_documents):
     articles = list(tp.Corpus.bundled())
