@@ -89,7 +89,9 @@ class Fits:
         npmi, _ = lda.coherence(
             np.argsort(-phi, axis=1, kind="stable")[:, : lda.TOP], self.bags, self.columns, Processes()
         )
-        return 2 ** -model.log_perplexity(self.held_out), float(np.nanmean(npmi))
+        # As if there were as many as were fitted: the bound has a term of the topics, which a few would share among them.
+        bound = model.log_perplexity(self.held_out, total_docs=len(self.fitted))
+        return 2**-bound, float(np.nanmean(npmi))
 
 
 def main() -> None:
