@@ -89,7 +89,7 @@ class Fits:
         npmi, _ = lda.coherence(
             np.argsort(-phi, axis=1, kind="stable")[:, : lda.TOP], self.bags, self.columns, Processes()
         )
-        # As if there were as many as were fitted: the bound has a term of the topics, which a few would share among them.
+        # As if there were as many as were fitted: the bound has a term of the topics, which few would share among them.
         bound = model.log_perplexity(self.held_out, total_docs=len(self.fitted))
         return 2**-bound, float(np.nanmean(npmi))
 
