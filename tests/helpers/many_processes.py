@@ -176,7 +176,7 @@ def not_fitting(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:
         "files": lambda: texts_of_files(own, backwards=rank == 1),
         "same files": lambda: texts_of_files(own, backwards=False).provenance["processes"],
         "caught": lambda: attention(endless(fails=rank == 1)),
-        "slow": lambda: attention(slowly(many, 4.0 * rank), patience=1.5).provenance["processes"],
+        "slow": lambda: attention(slowly(many, 8.0 * rank), patience=3.0).provenance["processes"],
     }
 
 

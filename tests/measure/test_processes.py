@@ -135,7 +135,7 @@ def test_a_process_hears_at_once_of_another_ones_error_that_was_caught(told):
 
 
 def test_a_process_that_is_slow_is_waited_for(told):
-    """It took 4 seconds for its documents, and the other one was told to have 1.5 seconds of patience."""
+    """It took 8 seconds for its documents, and the other one was told to have 3 seconds of patience."""
     assert [seen["slow"][0] for seen in told] == [2, 2]
 
 
