@@ -424,9 +424,7 @@ def test_other_weights_in_the_same_folder_are_measured_anew(bert, tmp_path):
     assert len(list((tmp_path / "measured").iterdir())) == 4
 
 
-def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(
-    result, bert, tmp_path, monkeypatch
-):
+def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(bert, tmp_path, monkeypatch):
     rows, add = [], Engine.add
 
     def interrupted(engine, batch):
@@ -450,13 +448,9 @@ def test_an_interrupted_measurement_stops_the_recipe_and_is_taken_up_again(
     monkeypatch.setattr(Engine, "add", counted)
     again = run_small(bert, folder=tmp_path)
     assert rows == [8, 4]
-    # Batches of another size round in another way.
-    for one, other in zip(again.tables["ratios"], result.tables["ratios"], strict=True):
-        assert one.keys() == other.keys()
-        for name, value in one.items():
-            assert value == (
-                pytest.approx(other[name], rel=1e-6) if isinstance(value, float) else other[name]
-            )
+    # Beside batches of the same size: those of another one round in another way.
+    monkeypatch.setattr(Engine, "add", add)
+    assert again.tables == run_small(bert).tables
     assert not list((tmp_path / "measured").glob("*-sums"))
 
 
