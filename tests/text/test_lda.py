@@ -780,6 +780,16 @@ def test_topics_of_real_articles_keep_words_together_that_belong_together(real_f
         assert fit.diversity() > 0.7
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="of words that belong together 0.64 share a topic with seed 0; gensim's own fit has 0.74 there",
+)
+def test_the_first_seed_alone_keeps_three_quarters_of_the_words_together(real_fit):
+    """The bound of one fit, from before topics were independent of the order of documents; it stays as a finding."""
+    within, _ = together_with(real_fit)
+    assert np.mean([value > 0.2 for value in within]) > 0.75
+
+
 def test_topics_that_start_from_documents_are_more_coherent_than_gensims_own_start(articles, real_fit):
     plain = fit_topics(articles, minilm(), n_topics=20, passes=4, start="random")
     assert real_fit.npmi.mean() > plain.npmi.mean() + 0.03
