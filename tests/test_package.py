@@ -19,7 +19,7 @@ ORDER = """
 storage options uncertainty words turns notices tables remote processes
 topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
-contrast report
+contrast paired report
 text text.documents text.batches text.encoder text.sources text.hub text.cache text.corpus
 text.shares text.sums text.bags text.variational text.lda text.stability text.cooccurrence text.word_tokenizer
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients

@@ -6,13 +6,13 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int8, Int64, UInt64
+from jaxtyping import Bool, Float64, Int8, Int64, UInt64
 from torch import Tensor
 
 from topic_probe.options import check_value
@@ -20,6 +20,7 @@ from topic_probe.tables import as_text
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Statistic,
+    Terms,
     divide,
     effect_size,
     no_interval_reason,
@@ -502,25 +503,48 @@ def interval_of_sources(
 
     Given squares, it is that of the effect size.
     """
-    missing = (1,) * (sums.ndim - counts.ndim)
-    counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
-    scores, pairs = _terms(sums, statistic), _terms(counts, statistic)
+    number = OfSources.of(sums, counts, squares, statistic=statistic)
+    return source_interval(
+        number.terms, number.sums, number.pairs, positive=number.positive, confidence=confidence
+    )
 
-    def terms(
-        same: np.ndarray,
-        different: np.ndarray,
-        n_same: np.ndarray,
-        n_different: np.ndarray,
-        *both: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        if both:
-            return effect_size(same, n_same, different, n_different, *both), None
-        above, below = divide(same, n_same), divide(different, n_different)
-        return (above - below, None) if statistic == "difference" else (above, below)
 
-    positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
-    pooled = (*scores, *pairs, *([] if squares is None else [squares]))
-    return source_interval(terms, pooled, pairs, positive=positive, confidence=confidence)
+class OfSources(NamedTuple):
+    """A number that follows from sums pooled over sources: what `topic_probe.uncertainty.source_interval` wants."""
+
+    terms: Terms
+    sums: Sequence[Float64[np.ndarray, "source *shape"]]
+    pairs: Sequence[Float64[np.ndarray, "source *shape"]]
+    positive: Bool[np.ndarray, "1 *shape"]
+
+    @classmethod
+    def of(
+        cls,
+        sums: Float64[np.ndarray, "source *shape 3"],
+        counts: Float64[np.ndarray, "source *count_shape 3"],
+        squares: Float64[np.ndarray, "source *shape"] | None = None,
+        *,
+        statistic: Statistic = "ratio",
+    ) -> "OfSources":
+        """A statistic of the pooled means; given squares, the effect size."""
+        missing = (1,) * (sums.ndim - counts.ndim)
+        counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
+        scores, pairs = _terms(sums, statistic), _terms(counts, statistic)
+
+        def terms(
+            same: np.ndarray,
+            different: np.ndarray,
+            n_same: np.ndarray,
+            n_different: np.ndarray,
+            *both: np.ndarray,
+        ) -> tuple[np.ndarray, np.ndarray | None]:
+            if both:
+                return effect_size(same, n_same, different, n_different, *both), None
+            above, below = divide(same, n_same), divide(different, n_different)
+            return (above - below, None) if statistic == "difference" else (above, below)
+
+        positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
+        return cls(terms, (*scores, *pairs, *([] if squares is None else [squares])), pairs, positive)
 
 
 def matched_means(

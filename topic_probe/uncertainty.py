@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float64, Int64, UInt64
 from topic_probe.options import check_value
 
 Statistic = Literal["ratio", "topic_ratio", "difference"]
+WordStatistic = Literal["ratio", "difference", "effect_size"]
 Alternative = Literal["two-sided", "greater", "less"]
 
 MIN_UNITS = 8  # an interval from fewer sources or words than this says more about them than about the model
@@ -176,45 +177,152 @@ def word_intervals(
     """
     if statistic not in ("ratio", "difference"):
         raise ValueError(f"words are resampled for 'ratio' and 'difference', got {statistic!r}")
-    statistics: list[Statistic] = [statistic] if squares is None else [statistic, "difference"]
+    statistics: list[WordStatistic] = [statistic] if squares is None else [statistic, "effect_size"]
     if len(strata) < MIN_UNITS:
         return [np.full((of_words.same.shape[-1], 2), np.nan)] * len(statistics)
-    order, sizes, lone = _strata(strata)
-    parts = [part.reshape(*part.shape[:2], -1)[:, order] for part in of_words]
-    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
-    # A stratum of n resampled units has (n − 1)/n of the variance.
-    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
-    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
-    scales = (scale_same, scale_same, scale, scale)
-    narrowings = [_share_of_words(parts, sizes, lone, scale_same, scale, kind) for kind in statistics]
-    ends = [factor * part.sum(0) for factor, part in zip(scales, parts, strict=True)]
-    totals = [part.sum((0, 1)) / 2 for part in parts]
-    if squares is not None:
-        ends, totals = [*ends, scale * squares[order]], [*totals, squares.sum(0) / 2]
-    columns, of_end = np.concatenate(ends, axis=1), np.cumsum([end.shape[1] for end in ends])[:-1]
-    of_all = columns.sum(0)
+    drawn = DrawnWords([of_words], None if squares is None else [squares], strata)
+    narrowings = [np.sqrt(drawn.share_of_words(drawn.deviations(0, kind))) for kind in statistics]
 
     def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
-        moves = np.split(weights @ columns - of_all, of_end, axis=1)
-        values = []
-        for number, narrowing in enumerate(narrowings):
-            top, n_top, bottom, n_bottom, *of_both = (
-                total + narrowing * move for total, move in zip(totals, moves, strict=True)
-            )
-            if number == 0:
-                found = compare(divide(top, n_top), divide(bottom, n_bottom), statistic)
-            else:
-                found = effect_size(top, n_top, bottom, n_bottom, *of_both)
-            values.append(np.where((n_top > 0) & (n_bottom > 0), found, np.nan))
+        moves = drawn.moves(weights)
+        values = [
+            drawn.values(0, moves, narrowing, kind)
+            for narrowing, kind in zip(narrowings, statistics, strict=True)
+        ]
         return np.concatenate(values, axis=1)
 
-    values = resample(resampled, sizes, n_resamples=n_resamples, seed=seed)
-    effective = np.minimum(effective_units(parts[1].sum(0)), effective_units(parts[3].sum(0)))
-    # Every stratum spends one unit on its own mean.
-    effective = effective * (1 - len(sizes) / len(strata))
+    values = resample(resampled, drawn.sizes, n_resamples=n_resamples, seed=seed)
     parts_of_values = np.split(values, len(statistics), axis=1)
+    effective = drawn.effective(0)
     return [percentile_interval(part, effective, confidence=confidence) for part in parts_of_values]
+
+
+# What words, as either end of their pairs, do to a number: of both halves of their partners apart, with those of the
+# same topic alone and with those of other topics too, and of all partners at once.
+Deviations = tuple[
+    Float64[np.ndarray, "half word item"],
+    Float64[np.ndarray, "half word item"],
+    Float64[np.ndarray, "word item"],
+]
+
+
+class DrawnWords:
+    """What draws of words need to know of sums over their pairs: of one measurement, or of several of the same words.
+
+    Attributes:
+        sizes: of the strata, in whose order draws have their weights.
+    """
+
+    def __init__(
+        self,
+        every: Sequence[Ends],
+        squares: Sequence[Float64[np.ndarray, "word item"]] | None,
+        strata: Int64[np.ndarray, "word"],
+    ) -> None:
+        order, self.sizes, self._lone = _strata(strata)
+        n = np.repeat(self.sizes, self.sizes).astype(np.float64)[:, None]
+        # A stratum of n resampled units has (n − 1)/n of the variance.
+        scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
+        # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
+        scale_same = np.where(np.arange(len(n))[:, None] < self._lone, scale, scale * divide(n - 1, n - 2))
+        self._scales = (scale_same, scale_same, scale, scale)
+        self._parts = [[part.reshape(*part.shape[:2], -1)[:, order] for part in ends] for ends in every]
+        self._totals = [[part.sum((0, 1)) / 2 for part in parts] for parts in self._parts]
+        columns = [
+            [factor * part.sum(0) for factor, part in zip(self._scales, parts, strict=True)]
+            for parts in self._parts
+        ]
+        if squares is not None:
+            for own, total, of_words in zip(columns, self._totals, squares, strict=True):
+                own.append(scale * of_words[order])
+                total.append(of_words.sum(0) / 2)
+        self._columns = [np.concatenate(own, axis=1) for own in columns]
+        self._of_end = [np.cumsum([end.shape[1] for end in own])[:-1] for own in columns]
+
+    def moves(self, weights: Float64[np.ndarray, "resample word"]) -> list[list[np.ndarray]]:
+        """How far draws move the sums and numbers of pairs, and the squares, of every measurement."""
+        return [
+            np.split(weights @ columns - columns.sum(0), of_end, axis=1)
+            for columns, of_end in zip(self._columns, self._of_end, strict=True)
+        ]
+
+    def values(
+        self, number: int, moves: Sequence[Sequence[np.ndarray]], narrowing: np.ndarray, kind: "WordStatistic"
+    ) -> Float64[np.ndarray, "resample item"]:
+        """The number that a measurement would have given, were its draws narrowed."""
+        top, n_top, bottom, n_bottom, *of_both = (
+            total + narrowing * move for total, move in zip(self._totals[number], moves[number], strict=True)
+        )
+        if kind == "effect_size":
+            found = effect_size(top, n_top, bottom, n_bottom, *of_both)
+        else:
+            found = compare(divide(top, n_top), divide(bottom, n_bottom), kind)
+        return np.asarray(np.where((n_top > 0) & (n_bottom > 0), found, np.nan))
+
+    def whole(self, number: int, kind: "WordStatistic") -> Float64[np.ndarray, "item"]:
+        """The number itself."""
+        none = [[np.zeros((1, *total.shape)) for total in totals] for totals in self._totals]
+        found: np.ndarray = self.values(number, none, np.zeros(1), kind)[0]
+        return found
+
+    def slope(self, number: int, kind: "WordStatistic") -> Float64[np.ndarray, "item"]:
+        """How far a number moves with what stands above its line."""
+        top, n_top, bottom, n_bottom, *squares = self._totals[number]
+        if kind == "ratio":
+            return divide(n_bottom, bottom)
+        if kind == "effect_size":
+            return divide(np.float64(1), standard_deviation(top + bottom, n_top + n_bottom, squares[0]))
+        return np.ones(len(top))
+
+    def deviations(self, number: int, kind: "WordStatistic") -> Deviations:
+        """How far every word moves what stands above the line, in which a ratio is held fast.
+
+        How far a standard deviation moves is of words as a difference is.
+        """
+        same, n_same, different, n_different = self._parts[number]
+        slope: np.ndarray | float = 1.0
+        if kind == "ratio":
+            top, n_top, bottom, n_bottom, *_ = self._totals[number]
+            slope = divide(divide(top, n_top), divide(bottom, n_bottom))
+        of_same = _deviations(same, n_same, self._scales[0], self.sizes)
+        of_different = _deviations(different, n_different, slope * self._scales[2], self.sizes)
+        together = [
+            _deviations(part.sum(0, keepdims=True), n.sum(0, keepdims=True), factor, self.sizes)[0]
+            for part, n, factor in (
+                (same, n_same, self._scales[0]),
+                (different, n_different, slope * self._scales[2]),
+            )
+        ]
+        return of_same, of_same - of_different, together[0] - together[1]
+
+    def share_of_words(self, deviations: Deviations) -> Float64[np.ndarray, "item"]:
+        """What share of the variance of first-order draws is that of the number: 1 (all words) to about ½ (all pairs).
+
+        Of the variance of a mean over the pairs of n words, the spread of their sums holds the part that belongs to
+        words once and that of single pairs 2(n−1)/(n−2) times; the product of the two halves, divided by 1 − 1/(n−2)²
+        because a word stands in its partners' sums, holds them once and −2(n−1)²/(n(n−2)²) times as much. That fixes
+        the weights with which the two together hold both parts once.
+        """
+        of_same, of_both, whole = deviations
+        n = np.repeat(self.sizes, self.sizes).astype(np.float64)[:, None]
+        n = np.where(np.arange(len(n))[:, None] < self._lone, np.inf, n)
+        # Of three words no half holds a pair; their word sums stand alone, which is on the wide side.
+        shared = np.where(n == 3, np.inf, 1 - 1 / (n - 2) ** 2)
+        halves = np.prod(of_both, axis=0) + np.prod(of_same, axis=0) * (1 / shared - 1)
+        once = (1 - 2 / n) / (1 - 1 / n) / 2  # what the whole has to be multiplied by for pairs to count once
+        pairs = 2 * (1 - 1 / n) ** 2 / (1 - 2 / n) ** 2 / n / shared
+        weight = np.where(n == 3, 1.0, (1 + pairs) / (1 / once + pairs))
+        squares = whole * whole
+        share = divide((weight * squares + (1 - weight) * halves).sum(0), squares.sum(0))
+        # By chance it may come out lower than if there were nothing but the noise of pairs.
+        share = np.maximum(share, divide((once * squares).sum(0), squares.sum(0)))
+        return np.asarray(np.minimum(np.nan_to_num(share, nan=1.0), 1.0))
+
+    def effective(self, number: int) -> Float64[np.ndarray, "item"]:
+        """How many equal words weigh as much as these, less what strata spend on their own means."""
+        _, n_same, _, n_different = self._parts[number]
+        effective = np.minimum(effective_units(n_same.sum(0)), effective_units(n_different.sum(0)))
+        return np.asarray(effective * (1 - len(self.sizes) / self.sizes.sum()))
 
 
 def _strata(
@@ -232,56 +340,15 @@ def _strata(
     return np.argsort(place, kind="stable"), sizes.astype(np.int64), int(few.sum())
 
 
-def _share_of_words(
-    parts: list[np.ndarray],
+def _deviations(
+    sums: Float64[np.ndarray, "half word item"],
+    counts: Float64[np.ndarray, "half word 1"],
+    factor: np.ndarray | float,
     sizes: Int64[np.ndarray, "stratum"],
-    lone: int,
-    scale_same: Float64[np.ndarray, "word 1"],
-    scale: Float64[np.ndarray, "word 1"],
-    statistic: Statistic,
-) -> Float64[np.ndarray, "item"]:
-    """By how much first-order draws have to be narrowed, per item: from 1 (all words) to about √½ (all pairs).
-
-    Of the variance of a mean over the pairs of n words, the spread of their sums holds the part that belongs to
-    words once and that of single pairs 2(n−1)/(n−2) times; the product of the two halves, divided by 1 − 1/(n−2)²
-    because a word stands in its partners' sums, holds them once and −2(n−1)²/(n(n−2)²) times as much. That fixes
-    the weights with which the two together hold both parts once.
-    """
-    same, n_same, different, n_different = parts
-    slope: np.ndarray | float = 1.0
-    if statistic == "ratio":
-        top, bottom = (
-            divide(part.sum((0, 1)), n_part.sum((0, 1)))
-            for part, n_part in ((same, n_same), (different, n_different))
-        )
-        slope = divide(top, bottom)
-
-    def deviations(sums: np.ndarray, counts: np.ndarray, factor: np.ndarray | float) -> np.ndarray:
-        moved = factor * _influence(sums, counts)
-        return np.stack([part - _stratum_means(part, sizes) for part in moved])
-
-    of_same, of_different = (
-        deviations(same, n_same, scale_same),
-        deviations(different, n_different, slope * scale),
-    )
-    whole = deviations(same.sum(0, keepdims=True), n_same.sum(0, keepdims=True), scale_same)[0]
-    whole = (
-        whole
-        - deviations(different.sum(0, keepdims=True), n_different.sum(0, keepdims=True), slope * scale)[0]
-    )
-    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
-    n = np.where(np.arange(len(n))[:, None] < lone, np.inf, n)
-    # Of three words no half holds a pair; their word sums stand alone, which is on the wide side.
-    shared = np.where(n == 3, np.inf, 1 - 1 / (n - 2) ** 2)
-    halves = np.prod(of_same - of_different, axis=0) + np.prod(of_same, axis=0) * (1 / shared - 1)
-    once = (1 - 2 / n) / (1 - 1 / n) / 2  # what the whole has to be multiplied by for pairs to count once
-    pairs = 2 * (1 - 1 / n) ** 2 / (1 - 2 / n) ** 2 / n / shared
-    weight = np.where(n == 3, 1.0, (1 + pairs) / (1 / once + pairs))
-    squares = whole * whole
-    share = divide((weight * squares + (1 - weight) * halves).sum(0), squares.sum(0))
-    # By chance it may come out lower than if there were nothing but the noise of pairs.
-    share = np.maximum(share, divide((once * squares).sum(0), squares.sum(0)))
-    return np.asarray(np.sqrt(np.minimum(np.nan_to_num(share, nan=1.0), 1.0)))
+) -> Float64[np.ndarray, "half word item"]:
+    """How far every word moves the mean beside the others of its stratum."""
+    moved = factor * _influence(sums, counts)
+    return np.stack([part - _stratum_means(part, sizes) for part in moved])
 
 
 def _influence(
@@ -330,7 +397,7 @@ def source_interval(
 
     What leaving a source out does to the number (the jackknife) gives its variance, and Student's t says how far to go.
     The degrees of freedom of that variance are estimated too: there are fewer where some sources hold most pairs, or
-    move the number most (see `_degrees_of_freedom`). Nothing is drawn, so the same sources give the same interval.
+    move the number most (see `degrees_of_freedom`). Nothing is drawn, so the same sources give the same interval.
 
     A ratio of scores that are never negative is taken by its logarithm, which is closer to a normal distribution.
     Others by Fieller's theorem: those ratios r for which ``above − r below`` is not told from 0. There an end is
@@ -351,16 +418,14 @@ def source_interval(
     if len(sums[0]) < MIN_UNITS:
         return np.full((*pairs[0].shape[1:], 2), np.nan)
     effective = np.min([effective_units(part) for part in pairs], axis=0, keepdims=True)
-    whole = [part.sum(0, keepdims=True) for part in sums]
-    above, below = terms(*whole)
-    above_without, below_without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
+    above, below, above_without, below_without = leaving_out(terms, sums)
     missing = (effective == 0) | np.isnan(above)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if below is None or below_without is None:
-            ends = _t_interval(above, above_without, effective, confidence)
+            ends = _jackknife_interval(above, above_without, effective, confidence)
         else:
             logarithm, without = np.log(above / below), np.log(above_without / below_without)
-            by_logarithm = np.exp(_t_interval(logarithm, without, effective, confidence))
+            by_logarithm = np.exp(_jackknife_interval(logarithm, without, effective, confidence))
             by_fieller = _fieller_interval(above, below, above_without, below_without, effective, confidence)
             usable = positive & np.isfinite(logarithm) & np.isfinite(without).all(0)
             ends = np.where(usable[..., None], by_logarithm, by_fieller)
@@ -369,17 +434,35 @@ def source_interval(
     return interval
 
 
-def _t_interval(
+def leaving_out(
+    terms: Terms, sums: Sequence[Float64[np.ndarray, "source *_"]]
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray | None]:
+    """What follows from all sources, numerator and denominator (or None), and from all but each of them."""
+    whole = [part.sum(0, keepdims=True) for part in sums]
+    without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
+    return *terms(*whole), *without
+
+
+def _jackknife_interval(
     number: Float64[np.ndarray, "1 *shape"],
     without: Float64[np.ndarray, "source *shape"],
     effective: Float64[np.ndarray, "1 *shape"],
     confidence: float,
 ) -> Float64[np.ndarray, "1 *shape 2"]:
+    moved = without - without.mean(0)
+    return t_interval(number, jackknifed(moved, moved), degrees_of_freedom(moved, effective), confidence)
+
+
+def t_interval(
+    number: Float64[np.ndarray, "*shape"],
+    variance: Float64[np.ndarray, "*shape"],
+    degrees: Float64[np.ndarray, "*shape"],
+    confidence: float,
+) -> Float64[np.ndarray, "*shape 2"]:
+    """The interval of a number whose variance is estimated with so many degrees of freedom; NaN where one is NaN."""
     from scipy.special import stdtrit
 
-    moved = without - without.mean(0)
-    error = np.sqrt(_jackknifed(moved, moved))
-    reach = stdtrit(_degrees_of_freedom(moved, effective), 0.5 + confidence / 2) * error
+    reach = stdtrit(degrees, 0.5 + confidence / 2) * np.sqrt(variance)
     return np.stack([number - reach, number + reach], axis=-1)
 
 
@@ -395,11 +478,11 @@ def _fieller_interval(
     from scipy.special import stdtrit
 
     of_above, of_below = above_without - above_without.mean(0), below_without - below_without.mean(0)
-    degrees = _degrees_of_freedom(of_above - above / below * of_below, effective)
+    degrees = degrees_of_freedom(of_above - above / below * of_below, effective)
     reach = stdtrit(degrees, 0.5 + confidence / 2) ** 2
-    a = below**2 - reach * _jackknifed(of_below, of_below)
-    b = above * below - reach * _jackknifed(of_above, of_below)
-    c = above**2 - reach * _jackknifed(of_above, of_above)
+    a = below**2 - reach * jackknifed(of_below, of_below)
+    b = above * below - reach * jackknifed(of_above, of_below)
+    c = above**2 - reach * jackknifed(of_above, of_above)
     # Negative, but for rounding, only where neither the numerator nor the denominator is told from 0.
     root = np.sqrt(np.where(a > 0, np.maximum(b**2 - a * c, 0), b**2 - a * c))
     roots = np.sort([(b - root) / a, (b + root) / a], axis=0)
@@ -410,7 +493,7 @@ def _fieller_interval(
     return np.where(np.isnan(root)[..., None], np.nan, ends)
 
 
-def _jackknifed(
+def jackknifed(
     moved: Float64[np.ndarray, "source *shape"], with_it: Float64[np.ndarray, "source *shape"]
 ) -> Float64[np.ndarray, "1 *shape"]:
     """The covariance of two numbers, from how far leaving out each source moves them."""
@@ -418,7 +501,7 @@ def _jackknifed(
     return covariance
 
 
-def _degrees_of_freedom(
+def degrees_of_freedom(
     moved: Float64[np.ndarray, "source *shape"], effective: Float64[np.ndarray, "1 *shape"]
 ) -> Float64[np.ndarray, "1 *shape"]:
     """Of a variance that is estimated from what leaving out each source moves; from 1 to the number of sources − 1.

@@ -59,6 +59,29 @@ def draw(generator, n_articles, *, n_samples, tied=0.0):
     )
 
 
+def draw_models(generator, n_articles, *, n_samples, ratios, common=0.8):
+    """The same articles as several models see them: sums and counts [article, sample, relation] of each.
+
+    Every model has a ratio of its own; of the variance of an article's effects the share ``common`` is the same in all.
+    The quotient of two models' ratios is that of ``ratios``, because articles' effects have the mean 1 in each.
+    """
+    shape = (n_articles, n_samples)
+    n_pieces = n_pieces_of(generator.normal(0, 1, shape))
+    counts = np.zeros((*shape, 3))
+    counts[..., 1:] = generator.poisson(n_pieces[..., None] * PAIRS * np.array([1, 2]))
+    shared = generator.normal(0, 1, (*shape, 2))
+    found = []
+    for ratio in ratios:
+        sums = np.zeros((*shape, 3))
+        for relation, spread, mean in ((1, SAME, ratio), (2, DIFFERENT, 1.0)):
+            own = generator.normal(0, 1, shape)
+            standardised = np.sqrt(common) * shared[..., relation - 1] + np.sqrt(1 - common) * own
+            effect = mean * np.exp(spread * standardised - spread**2 / 2)
+            sums[..., relation] = effect * generator.gamma(counts[..., relation])
+        found.append((sums, counts))
+    return found
+
+
 def held(intervals, truth):
     """Which intervals hold a number."""
     return (intervals[..., 0] <= truth) & (truth <= intervals[..., 1])
