@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from topic_probe.measure.ablation import measure_ablation as measure_ablation
     from topic_probe.measure.attention import AttentionReport as AttentionReport
     from topic_probe.measure.attention import measure_attention as measure_attention
+    from topic_probe.measure.comparison import ComparisonReport as ComparisonReport
+    from topic_probe.measure.comparison import compare as compare
+    from topic_probe.measure.comparison import compare_reports as compare_reports
     from topic_probe.measure.effects import EffectReport as EffectReport
     from topic_probe.measure.embeddings import EmbeddingReport as EmbeddingReport
     from topic_probe.measure.embeddings import measure_embeddings as measure_embeddings
@@ -80,6 +83,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "AgreementReport": "topic_probe.toy.agreement",
     "AttentionReport": "topic_probe.measure.attention",
+    "ComparisonReport": "topic_probe.measure.comparison",
     "Contrast": "topic_probe.contrast",
     "Cooccurrence": "topic_probe.text.cooccurrence",
     "Corpus": "topic_probe.text.corpus",
@@ -108,6 +112,8 @@ _PUBLIC = {
     "build_toy": "topic_probe.toy.model",
     "builtin_topics": "topic_probe.topics.builtin",
     "check_model": "topic_probe.lens.check",
+    "compare": "topic_probe.measure.comparison",
+    "compare_reports": "topic_probe.measure.comparison",
     "count_cooccurrence": "topic_probe.text.cooccurrence",
     "cut_edges": "topic_probe.lens.edit",
     "edit_heads": "topic_probe.lens.edit",

@@ -312,6 +312,19 @@ class Contrast:
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
 
 
+def side_by_side(parts: Sequence[Contrast], index: Mapping[str, tuple[Any, ...]]) -> Contrast:
+    """The cells of several contrasts one behind the other, named by ``index``; the note is that of the first."""
+    joined: dict[str, Any] = {}
+    for field in fields(Contrast):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], np.ndarray | np.float64):
+            cells = [value if part.shape else value[None] for part, value in zip(parts, values, strict=True)]
+            joined[field.name] = np.concatenate(cells)
+        else:
+            joined[field.name] = values[0]
+    return Contrast(**joined | {"index": index})
+
+
 class SourceSums:
     """Pair sums kept per source (all that was cut from one text or article), so that an interval can resample them.
 

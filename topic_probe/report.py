@@ -32,7 +32,7 @@ _MODULES = {
     "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects", "writes": "measure.writes", "shift": "measure.shift",
-    "co-occurrence": "text.cooccurrence",
+    "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")

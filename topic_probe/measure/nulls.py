@@ -47,8 +47,14 @@ class Null(BatchSums):
         seed: int | Sequence[int],
         n_cells: int,
         chosen: Int64[np.ndarray, " cell"] | None = None,
+        *,
+        names: Sequence[str] | None = None,
     ) -> None:
-        """A null of the chosen cells of all that are measured; None: of each."""
+        """A null of the chosen cells of all that are measured; None: of each.
+
+        ``names`` of the words, in the order of `LabelledWords.form`, put them in the order of these: topics of other
+        vocabularies with the same words then have the same permutations.
+        """
         self.chosen = np.arange(n_cells) if chosen is None else chosen
         self.n_permutations = n_permutations
         self.row_of_cell = np.full(n_cells, -1)
@@ -63,6 +69,9 @@ class Null(BatchSums):
         # Every permutation: which word's topics each word is given.
         order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
         order = np.random.default_rng(seed).permuted(order, axis=0)
+        if names is not None:
+            by_name = np.argsort(np.array(names))
+            order = by_name[order[np.argsort(by_name)]].astype(np.int32)
         # In as few bytes as they have: there are as many numbers as permutations of every word.
         groups = words.groups_given(order)
         self.groups = torch.from_numpy(
@@ -181,6 +190,20 @@ def with_p_values(
         both = np.concatenate([null[chosen], more], axis=1)
         p_value[chosen] = permutation_p_value(contrast.ratio[chosen], both, alternative=alternative)
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def null_means(
+    every: OfPairs, sums: Mapping[str, Any], starts: Int64[np.ndarray, " group"]
+) -> tuple[Float64[np.ndarray, "group permutation"], Float64[np.ndarray, "group permutation"]]:
+    """Same-topic and different-topic means of groups of heads under every permutation.
+
+    Args:
+        every: as in `with_p_values`, [group, 1].
+        sums: those of `Null`, by name.
+        starts: where every group of heads begins.
+    """
+    same, n_same = (np.add.reduceat(sums[name], starts) for name in ("null", "n_null"))
+    return divide(same, n_same), divide(every[0] - same, every[1] - n_same)
 
 
 def _ratios(same: OfPairs, every: OfPairs) -> Float64[np.ndarray, "cell permutation"]:

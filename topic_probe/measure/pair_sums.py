@@ -75,13 +75,13 @@ class Repeats:
     squares: Float64[Tensor, "word score"]
 
 
-def _repeats_of(words: EmbeddingWords, seed: int) -> Repeats:
+def _repeats_of(words: EmbeddingWords, half: Int64[Tensor, " form"]) -> Repeats:
     """What sums by topic hold too often of words; only those with several topics can share several."""
     several = torch.from_numpy(np.flatnonzero(words.topics.incidence.n_topics[words.group.numpy()] > 1))
     if not len(several):
         nothing = torch.zeros(0, 2, len(SCORES), dtype=torch.float64)
         return Repeats(several, nothing[..., 0], nothing, nothing[:, 0])
-    return repeats(words, several, words.halves(seed)[words.form[several]])
+    return repeats(words, several, half[words.form[several]])
 
 
 def repeats(words: EmbeddingWords, some: Int64[Tensor, " word"], half: Int64[Tensor, " word"]) -> Repeats:
@@ -165,7 +165,7 @@ class GroupSums:
         squares: summed squares of their norms: 1 for every unit vector.
         sizes: number of words in every group.
         of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
-        seed: what halves of the words (`word_interval`) are drawn with.
+        half: the half of every word (`word_interval`).
         repeats: what sums by topic hold too often.
     """
 
@@ -173,12 +173,15 @@ class GroupSums:
     squares: Float64[Tensor, "score group"]
     sizes: Float64[Tensor, " group"]
     of_forms: Float64[Tensor, "score pair"]
-    seed: int
+    half: Int64[Tensor, " form"]
     repeats: Repeats
 
 
-def group_sums(words: EmbeddingWords, *, seed: int = 0) -> GroupSums:
-    """The sums of every group of words with the same topics."""
+def group_sums(
+    words: EmbeddingWords, *, seed: int = 0, half: Int64[Tensor, " form"] | None = None
+) -> GroupSums:
+    """The sums of every group of words with the same topics; halves of the words are drawn, where none are given."""
+    half = words.halves(seed) if half is None else half
     n_groups = len(words.topics.incidence)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
     squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
@@ -187,7 +190,7 @@ def group_sums(words: EmbeddingWords, *, seed: int = 0) -> GroupSums:
     dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
     of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
     sums = _bin_sums(words, words.group, n_groups)
-    return GroupSums(sums, squares, sizes, of_forms, seed, _repeats_of(words, seed))
+    return GroupSums(sums, squares, sizes, of_forms, half, _repeats_of(words, half))
 
 
 def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
@@ -232,7 +235,7 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
 
 def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
-    half, incidence, repeats = words.halves(of_groups.seed), words.topics.incidence, of_groups.repeats
+    half, incidence, repeats = of_groups.half, words.topics.incidence, of_groups.repeats
     n_groups, n = len(incidence), len(words)
     sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
     total = sums.sum(1)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from topic_probe.show.bars import seed_points as seed_points
     from topic_probe.show.blocks import block_map as block_map
     from topic_probe.show.blocks import block_panels as block_panels
+    from topic_probe.show.comparison import comparison_forest as comparison_forest
+    from topic_probe.show.comparison import comparison_panels as comparison_panels
     from topic_probe.show.curves import attention_curves as attention_curves
     from topic_probe.show.curves import attention_panels as attention_panels
     from topic_probe.show.curves import history_curves as history_curves
@@ -50,6 +52,7 @@ _FIGURES = {
         "relation_bars", "seed_points",
     ),
     "blocks": ("block_map", "block_panels"),
+    "comparison": ("comparison_forest", "comparison_panels"),
     "curves": (
         "attention_curves", "attention_panels", "history_curves", "loss_curve", "norm_curves", "rotation_curve",
         "stage_map", "training_panels",

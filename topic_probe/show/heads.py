@@ -97,6 +97,20 @@ def head_map(
     return panels(draw, size=(4.4, 3.8)).axes[0]
 
 
+def map_of_heads(
+    heads: Contrast,
+    ax: "Axes | None" = None,
+    *,
+    stack: str,
+    limits: tuple[float, float],
+    title: str,
+    q: float = 0.05,
+) -> "Axes":
+    """The ratios of the heads of one stack, as `head_map` draws those of a report."""
+    cells = _ratio_cells(heads, "same topic ÷ different topics", q)
+    return _map(cells, ("", stack), _checked(cells, limits), ax, title)
+
+
 @dataclass(frozen=True)
 class _Cells:
     """Every head with its place and number; ``kinds`` are circuit and stack."""
@@ -117,6 +131,10 @@ def _cells(report: AttentionReport, numbers: str, q: float) -> _Cells:
     contrast: Contrast = getattr(report, numbers)
     label = "same topic ÷ different topics"
     label += {"heads": "", "matched": ", at equal distance", "without_sinks": ", without sinks"}[numbers]
+    return _ratio_cells(contrast, label, q)
+
+
+def _ratio_cells(contrast: Contrast, label: str, q: float) -> _Cells:
     q_value = np.full(len(contrast), np.nan) if contrast.q_value is None else contrast.q_value
     mark = "" if contrast.q_value is None else f"q < {q:g}"
     # A NaN is below nothing.
@@ -204,7 +222,7 @@ def _grid(
 
 def _limits(cells: _Cells, values: Float64[np.ndarray, " head"]) -> tuple[float, float]:
     known = values[np.isfinite(values)]
-    return _ratio_limits(known) if cells.ratio else _signed_limits(known)
+    return ratio_limits(known) if cells.ratio else _signed_limits(known)
 
 
 def _checked(cells: _Cells, limits: tuple[float, float]) -> tuple[float, float]:
@@ -219,7 +237,7 @@ def _checked(cells: _Cells, limits: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _ratio_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
+def ratio_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
     """The ends of logarithmic colours with 1 in the middle."""
     positive = known[known > 0]
     span = min(float(np.max(np.maximum(positive, 1 / positive), initial=SMALLEST_SPAN)), LARGEST_SPAN)

@@ -363,23 +363,30 @@ def _report(report: Report, label: str, *, alone: bool) -> Piece:
         strongest = heads.order().tolist()
         frame = frame.reindex([*strongest, *frame.index.difference(strongest)])
     frame = frame[_numbers_first(list(frame.columns))]
-    rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
     overall = getattr(report, "overall", None)
     pooled = overall.row() if isinstance(overall, Contrast) and not overall.shape else {}
     pooled = {name: pooled[name] for name in _numbers_first(list(pooled))}
+    first = Table("everything pooled", tuple(pooled), [tuple(pooled.values())]) if pooled else None
+    if report.kind == "comparison":  # whether models differ is not seen from their own intervals
+        first = _table_of(report.to_dataframe("pair"), "what one model has more than another")  # type: ignore[call-arg]
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
     picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
     return Piece(
         f"report: {report.kind}",
         label,
-        pooled=Table("everything pooled", tuple(pooled), [tuple(pooled.values())]) if pooled else None,
+        pooled=first,
         picture=picture,
-        table=Table(f"{report.kind} {label}", tuple(map(str, frame.columns)), rows),
+        table=_table_of(frame, f"{report.kind} {label}"),
         notes=(*trouble, *report._notes()),
         settings=provenance,
         versions=_versions(versions),
     )
+
+
+def _table_of(frame: Any, label: str) -> Table:
+    rows = [tuple(map(_plain, row)) for row in frame.itertuples(index=False, name=None)]
+    return Table(label, tuple(map(str, frame.columns)), rows)
 
 
 def _numbers_first(columns: list[str]) -> list[str]:

@@ -1,0 +1,552 @@
+"""Models side by side: the same words of the same texts, whatever the tokenizer."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import known_toy
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+import topic_probe as tp
+from topic_probe.measure.comparison import ComparisonReport
+from topic_probe.text.encoder import Encoder
+from topic_probe.text.same_texts import SameTexts
+
+WAR, MUSIC, FOOD = "army battle siege soldier", "band song drum opera", "bread apple soup cheese"
+LISTS = {"war": WAR.split(), "music": MUSIC.split(), "food": FOOD.split()}
+FILLERS = ["the", "a", "of", "and", "was", "with", "near", "old", "long"]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+def some_texts(n=24, seed=0, longest=20):
+    """Sentences of words of two topics and others, with capitals and commas."""
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        words = [word for name in generator.choice(list(LISTS), 2, replace=False) for word in LISTS[name]]
+        drawn = generator.choice([*words, *FILLERS], size=generator.integers(8, longest)).tolist()
+        commas = generator.random(len(drawn)) < 0.2
+        text = " ".join(word + "," * bool(comma) for word, comma in zip(drawn, commas, strict=True))
+        found.append(text.capitalize() + ".")
+    return found
+
+
+def wordpiece(without=()):
+    """Words as BERT's tokenizer has them, without some that are then several pieces."""
+    known = [
+        word for word in [*FILLERS, *(w for words in LISTS.values() for w in words)] if word not in without
+    ]
+    letters = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
+    tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        ",",
+        ".",
+        *known,
+        *letters,
+        *(f"##{x}" for x in letters),
+    ]
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.decoder = normalizers.BertNormalizer(lowercase=True), decoders.WordPiece()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    )  # fmt: skip
+
+
+def byte_level(without=("cheese",)):
+    """Words as GPT-2's tokenizer has them, learned from texts without some words."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=460, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|end|>"],
+        show_progress=False,
+    )  # fmt: skip
+    texts = [
+        " ".join(word for word in text.split() if word.strip(",.").lower() not in without)
+        for text in some_texts(90, 7)
+    ]
+    backend.train_from_iterator(texts, trainer)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|end|>")
+
+
+def bert(tokenizer, seed=0, **options):
+    torch.manual_seed(seed)
+    config = hf.BertConfig(
+        vocab_size=len(tokenizer),
+        initializer_range=0.4,
+        **{"max_position_embeddings": 64, **SIZES, **options},
+    )
+    return tp.open_model(hf.BertModel(config, add_pooling_layer=False).double().eval(), tokenizer=tokenizer)
+
+
+def gpt2(tokenizer, seed=0):
+    torch.manual_seed(seed)
+    config = hf.GPT2Config(
+        vocab_size=len(tokenizer), n_embd=16, n_layer=3, n_head=2, n_positions=48, initializer_range=0.4,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the begin token that this tokenizer does not put
+        return tp.open_model(hf.GPT2Model(config).double().eval(), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return wordpiece()
+
+
+@pytest.fixture(scope="module")
+def several(pieces):
+    """Two BERTs with tokenizers of different kinds, and a GPT-2, on the same texts."""
+    other = byte_level()
+    sides = {"pieces": bert(pieces), "bytes": bert(other, seed=1), "causal": gpt2(other)}
+    return sides, tp.compare(sides, LISTS, some_texts(), n_permutations=39)
+
+
+# ---------------------------------------------------------------- known answers
+
+
+def test_a_model_beside_itself_differs_by_nothing_and_shares_every_rank(pieces):
+    model = bert(pieces)
+    found = tp.compare({"one": model, "same": model}, LISTS, some_texts(), n_permutations=19)
+    assert set(found.differences) == {"cosine", "attention", "layers", "heads"}
+    for name, table in found.differences.items():
+        nothing = 1.0 if found.is_quotient(name) else 0.0
+        for column in ("number", "low", "high"):
+            np.testing.assert_array_equal(table[column], nothing)
+        np.testing.assert_array_equal(table["p_value"], 1)
+        np.testing.assert_array_equal(found.ranks[name], 0.5)
+    assert (found.differences["attention"]["p_permuted"] == 1).all()
+    assert len(found.differences["heads"]["number"]) == 4
+    assert found.is_quotient("attention")
+    assert not found.is_quotient("cosine")
+
+
+def relabelled(model, tokenizer):
+    """The same model over a vocabulary whose ids were dealt anew, and its tokenizer."""
+    order = np.random.default_rng(5).permutation(len(tokenizer)).tolist()
+    vocabulary = {token: order[number] for token, number in tokenizer.get_vocab().items()}
+    other = wordpiece()
+    backend = other.backend_tokenizer
+    backend.model = models.WordPiece(vocabulary, unk_token="[UNK]")
+    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = {
+        name: f"[{name[:-6].upper()}]"
+        for name in ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+    }
+    other = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    config = hf.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **SIZES)
+    copy = hf.BertModel(config, add_pooling_layer=False).double().eval()
+    weights = model.original_model.state_dict() if hasattr(model, "original_model") else model.state_dict()
+    return weights, copy, order, other
+
+
+def test_the_same_model_with_other_numbers_for_its_words_differs_by_nothing_under_every_permutation(pieces):
+    torch.manual_seed(0)
+    config = hf.BertConfig(vocab_size=len(pieces), initializer_range=0.4, max_position_embeddings=64, **SIZES)
+    one = hf.BertModel(config, add_pooling_layer=False).double().eval()
+    _, _, order, tokenizer = relabelled(bert(pieces), pieces)
+    other = hf.BertModel(config, add_pooling_layer=False).double().eval()
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        other.embeddings.word_embeddings.weight[order] = one.embeddings.word_embeddings.weight.clone()
+    sides = {
+        "one": tp.open_model(one, tokenizer=pieces), "other": tp.open_model(other, tokenizer=tokenizer),
+    }  # fmt: skip
+    assert tokenizer(["the army"])["input_ids"] != pieces(["the army"])["input_ids"]
+    found = tp.compare(sides, LISTS, some_texts(), n_permutations=39)
+    for name, table in found.differences.items():
+        nothing = 1.0 if found.is_quotient(name) else 0.0
+        for column in ("number", "low", "high"):
+            np.testing.assert_allclose(table[column], nothing, atol=1e-9)
+    p_values = found.to_dataframe("head").p_value.to_numpy().reshape(2, -1)
+    np.testing.assert_array_equal(p_values[0], p_values[1])
+    # Were other words permuted in the other model, some of 39 would differ by more than rounding.
+    np.testing.assert_array_equal(
+        found.numbers["attention"].p_value[0], found.numbers["attention"].p_value[1]
+    )
+
+
+def planted(strength):
+    """Attention to words of the same topic e^strength times as strong, if keys and queries are not scaled."""
+    n = known_toy.WORLD.vocabulary_size
+    return known_toy.toy(W_K=strength * known_toy.same_block(), W_Q=torch.eye(n, dtype=torch.float64))
+
+
+def test_a_planted_difference_is_found_and_lost_when_topics_are_shuffled():
+    documents = known_toy.documents()
+    ratios = []
+    for strength in (0.0, 3.0, 6.0):
+        overall = tp.measure_attention(
+            planted(strength), known_toy.WORLD.topics, documents, n_permutations=0
+        ).overall
+        ratios.append(overall.ratio)
+    assert ratios[0] == pytest.approx(1)
+    # Logarithms of ratios are linear in the strength.
+    assert math.log(ratios[2]) == pytest.approx(2 * math.log(ratios[1]))
+    toys = {"strong": planted(6.0), "weak": planted(3.0)}
+    options = {"measure": ["attention"], "n_permutations": 99}
+    found = tp.compare(toys, known_toy.WORLD.topics, documents, **options)
+    table = found.differences["attention"]
+    assert table["number"][0] == pytest.approx(ratios[1])
+    assert table["p_permuted"][0] == pytest.approx(2 / 100)
+    lost = tp.compare(toys, known_toy.WORLD.topics.shuffled(seed=1), documents, **options)
+    assert abs(math.log(lost.differences["attention"]["number"][0])) < 0.1 * math.log(ratios[1])
+    assert lost.differences["attention"]["p_permuted"][0] > 0.05
+
+
+def test_two_models_the_other_way_round_are_mirrored(several):
+    sides, _ = several
+    options = {"documents": some_texts(), "n_permutations": 39}
+    there = tp.compare({name: sides[name] for name in ("pieces", "bytes")}, LISTS, **options)
+    back = tp.compare({name: sides[name] for name in ("bytes", "pieces")}, LISTS, **options)
+    for name, table in there.differences.items():
+        other, mirrored = (
+            back.differences[name],
+            (lambda x: 1 / x) if there.is_quotient(name) else np.negative,
+        )
+        np.testing.assert_allclose(table["number"], mirrored(other["number"]), rtol=1e-9)
+        np.testing.assert_allclose(table["low"], mirrored(other["high"]), rtol=1e-9)
+        np.testing.assert_allclose(table["p_value"], other["p_value"], rtol=1e-7)
+        np.testing.assert_allclose(there.ranks[name], back.ranks[name][::-1], rtol=1e-7)
+        if "p_permuted" in table:
+            np.testing.assert_allclose(table["p_permuted"], other["p_permuted"])
+
+
+def test_neither_the_order_of_texts_nor_batches_matter(several):
+    sides, found = several
+    texts = some_texts()
+    other = tp.compare(sides, LISTS, texts[::-1], n_permutations=39, batch_size=5)
+    for name, table in found.differences.items():
+        for column in ("number", "low", "high", "p_value", "p_permuted"):
+            if column in table:
+                np.testing.assert_allclose(other.differences[name][column], table[column], rtol=1e-6)
+    more = tp.compare(
+        sides, LISTS, [*texts, "of the and"], n_permutations=0
+    )  # a text without words of topics
+    np.testing.assert_allclose(more.numbers["attention"].ratio, found.numbers["attention"].ratio)
+
+
+def test_a_difference_is_that_of_two_double_loops_over_words(several):
+    sides, found = several
+    kept = {word: topic for topic, words in LISTS.items() for word in words if word != "cheese"}
+    sums, counts = np.zeros((2, 24, 3)), np.zeros((24, 3))
+    for place, (name, tokenizer) in enumerate((name, sides[name].tokenizer) for name in ("pieces", "bytes")):
+        for number, text in enumerate(some_texts()):
+            (document,) = tp.encode_texts([text], tokenizer)
+            tokens = [tokenizer.decode([token]).strip().lower() for token in document.ids.tolist()]
+            words = [word.strip(",.").lower() for word in text.split()]
+            # The first word, which has no special token before it in one model, counts in none.
+            spots = [
+                (at, token)
+                for at, token in enumerate(tokens)
+                if document.whole[at] and document.word_index[at] > 0 and token in kept
+            ]
+            assert all(word in words for _, word in spots)
+            pattern = patterns_of(sides[name], document.ids)
+            for at, word in spots:
+                for to, other in spots:
+                    relation = 0 if word == other else 1 if kept[word] == kept[other] else 2
+                    sums[place, number, relation] += sum(float(one[at, to]) for one in pattern) * len(tokens)
+                    counts[number, relation] += len(pattern) * (place == 0)
+    totals, n = sums.sum(1), counts.sum(0)
+    ratios = totals[:, 1] / n[1] / (totals[:, 2] / n[2])
+    contrast = found.numbers["attention"]
+    np.testing.assert_array_equal(contrast.n_same_topic[:2], n[1])
+    np.testing.assert_allclose(contrast.ratio[:2], ratios, rtol=1e-9)
+    np.testing.assert_allclose(found.differences["attention"]["number"][0], ratios[0] / ratios[1], rtol=1e-9)
+
+
+def patterns_of(model, ids):
+    """The patterns of all heads, from the model's own cache."""
+    _, cache = model.run_with_cache(ids[None], attention_mask=torch.ones_like(ids[None]))
+    names = [name for name in cache if name.endswith("hook_pattern")]
+    assert len(names) == 2
+    return [head for name in names for head in cache[name][0]]
+
+
+# ---------------------------------------------------------------- the same words
+
+
+def test_models_with_other_tokenizers_measure_the_very_same_pairs_of_words(several):
+    _, found = several
+    contrast = found.numbers["attention"]
+    assert contrast.n_same_topic[0] == contrast.n_same_topic[1] > 0
+    assert contrast.n_different_topic[0] == contrast.n_different_topic[1] > 0
+    # A causal model of half as many more layers sees one direction of every pair.
+    assert contrast.n_same_topic[2] == contrast.n_same_topic[0] * 6 / 4 / 2
+    words = found.provenance["words"]
+    assert words["topics"] == [["war", 4, 4], ["music", 4, 4], ["food", 4, 3]]
+    assert (words["listed"], words["kept"]) == (12, 11)
+    assert words["missing"] == {"pieces": 0, "bytes": 1, "causal": 1}
+    assert found.to_dataframe("topic").kept.tolist() == [4, 4, 3]
+    cosine = found.numbers["cosine"]
+    # All forms of a word are pairs of the same word; pairs of different words are those of 11 in topics of 4, 4, 3.
+    assert cosine.n_same_topic[0] == 4 * 3 + 4 * 3 + 3 * 2
+    assert "heads" not in found.differences
+    assert "layers" not in found.differences
+
+
+@pytest.mark.parametrize("long", ["cut", "chunk"])
+def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(pieces, long):
+    texts = ["...", *some_texts(6, longest=40)]
+    tokenizers = [pieces, byte_level()]
+    limits = [14, 11]
+    encoders = [
+        Encoder(tokenizer, limit, "cut", add_special_tokens=True, begin_token=False)
+        for tokenizer, limit in zip(tokenizers, limits, strict=True)
+    ]
+    same = SameTexts(texts, encoders, long=long, level="token")
+    read = [list(same.of(number)) for number in (0, 1)]
+    assert len(read[0]) == len(read[1])
+    seen = []
+    for one, other in zip(*read, strict=True):
+        assert len(one) <= limits[0]
+        assert len(other) <= limits[1]
+        letters = [
+            "".join(tokenizer.decode(part.ids, skip_special_tokens=True).lower().split())
+            for tokenizer, part in zip(tokenizers, (one, other), strict=True)
+        ]
+        assert letters[0].strip(",.") == letters[1].strip(",.")
+        assert one.source == other.source
+        seen.append(letters[0])
+        numbers = [sorted(part.word_index[part.whole].tolist()) for part in (one, other)]
+        assert numbers[0] == numbers[1]
+    everything = "".join("".join(text.lower().split()) for text in texts[1:])
+    if long == "chunk":
+        assert "".join(seen).replace(",", "").replace(".", "") == everything.replace(",", "").replace(".", "")
+    else:
+        assert len(seen) == len(texts) - 1
+    assert same.read.left_out == {"texts in which no word can be read by every model": 1}
+    assert (same.read.cut_off == 0) == (long == "chunk")
+
+
+def test_texts_that_are_too_many_to_keep_are_read_anew_for_every_model(pieces, monkeypatch):
+    encoder = Encoder(pieces, 14, "cut", add_special_tokens=True, begin_token=False)
+    kept = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
+    monkeypatch.setattr("topic_probe.text.same_texts._MOST_KEPT", 20)
+    fresh = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
+    for number in (0, 1, 0):
+        pairs = zip(kept.of(number), fresh.of(number), strict=True)
+        assert all(one.content == other.content for one, other in pairs)
+    assert kept.read == fresh.read
+
+
+def test_texts_of_one_source_are_resampled_together(pieces):
+    sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
+    texts = some_texts(30)
+    apart = tp.compare(sides, LISTS, texts, measure=["attention"], n_permutations=0)
+    together = tp.compare(
+        sides, LISTS, texts, measure=["attention"], n_permutations=0, sources=[n // 3 for n in range(30)]
+    )
+    assert apart.provenance["documents"]["sources"] == 30
+    assert together.provenance["documents"]["sources"] == 10
+    one, other = (found.differences["attention"] for found in (apart, together))
+    assert one["number"][0] == pytest.approx(other["number"][0])
+    assert one["low"][0] != pytest.approx(other["low"][0])
+
+
+def test_words_of_several_tokens_count_at_the_level_of_words():
+    sides = {"pieces": bert(wordpiece(without=("siege",))), "bytes": bert(byte_level(), seed=1)}
+    token, word = (
+        tp.compare(sides, LISTS, some_texts(), measure=["attention"], level=level, n_permutations=0)
+        for level in ("token", "word")
+    )
+    assert token.provenance["words"]["kept"] == 10
+    assert word.provenance["words"]["kept"] == 12
+    for found in (token, word):
+        contrast = found.numbers["attention"]
+        assert contrast.n_same_topic[0] == contrast.n_same_topic[1]
+    assert word.numbers["attention"].n_same_topic[0] > token.numbers["attention"].n_same_topic[0]
+
+
+def test_a_topic_that_loses_all_its_words_stays_empty_and_is_told():
+    sides = {"pieces": bert(wordpiece(without=FOOD.split())), "bytes": bert(byte_level(), seed=1)}
+    with pytest.warns(UserWarning, match="a word that all models have, which stay empty: food"):
+        found = tp.compare(sides, LISTS, some_texts(), n_permutations=0)
+    assert found.to_dataframe("topic").values.tolist()[2] == ["food", 4, 0]
+    assert "no word is left of food" in found.to_text()
+
+
+def test_topics_of_one_model_are_read_as_words_by_the_others(pieces, several):
+    sides, found = several
+    topics = tp.Topics.from_word_lists(LISTS, pieces)
+    again = tp.compare(sides, topics, some_texts(), n_permutations=39)
+    np.testing.assert_array_equal(again.numbers["attention"].ratio, found.numbers["attention"].ratio)
+    alike = tp.compare(
+        {"one": sides["pieces"], "other": bert(pieces, seed=3)}, topics, measure=["embeddings"]
+    )
+    assert alike.numbers["cosine"].n_same_topic.tolist() == [36, 36]
+
+
+# ---------------------------------------------------------------- the report
+
+
+def test_a_report_comes_back_as_it_was_saved_and_says_what_it_is(several, tmp_path, unchecked):
+    _, found = several
+    again = tp.load_report(found.save(tmp_path / "report"))
+    assert again == found
+    assert isinstance(again, ComparisonReport)
+    text = found.to_text()
+    for part in (
+        "pieces ÷ bytes",
+        "pieces − causal",
+        "rank 3",
+        "11 of 12 words, which all models have",
+        "24 sources",
+    ):
+        assert part in text
+    shares = found.to_dataframe("rank").filter(like="rank")
+    np.testing.assert_allclose(shares.iloc[3:].sum(), 1)
+    assert len(found.to_dataframe("layer")) == 2 + 2 + 3
+    assert len(found.to_dataframe("head")) == 4 + 4 + 6
+    with pytest.raises(ValueError, match="by must be one of"):
+        found.to_dataframe("word")
+
+
+def test_every_model_by_itself_has_the_numbers_that_its_own_measurement_gives(pieces):
+    model, texts = bert(pieces), some_texts()
+    found = tp.compare(
+        {"one": model, "other": bert(pieces, seed=1)}, LISTS, texts, twins=1, n_permutations=19
+    )
+    topics = tp.Topics.from_word_lists(LISTS, pieces)
+    own = tp.measure_embeddings(model, topics, twins=1)
+    cosine = found.numbers["cosine"][0]
+    assert cosine.effect_size == pytest.approx(own.cosine.effect_size)
+    # Halves of the words are drawn in another order, which moves the narrowing a little.
+    np.testing.assert_allclose(cosine.effect_size_interval, own.cosine.effect_size_interval, atol=0.1)
+    assert found.twins["cosine"].index == {"model": ("one", "other"), "seed": (0, 0)}
+    assert found.twins["cosine"].effect_size[0] == pytest.approx(own.twins["cosine"].effect_size[0])
+    assert found.twins["attention"].shape == (2,)
+    assert "twins" in found.to_dataframe()
+
+
+def test_without_resamples_there_is_no_doubt_told_and_without_permutations_no_chance(pieces):
+    sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
+    found = tp.compare(sides, LISTS, some_texts(), n_resamples=0, n_permutations=0)
+    for name, table in found.differences.items():
+        assert np.isfinite(table["number"]).all()
+        assert np.isnan(table["low"]).all(), name
+        assert "p_permuted" not in table
+    assert np.isnan(
+        found.numbers["attention"].interval if found.numbers["attention"].interval is not None else np.nan
+    ).all()
+
+
+def test_three_checkpoints_have_differences_of_every_layer_and_head(pieces):
+    sides = {f"step {n}": bert(pieces, seed=n) for n in range(3)}
+    found = tp.compare(sides, LISTS, some_texts(), n_permutations=0)
+    table = found.differences["heads"]
+    assert len(table["number"]) == 3 * 4
+    assert table["first"][:4] == ("step 0",) * 4
+    assert table["head"] == (0, 1, 0, 1) * 3
+    assert (table["q_value"] >= table["p_value"]).all()
+    assert found.ranks["heads"].shape == (3, 3, 4)
+    np.testing.assert_allclose(found.ranks["heads"].sum(0), 1)
+
+
+# ---------------------------------------------------------------- what cannot be
+
+
+def test_what_cannot_be_compared_is_refused_by_name(pieces, unchecked):
+    one, other = bert(pieces), bert(byte_level(), seed=1)
+    both = {"one": one, "other": other}
+    with pytest.raises(TypeError, match="models must be a mapping"):
+        tp.compare([one, other], LISTS)
+    with pytest.raises(ValueError, match="different vocabularies, so documents of token ids are other words"):
+        tp.compare(both, LISTS, [[7, 8, 9]])
+    with pytest.raises(ValueError, match="can be read only once"):
+        tp.compare(both, LISTS, (text for text in some_texts()))
+    with pytest.raises(
+        ValueError, match="no word is left that all models have, of 1: one lacks 1, other lacks 1"
+    ):
+        tp.compare(both, {"war": ["zeppelin"]})
+    with pytest.raises(ValueError, match="attention is measured in documents"):
+        tp.compare(both, LISTS, measure=["attention"])
+    with pytest.raises(ValueError, match="got 'topic_ratio'"):
+        tp.compare(both, LISTS, statistic="topic_ratio")
+    with pytest.raises(ValueError, match="is a number, such as 2000"):
+        tp.compare(both, LISTS, some_texts(), n_permutations="enough")
+    with pytest.raises(TypeError, match="texts must be strings"):
+        tp.compare(both, LISTS, [*some_texts(), 3])
+    with pytest.raises(ValueError, match="sources= is for texts"):
+        tp.compare({"one": one}, LISTS, [[7, 8, 9]], sources=[1])
+    bare = tp.open_model(hf.BertModel(hf.BertConfig(vocab_size=9, **SIZES)))
+    with pytest.raises(TypeError, match="bare has none: open it with"):
+        tp.compare({"one": one, "bare": bare}, LISTS)
+    nameless = tp.Topics.from_token_ids({"war": [5, 6]}, vocabulary_size=9)
+    with pytest.raises(ValueError, match="the words of these topics are unknown"):
+        tp.compare(both, nameless)
+
+
+# ---------------------------------------------------------------- saved reports
+
+
+def test_saved_reports_compare_with_the_intervals_that_they_have(pieces):
+    texts = some_texts()
+    topics = tp.Topics.from_word_lists(LISTS, pieces)
+    sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
+    documents = list(tp.encode_texts(texts, pieces))
+    reports = {
+        name: tp.measure_attention(model, topics, documents, n_permutations=0)
+        for name, model in sides.items()
+    }
+    found = tp.compare_reports(reports)
+    table = found.differences["attention"]
+    one, other = (report.overall for report in reports.values())
+    assert table["number"][0] == pytest.approx(one.ratio / other.ratio)
+    # Distances of the ends add up as those of a right triangle do.
+    down = math.hypot(math.log(one.ratio / one.interval[0]), math.log(other.interval[1] / other.ratio))
+    assert table["low"][0] == pytest.approx(one.ratio / other.ratio / math.exp(down))
+    assert "not paired" in found.to_text()
+    assert found.ranks == {}
+    back = tp.compare_reports({"other": reports["other"], "one": reports["one"]}).differences["attention"]
+    np.testing.assert_allclose(1 / back["high"], table["low"])
+    embeddings = {name: tp.measure_embeddings(model, topics) for name, model in sides.items()}
+    assert tp.compare_reports(embeddings).statistics == {"cosine": "effect_size"}
+    assert np.isnan(tp.compare_reports(embeddings, statistic="difference").differences["cosine"]["low"]).all()
+
+
+def test_reports_about_different_things_are_refused_by_name(pieces, unchecked):
+    documents = list(tp.encode_texts(some_texts(), pieces))
+    topics = tp.Topics.from_word_lists(LISTS, pieces)
+    fewer = tp.Topics.from_word_lists({"war": LISTS["war"], "music": LISTS["music"]}, pieces)
+    model = bert(pieces)
+    one = tp.measure_attention(model, topics, documents, n_permutations=0)
+    others = {
+        "topics": tp.measure_attention(model, fewer, documents, n_permutations=0),
+        "documents": tp.measure_attention(model, topics, documents[:9], n_permutations=0),
+        "include_self": tp.measure_attention(model, topics, documents, n_permutations=0, include_self=False),
+    }
+    for what, other in others.items():
+        with pytest.raises(
+            ValueError, match=rf"one and other cannot be compared, because they differ in .*{what}"
+        ):
+            tp.compare_reports({"one": one, "other": other})
+    with pytest.raises(ValueError, match="must all be of measure_attention, or all of measure_embeddings"):
+        tp.compare_reports({"one": one, "other": tp.measure_embeddings(model, topics)})
+    with pytest.raises(TypeError, match="reports must be a mapping"):
+        tp.compare_reports([one, one])
+    narrow = replace(
+        one, provenance={**one.provenance, "options": {**one.provenance["options"], "confidence": 0.8}}
+    )
+    with pytest.raises(ValueError, match=r"hold 80%: pass confidence=0.8"):
+        tp.compare_reports({"one": narrow, "other": narrow})

@@ -1,0 +1,748 @@
+"""Models side by side: the same words of the same texts, differences with paired intervals, how likely each rank is."""
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+
+from topic_probe.contrast import Contrast, PairSums, side_by_side
+from topic_probe.lens import capture
+from topic_probe.lens.opening import open_model
+from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.attention import AttentionReport, measure_attention
+from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.measure.engine import source_limit
+from topic_probe.measure.nulls import Null, null_means, with_p_values
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Run, recorded
+from topic_probe.measure.pair_sums import group_sums, pair_squares, pair_sums, word_ends
+from topic_probe.measure.patterns import PatternReader
+from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
+from topic_probe.measure.twins import check_twins
+from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words
+from topic_probe.options import check_value, checked, shares
+from topic_probe.paired import Compared, Paired, Rows, aligned, paired_sources, paired_words
+from topic_probe.report import Report, provenance
+from topic_probe.text.documents import Long
+from topic_probe.text.same_texts import Level
+from topic_probe.text.shares import Shards
+from topic_probe.uncertainty import (
+    Ends,
+    benjamini_hochberg,
+    divide,
+    no_interval_reason,
+    permutation_p_value,
+    split_halves,
+    word_intervals,
+)
+from topic_probe.words import form, without_marks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Measured = Literal["embeddings", "attention"]
+By = Literal["model", "pair", "rank", "layer", "head", "topic"]
+
+# What is compared where nothing is chosen: cosines are of either sign, so their ratios need not mean anything.
+_BY_DEFAULT: dict[str, Compared] = {"cosine": "effect_size", "attention": "ratio"}
+_OF_PAIRS = ("number", "low", "high", "p_value", "q_value", "p_permuted")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ComparisonReport(Report, kind="comparison"):
+    """Models side by side: what each has, what one has more than another, and how likely each rank is.
+
+    Attributes:
+        models: their names, in the order given.
+        statistics: of "cosine" (of word embeddings) and "attention", as far as they were measured, what is compared:
+            "ratio", "difference" or "effect_size".
+        numbers: by these names, a cell for every model, with intervals of the model by itself.
+        differences: by these names, and where all models have the same heads also by "layers" and "heads" (of
+            attention), a row for every two models (and layer, and head): ``number`` is what ``first`` has more than
+            ``second``, with its interval: the quotient of two ratios of attention, the difference of all other numbers.
+            ``p_value`` is how likely so much would be, were there no difference; ``q_value`` that among all layers or
+            heads. ``p_permuted`` is the share of permuted topic labels, the same for both models, under which
+            they differ as much: whether the difference is one of topics at all.
+        ranks: by the same names, how likely a model has the highest number, the second highest, and so on [model, rank,
+            layer or head]. How sure differences and ranks are is told by the sources, or words, that all share.
+        layers: by model, its attention by stack and layer.
+        heads: by model, its attention by head.
+        paired: whether the models were measured on the same sources and words, so that intervals of differences leave
+            out what these do to all models at once.
+        provenance: models, topics, words that are left of them, options, and how much of the texts each model saw.
+        twins: by the names of numbers, untrained twins: a cell for each model and seed.
+    """
+
+    figure: ClassVar[str] = "comparison:comparison_panels"
+    models: tuple[str, ...]
+    statistics: Mapping[str, str]
+    numbers: Mapping[str, Contrast]
+    differences: Mapping[str, Mapping[str, Any]]
+    ranks: Mapping[str, np.ndarray]
+    layers: Mapping[str, Contrast]
+    heads: Mapping[str, Contrast]
+    paired: bool
+    provenance: Mapping[str, Any]
+    twins: Mapping[str, Contrast] | None = None
+
+    def to_dataframe(self, by: By = "model") -> "pd.DataFrame":
+        """A row for every model and measure; by "pair": for every two models; by "rank": how likely each rank is.
+
+        By "layer" or "head": attention of every layer or head of every model; by "topic": words listed, and left.
+        """
+        import pandas as pd
+
+        check_value("by", by, By)
+        if by == "topic":
+            return pd.DataFrame(self.provenance["words"]["topics"], columns=["topic", "listed", "kept"])
+        if by in ("layer", "head"):
+            each = {"layer": self.layers, "head": self.heads}[by]
+            tables = [table.to_dataframe().assign(model=name) for name, table in each.items()]
+            joined = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({"model": []})
+            return joined[["model", *(name for name in joined if name != "model")]]
+        rows = {"model": self._of_models, "pair": self._of_pairs, "rank": self._of_ranks}[by]
+        return pd.DataFrame([row for name in self.numbers for row in rows(name)])
+
+    def _of_models(self, name: str) -> Iterator[dict[str, Any]]:
+        contrast, statistic = self.numbers[name], self.statistics[name]
+        values, limits = getattr(contrast, statistic), _interval(contrast, statistic)
+        for number, model in enumerate(self.models):
+            cell = contrast[number].row()
+            row = {"measure": name, "model": model, "statistic": statistic, "number": values[number]}
+            row |= {"low": limits[number, 0], "high": limits[number, 1]}
+            row |= {"p_value": cell["p_value"]} if "p_value" in cell else {}
+            if self.twins is not None and name in self.twins:
+                of_twins = self.twins[name]
+                assert of_twins.index is not None
+                own = np.array([twin == model for twin in of_twins.index["model"]])
+                row["twins"] = float(np.mean(getattr(of_twins, statistic)[own]))
+            columns = ("same_topic", "different_topic", "n_same_topic", "n_different_topic")
+            yield row | {column: cell[column] for column in columns}
+
+    def _of_pairs(self, name: str) -> Iterator[dict[str, Any]]:
+        table = self.differences[name]
+        for number, (first, second) in enumerate(zip(table["first"], table["second"], strict=True)):
+            cells = {column: table[column][number] for column in _OF_PAIRS if column in table}
+            what = "÷" if self.is_quotient(name) else "−"
+            yield {"measure": name, "what": f"{first} {what} {second}", **cells}
+
+    def _of_ranks(self, name: str) -> Iterator[dict[str, Any]]:
+        for model, of_ranks in zip(self.models, self.ranks[name], strict=True):
+            places = {f"rank {place}": share for place, share in enumerate(of_ranks, 1)}
+            yield {"measure": name, "model": model, **places}
+
+    def is_quotient(self, name: str) -> bool:
+        """Whether differences of this name are quotients of ratios, of which 1 is no difference."""
+        return bool(self.differences[name]["quotient"])
+
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        tables = {
+            type(self).__name__: self.to_dataframe(),
+            "what one has more than another": self.to_dataframe("pair"),
+        }
+        return tables | ({"how likely each rank is": self.to_dataframe("rank")} if self.ranks else {})
+
+    def _notes(self) -> list[str]:
+        reasons = dict.fromkeys(part.reason for part in self.numbers.values() if part.reason)
+        words, documents = self.provenance.get("words"), self.provenance.get("documents")
+        notes = list(reasons)
+        if words is not None:
+            notes.append(_about_words(words))
+        if documents is not None:
+            notes += _about_documents(documents)
+        if not self.paired:
+            notes.append(
+                "intervals are those of each report by itself, not paired: what texts and words do to all models at "
+                "once is in each, so differences are known better than they say; tp.compare measures models together"
+            )
+        return notes
+
+
+def _interval(contrast: Contrast, statistic: str) -> Float64[np.ndarray, "cell 2"]:
+    found = contrast.effect_size_interval if statistic == "effect_size" else contrast.interval
+    known = found is not None and (statistic == "effect_size" or contrast.statistic == statistic)
+    return cast(np.ndarray, found) if known else np.full((len(contrast), 2), np.nan)
+
+
+def _about_words(words: Mapping[str, Any]) -> str:
+    told = f"{words['kept']:,} of {words['listed']:,} words, which all models have"
+    missing = ", ".join(f"{name} lacks {n:,}" for name, n in words["missing"].items() if n)
+    empty = [topic for topic, _, kept in words["topics"] if not kept]
+    told += f" ({missing})" if missing else ""
+    return told + (f"; no word is left of {', '.join(empty)}" if empty else "")
+
+
+def _about_documents(documents: Mapping[str, Any]) -> list[str]:
+    tokens = ", ".join(f"{n:,} tokens of {name}" for name, n in documents["tokens"].items())
+    told = f"{documents['sources']:,} sources; {tokens}"
+    notes = [told]
+    if read := documents.get("read"):
+        notes.append(
+            f"every model saw the same {read['words']:,} words of {read['texts']:,} texts, of which "
+            f"{read['measurable']:,} can be measured in all"
+            + (f"; {read['cut_off']:,} words were cut off for all" if read["cut_off"] else "")
+        )
+    return notes
+
+
+# ---------------------------------------------------------------------------- measuring
+
+
+@shares
+def compare(
+    models: Mapping[str, Any],
+    topics: Any,
+    documents: Any = None,
+    *,
+    measure: Collection[Measured] | None = None,
+    statistic: Compared | None = None,
+    level: Level = "token",
+    center: bool = False,
+    language: str = "en",
+    twins: int = 0,
+    batch_size: int = 32,
+    max_length: int | None = None,
+    long: Long = "cut",
+    sources: Collection[Hashable] | None = None,
+    intervals: Intervals,
+    permutations: Permutations,
+    run: Run,
+) -> ComparisonReport:
+    """Which model treats words of a topic more alike, by how much, and how sure that is.
+
+    Models are asked about the same words of the same texts. Topics are lists of words, which every model's tokenizer
+    looks up and which are restricted to words that all of them have; texts are read by every tokenizer, cut at the same
+    word for all, and a word counts where all can measure it. So the sources, the draws of words and the permutations of
+    topics are the same for all models, and what an article or a word does to all of them drops out of the differences:
+    their intervals are paired.
+
+    Args:
+        models: by their names, anything that `open_model` takes. Checkpoints of one model are models, too.
+        topics: a mapping topic → words; the name of word lists that come along (`builtin_topics`); or `Topics`, which
+            are taken as they are where all models share their tokenizer, and otherwise by their words.
+        documents: a list of texts, or a `Corpus`; token ids in any shape that `token_batches` takes where all models
+            share a tokenizer. None compares the word embeddings only.
+        measure: "embeddings" (cosines of the word embedding table), "attention" (of all heads, which needs documents);
+            by default both, or the first where there are no documents.
+        statistic: what is compared: "ratio", "difference" or "effect_size"; by default the ratio of attention and the
+            effect size of cosines. Ratios of attention are compared by their quotient.
+        level: "token" measures words that are one token for all models, "word" also those that are several, in
+            attention; word embeddings are of single tokens.
+        center: subtract the mean of all rows of an embedding table before cosines are taken.
+        language: of word lists that come along.
+        twins: how many untrained twins of every model to measure as well.
+        batch_size: documents in one forward pass; changes nothing but speed and memory.
+        max_length: texts are cut at so many tokens of any model; by default where the first model can take no more.
+        long: "cut" drops the rest of longer texts, "chunk" makes documents of it, parted at the same words for all.
+        sources: for every text a label of what it is from; by default every text is a source of its own.
+
+    Raises:
+        ValueError: where no word is left, where models share no vocabulary and ids or documents of one came, and for
+            what the measurements refuse.
+        TypeError: where words or texts need a tokenizer that a model lacks.
+
+    Example:
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> toys = {name: tp.build_toy(tp.ToyConfig(world=world, seed=n)) for n, name in enumerate("ab")}
+        >>> report = tp.compare(toys, world.topics)
+        >>> report.models, report.statistics["cosine"]
+        (('a', 'b'), 'effect_size')
+    """
+    if statistic == "topic_ratio":
+        raise ValueError("statistic must be 'ratio', 'difference' or 'effect_size', got 'topic_ratio'")
+    if permutations.n_permutations == "enough":
+        raise ValueError("n_permutations of a comparison is a number, such as 2000: all models share them")
+    check_twins(twins, documents, Shards())
+    chosen, opened = _measured(measure, documents), _opened(models)
+    each, words = topics_of_each(opened, topics, level, language)
+    sides = [Side(name, model, of) for (name, model), of in zip(opened.items(), each, strict=True)]
+    compared: dict[str, _Compared] = {}
+    about: dict[str, Any] | None = None
+    by_model: tuple[dict[str, Contrast], dict[str, Contrast]] = ({}, {})
+    if "embeddings" in chosen:
+        compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, twins, intervals)
+    if "attention" in chosen:
+        read = documents_of_each(sides, documents, max_length, long, level, sources)
+        options = {"level": level, "batch_size": batch_size, "long": long, "twins": twins}
+        measured = _attention(
+            sides, read, statistic or _BY_DEFAULT["attention"], options, intervals, permutations, run
+        )
+        compared |= measured.compared
+        about, by_model = measured.documents, (measured.layers, measured.heads)
+    record = provenance(
+        options={
+            "measure": chosen, "statistic": statistic, "level": level, "center": center, "max_length": max_length,
+            "long": long, "twins": twins, **recorded(intervals, permutations),
+        },
+        seed=intervals.seed,
+    )  # fmt: skip
+    record |= {
+        "models": {side.name: dict(capture.facts(side.model).description) for side in sides},
+        "words": words,
+        "documents": about,
+    }
+    return _report(tuple(opened), compared, by_model, record)
+
+
+def _report(
+    models: tuple[str, ...],
+    compared: "Mapping[str, _Compared]",
+    by_model: tuple[dict[str, Contrast], dict[str, Contrast]],
+    record: Mapping[str, Any],
+) -> ComparisonReport:
+    numbers = {name: part.numbers for name, part in compared.items() if part.numbers is not None}
+    ranks = {name: part.paired.ranks(seed=record["seed"]) for name, part in compared.items()}
+    return ComparisonReport(
+        models,
+        {name: compared[name].statistic for name in numbers},
+        numbers,
+        {name: _differences(models, part) for name, part in compared.items()},
+        {name: shares[..., 0] if name in numbers else shares for name, shares in ranks.items()},
+        *by_model,
+        paired=True,
+        provenance=record,
+        twins={name: part.twins for name, part in compared.items() if part.twins is not None} or None,
+    )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What is compared of all models: of each as a whole, or cell by cell.
+
+    Attributes:
+        statistic: by what.
+        paired: the numbers of all models [model, cell].
+        index: names of the cells; none where there is one.
+        numbers: of models as a whole, a cell for each.
+        permuted: what is compared, under permuted topic labels [model, cell, permutation].
+        twins: a cell for each model and seed.
+    """
+
+    statistic: Compared
+    paired: Paired
+    index: Mapping[str, tuple[Any, ...]]
+    numbers: Contrast | None = None
+    permuted: np.ndarray | None = None
+    twins: Contrast | None = None
+
+
+def _differences(models: tuple[str, ...], part: _Compared) -> dict[str, Any]:
+    """A row for every two models and cell."""
+    pairs, n_cells = list(combinations(range(len(models)), 2)), part.paired.values.shape[1]
+    index = {axis: tuple(cells) * len(pairs) for axis, cells in part.index.items()}
+    found = [part.paired.difference(*pair) for pair in pairs]
+    columns: dict[str, np.ndarray] = {
+        "number": np.concatenate([one.number for one in found] or [np.zeros(0)]),
+        "low": np.concatenate([one.interval[:, 0] for one in found] or [np.zeros(0)]),
+        "high": np.concatenate([one.interval[:, 1] for one in found] or [np.zeros(0)]),
+        "p_value": np.concatenate([one.p_value for one in found] or [np.zeros(0)]),
+    }
+    if part.index:
+        columns["q_value"] = benjamini_hochberg(columns["p_value"])
+    if part.permuted is not None:
+        values = part.paired.values
+        shares = [
+            permutation_p_value(values[a] - values[b], part.permuted[a] - part.permuted[b]) for a, b in pairs
+        ]
+        columns["p_permuted"] = np.concatenate(shares or [np.zeros(0)])
+    names = [tuple(models[pair[side]] for pair in pairs for _ in range(n_cells)) for side in (0, 1)]
+    return {"first": names[0], "second": names[1], "quotient": part.paired.logarithm, **index, **columns}
+
+
+def _measured(measure: Collection[Measured] | None, documents: Any) -> list[str]:
+    """What is to be measured, in one order."""
+    if measure is None:
+        return ["embeddings"] if documents is None else ["embeddings", "attention"]
+    wanted = [measure] if isinstance(measure, str) else list(measure)
+    for name in wanted:
+        check_value("measure", name, Measured)
+    if not wanted:
+        raise ValueError("measure needs 'embeddings', 'attention' or both, got nothing")
+    if "attention" in wanted and documents is None:
+        raise ValueError("attention is measured in documents: pass texts, or measure=['embeddings']")
+    return [name for name in ("embeddings", "attention") if name in wanted]
+
+
+def _opened(models: Mapping[str, Any]) -> dict[str, Any]:
+    if not models:
+        raise ValueError("models needs at least one model by its name, such as {'MiniLM': model}, got none")
+    return {str(name): open_model(model) for name, model in models.items()}
+
+
+# ---------------------------------------------------------------------------- attention
+
+
+class _Attention(NamedTuple):
+    compared: dict[str, _Compared]
+    layers: dict[str, Contrast]
+    heads: dict[str, Contrast]
+    documents: dict[str, Any]
+
+
+def _attention(
+    sides: Sequence[Side],
+    read: SameDocuments,
+    statistic: Compared,
+    options: Mapping[str, Any],
+    intervals: Intervals,
+    permutations: Permutations,
+    run: Run,
+) -> _Attention:
+    """Every model's attention, by itself and beside the others."""
+    names = [_names(LabelledWords(side.topics, torch.arange(len(side.topics.words)))) for side in sides]
+    n_cells = [
+        PatternReader(
+            capture.view(side.model, side.topics), side.topics, Patterns(), level=options["level"], include_self=True
+        ).n_cells
+        for side in sides
+    ]  # fmt: skip
+    limit, reports, rows, nulls = min(map(source_limit, n_cells)), [], [], []
+    for side, documents, own, n in zip(sides, read.each, names, n_cells, strict=True):
+        kept = Relations(limit, n)
+        null = Null(side.topics, permutations.n, intervals.seed, n, names=own)
+        reports.append(
+            measure_attention(
+                side.model, side.topics, documents, accumulators=[kept, *([null] if permutations.n else [])],
+                max_length=read.max_length, n_permutations=0, **options, **vars(intervals),
+                **vars(run.beside(side.name)),
+            )
+        )  # fmt: skip
+        rows.append(kept.by_source)
+        nulls.append(null)
+    of_sources = aligned(rows)
+    same_words = all(sorted(own) == sorted(names[0]) for own in names)
+
+    def compared(starts: Sequence[Int64[np.ndarray, " group"]], index: Mapping[str, Any]) -> _Compared:
+        pooled = [_pooled(part, at) for part, at in zip(of_sources, starts, strict=True)]
+        paired = paired_sources(pooled, statistic=statistic, confidence=intervals.confidence)
+        permuted = None
+        if permutations.n and same_words:
+            parts = zip(pooled, nulls, starts, strict=True)
+            permuted = np.stack([_permuted(*part, paired.logarithm, statistic) for part in parts])
+        return _Compared(statistic, _known(paired, intervals), index, permuted=permuted)
+
+    all_heads = [np.zeros(1, dtype=np.int64)] * len(sides)
+    overall = compared(all_heads, {})
+    each = [
+        _with_p_values(side_by_side([report.overall], {}), part, null, at, permutations)
+        for report, part, null, at in zip(reports, of_sources, nulls, all_heads, strict=True)
+    ]
+    models = tuple(side.name for side in sides)
+    of_twins = [report.twins["overall"] for report in reports if report.twins is not None]
+    found = {
+        "attention": replace(
+            overall, numbers=side_by_side(each, {"model": models}),
+            twins=_of_models(models, of_twins) if of_twins else None,
+        )
+    }  # fmt: skip
+    by_layer = [_starts(report) for report in reports]
+    by_head = [np.arange(len(report.heads)) for report in reports]
+    if len(sides) > 1 and all(report.heads.index == reports[0].heads.index for report in reports):
+        found["layers"] = compared(by_layer, dict(reports[0].layers.index or {}))
+        found["heads"] = compared(by_head, dict(reports[0].heads.index or {}))
+    layers, heads = (
+        {
+            side.name: _with_p_values(getattr(report, which), part, null, at, permutations)
+            for side, report, part, null, at in zip(sides, reports, of_sources, nulls, starts, strict=True)
+        }
+        for which, starts in (("layers", by_layer), ("heads", by_head))
+    )
+    return _Attention(found, layers, heads, _read(sides, reports, read, len(of_sources[0][0])))
+
+
+def _known(paired: Paired, intervals: Intervals) -> Paired:
+    """The same without doubt being told, where no intervals are wanted."""
+    if intervals.over_sources is not None:
+        return paired
+    return replace(paired, degrees=np.full(paired.degrees.shape, np.nan))
+
+
+def _starts(report: AttentionReport) -> Int64[np.ndarray, " layer"]:
+    """Where the heads of every layer begin."""
+    index = report.heads.index or {}
+    places = list(zip(index["stack"], index["layer"], strict=True))
+    return np.array([n for n, place in enumerate(places) if n == 0 or place != places[n - 1]])
+
+
+def _pooled(rows: Rows, starts: Int64[np.ndarray, " group"]) -> Rows:
+    sums, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
+    return sums, counts, squares
+
+
+def _every(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and numbers of the pairs of different words [group, 1]."""
+    total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in rows[:2])
+    return total, n
+
+
+def _with_p_values(
+    contrast: Contrast,
+    rows: Rows,
+    null: Null,
+    starts: Int64[np.ndarray, " group"],
+    permutations: Permutations,
+) -> Contrast:
+    return with_p_values(contrast, _every(_pooled(rows, starts)), null.sums, starts, permutations, None)
+
+
+def _permuted(
+    rows: Rows, null: Null, starts: Int64[np.ndarray, " group"], logarithm: bool, statistic: Compared
+) -> Float64[np.ndarray, "group permutation"]:
+    """What is compared, under permuted topic labels: the scores are the same, so their spread is as well."""
+    same, different = null_means(_every(rows), null.sums, starts)
+    if statistic == "effect_size":
+        spread = PairSums(rows[0].sum(0), rows[1].sum(0), rows[2].sum(0)).contrast().spread
+        return divide(same - different, np.asarray(spread)[:, None])
+    if statistic == "difference":
+        return np.asarray(same - different)
+    ratio = divide(same, different)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(ratio)) if logarithm else ratio
+
+
+def _read(
+    sides: Sequence[Side], reports: Sequence[AttentionReport], read: SameDocuments, n_sources: int
+) -> dict[str, Any]:
+    """How much of the documents every model saw."""
+    records = {side.name: report.provenance for side, report in zip(sides, reports, strict=True)}
+    told = read.same.read if read.same is not None else None
+    return {
+        "sources": n_sources,
+        "documents": {name: record["documents"] for name, record in records.items()},
+        "tokens": {name: record["tokens"] for name, record in records.items()},
+        "left_out": {name: record["left_out"] for name, record in records.items()},
+        "stopped": "; ".join(filter(None, (record["options"]["stopped"] for record in records.values()))) or None,
+        "read": None if told is None else {
+            "texts": told.texts, "words": told.words, "cut_off": told.cut_off, "measurable": told.measurable,
+            "left_out": dict(told.left_out),
+        },
+    }  # fmt: skip
+
+
+def _of_models(models: tuple[str, ...], parts: Sequence[Contrast]) -> Contrast:
+    """Twins of all models, by model and seed."""
+    seeds = [(part.index or {})["seed"] for part in parts]
+    names = tuple(name for name, own in zip(models, seeds, strict=True) for _ in own)
+    return side_by_side(parts, {"model": names, "seed": tuple(seed for own in seeds for seed in own)})
+
+
+# ---------------------------------------------------------------------------- embeddings
+
+
+def _names(words: LabelledWords) -> list[str]:
+    """What every word is called in any vocabulary, in the order of `LabelledWords.form`.
+
+    Tokenizers that strip accents write a word otherwise, so it goes by its letters where these tell all words apart.
+    """
+    texts: list[str] = [""] * words.n_forms
+    known = words.topics.texts
+    for place, number in reversed(list(zip(words.places.tolist(), words.form.tolist(), strict=True))):
+        texts[number] = known[place] if known else str(int(words.topics.words[place]))
+    letters = [without_marks(text) for text in texts]
+    return letters if len({*letters}) == len(letters) else [form(text) for text in texts]
+
+
+def _embeddings(
+    sides: Sequence[Side], statistic: Compared, center: bool, twins: int, intervals: Intervals
+) -> _Compared:
+    """Cosines of the word embeddings of every model, by itself and beside the others."""
+    every = [
+        labelled_words(capture.word_embeddings(side.model), side.topics, center=center) for side in sides
+    ]
+    names = [_names(words) for words in every]
+    together = sorted({name for own in names for name in own})
+    places = [np.searchsorted(together, own) for own in names]
+    strata = np.full(len(together), -1)
+    for words, at in zip(every, places, strict=True):
+        strata[at] = words.strata
+    half = split_halves(strata, seed=intervals.seed)
+    parts = [
+        _cosines(words, torch.from_numpy(half[at]), at, len(together))
+        for words, at in zip(every, places, strict=True)
+    ]
+    kind: Literal["ratio", "difference"] = "difference" if statistic == "difference" else "ratio"
+    cells = [_with_intervals(part, strata, kind, intervals) for part in parts]
+    drawn = [part.ends for part in parts], [part.squares for part in parts]
+    paired = paired_words(*drawn, strata, statistic=cast(Any, statistic), **vars(intervals))
+    models = tuple(side.name for side in sides)
+    of_twins = None
+    if twins:
+        reports = [
+            measure_embeddings(
+                side.model, side.topics, center=center, twins=twins, n_resamples=0, seed=intervals.seed
+            )
+            for side in sides
+        ]
+        of_twins = _of_models(models, [cast(Any, report.twins)["cosine"] for report in reports])
+    return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}), twins=of_twins)
+
+
+class _Cosines(NamedTuple):
+    sums: PairSums
+    ends: Ends
+    squares: Float64[np.ndarray, "word 1"]
+
+
+def _cosines(
+    words: EmbeddingWords,
+    half: Int64[torch.Tensor, " form"],
+    places: Int64[np.ndarray, " form"],
+    n_words: int,
+) -> _Cosines:
+    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
+    sums = group_sums(words, half=half)
+    overall, _ = pair_sums(sums, words)
+    squares = pair_squares(words, sums)
+    assert squares.by_form is not None
+
+    def placed(values: np.ndarray, axis: int) -> np.ndarray:
+        shape = [*values.shape]
+        shape[axis] = n_words
+        found = np.zeros(shape)
+        found[(slice(None),) * axis + (places,)] = values
+        return found
+
+    same, n_same, different, n_different = word_ends(words, sums)
+    ends = Ends(
+        placed(same[..., :1], 1), placed(n_same, 1), placed(different[..., :1], 1), placed(n_different, 1)
+    )
+    of_pairs = PairSums(overall.sums[0], overall.counts, np.asarray(squares.total[0]))
+    # Every pair has two ends.
+    return _Cosines(of_pairs, ends, placed(2 * squares.by_form.numpy()[:, :1], 0))
+
+
+def _with_intervals(
+    part: _Cosines,
+    strata: Int64[np.ndarray, " word"],
+    statistic: Literal["ratio", "difference"],
+    intervals: Intervals,
+) -> Contrast:
+    """The contrast of one model with its intervals, as `measure_embeddings` has it."""
+    if not intervals.n_resamples:
+        return part.sums.contrast(statistic=statistic)
+    limits, of_effect = word_intervals(
+        part.ends, part.squares, strata, statistic=statistic, **vars(intervals)
+    )
+    return part.sums.contrast(
+        statistic=statistic, interval=limits[0], effect_size_interval=of_effect[0],
+        note=no_interval_reason(limits[0], len(strata), "words"),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------- saved reports
+
+
+# What of a report's options decides about its numbers; seeds, permutations and batches do not.
+_DECIDING = (
+    "level", "include_self", "first_position", "long", "max_length", "groups", "center", "remove_components", "exclude",
+)  # fmt: skip
+
+
+@checked
+def compare_reports(
+    reports: Mapping[str, Report], *, statistic: Compared | None = None, confidence: float = 0.95
+) -> ComparisonReport:
+    """Reports of several models side by side, as far as what they have kept can say.
+
+    They hold no sums of single sources or words, so intervals of differences follow from those of the reports by
+    themselves (Zou and Donner's method of variance estimates recovery), as if each model had been measured on texts and
+    words of its own. What these do to all models at once does not drop out, and how likely ranks are is not known:
+    `compare` measures models together.
+
+    Args:
+        reports: by the names of their models: all of `measure_attention`, or all of `measure_embeddings`.
+        statistic: what is compared: "ratio", "difference" or "effect_size"; by default as in `compare`. Only that which
+            intervals of the reports are about has intervals; effect sizes always have.
+        confidence: what the intervals of the reports hold, for the message where they hold something else.
+
+    Raises:
+        ValueError: where reports are not of one kind, or of other topics, documents or options, which are named.
+
+    Example:
+        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+        >>> toys = [tp.build_toy(tp.ToyConfig(world=world, seed=seed)) for seed in (0, 1)]
+        >>> found = {str(n): tp.measure_embeddings(toy, world.topics) for n, toy in enumerate(toys)}
+        >>> tp.compare_reports(found).paired
+        False
+    """
+    kinds = {type(report) for report in reports.values()}
+    if kinds not in ({AttentionReport}, {EmbeddingReport}):
+        raise ValueError(
+            "reports side by side must all be of measure_attention, or all of measure_embeddings, got "
+            f"{', '.join(sorted(kind.__name__ for kind in kinds))}"
+        )
+    _check_comparable(reports, confidence)
+    first, models = next(iter(reports.values())), tuple(map(str, reports))
+    name = "attention" if isinstance(first, AttentionReport) else "cosine"
+    wanted = statistic or _BY_DEFAULT[name]
+    cells = [getattr(report, "overall" if name == "attention" else "cosine") for report in reports.values()]
+    numbers = side_by_side(cells, {"model": models})
+    layers, heads = ({} for _ in range(2))
+    if name == "attention":
+        layers, heads = (
+            {str(n): getattr(r, which) for n, r in reports.items()} for which in ("layers", "heads")
+        )
+    record = provenance(options={"statistic": statistic}) | {
+        "models": {str(model): report.provenance["model"] for model, report in reports.items()},
+        "topics": first.provenance["topics"], "words": None, "documents": None,
+    }  # fmt: skip
+    unpaired = _unpaired(models, numbers, wanted, quotient=name == "attention" and wanted == "ratio")
+    return ComparisonReport(
+        models, {name: wanted}, {name: numbers}, {name: unpaired}, {}, layers, heads, False, record
+    )
+
+
+def _check_comparable(reports: Mapping[str, Report], confidence: float) -> None:
+    """ValueError where numbers of reports are about different things."""
+    facts = {str(name): _facts(report) for name, report in reports.items()}
+    (first, told), *others = facts.items()
+    for name, other in others:
+        differ = [what for what in told if told[what] != other[what]]
+        if differ:
+            raise ValueError(
+                f"the reports of {first} and {name} cannot be compared, because they differ in {', '.join(differ)}: "
+                "tp.compare measures models on the same words and texts"
+            )
+    held = told["confidence"]
+    if held is not None and held != confidence:
+        raise ValueError(f"intervals of these reports hold {held:.0%}: pass confidence={held}")
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    record, options = report.provenance, report.provenance["options"]
+    documents = record.get("documents")
+    facts: dict[str, Any] = {
+        "topics": (record["topics"] or {}).get("fingerprint"), "confidence": options.get("confidence"),
+    }  # fmt: skip
+    if isinstance(report, AttentionReport):
+        facts |= {"documents": documents, "tokens": record.get("tokens"), "sources": record.get("sources")}
+    return facts | {option: options.get(option) for option in _DECIDING}
+
+
+def _unpaired(
+    models: tuple[str, ...], numbers: Contrast, statistic: Compared, *, quotient: bool
+) -> dict[str, Any]:
+    """Differences whose intervals follow from those of both numbers by themselves."""
+    values, limits = np.asarray(getattr(numbers, statistic)), _interval(numbers, statistic)
+    if quotient:
+        values, limits = np.log(values), np.log(limits)
+    pairs = list(combinations(range(len(models)), 2))
+    number, low, high = (np.zeros(len(pairs)) for _ in range(3))
+    for row, (a, b) in enumerate(pairs):
+        number[row] = values[a] - values[b]
+        low[row] = number[row] - np.hypot(values[a] - limits[a, 0], limits[b, 1] - values[b])
+        high[row] = number[row] + np.hypot(limits[a, 1] - values[a], values[b] - limits[b, 0])
+    if quotient:
+        number, low, high = np.exp(number), np.exp(low), np.exp(high)
+    names = [tuple(models[pair[side]] for pair in pairs) for side in (0, 1)]
+    return {
+        "first": names[0],
+        "second": names[1],
+        "quotient": quotient,
+        "number": number,
+        "low": low,
+        "high": high,
+    }
