@@ -18,7 +18,6 @@ from topic_probe.uncertainty import (
     MIN_UNITS,
     DrawnWords,
     Ends,
-    Statistic,
     WordStatistic,
     check_interval,
     degrees_of_freedom,
@@ -29,7 +28,7 @@ from topic_probe.uncertainty import (
     t_interval,
 )
 
-Compared = Literal[Statistic, "effect_size"]
+Compared = Literal["ratio", "topic_ratio", "difference", "effect_size"]
 
 # Draws behind the ranks of more than two models: a share of them is within 0.01 of the probability.
 _DRAWS = 10_000

@@ -34,7 +34,10 @@ COMMANDS = {
         "measure:add_to",
         "same-topic against different-topic attention, embeddings or weights of a model",
     ),
-    "compare": ("compare:add_to", "models side by side: the same words and texts, differences with paired intervals"),
+    "compare": (
+        "compare:add_to",
+        "models side by side: the same words and texts, differences with paired intervals",
+    ),
     "merge": ("merge:add_to", "add up the sums that shards of a measurement have saved, to its report"),
     "show": ("show:add_show", "show the attention of a model in a text, coloured by topic, as a page"),
     "fit-topics": ("fit_topics:add_to", "fit topics (LDA) to texts, in the tokens of a model"),

@@ -13,14 +13,15 @@ from topic_probe.cli.inputs import (
     MODEL_HELP,
     OPEN_MODEL,
     TOPICS_HELP,
-    end_if_interrupted,
+    are_word_lists,
     look_for_topics,
     open_corpus,
     open_model,
+    open_topics,
+    read_word_lists,
     several_processes,
-    word_lists_of,
 )
-from topic_probe.cli.measure import answer
+from topic_probe.cli.measure import answer, end_if_interrupted
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide, mapping
 
 COMPARE = Call(
@@ -58,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
             raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
         models = {label: _opened(parsed, model) for label, model in names.items()}
         running = {"progress": parsed.console.progress, "distributed": several_processes()}
-        report = COMPARE.call(parsed, models, _topics(parsed), corpus, **running)
+        report = COMPARE.call(parsed, models, _topics(parsed, models), corpus, **running)
         answer(parsed, report, draft)
     end_if_interrupted(parsed, (report.provenance["documents"] or {}).get("stopped"))
     return 0
@@ -77,6 +78,10 @@ def _opened(parsed: argparse.Namespace, model: str) -> Any:
     return open_model(argparse.Namespace(**{**vars(parsed), "model": model}))
 
 
-def _topics(parsed: argparse.Namespace) -> Any:
+def _topics(parsed: argparse.Namespace, models: dict[str, Any]) -> Any:
     """The name of word lists, lists of words, or topics that were saved or fitted."""
-    return parsed.topics if parsed.topics in BUILTIN_TOPICS else word_lists_of(parsed)
+    if parsed.topics in BUILTIN_TOPICS:
+        return parsed.topics
+    if are_word_lists(parsed.topics):
+        return read_word_lists(parsed.topics)
+    return open_topics(parsed, next(iter(models.values())))

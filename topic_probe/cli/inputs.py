@@ -217,10 +217,10 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
         return FROM_NAME.call(parsed, parsed.topics, tokenizer_of(model))
     _refuse([f"--{name}" for name in _language(parsed)], "that is for word lists that come along")
     path = Path(parsed.topics).expanduser()
-    if parsed.topics == STDIN or (path.is_file() and path.name not in storage.MANIFESTS):
+    if are_word_lists(parsed.topics):
         only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
         _refuse(only_fits, "that is for topics that fit-topics has fitted, these are words")
-        return WORD_LISTS.call(parsed, _word_lists(parsed.topics), tokenizer_of(model))
+        return WORD_LISTS.call(parsed, read_word_lists(parsed.topics), tokenizer_of(model))
     folder = path.parent if path.is_file() else path
     only_lists = [flag for flag in WORD_LISTS.given(parsed) if flag not in FROM_FIT.options]
     _refuse(only_lists, "that is for a JSON file of words")
@@ -235,7 +235,16 @@ def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     return Topics.load(saved[0])
 
 
-def _word_lists(name: str) -> dict[str, Any]:
+def are_word_lists(name: str) -> bool:
+    """Whether topics of this name are lists of words, on standard input or in a file."""
+    from topic_probe import storage
+
+    path = Path(name).expanduser()
+    return name == STDIN or (path.is_file() and path.name not in storage.MANIFESTS)
+
+
+def read_word_lists(name: str) -> dict[str, Any]:
+    """Lists of words, from standard input or a file."""
     import json
 
     what = "standard input" if name == STDIN else name

@@ -134,7 +134,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
         answer(parsed, report, draft)
     if running:
         stopped = report.provenance["options" if kind == "attention" else "documents"]["stopped"]
-        _end_if_interrupted(parsed, stopped)
+        end_if_interrupted(parsed, stopped)
     return 0
 
 
@@ -173,7 +173,8 @@ def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
 
 
-def _end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
+def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
+    """KeyboardInterrupt where a measurement was, saying what is kept."""
     if stopped is None:
         return
     kept = [stopped]

@@ -24,7 +24,7 @@ from topic_probe.measure.same_words import SameDocuments, Side, documents_of_eac
 from topic_probe.measure.twins import check_twins
 from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
-from topic_probe.paired import Compared, Paired, Rows, aligned, paired_sources, paired_words
+from topic_probe.paired import Paired, Rows, aligned, paired_sources, paired_words
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import Long
 from topic_probe.text.same_texts import Level
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Measured = Literal["embeddings", "attention"]
+Chosen = Literal["ratio", "difference", "effect_size"]
 By = Literal["model", "pair", "rank", "layer", "head", "topic"]
 
 # What is compared where nothing is chosen: cosines are of either sign, so their ratios need not mean anything.
-_BY_DEFAULT: dict[str, Compared] = {"cosine": "effect_size", "attention": "ratio"}
+_BY_DEFAULT: dict[str, Chosen] = {"cosine": "effect_size", "attention": "ratio"}
 _OF_PAIRS = ("number", "low", "high", "p_value", "q_value", "p_permuted")
 
 
@@ -198,7 +199,7 @@ def compare(
     documents: Any = None,
     *,
     measure: Collection[Measured] | None = None,
-    statistic: Compared | None = None,
+    statistic: Chosen | None = None,
     level: Level = "token",
     center: bool = False,
     language: str = "en",
@@ -251,8 +252,6 @@ def compare(
         >>> report.models, report.statistics["cosine"]
         (('a', 'b'), 'effect_size')
     """
-    if statistic == "topic_ratio":
-        raise ValueError("statistic must be 'ratio', 'difference' or 'effect_size', got 'topic_ratio'")
     if permutations.n_permutations == "enough":
         raise ValueError("n_permutations of a comparison is a number, such as 2000: all models share them")
     check_twins(twins, documents, Shards())
@@ -321,7 +320,7 @@ class _Compared:
         twins: a cell for each model and seed.
     """
 
-    statistic: Compared
+    statistic: Chosen
     paired: Paired
     index: Mapping[str, tuple[Any, ...]]
     numbers: Contrast | None = None
@@ -385,7 +384,7 @@ class _Attention(NamedTuple):
 def _attention(
     sides: Sequence[Side],
     read: SameDocuments,
-    statistic: Compared,
+    statistic: Chosen,
     options: Mapping[str, Any],
     intervals: Intervals,
     permutations: Permutations,
@@ -489,7 +488,7 @@ def _with_p_values(
 
 
 def _permuted(
-    rows: Rows, null: Null, starts: Int64[np.ndarray, " group"], logarithm: bool, statistic: Compared
+    rows: Rows, null: Null, starts: Int64[np.ndarray, " group"], logarithm: bool, statistic: Chosen
 ) -> Float64[np.ndarray, "group permutation"]:
     """What is compared, under permuted topic labels: the scores are the same, so their spread is as well."""
     same, different = null_means(_every(rows), null.sums, starts)
@@ -546,7 +545,7 @@ def _names(words: LabelledWords) -> list[str]:
 
 
 def _embeddings(
-    sides: Sequence[Side], statistic: Compared, center: bool, twins: int, intervals: Intervals
+    sides: Sequence[Side], statistic: Chosen, center: bool, twins: int, intervals: Intervals
 ) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
     every = [
@@ -643,7 +642,7 @@ _DECIDING = (
 
 @checked
 def compare_reports(
-    reports: Mapping[str, Report], *, statistic: Compared | None = None, confidence: float = 0.95
+    reports: Mapping[str, Report], *, statistic: Chosen | None = None, confidence: float = 0.95
 ) -> ComparisonReport:
     """Reports of several models side by side, as far as what they have kept can say.
 
@@ -723,7 +722,7 @@ def _facts(report: Report) -> dict[str, Any]:
 
 
 def _unpaired(
-    models: tuple[str, ...], numbers: Contrast, statistic: Compared, *, quotient: bool
+    models: tuple[str, ...], numbers: Contrast, statistic: Chosen, *, quotient: bool
 ) -> dict[str, Any]:
     """Differences whose intervals follow from those of both numbers by themselves."""
     values, limits = np.asarray(getattr(numbers, statistic)), _interval(numbers, statistic)
