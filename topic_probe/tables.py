@@ -40,6 +40,8 @@ def as_text(frame: "pd.DataFrame", *, wide: bool = False, max_rows: int | None =
         if _width(_text(table[[*shown, *columns]], max_rows)) <= WIDTH:
             shown += columns
     hidden = ", ".join(name for name in table.columns if name not in shown)
+    if not hidden:  # what did not fit is in the joined columns
+        return _text(table, max_rows)
     note = f"(further columns, in to_dataframe() and with --wide: {hidden})"
     return f"{_text(table[shown], max_rows)}\n{textwrap.fill(note, WIDTH)}"
 
