@@ -247,7 +247,7 @@ def compare(
 
     Example:
         >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
-        >>> toys = {name: tp.build_toy(tp.ToyConfig(world=world, seed=n)) for n, name in enumerate("ab")}
+        >>> toys = {name: tp.build_toy(tp.ToyConfig(world=world), seed=n) for n, name in enumerate("ab")}
         >>> report = tp.compare(toys, world.topics)
         >>> report.models, report.statistics["cosine"]
         (('a', 'b'), 'effect_size')
@@ -662,7 +662,7 @@ def compare_reports(
 
     Example:
         >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
-        >>> toys = [tp.build_toy(tp.ToyConfig(world=world, seed=seed)) for seed in (0, 1)]
+        >>> toys = [tp.build_toy(tp.ToyConfig(world=world), seed=seed) for seed in (0, 1)]
         >>> found = {str(n): tp.measure_embeddings(toy, world.topics) for n, toy in enumerate(toys)}
         >>> tp.compare_reports(found).paired
         False
