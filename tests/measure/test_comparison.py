@@ -306,10 +306,10 @@ def test_models_with_other_tokenizers_measure_the_very_same_pairs_of_words(sever
 
 
 @pytest.mark.parametrize("long", ["cut", "chunk"])
-def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(pieces, long):
+def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(long):
     texts = ["...", *some_texts(6, longest=40)]
-    tokenizers = [pieces, byte_level()]
-    limits = [14, 11]
+    tokenizers = [wordpiece(without=("siege",)), byte_level()]
+    limits = [9, 11]
     encoders = [
         Encoder(tokenizer, limit, "cut", add_special_tokens=True, begin_token=False)
         for tokenizer, limit in zip(tokenizers, limits, strict=True)
@@ -522,6 +522,12 @@ def test_saved_reports_compare_with_the_intervals_that_they_have(pieces):
     np.testing.assert_allclose(1 / back["high"], table["low"])
     embeddings = {name: tp.measure_embeddings(model, topics) for name, model in sides.items()}
     assert tp.compare_reports(embeddings).statistics == {"cosine": "effect_size"}
+    one, other = (report.cosine for report in embeddings.values())
+    down = math.hypot(
+        one.effect_size - one.effect_size_interval[0], other.effect_size_interval[1] - other.effect_size
+    )
+    low = tp.compare_reports(embeddings).differences["cosine"]["low"][0]
+    assert low == pytest.approx(one.effect_size - other.effect_size - down, abs=1e-12)
     assert np.isnan(tp.compare_reports(embeddings, statistic="difference").differences["cosine"]["low"]).all()
 
 
