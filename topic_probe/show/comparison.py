@@ -40,7 +40,7 @@ def comparison_panels(report: ComparisonReport, ax: "Axes | None" = None, *, col
         for stack in stacks:
             title = f"{model}, {stack}" if len(stacks) > 1 else model
             draw.append(partial(map_of_heads, heads, stack=stack, limits=limits, title=title))
-    return panels(draw, columns=columns, size=(4.4, 3.4)).axes[0]
+    return panels(draw, columns=columns, size=(5.4, 3.4)).axes[0]
 
 
 def comparison_forest(
