@@ -11,6 +11,7 @@ import zoo
 from safetensors.torch import load_file, save_file
 
 import topic_probe as tp
+from topic_probe.cli import main
 from topic_probe.series.check import _signed_sums
 from topic_probe.series.files import tensor_files, tensors_of
 
@@ -355,3 +356,40 @@ def test_folders_that_are_none_are_refused(tmp_path):
         tp.Checkpoints.from_folders({3: tmp_path})
     with pytest.raises(FileNotFoundError, match="holds no folders of checkpoints"):
         tp.Checkpoints.from_folders(tmp_path)
+
+
+# --- on the command line ------------------------------------------------------------------------------
+
+
+def test_the_command_line_says_what_is_wrong_and_fails_for_it(folders, tmp_path, capsys):
+    root = folders[0].parent
+    assert main(["check", "--series", str(root), "--json"]) == 0
+    shutil.rmtree(folders[80])
+    shutil.copytree(folders[20], folders[80])
+    manifest = tmp_path / "series.json"
+    manifest.write_text(json.dumps({str(step): str(folder) for step, folder in folders.items()}))
+    assert main(["check", "--series", str(manifest), "--out", str(tmp_path / "report")]) == 1
+    assert "step 80: copy of step 20" in capsys.readouterr().out
+    assert tp.load_report(tmp_path / "report").flagged == {80: "copy of step 20"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "check takes one of two: a MODEL, or the checkpoints of a --series"),
+        (["model", "--series", "x"], "check takes one of two"),
+        (["--series", "no/where"], "for a series on the hub say which --steps there are"),
+        (["--series", ".", "--steps", "1"], "--steps does not fit here: that is for a series on the hub"),
+        (["--series", ".", "--repository", "a/b"], "--repository does not fit here: that is for a file"),
+        (
+            ["--series", "a/b-{step}", "--steps", "1", "--pattern", "x"],
+            "every step has a repository of its own",
+        ),
+        (["--series", ".", "--dtype", "float32"], "--dtype is for a MODEL"),
+        (["model", "--out", "x"], "--out is for the report of a --series"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_wrong_usage(given, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", *given]) == 2
+    assert said in capsys.readouterr().err

@@ -77,7 +77,7 @@ def _astray(squared: Squared, places: Sequence[int]) -> tuple[dict[int, float], 
 
     Beside a misplaced state those that are right look like a detour, so only what is one between any two states that
     follow each other is off the path. All others are put in their order along it. The path runs from the first to the
-    last state, or between those that are farthest apart where that flags less than half as many: then one of the ends
+    last state, or between those that are farthest apart where that flags at most half as many: then one of the ends
     is misplaced.
     """
     chain, suspects = _without_detours(squared, list(places))
@@ -94,7 +94,7 @@ def _astray(squared: Squared, places: Sequence[int]) -> tuple[dict[int, float], 
     one, other = (rest[int(place)] for place in far)
     ways = [_along_the_way(squared, rest, ends) for ends in ((rest[0], rest[-1]), (one, other), (other, one))]
     sizes = [len(detours) + len(back) for detours, back in ways]
-    detours, back = ways[int(np.argmin(sizes)) if 2 * min(sizes) < sizes[0] else 0]
+    detours, back = ways[int(np.argmin(sizes)) if 2 * min(sizes) <= sizes[0] else 0]
     return {**foreign, **detours}, back
 
 
