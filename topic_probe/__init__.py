@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from topic_probe.series.check import CheckpointReport as CheckpointReport
     from topic_probe.series.check import check_checkpoints as check_checkpoints
     from topic_probe.series.checkpoints import Checkpoints as Checkpoints
+    from topic_probe.series.measured import SeriesReport as SeriesReport
+    from topic_probe.series.probe import TopicProbe as TopicProbe
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
@@ -100,8 +102,10 @@ _PUBLIC = {
     "MatrixReport": "topic_probe.measure.matrix",
     "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.train.bert",
+    "SeriesReport": "topic_probe.series.measured",
     "ShiftReport": "topic_probe.measure.shift",
     "TopicFit": "topic_probe.text.lda",
+    "TopicProbe": "topic_probe.series.probe",
     "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",

@@ -33,7 +33,7 @@ _MODULES = {
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects", "writes": "measure.writes", "shift": "measure.shift",
     "co-occurrence": "text.cooccurrence",
-    "checkpoints": "series.check",
+    "checkpoints": "series.check", "series": "series.measured",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")

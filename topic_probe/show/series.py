@@ -1,11 +1,14 @@
 """Figures of series of checkpoints."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from topic_probe.series.check import CheckpointReport
-from topic_probe.show.style import ACCENTS, LINES, axes_for, drawable, say
+from topic_probe.series.measured import Number, SeriesReport
+from topic_probe.show.style import ACCENTS, LINES, axes_for, diverging, drawable, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,10 +40,8 @@ def checkpoint_distances(
         ax.plot(report.steps[at], report.distances[end, at], "x", color=ACCENTS[number], markersize=7)
     for step in report.steps[wrong]:
         ax.axvline(step, color="0.7", linewidth=0.8, linestyle=":", zorder=0)
-    if report.steps[-1] > 50 * max(report.steps[min(1, len(report.steps) - 1)], 1):
-        ax.set_xscale("symlog", linthresh=max(int(report.steps[report.steps > 0].min()), 1))
     ax.set_ylim(0, None)
-    ax.set_xlabel("step")
+    _step_axis(ax, report.steps)
     ax.set_ylabel("distance of the weights")
     said = (
         f"{wrong.sum()} of {len(wrong)} checkpoints flagged (crosses)" if wrong.any() else "nothing flagged"
@@ -48,3 +49,81 @@ def checkpoint_distances(
     ax.set_title(drawable(said if title is None else title))
     ax.legend(fontsize="small")
     return ax
+
+
+def series_curves(
+    report: SeriesReport,
+    ax: "Axes | None" = None,
+    *,
+    number: Number = "effect_size",
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+) -> "Axes":
+    """What was measured against steps, all on one scale, each with its interval as a band.
+
+    Args:
+        report: of a `TopicProbe`.
+        ax: where to draw; None makes a figure.
+        number: which number; effect sizes are on one scale whatever was measured.
+        names: what to draw, as `SeriesReport.contrasts` calls it; None draws everything.
+        title: None leaves it out.
+    """
+    ax = axes_for(ax, size=(5.8, 3.6))
+    curves = {name: report.curve(name, number) for name in names or report.contrasts()}
+    if not any(np.isfinite(curve[:, 0]).any() for curve in curves.values()):
+        return say(ax, f"no {number.replace('_', ' ')} was measured at any step")
+    ax.axhline(1.0 if number.endswith("ratio") else 0.0, color="0.7", linewidth=0.8)
+    for place, (name, curve) in enumerate(curves.items()):
+        look: dict[str, Any] = {
+            "color": ACCENTS[place % len(ACCENTS)],
+            "linestyle": LINES[place % len(LINES)],
+        }
+        ax.plot(report.steps, curve[:, 0], marker=".", linewidth=1.4, label=drawable(name), **look)
+        ax.fill_between(report.steps, curve[:, 1], curve[:, 2], color=look["color"], alpha=0.2, linewidth=0)
+    _step_axis(ax, report.steps)
+    ax.set_ylabel(number.replace("_", " "))
+    ax.set_title(drawable(title or ""))
+    ax.legend(fontsize="small")
+    return ax
+
+
+def series_heads(
+    report: SeriesReport,
+    ax: "Axes | None" = None,
+    *,
+    number: Number = "effect_size",
+    title: str | None = None,
+) -> "Axes":
+    """Every head at every step: more attention to words of the same topic is orange, less is blue, unknown is grey.
+
+    Args:
+        report: of a `TopicProbe` that measured attention.
+        ax: where to draw; None makes a figure.
+        number: which number.
+        title: None says what this is.
+    """
+    heads = {name: report.curve(name, number, by="head")[:, 0] for name in report.contrasts("head")}
+    n, height = len(report.steps), 1.2 + 0.16 * len(heads)
+    ax = axes_for(ax, size=(2.6 + 0.3 * n, max(2.4, height)))
+    table = np.array(list(heads.values())) - (1.0 if number.endswith("ratio") else 0.0)
+    if not np.isfinite(table).any():
+        return say(ax, "no attention was measured at any step")
+    most = float(np.nanmax(np.abs(table))) or 1.0
+    image = ax.imshow(table, cmap=diverging(), vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    shown = range(0, len(heads), max(1, len(heads) // 40))
+    ax.set_yticks(list(shown), [list(heads)[place] for place in shown], fontsize="x-small")
+    ax.set_xticks(range(n), [f"{step:,}" for step in report.steps], rotation=60, fontsize="small")
+    ax.set_xlabel("step")
+    ax.set_title(drawable("heads as they learn" if title is None else title))
+    bar = ax.figure.colorbar(image, ax=ax)
+    bar.set_label(number.replace("_", " ") + (" − 1" if number.endswith("ratio") else ""))
+    return ax
+
+
+def _step_axis(ax: "Axes", steps: Int64[np.ndarray, " step"]) -> None:
+    """Steps, on a logarithmic scale from the first update on where they are spaced like that."""
+    ax.set_xlabel("step")
+    later = steps[steps > 0]
+    if len(later) > 2 and later[-1] > 50 * later[0]:
+        ax.set_xscale("symlog", linthresh=float(later[0]), linscale=0.3)
+        ax.set_xlim(min(0, int(steps[0])), None)
