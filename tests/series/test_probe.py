@@ -154,6 +154,8 @@ def test_numbers_are_those_of_the_saved_checkpoint_to_the_last_bit(
         words = tp.measure_embeddings(folder, topics, documents, **FEW["embeddings"])
         for field in ("overall", "heads", "layers", "matched", "without_sinks"):
             assert getattr(reports["attention"], field) == getattr(heads, field)
+        read = [one.provenance["options"]["special_ids"] for one in (reports["attention"], heads)]
+        assert read[0] == read[1] == sorted(tokenizer.all_special_ids)
         for field in ("cosine", "dot", "layers", "topics"):
             assert getattr(reports["embeddings"], field) == getattr(words, field)
 

@@ -15,6 +15,7 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.options import check_value, refuse_unknown
 from topic_probe.report import Report, provenance
+from topic_probe.tables import number
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
 
@@ -114,6 +115,14 @@ class SeriesReport(Report, kind="series"):
         ]
         return pd.DataFrame(rows, columns=None if rows else ["step", "measured"])
 
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        """A row for every step: effect sizes are on one scale, whatever was measured."""
+        import pandas as pd
+
+        curves = {name: self.curve(name) for name in self.contrasts()}
+        shown = {name: [_with_interval(*row) for row in curve.tolist()] for name, curve in curves.items()}
+        return {f"{type(self).__name__}, effect sizes": pd.DataFrame({"step": self.steps, **shown})}
+
     def _notes(self) -> list[str]:
         missing = [
             f"step {step}: {why}" for step, why in zip(self.steps.tolist(), self.reasons, strict=True) if why
@@ -157,6 +166,12 @@ def _cell(cells: Contrast, number: int) -> str:
     stack, layer = index["stack"][number], index["layer"][number]
     name = f"L{layer}H{index['head'][number]}" if "head" in index else f"attention of layer {layer}"
     return name if len(set(index["stack"])) == 1 else f"{stack} {name}"
+
+
+def _with_interval(value: float, low: float, high: float) -> str:
+    if np.isnan(value):
+        return "NaN"
+    return number(value) if np.isnan(low) else f"{number(value)} [{number(low)}, {number(high)}]"
 
 
 def _number(contrast: Contrast | None, number: Number) -> list[float]:

@@ -80,6 +80,8 @@ def series_curves(
         }
         ax.plot(report.steps, curve[:, 0], marker=".", linewidth=1.4, label=drawable(name), **look)
         ax.fill_between(report.steps, curve[:, 1], curve[:, 2], color=look["color"], alpha=0.2, linewidth=0)
+        # A band needs two steps beside each other.
+        ax.vlines(report.steps, curve[:, 1], curve[:, 2], color=look["color"], alpha=0.5, linewidth=0.8)
     _step_axis(ax, report.steps)
     ax.set_ylabel(number.replace("_", " "))
     ax.set_title(drawable(title or ""))
