@@ -284,7 +284,7 @@ def test_a_single_report_folder_is_a_page_too_and_topics_are_listed(tmp_path):
     assert "report: attention r" in Parsed(report_page(tmp_path / "r").html).text
     Topics.from_token_ids({"a": [1, 2], "b": [3]}, vocabulary_size=9).save(tmp_path / "t")
     parsed = check_stands_alone(report_page(tmp_path / "t"))
-    assert "0: 1·2 a 2 1: 3 b 1" in parsed.text
+    assert "0: a (1·2) 2 1: b (3) 1" in parsed.text
 
 
 def test_recipes_come_in_the_order_that_people_count_and_versions_that_differ_are_seen(tmp_path):

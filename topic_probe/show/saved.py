@@ -411,7 +411,7 @@ def _picture(content: bytes, ending: str, name: str) -> Picture:
 
 def _topics(topics: Topics, label: str) -> Piece:
     sizes = topics.sizes.tolist()
-    rows = [(topics.label(topic, 8), topics.names[topic], size) for topic, size in enumerate(sizes)]
+    rows = [(topics.label(topic, 8), size) for topic, size in enumerate(sizes)]
     settings = {
         "topics": topics.n_topics,
         "words": len(topics.words),
@@ -420,9 +420,7 @@ def _topics(topics: Topics, label: str) -> Piece:
         "left out": {reason: len(items) for reason, items in topics.left_out.items()},
         "fingerprint": topics.fingerprint,
     }
-    return Piece(
-        "topics", label, table=Table(f"topics {label}", ("topic", "name", "words"), rows), settings=settings
-    )
+    return Piece("topics", label, table=Table(f"topics {label}", ("topic", "words"), rows), settings=settings)
 
 
 def _table(path: Path, label: str, *, alone: bool) -> Piece:
