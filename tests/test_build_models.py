@@ -37,7 +37,8 @@ SAMPLE = {
 
 def without_numbers(line):
     """The cells of a line without the numbers of reasons and the differences."""
-    return [re.sub(r"\[\d+\]", "[]", cell.strip()) for cell in line.split("|")][1:-3]
+    cells = [re.sub(r"\[\d+\]", "[]", cell.strip()) for cell in line.split("|")][1:-1]
+    return cells[:-4] + cells[-2:]
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -48,7 +49,7 @@ def test_the_page_says_of_an_architecture_what_is_measured(name):
     fresh = without_numbers(build_models.line([found], [generation], build_models.Reasons()))
     columns = without_numbers(next(line for line in PAGE.splitlines() if line.startswith("| architecture")))
     said = dict(zip(columns, without_numbers(LINES[name]), strict=True))
-    wanted = [*columns[:5], f"bridge {build_models.short(generation)}"]
+    wanted = [*columns[:3], f"bridge {build_models.short(generation)}", *columns[-2:]]
     assert fresh == [said[column] for column in wanted]
 
 

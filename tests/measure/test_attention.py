@@ -18,6 +18,7 @@ from transformers import (
 )
 
 import topic_probe as tp
+from topic_probe.contrast import matched_contrast
 from topic_probe.lens import capture
 from topic_probe.measure import attention, engine, nulls
 from topic_probe.measure.accumulators import Relations
@@ -310,7 +311,7 @@ def test_the_matched_ratio_weighs_bins_by_their_same_topic_pairs():
     # The scores themselves: 4; 2, 2, 2, 2, 2. 1, 2, 3; 2. And what is left out.
     squares = np.zeros((1, 20))
     squares[0, 1:4] = 16 + 20, 1 + 4 + 9 + 4, 99**2
-    found = attention._matched(sums, n, squares)
+    found = matched_contrast(sums, n, squares)
     assert found.same_topic[0] == pytest.approx((1 * 4 + 3 * 2) / 4)
     assert found.different_topic[0] == pytest.approx(2)
     assert found.n_same_topic[0] == 4
