@@ -231,6 +231,28 @@ def test_a_folder_of_other_options_is_refused(topics, documents, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_the_best_model_does_not_pass_for_the_last_one(topics, tokenizer, tmp_path):
+    """Losses rise from the first step on, so that the model of step 1 is loaded at the end."""
+    probe = tp.TopicProbe(topics, measure=["embeddings"], at=[1], embeddings=FEW["embeddings"])
+    model = drawn("bert")
+    arguments = hf.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=3, learning_rate=10.0, report_to=[], disable_tqdm=True, use_cpu=True,
+        save_steps=1, eval_steps=1, eval_strategy="steps", load_best_model_at_end=True, logging_strategy="no",
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    few = list(rows(4))
+    hf.Trainer(
+        model, arguments, train_dataset=few, eval_dataset=few, processing_class=tokenizer, callbacks=[probe]
+    ).train()
+    report, (first, last) = probe.report(), (tmp_path / f"checkpoint-{step}" for step in (1, 3))
+    assert report.steps.tolist() == [1, 3]
+    for reports, folder in zip(report.reports, (first, last), strict=True):
+        wanted = tp.measure_embeddings(folder, topics, **FEW["embeddings"]).cosine
+        assert reports["embeddings"].cosine == wanted
+    assert report.weights[0] != report.weights[1]
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_autocast_of_the_trainer_is_none_of_the_measurements(topics, documents, tokenizer, tmp_path):
     probe = tp.TopicProbe(topics, documents, at=[2], **FEW)
     Trained(drawn("bert"), tmp_path, [probe], tokenizer=tokenizer, steps=2, save_steps=2, bf16=True)

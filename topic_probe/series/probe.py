@@ -139,12 +139,13 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         self._of_trainer(state, given, self.is_due(state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Measure a step that is due."""
-        self._of_trainer(state, given, self.is_due(state.global_step))
+        """Measure a step that is due, or the last one."""
+        last = control.should_training_stop or state.global_step == state.max_steps
+        self._of_trainer(state, given, last or self.is_due(state.global_step))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Measure the last step."""
-        self._of_trainer(state, given, due=True)
+        """Measure the last step where that has not been done; the best model, which may be there now, is of another."""
+        self._of_trainer(state, given, due=not args.load_best_model_at_end)
 
     def _of_trainer(self, state: Any, given: Mapping[str, Any], due: bool) -> None:
         if not state.is_world_process_zero:
