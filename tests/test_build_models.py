@@ -18,7 +18,7 @@ LINES = {line.split("`")[1]: line for line in PAGE.splitlines() if line.startswi
 
 # Of different kinds: one layer called several times, attention to both sides, patterns that are only returned,
 # compressed keys, windows, no adapter needed, heads that may attend to nothing, layers without attention, none at all,
-# biases by distance, two stacks.
+# biases by distance, two stacks, two of which one cannot be read.
 SAMPLE = {
     "albert": "AlbertForMaskedLM",
     "bert": "BertForMaskedLM",
@@ -28,6 +28,7 @@ SAMPLE = {
     "gemma3_text": "Gemma3ForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "jamba": "JambaForCausalLM",
+    "longt5": "LongT5ForConditionalGeneration",
     "mamba": "MambaForCausalLM",
     "mpt": "MptForCausalLM",
     "t5": "T5ForConditionalGeneration",
