@@ -7,7 +7,6 @@ What measuring costs grows with the logarithm of the number of steps: ``--steps 
 import argparse
 import tempfile
 import warnings
-from itertools import islice
 
 import torch
 import transformers
@@ -29,7 +28,8 @@ def main(steps):
     whole = [piece.ids for piece in pieces if len(piece.ids) == 128]
     rows = [{"input_ids": ids, "labels": ids} for ids in map(torch.as_tensor, whole)]
     model = tp.build_bert(tp.TextConfig(len(tokenizer), n_layers=4, d_model=128, max_length=128), seed=0)
-    probe = tp.TopicProbe(tp.Topics.from_word_lists(WORDS, tokenizer), list(islice(pieces, 40)))
+    read = pieces[:: len(pieces) // 40][:40]  # of articles from all over the corpus
+    probe = tp.TopicProbe(tp.Topics.from_word_lists(WORDS, tokenizer), read)
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder, max_steps=steps, per_device_train_batch_size=32, report_to=[], disable_tqdm=True, use_cpu=True,
