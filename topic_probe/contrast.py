@@ -6,7 +6,7 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,12 +19,15 @@ from topic_probe.options import check_value
 from topic_probe.tables import as_text
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
+    Beside,
     Statistic,
+    Terms,
     divide,
     effect_size,
     no_interval_reason,
     source_interval,
     standard_deviation,
+    variance_shares,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 NO_RELATION, SAME_WORD, SAME_TOPIC, DIFFERENT_TOPIC = 0, 1, 2, 3
 RELATIONS = ("same_word", "same_topic", "different_topic")
+
+# What a number may vary with, in the order of `Contrast.variance_shares`.
+RESAMPLED = ("sources", "words", "fits")
 
 NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
@@ -116,6 +122,9 @@ class Contrast:
     different-topic pairs together, each pair counted once. It is NaN where ``spread`` is None, because nobody added up
     squares: in weights, and in what was saved before there were any.
 
+    ``variance_shares`` [..., 3] says how much of the variance behind ``interval`` is due to sources, words and fits of
+    topics, where more than sources were resampled.
+
     ``index`` names the cells along the first axis (``{"layer": (0, 0, 1), "head": (0, 1, 0)}``); tables show it.
 
     Example:
@@ -147,6 +156,7 @@ class Contrast:
     index: Mapping[str, tuple[Any, ...]] | None = None
     spread: Numbers | None = None
     effect_size_interval: Float64[np.ndarray, "*shape 2"] | None = None
+    variance_shares: Float64[np.ndarray, "*shape 3"] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):  # a 0-d array prints, is formatted and goes into JSON as no number does
@@ -278,7 +288,7 @@ class Contrast:
 
         Means, then ratio, topic_ratio, difference and, where squares are known, effect_size, then counts (whole where
         they are), then, where they exist, ``<statistic>_low`` and ``<statistic>_high``, ``effect_size_low`` and
-        ``effect_size_high``, ``p_value`` and ``q_value``.
+        ``effect_size_high``, ``variance_sources``, ``variance_words`` and ``variance_fits``, ``p_value`` and ``q_value``.
         """
         names = [*RELATIONS, "ratio", "topic_ratio", "difference"]
         names += ["effect_size"] if self.spread is not None else []
@@ -288,6 +298,10 @@ class Contrast:
             if interval is not None:
                 low, high = interval[..., 0], interval[..., 1]
                 table |= {f"{name}_low": np.ravel(low), f"{name}_high": np.ravel(high)}
+        if self.variance_shares is not None:
+            table |= {
+                f"variance_{name}": np.ravel(self.variance_shares[..., n]) for n, name in enumerate(RESAMPLED)
+            }
         for name in ("p_value", "q_value"):
             if getattr(self, name) is not None:
                 table[name] = np.ravel(getattr(self, name))
@@ -475,19 +489,33 @@ def contrast_of_sources(
     *,
     statistic: Statistic = "ratio",
     confidence: float | None = 0.95,
+    beside: Callable[[str], Beside] | None = None,
 ) -> Contrast:
     """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out.
 
     Intervals are those of `topic_probe.uncertainty.source_interval`. NaN where there is none: fewer than eight sources
-    with pairs of both kinds, or a ratio to a mean that is around 0 or below.
+    with pairs of both kinds, or a ratio to a mean that is around 0 or below. ``beside`` gives the variance of a
+    statistic, or of "effect_size", that is not due to sources.
     """
     total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
     if confidence is None:
         return total.contrast(statistic=statistic)
-    interval = interval_of_sources(sums, counts, statistic=statistic, confidence=confidence)
+    known = {} if beside is None else {name: beside(name) for name in (statistic, "effect_size")}
+    interval = interval_of_sources(
+        sums, counts, statistic=statistic, confidence=confidence, beside=known.get(statistic)
+    )
     note = no_interval_reason(interval, len(sums), "sources")
-    of_effect = None if squares is None else interval_of_sources(sums, counts, squares, confidence=confidence)
-    return total.contrast(note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect)
+    of_effect, shares = None, None
+    if squares is not None:
+        of_effect = interval_of_sources(
+            sums, counts, squares, confidence=confidence, beside=known.get("effect_size")
+        )
+    if statistic in known:
+        terms, pooled, _ = _of_sources(sums, counts, None, statistic)
+        shares = variance_shares(terms, pooled, known[statistic])
+    return total.contrast(
+        note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect, variance_shares=shares
+    )
 
 
 def interval_of_sources(
@@ -497,11 +525,24 @@ def interval_of_sources(
     *,
     statistic: Statistic = "ratio",
     confidence: float = 0.95,
+    beside: Beside | None = None,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once.
 
     Given squares, it is that of the effect size.
     """
+    terms, pooled, pairs = _of_sources(sums, counts, squares, statistic)
+    positive = (np.minimum(*pooled[:2]) >= 0).all(0, keepdims=True)
+    return source_interval(terms, pooled, pairs, positive=positive, confidence=confidence, beside=beside)
+
+
+def _of_sources(
+    sums: Float64[np.ndarray, "source *shape 3"],
+    counts: Float64[np.ndarray, "source *count_shape 3"],
+    squares: Float64[np.ndarray, "source *shape"] | None,
+    statistic: Statistic,
+) -> tuple[Terms, tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
+    """How a statistic, or given squares the effect size, follows from sums; the sums by source; and numbers of pairs."""
     missing = (1,) * (sums.ndim - counts.ndim)
     counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
     scores, pairs = _terms(sums, statistic), _terms(counts, statistic)
@@ -518,9 +559,7 @@ def interval_of_sources(
         above, below = divide(same, n_same), divide(different, n_different)
         return (above - below, None) if statistic == "difference" else (above, below)
 
-    positive = (np.minimum(*scores) >= 0).all(0, keepdims=True)
-    pooled = (*scores, *pairs, *([] if squares is None else [squares]))
-    return source_interval(terms, pooled, pairs, positive=positive, confidence=confidence)
+    return terms, (*scores, *pairs, *([] if squares is None else [squares])), pairs
 
 
 def matched_means(

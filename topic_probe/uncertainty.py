@@ -181,11 +181,7 @@ def word_intervals(
         return [np.full((of_words.same.shape[-1], 2), np.nan)] * len(statistics)
     order, sizes, lone = _strata(strata)
     parts = [part.reshape(*part.shape[:2], -1)[:, order] for part in of_words]
-    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
-    # A stratum of n resampled units has (n − 1)/n of the variance.
-    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
-    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
+    scale_same, scale = _scales(sizes, lone)
     scales = (scale_same, scale_same, scale, scale)
     narrowings = [_share_of_words(parts, sizes, lone, scale_same, scale, kind) for kind in statistics]
     ends = [factor * part.sum(0) for factor, part in zip(scales, parts, strict=True)]
@@ -230,6 +226,35 @@ def _strata(
     place = np.where(few, -1, place)
     _, sizes = np.unique(place, return_counts=True)
     return np.argsort(place, kind="stable"), sizes.astype(np.int64), int(few.sum())
+
+
+def _scales(
+    sizes: Int64[np.ndarray, "stratum"], lone: int
+) -> tuple[Float64[np.ndarray, "word 1"], Float64[np.ndarray, "word 1"]]:
+    """What deviations of words from their stratum are multiplied with: of same-topic scores, and of others."""
+    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
+    # A stratum of n resampled units has (n − 1)/n of the variance.
+    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
+    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
+    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
+    return scale_same, scale
+
+
+def word_signs(
+    signs: Float64[np.ndarray, "word column"], strata: Int64[np.ndarray, "word"]
+) -> tuple[Float64[np.ndarray, "word column"], Float64[np.ndarray, " word"]]:
+    """Random signs of words less their mean in the stratum, so that products of sums with them are variances.
+
+    Over random signs, Σ_i s_i ψ_i squared has the mean Σ_i ψ_i²; with these it has that of Σ (ψ_i − ψ̄)² n/(n − 1) over
+    strata: by how much Σ_i ψ_i varies with other words of the same strata. Beside them stands by how much more a word
+    is to move sums of pairs within its own stratum.
+    """
+    order, sizes, lone = _strata(strata)
+    scale_same, scale = _scales(sizes, lone)
+    centred, more = np.zeros_like(signs), np.ones(len(signs))
+    centred[order] = scale * (signs[order] - _stratum_means(signs[order], sizes))
+    more[order] = np.nan_to_num(divide(scale_same, scale)[:, 0])
+    return centred, more
 
 
 def _share_of_words(
@@ -318,6 +343,22 @@ def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.n
 Terms = Callable[..., tuple[Float64[np.ndarray, "rows *shape"], Float64[np.ndarray, "rows *shape"] | None]]
 
 
+class Beside(NamedTuple):
+    """What there is of a number's variance beside that of its sources; of a ratio, of its logarithm.
+
+    NaN where it is not known, and then there is no interval.
+
+    Attributes:
+        words: what words bring.
+        fits: what fits of topics bring.
+        of_both: the variance of these variances themselves, of both together.
+    """
+
+    words: Float64[np.ndarray, "*shape"]
+    fits: Float64[np.ndarray, "*shape"]
+    of_both: Float64[np.ndarray, "*shape"]
+
+
 def source_interval(
     terms: Terms,
     sums: Sequence[Float64[np.ndarray, "source *_"]],
@@ -325,6 +366,7 @@ def source_interval(
     *,
     positive: Bool[np.ndarray, "1 *shape"] | bool = False,
     confidence: float = 0.95,
+    beside: Beside | None = None,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] of a number that follows from pooled sums, from leaving out every source once.
 
@@ -342,6 +384,7 @@ def source_interval(
         pairs: how many pairs a source has, of every kind that the number needs.
         positive: where all scores are at least 0.
         confidence: the share of intervals that is to hold the true number.
+        beside: the variance that other things than sources bring, which is added to theirs.
 
     Returns:
         NaN where fewer than eight sources have pairs of each kind; where the number is NaN; where its denominator is
@@ -357,11 +400,12 @@ def source_interval(
     missing = (effective == 0) | np.isnan(above)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if below is None or below_without is None:
-            ends = _t_interval(above, above_without, effective, confidence)
+            ends = _t_interval(above, above_without, effective, confidence, beside)
         else:
             logarithm, without = np.log(above / below), np.log(above_without / below_without)
-            by_logarithm = np.exp(_t_interval(logarithm, without, effective, confidence))
-            by_fieller = _fieller_interval(above, below, above_without, below_without, effective, confidence)
+            by_logarithm = np.exp(_t_interval(logarithm, without, effective, confidence, beside))
+            of_terms = above, below, above_without, below_without
+            by_fieller = _fieller_interval(*of_terms, effective, confidence, beside)
             usable = positive & np.isfinite(logarithm) & np.isfinite(without).all(0)
             ends = np.where(usable[..., None], by_logarithm, by_fieller)
             missing |= ~(below > 0)
@@ -374,12 +418,13 @@ def _t_interval(
     without: Float64[np.ndarray, "source *shape"],
     effective: Float64[np.ndarray, "1 *shape"],
     confidence: float,
+    beside: Beside | None,
 ) -> Float64[np.ndarray, "1 *shape 2"]:
     from scipy.special import stdtrit
 
     moved = without - without.mean(0)
-    error = np.sqrt(_jackknifed(moved, moved))
-    reach = stdtrit(_degrees_of_freedom(moved, effective), 0.5 + confidence / 2) * error
+    variance, degrees = _together(_jackknifed(moved, moved), _degrees_of_freedom(moved, effective), beside)
+    reach = stdtrit(degrees, 0.5 + confidence / 2) * np.sqrt(variance)
     return np.stack([number - reach, number + reach], axis=-1)
 
 
@@ -390,13 +435,22 @@ def _fieller_interval(
     below_without: Float64[np.ndarray, "source *shape"],
     effective: Float64[np.ndarray, "1 *shape"],
     confidence: float,
+    beside: Beside | None,
 ) -> Float64[np.ndarray, "1 *shape 2"]:
-    """The ratios r with |above − r below| ≤ t · its standard error: between the roots of a r² − 2 b r + c."""
+    """The ratios r with |above − r below| ≤ t · its standard error: between the roots of a r² − 2 b r + c.
+
+    What there is beside sources widens all variances alike, by as much as it widens that of above − r below at the
+    ratio that was found.
+    """
     from scipy.special import stdtrit
 
     of_above, of_below = above_without - above_without.mean(0), below_without - below_without.mean(0)
-    degrees = _degrees_of_freedom(of_above - above / below * of_below, effective)
+    moved = (of_above - above / below * of_below) / above
+    of_sources = _jackknifed(moved, moved)
+    variance, degrees = _together(of_sources, _degrees_of_freedom(moved, effective), beside)
     reach = stdtrit(degrees, 0.5 + confidence / 2) ** 2
+    if beside is not None:
+        reach = reach * variance / of_sources
     a = below**2 - reach * _jackknifed(of_below, of_below)
     b = above * below - reach * _jackknifed(of_above, of_below)
     c = above**2 - reach * _jackknifed(of_above, of_above)
@@ -408,6 +462,30 @@ def _fieller_interval(
     high = np.where(a > 0, roots[1], np.where(above > 0, np.inf, roots[0]))
     ends = np.stack([low, high], axis=-1)
     return np.where(np.isnan(root)[..., None], np.nan, ends)
+
+
+def _together(
+    variance: Float64[np.ndarray, "1 *shape"], degrees: Float64[np.ndarray, "1 *shape"], beside: Beside | None
+) -> tuple[Float64[np.ndarray, "1 *shape"], Float64[np.ndarray, "1 *shape"]]:
+    """The variance of sources with what there is beside, and the degrees of freedom of the sum (Satterthwaite)."""
+    if beside is None:
+        return variance, degrees
+    total = variance + beside.words + beside.fits
+    return total, np.maximum(2 * total**2 / (2 * variance**2 / degrees + beside.of_both), 1.0)
+
+
+def variance_shares(
+    terms: Terms, sums: Sequence[Float64[np.ndarray, "source *_"]], beside: Beside
+) -> Float64[np.ndarray, "*shape 3"]:
+    """How much of the variance sources, words and fits bring; together 1."""
+    whole = [part.sum(0, keepdims=True) for part in sums]
+    above, below = terms(*whole)
+    above_without, below_without = terms(*(total - part for total, part in zip(whole, sums, strict=True)))
+    moved = above_without - above_without.mean(0)
+    if below is not None and below_without is not None:
+        moved = divide(moved, above) - divide(below_without - below_without.mean(0), below)
+    parts = np.stack([_jackknifed(moved, moved)[0], beside.words, beside.fits], -1)
+    return divide(parts, parts.sum(-1, keepdims=True))
 
 
 def _jackknifed(
