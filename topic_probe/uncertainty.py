@@ -181,7 +181,11 @@ def word_intervals(
         return [np.full((of_words.same.shape[-1], 2), np.nan)] * len(statistics)
     order, sizes, lone = _strata(strata)
     parts = [part.reshape(*part.shape[:2], -1)[:, order] for part in of_words]
-    scale_same, scale = _scales(sizes, lone)
+    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
+    # A stratum of n resampled units has (n − 1)/n of the variance.
+    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
+    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
+    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
     scales = (scale_same, scale_same, scale, scale)
     narrowings = [_share_of_words(parts, sizes, lone, scale_same, scale, kind) for kind in statistics]
     ends = [factor * part.sum(0) for factor, part in zip(scales, parts, strict=True)]
@@ -226,35 +230,6 @@ def _strata(
     place = np.where(few, -1, place)
     _, sizes = np.unique(place, return_counts=True)
     return np.argsort(place, kind="stable"), sizes.astype(np.int64), int(few.sum())
-
-
-def _scales(
-    sizes: Int64[np.ndarray, "stratum"], lone: int
-) -> tuple[Float64[np.ndarray, "word 1"], Float64[np.ndarray, "word 1"]]:
-    """What deviations of words from their stratum are multiplied with: of same-topic scores, and of others."""
-    n = np.repeat(sizes, sizes).astype(np.float64)[:, None]
-    # A stratum of n resampled units has (n − 1)/n of the variance.
-    scale = np.where(n > 1, np.sqrt(divide(n, n - 1)), 0.0)
-    # A word also stands in the sums of its partners, which takes 1/(n − 1) off its own deviation within a topic.
-    scale_same = np.where(np.arange(len(n))[:, None] < lone, scale, scale * divide(n - 1, n - 2))
-    return scale_same, scale
-
-
-def word_signs(
-    signs: Float64[np.ndarray, "word column"], strata: Int64[np.ndarray, "word"]
-) -> tuple[Float64[np.ndarray, "word column"], Float64[np.ndarray, " word"]]:
-    """Random signs of words less their mean in the stratum, so that products of sums with them are variances.
-
-    Over random signs, Σ_i s_i ψ_i squared has the mean Σ_i ψ_i²; with these it has that of Σ (ψ_i − ψ̄)² n/(n − 1) over
-    strata: by how much Σ_i ψ_i varies with other words of the same strata. Beside them stands by how much more a word
-    is to move sums of pairs within its own stratum.
-    """
-    order, sizes, lone = _strata(strata)
-    scale_same, scale = _scales(sizes, lone)
-    centred, more = np.zeros_like(signs), np.ones(len(signs))
-    centred[order] = scale * (signs[order] - _stratum_means(signs[order], sizes))
-    more[order] = np.nan_to_num(divide(scale_same, scale)[:, 0])
-    return centred, more
 
 
 def _share_of_words(

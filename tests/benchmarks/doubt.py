@@ -21,7 +21,7 @@ from planted_doubt import RATIO, Setting, contrast, draw
 from topic_probe.contrast import interval_of_sources
 
 WANTED = 0.93, 0.97
-DESIGNS, SAMPLES = 10, 100
+DESIGNS, SAMPLES = 20, 50
 
 SETTINGS = {
     "8 sources": Setting(sources=8),
@@ -33,7 +33,7 @@ SETTINGS = {
     "60 sources, 60 words in a topic": Setting(sources=60, sizes=(60,) * 10),
     "60 sources, unequal topics": Setting(sources=60, sizes=(3, 5, 8, 12, 20, 40, 80)),
     "60 sources, heavy tails of words": Setting(sources=60, tails=3),
-    "60 sources, pairs of words": Setting(sources=60, of_pairs=0.5, of_words=0.1),
+    "60 sources, pairs of words": Setting(sources=60, of_pairs=0.8, of_words=0.2, sizes=(10,) * 10),
     "15 sources, 3 fits": Setting(sources=15, fits=3, of_fits=0.06),
     "15 sources, 6 fits": Setting(sources=15, fits=6, of_fits=0.06),
     "60 sources, 3 fits": Setting(sources=60, fits=3, of_fits=0.06),
@@ -69,7 +69,7 @@ def full_rows(sums: list) -> tuple[np.ndarray, np.ndarray]:
 def main() -> int:
     """Print the shares; 1 where one lies outside."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--designs", type=int, default=DESIGNS, help="sets of documents, with 100 samples each")
+    parser.add_argument("--designs", type=int, default=DESIGNS, help="sets of documents, with 50 samples each")
     parser.add_argument("--only", help="a part of the name of a setting")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -40,7 +40,7 @@ class Setting:
     sizes: tuple[int, ...] = (20,) * 10
     fits: int = 1
     of_sources: float = 0.3
-    of_words: float = 0.25
+    of_words: float = 0.5
     of_pairs: float = 0.0
     of_fits: float = 0.0
     tails: int | None = None

@@ -45,7 +45,7 @@ from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import LabelledWords
 from topic_probe.text.documents import content_hash
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import MIN_UNITS, Beside, divide, word_signs
+from topic_probe.uncertainty import MIN_UNITS, Beside, divide
 from topic_probe.words import form
 
 # What is kept for every head: sums and counts of so many buckets of words, apart for so many groups of sources.
@@ -69,6 +69,22 @@ def word_hashes(topics: Topics) -> Int64[np.ndarray, " form"]:
     return np.array([content_hash(name.encode("utf-8", "surrogatepass")) for name in named])
 
 
+def _within_strata(
+    signs: Float64[np.ndarray, "form bucket"], strata: Int64[np.ndarray, " form"]
+) -> tuple[Float64[np.ndarray, "form bucket"], Float64[np.ndarray, "form 5"]]:
+    """Signs less their mean in the topic, and what sums are multiplied with because that takes too much away."""
+    _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    together = sizes < MIN_UNITS
+    if 0 < sizes[together].sum() < MIN_UNITS and not together.all():
+        together |= sizes == sizes[~together].min()
+    _, place, sizes = np.unique(np.where(together[place], -1, place), return_inverse=True, return_counts=True)
+    means = np.zeros((len(sizes), signs.shape[1]))
+    np.add.at(means, place, signs)
+    n = np.maximum(sizes, MIN_UNITS)[place]  # of fewer in all nothing is reported
+    same, other = np.sqrt(n / (n - 4)), np.sqrt(n / (n - 1))
+    return signs - (means / sizes[:, None])[place], np.stack([same, other, other, same, other], 1)
+
+
 class WordEffects(BatchSums):
     """Sums of pairs with the signs of their words, by bucket and group of sources: what words do to a number."""
 
@@ -78,9 +94,9 @@ class WordEffects(BatchSums):
         sign, half = (1.0 - 2.0 * ((hashes >> np.uint64(bit)) & np.uint64(1)) for bit in (40, 41))
         plain = np.zeros((words.n_forms, N_BUCKETS))
         plain[np.arange(words.n_forms), hashes % np.uint64(N_BUCKETS)] = sign
-        signs, more = word_signs(np.concatenate([plain, half[:, None]], 1), words.strata)
         self.form = words.form.numpy()
-        tables = {"signs": signs[:, :-1], "more": more, "half": signs[:, -1]}
+        centred, scales = _within_strata(plain, words.strata)
+        tables = {"signs": np.stack([centred, plain], 1), "scales": scales, "half": half}
         self.tables = {name: torch.from_numpy(table)[words.form] for name, table in tables.items()}
         self.sums: dict[str, np.ndarray] = {
             "of_words": np.zeros((n_cells, N_GROUPS, 2, _COLUMNS, N_BUCKETS)),
@@ -104,8 +120,8 @@ class WordEffects(BatchSums):
         found, of_words = {}, []
         for name, ends in zip(_SIDES, _ends(scores, index), strict=False):
             found[f"{name} pairs"] = ends[:, 0, :, 0, 3:].sum(2)
-            ends[:, :, :, :, (0, 3)] *= index[f"{name} more"].to(ends)[:, None, :, None, None]
-            of_words.append(torch.einsum("dcnhk,dnr->dchkr", ends, index[f"{name} signs"].to(ends)))
+            ends *= index[f"{name} scales"].to(ends)[:, None, :, None]
+            of_words.append(torch.einsum("dcnhk,dnhr->dchkr", ends, index[f"{name} signs"].to(ends)))
         of_documents = torch.cat(
             [wide(scores.binned.sum(3)[:, :, 1:]), scores.squares.sum(2)[..., None]], 2
         )
