@@ -6,7 +6,7 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -288,7 +288,8 @@ class Contrast:
 
         Means, then ratio, topic_ratio, difference and, where squares are known, effect_size, then counts (whole where
         they are), then, where they exist, ``<statistic>_low`` and ``<statistic>_high``, ``effect_size_low`` and
-        ``effect_size_high``, ``variance_sources``, ``variance_words`` and ``variance_fits``, ``p_value`` and ``q_value``.
+        ``effect_size_high``, ``variance_sources``, ``variance_words`` and ``variance_fits``, ``p_value`` and
+        ``q_value``.
         """
         names = [*RELATIONS, "ratio", "topic_ratio", "difference"]
         names += ["effect_size"] if self.spread is not None else []
@@ -323,6 +324,25 @@ class Contrast:
         axes = {f"axis {axis}": cells.ravel() for axis, cells in enumerate(np.indices(self.shape))}
         table = as_text(self.to_dataframe(self.index or axes), max_rows=20)
         return f"Contrast{self.shape or ''}\n{table}" + (f"\n({self.reason})" if self.reason else "")
+
+
+def in_a_row(contrasts: Sequence[Contrast], name: str, labels: Iterable[Any]) -> Contrast:
+    """The cells of several contrasts one behind the other, each under a label on an axis of this name."""
+    joined: dict[str, Any] = {}
+    for field in fields(Contrast):
+        values = [getattr(part, field.name) for part in contrasts]
+        if isinstance(values[0], np.ndarray | np.float64):
+            cells = [
+                value if part.shape else value[None] for part, value in zip(contrasts, values, strict=True)
+            ]
+            joined[field.name] = np.concatenate(cells)
+        else:
+            joined[field.name] = values[0]
+    sizes = [len(part) if part.shape else 1 for part in contrasts]
+    named = tuple(label for label, size in zip(labels, sizes, strict=True) for _ in range(size))
+    axes = contrasts[0].index or {}
+    index = {axis: tuple(cell for part in contrasts for cell in (part.index or {})[axis]) for axis in axes}
+    return Contrast(**joined | {"index": {name: named, **index}})
 
 
 class SourceSums:
@@ -477,9 +497,11 @@ class SourceSums:
         *,
         statistic: Statistic = "ratio",
         confidence: float | None = 0.95,
+        beside: Callable[[str], Beside] | None = None,
     ) -> Contrast:
-        """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out."""
-        return contrast_of_sources(*self.rows()[1:], statistic=statistic, confidence=confidence)
+        """The contrast over all sources, as `contrast_of_sources` has it."""
+        rows = self.rows()[1:]
+        return contrast_of_sources(*rows, statistic=statistic, confidence=confidence, beside=beside)
 
 
 def contrast_of_sources(
@@ -514,7 +536,11 @@ def contrast_of_sources(
         terms, pooled, _ = _of_sources(sums, counts, None, statistic)
         shares = variance_shares(terms, pooled, known[statistic])
     return total.contrast(
-        note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect, variance_shares=shares
+        note=note,
+        statistic=statistic,
+        interval=interval,
+        effect_size_interval=of_effect,
+        variance_shares=shares,
     )
 
 
@@ -542,7 +568,7 @@ def _of_sources(
     squares: Float64[np.ndarray, "source *shape"] | None,
     statistic: Statistic,
 ) -> tuple[Terms, tuple[np.ndarray, ...], tuple[np.ndarray, np.ndarray]]:
-    """How a statistic, or given squares the effect size, follows from sums; the sums by source; and numbers of pairs."""
+    """How a statistic (given squares, the effect size) follows from sums; the sums by source; and numbers of pairs."""
     missing = (1,) * (sums.ndim - counts.ndim)
     counts = np.broadcast_to(counts.reshape(len(counts), *missing, *counts.shape[1:]), sums.shape)
     scores, pairs = _terms(sums, statistic), _terms(counts, statistic)

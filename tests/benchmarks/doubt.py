@@ -1,7 +1,7 @@
 """How often 95 % intervals that include words and fits of topics hold the truth; wanted: 93 to 97 %.
 
-Articles, words, pairs of words and fits of topics have planted effects of their own (`helpers/planted_doubt.py`), of which
-every sample has others; the sums are those of the real accumulators. Beside every setting stands what intervals over
+Articles, words, pairs of words and fits of topics have planted effects of their own (`helpers/planted_doubt.py`), of
+which every sample has others; the sums are those of the real accumulators. Beside every setting stands what intervals over
 sources alone would hold, and how the variance is shared out.
 
 Run: ``python tests/benchmarks/doubt.py`` (ten minutes).
@@ -19,6 +19,7 @@ from planted_articles import held
 from planted_doubt import RATIO, Setting, contrast, draw
 
 from topic_probe.contrast import interval_of_sources
+from topic_probe.measure.doubt import pooled_sums
 
 WANTED = 0.93, 0.97
 DESIGNS, SAMPLES = 20, 50
@@ -46,30 +47,24 @@ SETTINGS = {
 
 def measured(setting: Setting, designs: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Of every sample: whether the intervals hold the truth, and the shares of the variance."""
-    found: dict[str, list[np.ndarray]] = {"all": [], "sources": [], "shares": [], "widths": []}
+    found: dict[str, list[np.ndarray]] = {"all": [], "sources": [], "shares": []}
     for design in range(designs):
         sums = draw(setting, np.random.default_rng([seed, design]), SAMPLES)
         full = contrast(sums)
-        alone = interval_of_sources(*(part for part in full_rows(sums)))
+        alone = interval_of_sources(*pooled_sums(sums)["by_source"].rows()[1:3])
         there = ~np.isnan(full.interval).any(-1)
         found["all"].append(held(full.interval, RATIO)[there])
         found["sources"].append(held(alone, RATIO)[there])
         found["shares"].append(full.variance_shares[there])
-        found["widths"].append((np.log(full.interval) @ [-1, 1])[there])
     return {name: np.concatenate(parts) for name, parts in found.items()}
-
-
-def full_rows(sums: list) -> tuple[np.ndarray, np.ndarray]:
-    """Sums and counts by source of all fits together."""
-    from topic_probe.measure.doubt import pooled_sums
-
-    return pooled_sums(sums)["by_source"].rows()[1:3]
 
 
 def main() -> int:
     """Print the shares; 1 where one lies outside."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--designs", type=int, default=DESIGNS, help="sets of documents, with 50 samples each")
+    parser.add_argument(
+        "--designs", type=int, default=DESIGNS, help="sets of documents, with 50 samples each"
+    )
     parser.add_argument("--only", help="a part of the name of a setting")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -83,8 +78,8 @@ def main() -> int:
         outside += not WANTED[0] <= n_held / n <= WANTED[1]
         of_sources, of_words, of_fits = np.median(found["shares"], 0)
         print(
-            f"{name:36s} {n_held / n:6.1%} [{low:.1%}, {high:.1%}] of {n:,}; sources alone {found['sources'].mean():6.1%}; "
-            f"variance of sources {of_sources:.0%}, words {of_words:.0%}, fits {of_fits:.0%}",
+            f"{name:36s} {n_held / n:6.1%} [{low:.1%}, {high:.1%}] of {n:,}; sources alone "
+            f"{found['sources'].mean():6.1%}; variance of sources {of_sources:.0%}, words {of_words:.0%}, fits {of_fits:.0%}",
             flush=True,
         )
     return int(outside > 0)

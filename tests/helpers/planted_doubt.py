@@ -67,14 +67,23 @@ def draw(setting, generator, n_samples):
         shape = (len(words), n_samples, WORDS_IN_DOCUMENT, WORDS_IN_DOCUMENT)
         noise = generator.exponential(size=shape)
         for number, (topics, (relations, effects)) in enumerate(zip(every, sums, strict=True)):
-            units = [Units.of_tokens(torch.tensor(row), topics.places(torch.tensor(row)), positions) for row in words]
+            units = [
+                Units.of_tokens(torch.tensor(row), topics.places(torch.tensor(row)), positions)
+                for row in words
+            ]
             pairs = Pairs.of(units, units, topics, shape=shape[2:])
             scores = noise.copy()
-            for kind, (article, word, factor) in enumerate(zip(of_article, of_word, (RATIO, 1.0), strict=True)):
+            for kind, (article, word, factor) in enumerate(
+                zip(of_article, of_word, (RATIO, 1.0), strict=True)
+            ):
                 of_both = word.T[words]  # [document, word, sample]
-                effect = factor * article[:, articles].T[:, None, None] * of_both[:, :, None] * of_both[:, None]
-                effect *= (of_fit[:, number] if kind == 0 else 1.0)
-                scores *= np.where((pairs.relations == 2 + kind).numpy()[:, None], np.moveaxis(effect, 3, 1), 1.0)
+                effect = (
+                    factor * article[:, articles].T[:, None, None] * of_both[:, :, None] * of_both[:, None]
+                )
+                effect *= of_fit[:, number] if kind == 0 else 1.0
+                scores *= np.where(
+                    (pairs.relations == 2 + kind).numpy()[:, None], np.moveaxis(effect, 3, 1), 1.0
+                )
             if s.of_pairs:
                 scores *= np.moveaxis(of_pair[words[:, :, None], words[:, None]], 3, 1)
             sources = np.array([source_key(article) for article in articles])

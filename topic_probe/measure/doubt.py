@@ -29,24 +29,27 @@ the sum (Satterthwaite).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SourceSums
+from topic_probe.contrast import DIFFERENT_TOPIC, RESAMPLED, SAME_TOPIC, Contrast, SourceSums
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import LabelledWords
 from topic_probe.text.documents import content_hash
 from topic_probe.topics import Topics
-from topic_probe.uncertainty import MIN_UNITS, Beside, divide
+from topic_probe.uncertainty import MIN_UNITS, Beside, benjamini_hochberg, divide
 from topic_probe.words import form
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What is kept for every head: sums and counts of so many buckets of words, apart for so many groups of sources.
 N_BUCKETS, N_GROUPS = 128, 4
@@ -116,16 +119,18 @@ class WordEffects(BatchSums):
     def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
         """Sums and counts with signs, of all documents of a group of sources together."""
         group = torch.from_numpy(groups_of(scores.sources)).to(scores.values.device)
-        of_group = wide((group == torch.arange(N_GROUPS, device=group.device)[:, None]).to(scores.values.dtype))
+        of_group = wide(
+            (group == torch.arange(N_GROUPS, device=group.device)[:, None]).to(scores.values.dtype)
+        )
         found, of_words = {}, []
         for name, ends in zip(_SIDES, _ends(scores, index), strict=False):
             found[f"{name} pairs"] = ends[:, 0, :, 0, 3:].sum(2)
             ends *= index[f"{name} scales"].to(ends)[:, None, :, None]
             of_words.append(torch.einsum("dcnhk,dnhr->dchkr", ends, index[f"{name} signs"].to(ends)))
-        of_documents = torch.cat(
-            [wide(scores.binned.sum(3)[:, :, 1:]), scores.squares.sum(2)[..., None]], 2
+        of_documents = torch.cat([wide(scores.binned.sum(3)[:, :, 1:]), scores.squares.sum(2)[..., None]], 2)
+        n_of_documents = (
+            scores.counts.sum(2)[:, None, 1:].to(of_documents).expand(-1, scores.values.shape[1], -1)
         )
-        n_of_documents = scores.counts.sum(2)[:, None, 1:].to(of_documents).expand(-1, scores.values.shape[1], -1)
         return found | {
             "of_words": torch.einsum("gd,dchkr->cghkr", of_group, sum(of_words)),
             "of_groups": torch.einsum("gd,dck->cgk", of_group, torch.cat([of_documents, n_of_documents], 2)),
@@ -139,7 +144,9 @@ class WordEffects(BatchSums):
             self.sums[name][scores.cells] += found[name]
         for name in _SIDES:
             if f"{name} pairs" in found:
-                np.add.at(self.sums["pairs_of_words"], self.form[found[f"{name} places"]], found[f"{name} pairs"])
+                np.add.at(
+                    self.sums["pairs_of_words"], self.form[found[f"{name} places"]], found[f"{name} pairs"]
+                )
 
 
 def groups_of(sources: Int64[np.ndarray, " source"]) -> Int64[np.ndarray, " source"]:
@@ -147,7 +154,9 @@ def groups_of(sources: Int64[np.ndarray, " source"]) -> Int64[np.ndarray, " sour
     return ((sources.view(np.uint64) >> np.uint64(40)) % np.uint64(N_GROUPS)).astype(np.int64)
 
 
-def _ends(scores: BatchScores, index: Mapping[str, Any]) -> list[Float[Tensor, "document cell word half column"]]:
+def _ends(
+    scores: BatchScores, index: Mapping[str, Any]
+) -> list[Float[Tensor, "document cell word half column"]]:
     """What every word has as an end of its pairs, plain and with the second sign of its partners.
 
     One for queries and keys together, where these are the same words; otherwise one for each.
@@ -167,7 +176,9 @@ def _ends(scores: BatchScores, index: Mapping[str, Any]) -> list[Float[Tensor, "
         # [document, word, partner, half, kind]
         chosen = partners[:, None, :, :, None] * kinds[:, :, :, None]
         both = chosen.sum(4)
-        of_scores, counts = (wide(torch.einsum("dcnm,dnmhk->dcnhk", t, chosen)) for t in (tables[0], tables[2]))
+        of_scores, counts = (
+            wide(torch.einsum("dcnm,dnmhk->dcnhk", t, chosen)) for t in (tables[0], tables[2])
+        )
         around = wide(torch.einsum("dcnm,dnmh->dcnh", tables[1], both))
         middle = wide(mean)
         of_squares = around + middle * (2 * of_scores.sum(4) - middle * counts.sum(4))
@@ -203,7 +214,10 @@ class _Number:
             columns = [one, -one, nothing, nothing]
         else:
             variance = squares - both**2
-            spread, number = np.sqrt(np.maximum(variance, 0)), divide(same - different, np.sqrt(np.maximum(variance, 0)))
+            spread, number = (
+                np.sqrt(np.maximum(variance, 0)),
+                divide(same - different, np.sqrt(np.maximum(variance, 0))),
+            )
             half = divide(number, 2 * variance)
             columns = [divide(one, spread), -divide(one, spread), 2 * both * half, -half]
         return np.stack(columns, -1)
@@ -213,7 +227,10 @@ class _Number:
     ) -> Float64[np.ndarray, "cell *shape"]:
         """How far parts of sums move the number, around the means of a whole that they are parts of."""
         means, n_whole = _means(whole), _numbers(whole)
-        sums, n = np.stack([part[..., 0], part[..., 1], part[..., 0] + part[..., 1], part[..., 2]], -1), _numbers(part)
+        sums, n = (
+            np.stack([part[..., 0], part[..., 1], part[..., 0] + part[..., 1], part[..., 2]], -1),
+            _numbers(part),
+        )
         gradient = self.gradient.reshape(len(self.gradient), *(1 for _ in part.shape[2:]), 4)
         return np.asarray((gradient * divide(sums - means * n, n_whole)).sum(-1))
 
@@ -245,8 +262,13 @@ def words_variance(
     products = weighed.sum(1) ** 2 - (weighed**2).sum(1)
     together = weight.sum(1) ** 2 - (weight**2).sum(1)
     of_buckets = divide(products[:, 0] - products[:, 1] / 2, np.where(together > 1e-9, together, 0)[:, None])
+    of_words, of_ends = (
+        divide(products[:, kind].sum(1), np.where(together > 1e-9, together, 0)) for kind in (0, 1)
+    )
+    # What pairs are in it twice is between nothing and all of it, which is true and not always found.
+    variance = of_words - np.clip(of_ends, 0, np.maximum(of_words, 0)) / 2
     spread = of_buckets - of_buckets.mean(1, keepdims=True)
-    return of_buckets.sum(1), (spread**2).sum(1) * N_BUCKETS / (N_BUCKETS - 1)
+    return variance, (spread**2).sum(1) * N_BUCKETS / (N_BUCKETS - 1)
 
 
 @dataclass(frozen=True)
@@ -262,8 +284,28 @@ class Doubt:
     pooled: Mapping[str, Any]
     words: bool = True
 
-    def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
-        """The variance of a number of cells that are pooled, beside that of sources."""
+    @property
+    def reason(self) -> str | None:
+        """Why there is no interval of anything, if there is none."""
+        if 1 < len(self.fits) < MIN_FITS:
+            return f"no interval: {len(self.fits)} fits of topics, at least {MIN_FITS} are needed"
+        seen = [int((sums["pairs_of_words"] > 0).sum()) for sums in self.fits] if self.words else []
+        if seen and min(seen) < MIN_UNITS:
+            return f"no interval: {min(seen)} words in pairs, at least {MIN_UNITS} are needed"
+        return None
+
+    def explained(self, contrast: Contrast) -> Contrast:
+        """A contrast that says so where words or fits are too few."""
+        return (
+            contrast
+            if self.reason is None or contrast.interval is None
+            else replace(contrast, note=self.reason)
+        )
+
+    def beside(self, kind: str, starts: Int64[np.ndarray, " group"] | None = None) -> Beside:
+        """The variance of a number beside that of sources: of every cell, or of groups of cells that begin there."""
+        if starts is None:
+            starts = np.arange(*self.pooled["by_source"].shape)
         totals = np.add.reduceat(_totals(self.pooled["by_source"]).sum(0), starts)
         number = _Number(totals, kind)
         words, of_words = self._words(number, starts)
@@ -276,14 +318,14 @@ class Doubt:
         nothing = np.zeros(len(starts))
         if not self.words:
             return nothing, nothing
-        effective = min(effective_words(sums["pairs_of_words"]) for sums in self.fits)
+        degrees = min(degrees_of_words(sums["pairs_of_words"]) for sums in self.fits)
         variance, of_variance = words_variance(
             number, *(np.add.reduceat(self.pooled[name], starts) for name in ("of_words", "of_groups"))
         )
-        if effective == 0:
+        if degrees == 0:
             return nothing * np.nan, nothing
         there = ~(variance <= 0)
-        of_variance = np.maximum(of_variance, 2 * variance**2 / max(effective - 1, 1))
+        of_variance = np.maximum(of_variance, 2 * variance**2 / degrees)
         return np.where(there, variance, 0), np.where(there, of_variance, 0)
 
     def _fits(
@@ -303,8 +345,10 @@ class Doubt:
             held = own.rows()[0]
             at = np.searchsorted(keys, held % own.limit if self.pooled["by_source"].folded else held)
             parts = np.add.reduceat(_totals(own), starts, axis=1)
-            np.add.at(of_fit, at, np.moveaxis(number.moved(np.moveaxis(parts, 0, 1), number.totals[:, None]), 0, 1))
-        share = moved_share(self.fits, starts)
+            np.add.at(
+                of_fit, at, np.moveaxis(number.moved(np.moveaxis(parts, 0, 1), number.totals[:, None]), 0, 1)
+            )
+        share = _share_of_pairs(self.fits, starts)
         apart = moved - share[:, None] * moved.sum(0)
         of_fits = (apart.sum(1) ** 2).sum(0)
         n = len(keys)
@@ -313,7 +357,9 @@ class Doubt:
             whole = np.add.reduceat(self.pooled["of_words"], starts)
             groups = np.add.reduceat(self.pooled["of_groups"], starts)
             for own_share, sums in zip(share, self.fits, strict=True):
-                rest = np.add.reduceat(sums["of_words"], starts) - own_share[:, None, None, None, None] * whole
+                rest = (
+                    np.add.reduceat(sums["of_words"], starts) - own_share[:, None, None, None, None] * whole
+                )
                 noise = noise + np.nan_to_num(words_variance(number, rest, groups)[0])
         raw = of_fits * k / (k - 1)
         variance = (of_fits - noise) * k / (k - 1)
@@ -321,17 +367,23 @@ class Doubt:
         return np.where(there, variance, 0), np.where(there, 2 * raw**2 / (k - 1), 0)
 
 
-def moved_share(fits: Sequence[Mapping[str, Any]], starts: Int64[np.ndarray, " group"]) -> Float64[np.ndarray, "fit cell"]:
+def _share_of_pairs(
+    fits: Sequence[Mapping[str, Any]], starts: Int64[np.ndarray, " group"]
+) -> Float64[np.ndarray, "fit cell"]:
     """What share every fit has of all same-topic pairs."""
     n = np.stack([np.add.reduceat(sums["by_source"].total().counts[..., 1], starts) for sums in fits])
     return divide(n, n.sum(0))
 
 
-def effective_words(pairs: Float64[np.ndarray, " form"]) -> float:
-    """How many words there are that weigh alike (Kish); 0 where there are fewer than eight."""
+def degrees_of_words(pairs: Float64[np.ndarray, " form"]) -> float:
+    """How many degrees of freedom a variance of words has; 0 where there are fewer than eight.
+
+    A word that is in n of the pairs moves a number as n, so what Σ ψ² estimates varies as that of squares that weigh n²
+    (Satterthwaite): a few frequent words may be most of it.
+    """
     if (pairs > 0).sum() < MIN_UNITS:
         return 0.0
-    return float(pairs.sum() ** 2 / (pairs**2).sum())
+    return float((pairs**2).sum() ** 2 / (pairs**4).sum())
 
 
 def _totals(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
@@ -341,6 +393,53 @@ def _totals(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
 
 def pooled_sums(fits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums of several fits together; what only one fit knows is in none."""
-    return {
-        name: reduce(add, (sums[name] for sums in fits)) for name in fits[0] if name != "pairs_of_words"
-    }
+    return {name: reduce(add, (sums[name] for sums in fits)) for name in fits[0] if name != "pairs_of_words"}
+
+
+# ---------------------------------------------------------------------------- reports
+
+
+def check_fits(every: Sequence[Topics] | None) -> None:
+    """ValueError where other fits are to be included, and there is but one."""
+    if every is None or len(every) < 2:
+        raise ValueError(
+            "resample names 'fits', which needs topics of several fits in a list, such as those of six seeds: fit with "
+            "seed=0 to 5, pass [topics, …], or leave 'fits' out"
+        )
+
+
+def with_p_values_of_fits(contrast: Contrast, fits: Sequence[Contrast]) -> Contrast:
+    """The contrast with twice the mean of the p-values of fits: a p-value, however they depend on each other."""
+    if any(fit.p_value is None for fit in fits):
+        return contrast
+    mean = np.stack([np.asarray(fit.p_value) for fit in fits]).mean(0)
+    p_value = np.asarray(np.minimum(1, 2 * mean))
+    return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def variance_table(contrast: Contrast, resampled: Sequence[str]) -> "pd.DataFrame | None":
+    """How much of the variance of a number each thing brings that it may vary with; None where only one does."""
+    import pandas as pd
+
+    shares = contrast.variance_shares
+    if shares is None or np.isnan(shares).any():
+        return None
+    rows = {name: share for name, share in zip(RESAMPLED, shares.tolist(), strict=True) if name in resampled}
+    return pd.DataFrame(
+        {"varies with": [f"other {name}" for name in rows], "share of the variance": rows.values()}
+    )
+
+
+def about_variance(contrast: Contrast, provenance: Mapping[str, Any], fits: Contrast | None) -> list[str]:
+    """What an interval includes beside other sources, and how far fits are apart."""
+    resampled = provenance["options"].get("resample", ())
+    if contrast.interval is None or len(resampled) < 2:
+        return []
+    notes = [f"intervals include other {', '.join(resampled[:-1])} and {resampled[-1]}"]
+    if fits is not None:
+        ratios = np.asarray(fits.ratio)
+        notes.append(
+            f"{len(ratios)} fits of topics: ratio {ratios.min():.4g} to {ratios.max():.4g}, standard deviation "
+            f"{ratios.std(ddof=1):.2g}; p-values are twice the mean of theirs"
+        )
+    return notes

@@ -1,13 +1,12 @@
 """Untrained twins: what the same measurement gives where nothing was learned, and how much that varies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.contrast import Contrast
+from topic_probe.contrast import Contrast, in_a_row
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.options import Run
 from topic_probe.report import Report
@@ -65,19 +64,7 @@ def by_seed(
     parts: list[Any] = [getattr(of_topics[topics], name) for _, of_topics in reports]
     if score is not None:
         parts = [part[score] for part in parts]
-    joined: dict[str, Any] = {}
-    for field in fields(Contrast):
-        values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.ndarray | np.float64):
-            cells = [value if part.shape else value[None] for part, value in zip(parts, values, strict=True)]
-            joined[field.name] = np.concatenate(cells)
-        else:
-            joined[field.name] = values[0]
-    sizes = [len(part) if part.shape else 1 for part in parts]
-    seeds = tuple(seed for (seed, _), size in zip(reports, sizes, strict=True) for _ in range(size))
-    axes = parts[0].index or {}
-    index = {axis: tuple(cell for part in parts for cell in (part.index or {})[axis]) for axis in axes}
-    return Contrast(**joined | {"index": {"seed": seeds, **index}})
+    return in_a_row(parts, "seed", [seed for seed, _ in reports])
 
 
 def about_twins(twins: Mapping[str, Contrast] | None, name: str) -> list[str]:
