@@ -1,8 +1,8 @@
 """How often 95 % intervals that include words and fits of topics hold the truth; wanted: 93 to 97 %.
 
 Articles, words, pairs of words and fits of topics have planted effects of their own (`helpers/planted_doubt.py`), of
-which every sample has others; the sums are those of the real accumulators. Beside every setting stands what intervals over
-sources alone would hold, and how the variance is shared out.
+which every sample has others; the sums are those of the real accumulators. Beside every setting stands what intervals
+over sources alone would hold, and how the variance is shared out.
 
 Run: ``python tests/benchmarks/doubt.py`` (ten minutes).
 """
@@ -79,7 +79,8 @@ def main() -> int:
         of_sources, of_words, of_fits = np.median(found["shares"], 0)
         print(
             f"{name:36s} {n_held / n:6.1%} [{low:.1%}, {high:.1%}] of {n:,}; sources alone "
-            f"{found['sources'].mean():6.1%}; variance of sources {of_sources:.0%}, words {of_words:.0%}, fits {of_fits:.0%}",
+            f"{found['sources'].mean():6.1%}; variance of sources {of_sources:.0%}, words {of_words:.0%}, "
+            f"fits {of_fits:.0%}",
             flush=True,
         )
     return int(outside > 0)

@@ -173,8 +173,16 @@ class AttentionReport(Report, kind="attention"):
         table["sink_mass"] = self.sink_mass
         return table
 
+    def variance_of_overall(self) -> "pd.DataFrame | None":
+        """How much of the variance of the overall ratio each thing brings; None where intervals include but one."""
+        return variance_table(self.overall, self.provenance["options"].get("resample", ()))
+
+    def about_variance(self) -> list[str]:
+        """What intervals include beside other sources, and how far fits are apart."""
+        return about_variance(self.overall, self.provenance, self.fits)
+
     def _tables(self) -> "dict[str, pd.DataFrame]":
-        shares = variance_table(self.overall, self.provenance["options"].get("resample", ()))
+        shares = self.variance_of_overall()
         more = {} if shares is None else {"the variance of the overall ratio": shares}
         return super()._tables() | more
 
@@ -186,7 +194,7 @@ class AttentionReport(Report, kind="attention"):
             ratio += f", effect size {self.overall.effect_size:.4g}"
         notes = [
             ratio,
-            *about_variance(self.overall, self.provenance, self.fits),
+            *self.about_variance(),
             *super()._notes(),
             *about_floor(self.heads, self.provenance),
             *about_twins(self.twins, "overall"),
