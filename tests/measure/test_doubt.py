@@ -298,6 +298,19 @@ def test_intervals_hold_what_was_planted(setting):
     assert np.mean(alone) < np.mean(found)
 
 
+def test_the_variance_of_fits_is_what_was_planted_without_what_sources_and_words_make_of_their_spread():
+    """Factors with a standard deviation of 0.2 are a variance of exp(0.04) − 1 of one fit, a quarter of it of four."""
+    sums = draw(Setting(fits=4, of_fits=0.2, sizes=(10,) * 8), np.random.default_rng(5), 40)
+    found = Doubt(sums, pooled_sums(sums)).beside("ratio")
+    np.testing.assert_allclose(found.fits.mean(), np.expm1(0.04) / 4, rtol=0.3)
+    # Fits that do nothing have other words all the same, and so other numbers, which words account for.
+    sums = draw(Setting(fits=4, of_words=1.0, sizes=(10,) * 8), np.random.default_rng(6), 20)
+    apart = [
+        Doubt(sums, pooled_sums(sums), words=words).beside("ratio").fits.mean() for words in (True, False)
+    ]
+    assert apart[0] < 0.5 * apart[1]
+
+
 def test_effect_sizes_and_ratios_move_with_words_as_derivatives_say():
     """Both numbers, with the sums of one bucket moved a little, against the gradient that variances are made of."""
     from topic_probe.measure.doubt import _Number
