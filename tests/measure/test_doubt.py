@@ -164,7 +164,8 @@ def test_nothing_changes_without_being_asked_for():
     table = with_words.to_dataframe()
     assert {"variance_sources", "variance_words", "variance_fits"} <= {*table}
     assert (table["variance_fits"] == 0).all()
-    assert "other sources and words" in str(with_words)
+    shares = [f"{share:.0%}" for share in with_words.overall.variance_shares[:2]]
+    assert f"other sources ({shares[0]}) and words ({shares[1]})" in str(with_words)
     assert "share of the variance" in str(with_words)
 
 

@@ -435,7 +435,11 @@ def about_variance(contrast: Contrast, provenance: Mapping[str, Any], fits: Cont
     resampled = provenance["options"].get("resample", ())
     if contrast.interval is None or len(resampled) < 2:
         return []
-    notes = [f"intervals include other {', '.join(resampled[:-1])} and {resampled[-1]}"]
+    named, shares = list(resampled), contrast.variance_shares
+    if shares is not None and not np.isnan(shares).any():
+        named = [f"{name} ({shares[RESAMPLED.index(name)]:.0%})" for name in resampled]
+    of_what = "" if named == list(resampled) else ", with their share of the variance of the overall ratio"
+    notes = [f"intervals include other {', '.join(named[:-1])} and {named[-1]}{of_what}"]
     if fits is not None:
         ratios = np.asarray(fits.ratio)
         notes.append(
