@@ -230,8 +230,8 @@ in every way of reading that there is.
   documents.
 * A number in brackets is why not, see [below](#why-not).
 
-| architecture | model | layers × heads | hooks | rows | {bridges} | difference | padding |
-|---|---|---|---|---|{lines}|---|---|
+| architecture | hooks | rows | {bridges} | difference | padding | layers × heads | model |
+|---|---|---|{lines}|---|---|---|---|
 """
 _NOT_BUILT = (
     "Configurations that cannot be made small by the names of their settings, or are not for text alone.\n"
@@ -301,13 +301,9 @@ def verdict(same: Sequence[Row]) -> str:
 
 
 def line(same: Sequence[Row], generations: Sequence[str], reasons: Reasons) -> str:
-    """A line of the table."""
+    """A line of the table: what was found comes first, so that a narrow screen shows it."""
     first = same[0]
-    cells = [
-        f"`{first.name}`",
-        first.model,
-        "; ".join(dict.fromkeys(found.stacks for found in same if found.stacks)),
-    ]
+    cells = [f"`{first.name}`"]
     hooks, rows = ({found.ways[f"huggingface {through}"]: None for found in same} for through in THROUGH)
     cells.append(" ".join(_cell(way, first.model, reasons) for way in hooks))
     cells.append(
@@ -319,6 +315,7 @@ def line(same: Sequence[Row], generations: Sequence[str], reasons: Reasons) -> s
     checked = verdict(same) in ("equal", "wrong")
     for numbers in ([found.worst for found in same], [found.padding for found in same]):
         cells.append(f"{max(numbers):.0e}" if checked else "")
+    cells += ["; ".join(dict.fromkeys(found.stacks for found in same if found.stacks)), first.model]
     return f"| {' | '.join(cells)} |"
 
 

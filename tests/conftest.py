@@ -7,7 +7,11 @@ from contextlib import contextmanager
 import hypothesis
 import jaxtyping
 import pytest
-import threads_as_processes
+import quick_checks
+
+quick_checks.install()  # before anything of the package is imported
+
+import threads_as_processes  # noqa: E402
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"

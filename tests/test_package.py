@@ -34,7 +34,8 @@ measure.attention measure.embeddings measure.matching measure.matched measure.we
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
 measure.exchanges measure.log_odds measure.shift measure.text_cut
 train train.bert train.history train.tasks train.stack train.loop train.stages
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects
+series series.files series.checkpoints series.path series.check series.measured series.probe
+show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series
 show.figures
 show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness

@@ -108,6 +108,11 @@ def commanded(*arguments):
     return code, answer.getvalue()
 
 
+def flagged(constructor, *given):
+    """What is wrong with a series of checkpoints."""
+    return tp.check_checkpoints(getattr(tp.Checkpoints, constructor)(*given)).flagged
+
+
 def asked_elsewhere():
     socket.create_connection(("localhost", 80), timeout=1)
 
@@ -291,7 +296,60 @@ def asks(part):
     return lambda request: part in request.path
 
 
+def on_a_path(world, step):
+    """The files of a model whose weights have moved so far in one direction; of odd steps in the older format."""
+    folder = world.folder / f"step{step}"
+    model = hf.BertModel.from_pretrained(world.folders["older"])
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter += step * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    model.save_pretrained(folder)
+    if step % 2:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    return {**files_of(world.folders["older"]), "model.safetensors": None} | files_of(folder)
+
+
+@pytest.fixture(scope="module")
+def states(world):
+    """Step → files, of a series with nothing wrong."""
+    every = {step: on_a_path(world, step) for step in range(5)}
+    return {step: {p: file for p, file in files.items() if file is not None} for step, files in every.items()}
+
+
 # --- models -------------------------------------------------------------------------------------------
+
+
+def test_a_revision_that_serves_another_steps_weights_is_found_and_each_is_read_of_its_own_commit(
+    world, states
+):
+    for step, files in {**states, 2: states[4]}.items():
+        world.hub.put("models", "small/pythia", files, branch=f"step{step}")
+    # The last step is where these weights belong.
+    found = done(world.run(flagged, "from_revisions", "small/pythia", range(5)))
+    assert found == {2: "copy of step 4"}
+    missing = done(world.run(flagged, "from_revisions", "small/pythia", [0, 1, 3, 7]))
+    assert missing.keys() == {7}
+    assert "this model has no revision 'step7'" in missing[7]
+
+
+def test_a_repository_for_every_step_is_a_series_too(world, states):
+    for step, files in states.items():
+        world.hub.put("models", f"small/berts-step_{step}k", files)
+    pattern, steps = "small/berts-step_{step}k", {1000 * step: str(step) for step in states}
+    assert done(world.run(flagged, "from_repositories", pattern, steps)) == {}
+    # What was fetched once is read again when nobody answers.
+    with world.hub.troubled(lambda request: {"status": 503}):
+        offline = world.client(HF_HUB_OFFLINE="1")
+        assert done(offline(flagged, "from_repositories", pattern, steps)) == {}
+
+
+def test_a_hub_that_does_not_answer_flags_nothing_but_is_an_error(world, states):
+    for step, files in states.items():
+        world.hub.put("models", "small/lost", files, branch=f"step{step}")
+    with world.hub.troubled(lambda request: {"status": 503} if is_large(request) else None):
+        outcome = world.run(flagged, "from_revisions", "small/lost", range(5))
+    assert "ConnectionError" in outcome.kinds, outcome.trace
 
 
 @pytest.mark.parametrize("name", ["bert", "albert"])

@@ -10,6 +10,7 @@ import scipy.stats
 
 from topic_probe.contrast import interval_of_sources
 from topic_probe.uncertainty import (
+    Ends,
     _take_quantile,
     benjamini_hochberg,
     compare,
@@ -326,12 +327,12 @@ def ends_of(scores, topics, halves):
         partner = [relation & (halves == half) for half in (0, 1)]
         parts.append(np.stack([((scores + scores.T) * chosen).sum(1) for chosen in partner])[..., None])
         parts.append(np.stack([2.0 * chosen.sum(1) for chosen in partner]))
-    return parts
+    return Ends(*parts)
 
 
 def interval_of_words(embeddings, topics, **options):
     parts = ends_of(embeddings @ embeddings.T, topics, split_halves(topics, seed=0))
-    return word_interval(*parts, topics, **options)[0]
+    return word_interval(parts, topics, **options)[0]
 
 
 def planted(generator, centres, sizes, noise):
@@ -380,7 +381,7 @@ def test_the_noise_of_single_pairs_counts_once(size):
 
     def interval(scores, seed):
         ends = ends_of(scores, topics, split_halves(topics, seed=seed))
-        return word_interval(*ends, topics, statistic="difference", seed=seed)[0]
+        return word_interval(ends, topics, statistic="difference", seed=seed)[0]
 
     fresh = [
         (scores[same].mean() - scores[topics[:, None] != topics].mean())

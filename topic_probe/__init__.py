@@ -36,6 +36,11 @@ if TYPE_CHECKING:
     from topic_probe.measure.writes import measure_writes as measure_writes
     from topic_probe.paper import reproduce as reproduce
     from topic_probe.report import load_report as load_report
+    from topic_probe.series.check import CheckpointReport as CheckpointReport
+    from topic_probe.series.check import check_checkpoints as check_checkpoints
+    from topic_probe.series.checkpoints import Checkpoints as Checkpoints
+    from topic_probe.series.measured import SeriesReport as SeriesReport
+    from topic_probe.series.probe import TopicProbe as TopicProbe
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
@@ -80,6 +85,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "AgreementReport": "topic_probe.toy.agreement",
     "AttentionReport": "topic_probe.measure.attention",
+    "CheckpointReport": "topic_probe.series.check",
+    "Checkpoints": "topic_probe.series.checkpoints",
     "Contrast": "topic_probe.contrast",
     "Cooccurrence": "topic_probe.text.cooccurrence",
     "Corpus": "topic_probe.text.corpus",
@@ -95,8 +102,10 @@ _PUBLIC = {
     "MatrixReport": "topic_probe.measure.matrix",
     "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.train.bert",
+    "SeriesReport": "topic_probe.series.measured",
     "ShiftReport": "topic_probe.measure.shift",
     "TopicFit": "topic_probe.text.lda",
+    "TopicProbe": "topic_probe.series.probe",
     "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
@@ -107,6 +116,7 @@ _PUBLIC = {
     "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
     "builtin_topics": "topic_probe.topics.builtin",
+    "check_checkpoints": "topic_probe.series.check",
     "check_model": "topic_probe.lens.check",
     "count_cooccurrence": "topic_probe.text.cooccurrence",
     "cut_edges": "topic_probe.lens.edit",

@@ -620,6 +620,23 @@ def matched_spread(
     return standard_deviation(total, n, of_squares)
 
 
+def matched_contrast(
+    sums: Float64[np.ndarray, "*shape cell 3"],
+    counts: Float64[np.ndarray, "*shape cell 3"],
+    squares: Float64[np.ndarray, "*shape cell"],
+    **uncertainty: Any,
+) -> Contrast:
+    """Means of bin means, bins weighed by their number of same-topic pairs; same-word pairs as they are.
+
+    ``n_same_topic`` and ``n_different_topic`` count the pairs in bins that hold both kinds, ``spread`` is that of their
+    scores; the last axis is as in `PairSums`.
+    """
+    same, different, n_same, n_different = matched_means(sums, counts)
+    same_word, n_same_word = sums[..., 0].sum(-1), counts[..., 0].sum(-1)
+    means, numbers = (divide(same_word, n_same_word), same, different), (n_same_word, n_same, n_different)
+    return Contrast(*means, *numbers, spread=matched_spread(sums, counts, squares), **uncertainty)
+
+
 def _terms(
     by_relation: Float64[np.ndarray, "*shape 3"], statistic: Statistic
 ) -> tuple[Float64[np.ndarray, "*shape"], Float64[np.ndarray, "*shape"]]:

@@ -165,14 +165,16 @@ def check_share(name: str, value: Any, *, why: str = "") -> None:
 _PLAIN: Mapping[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a number", str: "a text", types.NoneType: "None",
     os.PathLike: "a path", Mapping: "a mapping", Callable: "a function",
-    Sequence: "a list", Collection: "a list", Iterable: "a list",
 }  # fmt: skip
 _MISFIT = object()
 
 
 def _wanted(kind: Any) -> str:
     """A type in the words of a message."""
+    of = " of whole numbers" if typing.get_args(kind) == (int,) else ""
     kind = typing.get_origin(kind) or kind
+    if kind in (Sequence, Collection, Iterable):
+        return f"a list{of}"
     return _PLAIN.get(kind) or f"a {kind.__name__}"
 
 

@@ -127,6 +127,43 @@ def fetch(
     return Found(Path(folder).name, online=True)
 
 
+# Where the weights of a model are: whatever is there first is what transformers would load.
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+
+
+def fetch_weights(name: str, revision: str | None = None) -> Path:
+    """The folder on this machine with all files of a model on the hub, of one commit; nothing of it is opened.
+
+    Raises:
+        OSError: where there is no such name or revision, nobody may read it, or nothing comes.
+    """
+    from huggingface_hub import snapshot_download
+
+    commit, online = fetch(name, revision, kind="model")
+    folder = None
+    for pattern in WEIGHTS:
+        try:
+            folder = Path(
+                persistently(
+                    lambda pattern=pattern: snapshot_download(  # type: ignore[misc]
+                        name,
+                        revision=commit or revision,
+                        allow_patterns=[*_SMALL["model"], pattern],
+                        ignore_patterns=["*/*"],
+                        local_files_only=not online,
+                    )
+                )
+            )
+        except Exception as error:
+            if (broken := hub_error(error)) is None:
+                raise
+            raise refusal(broken, name, revision, kind="model") from error
+        if any(folder.glob(pattern)):
+            break
+    assert folder is not None
+    return folder
+
+
 def _ask(name: str, revision: str | None, kind: Kind, token: Any) -> None:
     """An error at once where a name means nothing or nobody answers, which a download finds out after many tries."""
     from huggingface_hub import HfApi

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -33,8 +33,14 @@ _MODULES = {
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects", "writes": "measure.writes", "shift": "measure.shift",
     "co-occurrence": "text.cooccurrence",
+    "checkpoints": "series.check", "series": "series.measured",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
+
+Verdict = Literal["does not hold", "not evidence", "undecided", "not checked", "holds"]
+"""What may be said of a claim, in the order in which it is shown: what a reader must not miss comes first."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
 _PACKAGES = ("topic-probe", "torch", "transformers", "transformer-lens", "numpy")
 
 

@@ -130,10 +130,7 @@ class Ends(NamedTuple):
 
 
 def word_interval(
-    same: Float64[np.ndarray, "half word item"],
-    n_same: Float64[np.ndarray, "half word"],
-    different: Float64[np.ndarray, "half word item"],
-    n_different: Float64[np.ndarray, "half word"],
+    of_words: Ends,
     strata: Int64[np.ndarray, "word"],
     *,
     statistic: Statistic = "ratio",
@@ -143,9 +140,8 @@ def word_interval(
 ) -> Float64[np.ndarray, "item 2"]:
     """The interval [item, low and high] of a statistic of mean scores, as `word_intervals` has it."""
     return word_intervals(
-        Ends(same, n_same, different, n_different), None, strata, statistic=statistic, n_resamples=n_resamples,
-        confidence=confidence, seed=seed,
-    )[0]  # fmt: skip
+        of_words, None, strata, statistic=statistic, n_resamples=n_resamples, confidence=confidence, seed=seed
+    )[0]
 
 
 def word_intervals(

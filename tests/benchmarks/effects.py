@@ -18,7 +18,7 @@ import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.lens.running import evaluating
 from topic_probe.measure.ablation import _screen
-from topic_probe.measure.outcomes import outcome_named
+from topic_probe.measure.outcomes import LookedAt
 from topic_probe.measure.standins import StandIns
 from topic_probe.text.batches import token_batches
 
@@ -53,7 +53,7 @@ def ways(n_documents: int, length: int) -> dict[str, tuple[Callable[[], Any], in
     def cuts(n: int) -> None:
         tp.measure_knockout(model, topics, documents, n_matched=n, **options)
 
-    outcome = outcome_named("states", view, topics, layer=None, mask_share=0.15, seed=0)
+    outcome = LookedAt().of(view, topics, seed=0)
     nothing = StandIns.of(view, list, "zero", halves=False, norms=False)
     return {
         "bare": (bare, 0),

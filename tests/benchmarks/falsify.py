@@ -26,11 +26,12 @@ import torch
 
 from topic_probe.lens.opening import open_model, random_init
 from topic_probe.paper import figure3, pretrained, recipe_named
-from topic_probe.paper.claims import VERDICTS, Claim
+from topic_probe.paper.claims import Claim
 from topic_probe.paper.figure5 import USUAL, WORD_BY_WORD
 from topic_probe.paper.recipe import RecipeResult, run_recipe
 from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, frozen, of_steps
 from topic_probe.paper.training import Setting
+from topic_probe.report import VERDICTS
 from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking

@@ -15,9 +15,12 @@ from transformers import (
     DistilBertModel,
     GPT2Config,
     GPT2Model,
+    LongT5Config,
+    LongT5Model,
 )
 
 import topic_probe as tp
+from topic_probe.contrast import matched_contrast
 from topic_probe.lens import capture
 from topic_probe.measure import attention, engine, nulls
 from topic_probe.measure.accumulators import Relations
@@ -182,6 +185,46 @@ def test_encoder_decoder_and_cross_attention_are_kept_apart_and_equal_a_double_l
     assert set(report.heads.index["stack"]) == {"encoder", "decoder", "cross"}
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_an_encoder_of_another_kind_of_attention_leaves_decoder_and_cross_attention_to_be_measured(
+    several, topics
+):
+    torch.manual_seed(4)
+    config = LongT5Config(
+        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=8, num_layers=1, num_decoder_layers=2, num_heads=2,
+        local_radius=2, decoder_start_token_id=2,
+    )  # fmt: skip
+    model = LongT5Model(config).double().eval()
+    documents = some_documents(5)
+    asked_of = [topics, topics] if several else topics
+    with pytest.warns(UserWarning, match="only its other attention is read"):
+        found = tp.measure_attention(
+            model, asked_of, documents, batch_size=3, special_ids={2}, n_permutations=0
+        )
+    report = found[1] if several else found
+    totals = {"decoder": [0, 0], "cross": [0, 0]}
+    for document in documents:
+        target = [2, *document[:-1]]
+        answer = output_attentions(model, document, decoder_input_ids=torch.tensor([target]))
+        for stack, total in totals.items():
+            asked = target if stack == "decoder" else document
+            for layer in getattr(answer, f"{stack}_attentions"):
+                sums, n = double_loop(
+                    layer[0].numpy(),
+                    target,
+                    asked,
+                    causal=stack == "decoder",
+                    special={2},
+                    cross=stack == "cross",
+                )
+                total[0], total[1] = total[0] + sums.sum(0), total[1] + 2 * n
+    assert report.stacks.index == {"stack": tuple(totals)}
+    for number, (sums, n) in enumerate(totals.values()):
+        np.testing.assert_allclose(means(report.stacks)[number], sums / n, atol=1e-7, rtol=0)
+        np.testing.assert_array_equal(counts(report.stacks)[number], n)
+    assert report.provenance["documents_measured"] == len(documents)
+
+
 def same_numbers(one, other, tolerance):
     for name in ("overall", "heads", "matched", "without_sinks"):
         left, right = getattr(one, name), getattr(other, name)
@@ -310,7 +353,7 @@ def test_the_matched_ratio_weighs_bins_by_their_same_topic_pairs():
     # The scores themselves: 4; 2, 2, 2, 2, 2. 1, 2, 3; 2. And what is left out.
     squares = np.zeros((1, 20))
     squares[0, 1:4] = 16 + 20, 1 + 4 + 9 + 4, 99**2
-    found = attention._matched(sums, n, squares)
+    found = matched_contrast(sums, n, squares)
     assert found.same_topic[0] == pytest.approx((1 * 4 + 3 * 2) / 4)
     assert found.different_topic[0] == pytest.approx(2)
     assert found.n_same_topic[0] == 4

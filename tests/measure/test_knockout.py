@@ -9,7 +9,7 @@ import zoo
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.measure.knockout import CODES, Cuts, _Edges, chosen_sites
-from topic_probe.measure.outcomes import outcome_named
+from topic_probe.measure.outcomes import LookedAt
 from topic_probe.measure.patterns import units_of
 from topic_probe.text.batches import token_batches
 from topic_probe.topics import Topics
@@ -56,7 +56,7 @@ def cuts_of(model, documents, relation, n_matched, *, outcome="states", earlier=
     view = capture.view(model)
     batch = next(iter(token_batches(documents, special_ids=(4,), first_is_sink=view.is_causal)))
     units = units_of(batch, TOPICS)
-    looked_at = outcome_named(outcome, view, TOPICS, layer=None, mask_share=0.2, seed=0)
+    looked_at = LookedAt(outcome, mask_share=0.2).of(view, TOPICS, seed=0)
     sites = dict.fromkeys(view.sites)
     cuts = Cuts(view, TOPICS, sites, CODES[relation], "scores", n_matched, 0, earlier=earlier)
     asked = looked_at.ask(batch, units)

@@ -12,9 +12,10 @@ import zoo
 from transformers import BertConfig, BertModel
 
 import topic_probe as tp
+from topic_probe.contrast import matched_contrast
 from topic_probe.lens import capture
 from topic_probe.measure.matched import DISTANCE_BINS, _Comparison, measure_matched
-from topic_probe.measure.matching import Bins, MatchedWords, attention_by_class, matched_contrast, pair_codes
+from topic_probe.measure.matching import Bins, MatchedWords, attention_by_class, noted, pair_codes
 from topic_probe.measure.options import Intervals, Permutations
 from topic_probe.measure.words import LabelledWords
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
@@ -168,7 +169,7 @@ def test_matched_means_worked_by_hand():
 
 def test_no_bin_with_both_kinds_is_nan_with_a_reason():
     alone = np.array([[0, 1.0, 0], [0, 0, 1.0]])
-    found = matched_contrast(alone, alone, np.ones(2))
+    found = noted(matched_contrast(alone, alone, np.ones(2)), alone)
     assert math.isnan(found.effect_size)
     assert math.isnan(found.ratio)
     assert "no bin holds pairs" in found.reason

@@ -92,7 +92,7 @@ def test_words_of_an_embedding_table_stand_in_the_order_of_their_topics():
     found = measure_embeddings(model, topics()).matrices
     assert (found.level, found.topic.tolist()) == ("word", TOPIC_OF_ROW)
     assert found.words == tuple(f"w{id_}" for id_ in ORDER)
-    assert found.labels[0] == "0: w5·w8·w20"
+    assert found.labels[0] == "0: fruit (w5·w8·w20)"
     for score, scores in embedding_scores(model).items():
         np.testing.assert_allclose(found.pick(score=score), scores[ORDER][:, ORDER], rtol=1e-6)
 
@@ -150,7 +150,7 @@ def test_many_words_are_kept_as_means_between_topics_without_words_with_themselv
     model = bert()
     found = measure_embeddings(model, topics()).matrices
     assert (found.level, found.topic.tolist()) == ("topic", [0, 1, 2, 3])
-    assert found.words[2] == "2: w5·w30·w31"
+    assert found.words[2] == "2: birds (w5·w30·w31)"
     for score, scores in embedding_scores(model).items():
         np.testing.assert_allclose(found.pick(score=score), means_between_topics(scores), rtol=1e-6)
     assert np.isnan(found.pick(score="dot")[3, 3])

@@ -239,7 +239,7 @@ def intervals_of(rows, topics, **options):
 def test_the_interval_of_the_statistic_does_not_move_where_that_of_the_effect_size_is_asked_for():
     rows, topics, _ = drawn(np.random.default_rng(0), 4, 10, 8, 0.3)
     words = labelled_words(rows, topics)
-    alone = word_interval(*word_ends(words, group_sums(words, seed=0)), words.strata)
+    alone = word_interval(word_ends(words, group_sums(words, seed=0)), words.strata)
     both = intervals_of(rows, topics)
     np.testing.assert_allclose(both[0], alone, rtol=1e-12)
     np.testing.assert_array_less(both[1][:, 0], both[1][:, 1])

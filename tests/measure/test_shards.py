@@ -521,7 +521,7 @@ def test_damaged_sums_are_refused_by_name(tmp_path):
         ({"shard": (0, 0), "sums": "x"}, ValueError, "n from 1 to 64"),
         ({"shard": (-1, 2), "sums": "x"}, ValueError, "shard must be at least 0"),
         ({"shard": (1,), "sums": "x"}, ValueError, r"which of how many, got \(1,\)"),
-        ({"shard": 1, "sums": "x"}, TypeError, "shard must be a list or None"),
+        ({"shard": 1, "sums": "x"}, TypeError, "shard must be a list of whole numbers or None"),
         ({"shard": ("0", "2"), "sums": "x"}, TypeError, "shard"),
         ({"shard": (0, 2), "sums": "x", "twins": 1}, ValueError, "measure twins by themselves"),
         ({"shard": (0, 2), "sums": "x", "n_permutations": "enough"}, ValueError, "which no shard can know"),

@@ -304,7 +304,7 @@ def test_intervals_of_heads_cover_the_truth_as_often_as_they_say():
         moments = word_moments(rows, rows, words)
         half = words.halves(run)
         ends = head_ends(moments, P, Q, half, words.n_mates(half))
-        interval = word_interval(*ends, words.strata, statistic="difference", n_resamples=400, seed=run)
+        interval = word_interval(ends, words.strata, statistic="difference", n_resamples=400, seed=run)
         covered += (interval[:, 0] <= truth) & (truth <= interval[:, 1])
     # A share of 0.95 in 300 runs has a standard error of √(0.95 · 0.05 / 300) = 0.0126; these are 2.5 of them on either
     # side. Intervals a quarter too narrow cover 0.858 ± 0.020.

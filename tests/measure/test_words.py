@@ -359,7 +359,7 @@ def test_an_interval_takes_a_word_and_its_copies_for_one_unit():
     for table, topics in ((rows, single), (torch.cat([rows, rows]), double)):
         words = labelled_words(table, topics)
         ends = word_ends(words, group_sums(words, seed=0))
-        found.append((embedding_sums(table, topics).contrast(), word_interval(*ends, words.strata)))
+        found.append((embedding_sums(table, topics).contrast(), word_interval(ends, words.strata)))
     assert found[0][0].ratio == pytest.approx(found[1][0].ratio)
     np.testing.assert_allclose(found[0][1], found[1][1])
 
@@ -404,7 +404,7 @@ def test_intervals_cover_the_truth_when_topics_overlap():
         topics = Topics.from_token_ids(lists, vocabulary_size=n * size)
         words = labelled_words(torch.from_numpy(draw(kind)[0]), topics)
         ends = word_ends(words, group_sums(words, seed=run))
-        intervals = word_interval(*ends, words.strata, n_resamples=400, seed=run)
+        intervals = word_interval(ends, words.strata, n_resamples=400, seed=run)
         covered += (intervals[:, 0] <= truth) & (truth <= intervals[:, 1])
     # A share of 0.95 in 250 runs has a standard error of √(0.95 · 0.05 / 250) = 0.014; these are 2.5 of them on either
     # side. Intervals a quarter too narrow cover 0.858 ± 0.022.

@@ -12,6 +12,7 @@ from topic_probe.paper import pretrained, recipe_named
 from topic_probe.paper.pretrained import (
     HUB,
     PAPER_MODELS,
+    OnText,
     Prepared,
     Sample,
     TextSettings,
@@ -50,7 +51,7 @@ def run(**options):
 
 
 def prepare(model, *, twins=False, corpus=corpus(), settings=SMALL, **options):  # noqa: B008
-    return list(prepare_all(run(**options), {"bert": model}, corpus, settings, twins=twins))
+    return list(prepare_all(run(**options), OnText({"bert": model}, corpus, settings), twins=twins))
 
 
 # -------------------------------------------------------------------- which models
@@ -175,7 +176,7 @@ def test_the_hub_is_not_asked_where_the_user_works_offline(monkeypatch):
 
 
 def test_a_wikipedia_that_cannot_be_streamed_is_missing_and_names_the_corpus_that_is_here(offline, bert):
-    (missing,) = prepare_all(run(), {"bert": bert}, None, TextSettings(), twins=True)
+    (missing,) = prepare_all(run(), OnText({"bert": bert}), twins=True)
     assert type(missing) is Subject
     assert "corpus=topic_probe.Corpus.bundled()" in missing.missing
 
@@ -305,6 +306,6 @@ def test_a_fit_is_found_again_only_for_the_same_texts_tokenizer_and_options(fits
 
 
 def test_models_with_one_tokenizer_share_one_fit(fits, bert):
-    found = list(prepare_all(run(), {"a": bert, "b": bert}, corpus(), SMALL))
+    found = list(prepare_all(run(), OnText({"a": bert, "b": bert}, corpus(), SMALL)))
     assert fits == [4]
     assert found[0].fit is found[1].fit

@@ -15,11 +15,11 @@ import topic_probe as tp
 from topic_probe.contrast import Contrast
 from topic_probe.measure.engine import Engine
 from topic_probe.paper import reproduce, table1
-from topic_probe.paper.claims import VERDICTS
 from topic_probe.paper.pretrained import (
     NO_DIFFERENCE,
     PAPER_MODELS,
     THRESHOLDS,
+    OnText,
     Prepared,
     TextSettings,
     beside_shuffles,
@@ -28,6 +28,7 @@ from topic_probe.paper.pretrained import (
 )
 from topic_probe.paper.recipe import Run
 from topic_probe.paper.table1 import PRINTED, SCORES
+from topic_probe.report import VERDICTS
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)
@@ -259,7 +260,7 @@ def test_what_shuffles_give_is_what_was_worked_out_by_hand():
 
 
 def test_shuffles_of_attention_are_the_permutations_of_the_measurement_in_the_same_pass(result, bert):
-    (one,) = prepare_all(Run(table1.RECIPE), {"bert": bert}, corpus(), SMALL)
+    (one,) = prepare_all(Run(table1.RECIPE), OnText({"bert": bert}, corpus(), SMALL))
     given = {"max_length": 20, "n_permutations": table1.ATTENTION_SHUFFLES, "alternative": "greater"}
     overall = tp.measure_attention(one.model, one.topics(THRESHOLD), one.documents, **given).overall
     row = row_of(result, "attention")
@@ -269,7 +270,7 @@ def test_shuffles_of_attention_are_the_permutations_of_the_measurement_in_the_sa
 
 
 def test_shuffles_of_embeddings_are_measurements_with_shuffled_topics(bert):
-    (one,) = prepare_all(Run(table1.RECIPE), {"bert": bert}, corpus(), SMALL)
+    (one,) = prepare_all(Run(table1.RECIPE), OnText({"bert": bert}, corpus(), SMALL))
     topics = one.topics(THRESHOLD)
     means = set()
     for number, (sums, _) in enumerate(embeddings_of_shuffles(one.model, topics, seed=2, n=4)):

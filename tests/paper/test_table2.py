@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 import topic_probe as tp
 from topic_probe.paper import reproduce, table2
-from topic_probe.paper.pretrained import TextSettings, prepare_all
+from topic_probe.paper.pretrained import OnText, TextSettings, prepare_all
 from topic_probe.paper.recipe import Run
 from topic_probe.paper.table1 import PRINTED
 from topic_probe.text.bags import word_ids
@@ -42,7 +42,7 @@ def rows_of(result, threshold):
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_averages_are_those_of_a_direct_computation(bert, result, threshold):
-    (one,) = prepare_all(Run(table2.RECIPE), {"bert": bert}, corpus(), SMALL)
+    (one,) = prepare_all(Run(table2.RECIPE), OnText({"bert": bert}, corpus(), SMALL))
     topics = one.topics(threshold)
     topic, shuffled = (
         {int(word): int(row.int().argmax()) for word, row in zip(of.words, of.membership, strict=True)}
@@ -159,7 +159,7 @@ def test_all_claims_are_there_for_every_threshold(result):
 
 
 def test_controls_of_the_matched_comparison_are_shuffles_and_the_untrained_twin(bert, result):
-    (one,) = prepare_all(Run(table2.RECIPE), {"bert": bert}, corpus(), SMALL)
+    (one,) = prepare_all(Run(table2.RECIPE), OnText({"bert": bert}, corpus(), SMALL))
     topics, length = one.topics(THRESHOLDS[1]), SMALL.length
     words = torch.unique(torch.cat([topics.words, one.topics(THRESHOLDS[0]).words]))
     counts = tp.count_cooccurrence(

@@ -343,7 +343,7 @@ def test_topics_keep_their_number_and_words_of_several_topics_name_all(topics):
     assert sorted(data["topics"]) == ["0", "1", "2"]
     parsed = Parsed(page.html)
     (both,) = [given for given in parsed.all("bdi") if given["data-at"] == "1"]
-    assert both["title"] == "0: 5·6·7 and 1: 25·26·27"
+    assert both["title"] == "0: one (5·6·7) and 1: two (25·26·27)"
     assert "t0" in both["class"].split()
 
 

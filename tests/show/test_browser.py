@@ -203,7 +203,7 @@ def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(sho
         assert float(attention.split()[1]) == pytest.approx(float(value), abs=off)
         assert float(relative.split()[0]) == pytest.approx(float(value) * n, abs=off * n)
         assert relation.startswith(
-            "same word" if words[key] == words[order[0]] else "same topic (0: war·army"
+            "same word" if words[key] == words[order[0]] else "same topic (0: war (war·army"
         )
     assert sorted(seen["marked"]) == sorted([words[order[0]], words[order[1]]])
     assert seen["start"].startswith("[CLS] (0) → [CLS] (0)")

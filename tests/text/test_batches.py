@@ -485,7 +485,7 @@ def test_a_document_whose_parts_do_not_fit_is_refused(parts, error, match):
     [
         ({"special_ids": [True]}, "special_ids needs token ids, which are whole numbers, got True"),
         ({"special_ids": ["5"]}, "special_ids needs token ids, which are whole numbers, got '5'"),
-        ({"special_ids": "5"}, "special_ids must be a list, got '5'"),
+        ({"special_ids": "5"}, "special_ids must be a list of whole numbers, got '5'"),
         ({"vocabulary_size": 0}, "vocabulary_size must be at least 1, got 0"),
         ({"vocabulary_size": 2**80}, "vocabulary_size is too large to count with"),
         ({"batch_size": "3"}, "batch_size must be a whole number, got '3'"),

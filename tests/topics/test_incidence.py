@@ -83,6 +83,20 @@ def test_sums_by_topic_hold_other_groups_once_for_every_topic_they_share_and_eac
     )
     torch.testing.assert_close(topics.incidence.times_topics(values), loop)
     torch.testing.assert_close(topics.incidence.times_topics(values, rough=True), loop, atol=1e-5, rtol=1e-5)
+    some, middle = topics.incidence.times_topics_of(values), slice(1, len(sets) - 1)
+    torch.testing.assert_close(some(middle), loop[middle])
+
+
+def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold(monkeypatch):
+    monkeypatch.setattr(incidence, "_PRODUCTS_PER_PAIR", 0)
+    for n_topics in (200, 300, 33_000):
+        lists = {str(number): [0, 1] for number in range(n_topics)} | {"0": [0, 2], "other": [0, 3]}
+        with pytest.warns(UserWarning, match="the very words of another"):
+            topics = Topics.from_token_ids(lists, vocabulary_size=4)
+        of_entry = topics.group_of_word.tolist()
+        ((_, again),) = topics.incidence.repeated()
+        found = again.toarray() + again.toarray().T
+        assert found[of_entry[0], of_entry[1]] == n_topics - 2, n_topics
 
 
 @pytest.mark.parametrize("products", [0, 10_000], ids=["one topic at a time", "a table of all pairs"])

@@ -209,7 +209,7 @@ def test_sizes_count_the_words_of_every_topic_also_of_an_empty_one():
     assert len(caught) == 1
     assert topics.sizes.tolist() == [3, 0, 1]
     assert topics.names == ("a", "none", "b")
-    assert topics.label(1) == "1: (no words)"
+    assert topics.label(1) == "1: none (no words)"
 
 
 # --- token ids ----------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_words_that_read_the_same_are_listed_once(byte_level):
     topics = Topics.from_word_lists({"a": ["frog", "##"]}, byte_level)
     assert topics.sizes.tolist() == [3]
     assert topics.top_words() == [["frog", "##"]]
-    assert topics.label(0) == "0: frog·##"
+    assert topics.label(0) == "0: a (frog·##)"
 
 
 def test_emoji_and_right_to_left_words_split_into_bytes_are_split_words(byte_level):
@@ -915,7 +915,7 @@ def test_coverage_counts_tokens_by_topic():
     assert coverage.topic_counts.tolist() == [4, 3, 0]
     assert coverage.share == 5 / 8
     assert "5 of 8 tokens (62.5%) in 4 documents" in repr(coverage)
-    assert repr(coverage).splitlines()[2] == "4       0: 1·2"
+    assert repr(coverage).splitlines()[2] == "4       0: a (1·2)"
 
 
 def test_coverage_reads_rows_of_a_batch_and_streams():

@@ -44,7 +44,10 @@ COMMANDS = {
         "completion:add_to",
         "print what lets bash, zsh or fish complete command lines of topic-probe",
     ),
-    "check": ("show:add_check", "say what can be measured of a model, and whether to trust it"),
+    "check": (
+        "show:add_check",
+        "say what can be measured of a model, or what is wrong with a series of checkpoints",
+    ),
 }
 
 _DESCRIPTION = (

@@ -169,7 +169,7 @@ def _one(
 
 def _line(name: str, about: dict[str, Any]) -> str:
     """What came out of a recipe, in short."""
-    from topic_probe.paper.claims import VERDICTS
+    from topic_probe.report import VERDICTS
 
     verdicts = [claim["verdict"] for claim in about.get("claims", ())]
     kinds = dict.fromkeys(("holds", *VERDICTS))
@@ -181,7 +181,7 @@ def _line(name: str, about: dict[str, Any]) -> str:
 
 def _findings(outcomes: dict[str, dict[str, Any]]) -> list[str]:
     """The claims that do not hold or are no evidence, by what they say, each with the settings it is about."""
-    from topic_probe.paper.claims import VERDICTS
+    from topic_probe.report import VERDICTS
 
     found: dict[tuple[str, str, str], list[str]] = {}
     for name, about in outcomes.items():

@@ -6,6 +6,7 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from topic_probe.cli.console import WrongUsageError, plain
@@ -18,11 +19,15 @@ from topic_probe.cli.inputs import (
     WORD_LISTS,
     add_model,
     add_model_and_topics,
+    add_series,
     look_for_topics,
     open_model,
+    open_series,
     open_topics,
+    quiet_transformers,
 )
-from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
+from topic_probe.cli.measure import answer
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
 
 SHOW = Call(
     "topic_probe.show.attention_page:show_attention", filled=("model", "topics", "text_or_ids", "tokenizer")
@@ -93,16 +98,39 @@ def report(parsed: argparse.Namespace) -> int:
 
 def add_check(parser: Parser) -> None:
     """What ``check`` takes."""
-    add_command(parser, check, usage="check MODEL")
-    add_model(parser)
+    add_command(parser, check, usage="check (MODEL | --series SERIES)")
+    add_model(parser, nargs="?")
+    add_series(parser)
+    add_out(parser, "a new folder for the report of a series")
+    add_wide(parser)
     add_options(parser, {"model": (OPEN_MODEL,)})
 
 
 def check(parsed: argparse.Namespace) -> int:
     """Check a model; 1 where its attention cannot be measured, or its rows do not sum to one (NaN is in them)."""
+    if (parsed.model is None) == (parsed.series is None):
+        raise WrongUsageError("check takes one of two: a MODEL, or the checkpoints of a --series")
+    if parsed.series is not None:
+        return _check_series(parsed)
+    if parsed.out is not None:
+        raise WrongUsageError("--out is for the report of a --series; of a model the answer is all there is")
     from topic_probe.lens.check import check_model
 
     result = check_model(open_model(parsed))
     measurable = result.attention and result.rows_sum_to_one
     parsed.console.answer(str(result), {**plain(result), "attention_can_be_measured": measurable})
     return 0 if measurable else 1
+
+
+def _check_series(parsed: argparse.Namespace) -> int:
+    """Check a series of checkpoints; 1 where something is wrong with one of them."""
+    from topic_probe import storage
+    from topic_probe.series.check import check_checkpoints
+
+    if given := OPEN_MODEL.given(parsed):
+        raise WrongUsageError(f"{given[0]} is for a MODEL: checkpoints are read as they are")
+    with storage.draft(parsed.out, overwrite=parsed.overwrite) if parsed.out else nullcontext() as draft:
+        with quiet_transformers(progress=parsed.console.progress):
+            report = check_checkpoints(open_series(parsed), progress=parsed.console.progress)
+        answer(parsed, report, draft)
+    return 1 if report.flagged else 0

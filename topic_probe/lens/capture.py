@@ -207,7 +207,7 @@ def _longest_document(
     return pattern[int(lengths.argmax()), :, :length, :length]
 
 
-def view(model: Any, topics: Topics | None = None) -> View:
+def view(model: Any, *topics: Topics) -> View:
     """A hooked model as analyzers see it, after a trial run on a few tokens, unless an earlier one still holds.
 
     Raises:
@@ -220,7 +220,7 @@ def view(model: Any, topics: Topics | None = None) -> View:
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
     host = adapter(model)
-    known = facts_of(host, topics)
+    known = facts_of(host, *topics)
     with by_itself(model):
         trial = _trial(host)
     if notes := [note for note in (trial.sharing.note, trial.note) if note]:
@@ -587,7 +587,7 @@ class Facts:
     description: Mapping[str, Any]
 
 
-def facts(model: Any, topics: Topics | None = None) -> Facts:
+def facts(model: Any, *topics: Topics) -> Facts:
     """What is known of a hooked model without running it, once it is sure that the topics are of its vocabulary.
 
     Raises:
@@ -595,15 +595,15 @@ def facts(model: Any, topics: Topics | None = None) -> Facts:
             accepted where the topics were made with the tokenizer of this model, or with an unknown one of nearly that
             size.
     """
-    return facts_of(adapter(model), topics)
+    return facts_of(adapter(model), *topics)
 
 
-def facts_of(host: Adapter, topics: Topics | None = None) -> Facts:
+def facts_of(host: Adapter, *topics: Topics) -> Facts:
     """The same of a model whose adapter is at hand."""
     model, tokenizer = host.model, getattr(host.model, "tokenizer", None)
     rows = host.word_embeddings().shape[0]
-    if topics is not None:
-        _check_topics(topics, tokenizer, rows)
+    for each in topics:
+        _check_topics(each, tokenizer, rows)
     named: list[Any] = []
     if tokenizer is not None:
         named = tokenizer.all_special_ids

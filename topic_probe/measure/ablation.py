@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +16,12 @@ from torch import Tensor
 from topic_probe.lens import capture
 from topic_probe.lens.edit import edit_heads, replaced
 from topic_probe.lens.opening import open_model
-from topic_probe.lens.sites import Inputs
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.effects import EffectReader, EffectReport, add_up, parts_of, share_of_effects
 from topic_probe.measure.engine import in_groups, read_batches
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
-from topic_probe.measure.outcomes import Asked, Named, Outcome, outcome_named, readout_of
+from topic_probe.measure.outcomes import Asked, LookedAt, Outcome, readout_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.standins import Kind, StandIns
 from topic_probe.options import check_whole, shares
@@ -51,14 +50,12 @@ def measure_ablation(
     heads: Literal["each"] | int = "each",
     sets: Mapping[str, Any] | None = None,
     kind: Kind = "mean",
-    outcome: Named | Callable[[Any, Inputs], Tensor] = "states",
-    layer: int | None = None,
-    mask_share: float = 0.15,
     reference: Any = None,
     n_matched: int = 100,
     match: Match = "layers",
     exact: int = 200,
     alternative: Alternative = "two-sided",
+    looked_at: LookedAt,
     reading: Reading,
     intervals: Intervals,
     run: Run,
@@ -90,13 +87,6 @@ def measure_ablation(
         kind: what is put in the place of what a head puts out. "mean": one vector for each head, the mean over all
             positions of other documents; "position": one for each position; "resample": what it puts out at the
             same position of another document; "zero": nothing, which the model has never seen.
-        outcome: "states": centred cosines between words of the same topic − those between words of different ones, at
-            a later layer; "loss": how badly words are predicted, in nats (masked words, or the next one in a causal
-            model), so that heads that help have a negative effect; or a function (model, inputs) that gives a number
-            for every document.
-        layer: the layer of "states": 0 is what enters the first block; None: what leaves the last.
-        mask_share: what share of tokens the "loss" of a model that sees both ways masks; the same ones whatever is
-            taken out.
         reference: documents to take means and outputs from. None: the documents themselves, in two halves by their
             source, each with those of the other.
         n_matched: how many random sets each set is compared with; 0 leaves p-values out.
@@ -129,9 +119,7 @@ def measure_ablation(
         view = capture.view(model, topics)
         reading = reading.of(view.facts)
         every = Heads.of(view)
-        looked_at = outcome_named(
-            outcome, view, topics, layer=layer, mask_share=mask_share, seed=intervals.seed
-        )
+        outcome = looked_at.of(view, topics, intervals.seed)
         screening = sets is None and heads == "each" and len(every) > exact
         chosen_here = sets is None and heads != "each"
         _check_twice(documents, reference, needed=screening or chosen_here or kind != "zero")
@@ -141,7 +129,7 @@ def measure_ablation(
         stand_ins = StandIns.of(view, others, kind, halves=reference is None, norms=match == "norm")
         screened = None
         if screening:
-            estimates = _screen(view, topics, looked_at, stand_ins, _batches(documents, view, reading))
+            estimates = _screen(view, topics, outcome, stand_ins, _batches(documents, view, reading))
             asked_for, null = _most(every, estimates, exact, n_matched, intervals.seed)
             measured = set(itertools.chain(*asked_for, *itertools.chain(*null)))
             screened = {**every.index(range(len(every))), "estimate": estimates,
@@ -160,14 +148,14 @@ def measure_ablation(
             ]
         cells = list(dict.fromkeys([*asked_for, *itertools.chain(*null)]))
         place = {each: number for number, each in enumerate(cells, 1)}
-        reader = EffectReader(view, topics, looked_at, Ablations(view, every, cells, stand_ins), len(cells))
+        reader = EffectReader(view, topics, outcome, Ablations(view, every, cells, stand_ins), len(cells))
         facts = {
             "measurement": "ablation", "sets": [list(each) for each in cells], "kind": kind,
-            "stand-ins": stand_ins.fingerprint, **looked_at.facts,
+            "stand-ins": stand_ins.fingerprint, **outcome.facts,
         }  # fmt: skip
         options = {
-            "kind": kind, "mask_share": mask_share, "n_matched": n_matched, "match": match, "alternative": alternative,
-            "exact": exact, "reference": reference is not None, **looked_at.facts,
+            "kind": kind, "mask_share": looked_at.mask_share, "n_matched": n_matched, "match": match,
+            "alternative": alternative, "exact": exact, "reference": reference is not None, **outcome.facts,
         }  # fmt: skip
         index: dict[str, tuple[Any, ...]] = {"set": (f"{heads} that attend most by topic",)}
         if sets is not None:
@@ -178,13 +166,13 @@ def measure_ablation(
         index["heads"] = tuple(" ".join(every.name(head) for head in each) for each in asked_for)
         parts = parts_of(
             view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
-            readouts=looked_at.readouts, cells=[place[each] for each in asked_for],
+            readouts=outcome.readouts, cells=[place[each] for each in asked_for],
             others=[[place[other] for other in of_set] for of_set in null],
             index=index, alternative=alternative, screened=screened,
         )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts=facts, reading=reading, run=run, processes=processes,
-            only_labelled=looked_at.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
+            only_labelled=outcome.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
         )  # fmt: skip
     return EffectReport.of_sums(sums, progress, parts)
 

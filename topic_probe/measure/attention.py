@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import (
-    Contrast,
-    PairSums,
-    contrast_of_sources,
-    in_a_row,
-    matched_means,
-    matched_spread,
-)
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, in_a_row, matched_contrast
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import Distances, Relations, Sinks, check_accumulator
+from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks, check_accumulator
 from topic_probe.measure.doubt import (
     Doubt,
     WordEffects,
@@ -29,7 +22,7 @@ from topic_probe.measure.doubt import (
     variance_table,
     with_p_values_of_fits,
 )
-from topic_probe.measure.engine import FIRST, Engine, every_topics, source_limit, why_nothing
+from topic_probe.measure.engine import FIRST, Engine, Several, every_topics, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
@@ -289,62 +282,53 @@ def measure_attention(
         # Twins and further permutations are further passes, in which all processes have to meet again.
         processes.check_equal({"twins": twins, **recorded(patterns, intervals, permutations)})
         model = open_model(model)
-        view = capture.view(model, every[0])
-        for each in every[1:]:
-            capture.facts(model, each)  # refuses those of another vocabulary
+        view = capture.view(model, *every)
         reading = reading.of(view.facts)
         readers = [
             PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every
         ]
         n = readers[0].n_cells
-        limit = source_limit(n)
+        sums = [
+            [
+                *_sums(each, permutations, intervals, n),
+                *([WordEffects(each, n)] if "words" in resampled else []),
+                *part,
+            ]
+            for each, part in zip(every, own, strict=True)
+        ]
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
-            "n_permutations": permutations.n, "seed": intervals.seed, "limit": limit,
+            "n_permutations": permutations.n, "seed": intervals.seed, "limit": source_limit(n),
         }  # fmt: skip
         if "words" in resampled:
             facts["resample"] = ["words"]
         if any(own):
             names = [[type(accumulator).__qualname__ for accumulator in part] for part in own]
             facts["accumulators"] = names if several else names[0]
-        sums = [
-            [
-                Relations(limit, n),
-                Distances(n),
-                Sinks(n),
-                Null(each, permutations.n, intervals.seed, n),
-                *([WordEffects(each, n)] if "words" in resampled else []),
-                *part,
-            ]
-            for each, part in zip(every, own, strict=True)
-        ]
         options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
         options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
-        records = [
-            provenance(each, model=view.facts.description, options=options, seed=intervals.seed)
-            for each in every
-        ]
+        told = {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]}
         parts = [
             {
                 "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
-                "provenance": {
-                    **record, "processes": processes.size, "read": _READ[view.reads_rows(patterns.through)],
-                },
+                "provenance": provenance(
+                    each, model=view.facts.description, options=options, seed=intervals.seed
+                ) | told,
             }
-            for record in records
+            for each in every
         ]  # fmt: skip
-        taken = functools.partial(Engine.run, documents=documents, reading=reading, processes=processes)
         shard = Share.of(shards, AttentionReport.kind, parts[0], recorded(intervals, permutations))
-        engine = Engine.of(readers, read_patterns, sums, only_labelled=True)
+        engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
+        taken = functools.partial(Engine.run, documents=documents, reading=reading, processes=processes)
         progress = taken(engine, run=run, facts=facts, shard=shard)
         of_topics = [progress.of_topics(number) for number in range(len(every))]
         reports = [
             AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
         ]
         further = None
-        if not several:
+        if progress.stopped is None and permutations.n_permutations == "enough":
             further = further_null(reports[0].heads, permutations, every[0], intervals.seed, n)
-        if further is not None and progress.stopped is None:
+        if further is not None:
             facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
             again = Engine(readers[0], [further], only_labelled=True)
             progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
@@ -375,6 +359,12 @@ def measure_attention(
             for n, report in enumerate(reports)
         ]
     return reports if several and not pooled else reports[0]
+
+
+def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:
+    """What a report is made of."""
+    null = Null(topics, permutations.n, intervals.seed, n_heads)
+    return [Relations(source_limit(n_heads), n_heads), Distances(n_heads), Sinks(n_heads), null]
 
 
 def _each_topics(
@@ -465,7 +455,7 @@ def _contrasts(
             np.add.reduceat(sums[name], starts) for name in ("binned", "n_binned", "squares_binned")
         )
         total, n = (part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
-        contrast = _matched(binned, n_binned, squares)
+        contrast = matched_contrast(binned, n_binned, squares)
         return with_p_values(contrast, (total, n), sums, starts, permutations, further)
 
     every_head = np.arange(len(places))
@@ -480,16 +470,3 @@ def _contrasts(
         "without_sinks": without_sinks.contrast(index=index),
         "sink_mass": divide(sums["sink_mass"], sums["n_rows"]),
     }
-
-
-def _matched(
-    sums: Float64[np.ndarray, "head bin 3"],
-    counts: Float64[np.ndarray, "head bin 3"],
-    squares: Float64[np.ndarray, "head bin"],
-) -> Contrast:
-    """Same-topic and different-topic pairs compared within distance bins; same-word pairs as they are."""
-    same, different, n_same, n_different = matched_means(sums, counts)
-    same_word, n_same_word = sums[..., 0].sum(1), counts[..., 0].sum(1)
-    spread = matched_spread(sums, counts, squares)
-    means = divide(same_word, n_same_word), same, different
-    return Contrast(*means, n_same_word, n_same, n_different, spread=spread)

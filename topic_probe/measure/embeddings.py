@@ -15,7 +15,7 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.doubt import Doubt, WordEffects
-from topic_probe.measure.engine import Engine, Part, Prepare, every_topics, why_nothing
+from topic_probe.measure.engine import Engine, Part, Prepare, Several, every_topics, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
 from topic_probe.measure.pair_sums import (
@@ -241,7 +241,7 @@ def measure_embeddings(
     with joined(run.distributed and documents is not None, run.patience) as processes:
         processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
         model = open_model(model)
-        known, *_ = [capture.facts(model, each) for each in every]
+        known = capture.facts(model, *every)
         reports = [_of_words(model, each, known, options, intervals) for each in every]
         if documents is not None:
             reading = reading.of(known)
@@ -419,7 +419,7 @@ def _with_states(
         {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
         for report in words
     ]
-    engine = Engine.of(readers, read_states, sums)
+    engine = Engine(Several(readers, read_states), sums)
     shard = Share.of(shards, EmbeddingReport.kind, parts[0], options)
     progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
     return [

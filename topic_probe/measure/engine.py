@@ -109,11 +109,6 @@ class Several(Generic[R]):
     ) -> None:
         self.readers, self.read_all = readers, read_all
 
-    @property
-    def view(self) -> capture.View:
-        """The model."""
-        return self.readers[0].view
-
     def units(self, batch: TokenBatch) -> list[Any]:
         """The words of every document, for each of the readers."""
         return [reader.units(batch) for reader in self.readers]
@@ -169,6 +164,7 @@ class Engine:
     """Takes documents through a model into accumulators, whose sums are afterwards those of all processes.
 
     Attributes:
+        view: the model.
         progress: what was read, left out and measured.
         sums: the sums of all accumulators by name.
     """
@@ -186,6 +182,7 @@ class Engine:
         """
         self.only_labelled = only_labelled
         self.reader = reader if isinstance(reader, Several) else Several([reader], _read_alone)
+        self.view = self.reader.readers[0].view
         groups = accumulators if isinstance(reader, Several) else [accumulators]
         self._batch_sums = [
             [own if isinstance(own, BatchSums) else OfDocuments(own) for own in group] for group in groups
@@ -197,23 +194,6 @@ class Engine:
             named = enumerate(self.by_topics)
             self.sums = {f"topics {n} {name}": values for n, own in named for name, values in own.items()}
             self.progress.by_topics = [Counter() for _ in groups]
-
-    @property
-    def view(self) -> capture.View:
-        """The model."""
-        return self.reader.view
-
-    @classmethod
-    def of(
-        cls,
-        readers: Sequence[R],
-        read_all: Callable[[Sequence[R], TokenBatch, Any, Sequence[Prepare]], Iterable[Part]],
-        accumulators: Sequence[Sequence[Any]],
-        *,
-        only_labelled: bool = False,
-    ) -> "Engine":
-        """An engine of readers of one or several topics, with the accumulators of each."""
-        return cls(Several(readers, read_all), accumulators, only_labelled=only_labelled)
 
     def run(
         self,

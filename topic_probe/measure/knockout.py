@@ -1,7 +1,7 @@
 """What is lost when words of a topic cannot read each other: an outcome with and without those edges of attention."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, word_re
 from topic_probe.lens import capture
 from topic_probe.lens.edit import cut_edges
 from topic_probe.lens.opening import open_model
-from topic_probe.lens.sites import Inputs, Site
+from topic_probe.lens.sites import Site
 from topic_probe.measure.effects import (
     Counted,
     EffectReader,
@@ -26,7 +26,7 @@ from topic_probe.measure.effects import (
 )
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
-from topic_probe.measure.outcomes import Asked, Named, outcome_named
+from topic_probe.measure.outcomes import Asked, LookedAt
 from topic_probe.options import check_whole, shares
 from topic_probe.processes import joined
 from topic_probe.text.shares import Shards
@@ -55,11 +55,9 @@ def measure_knockout(
     how: How = "scores",
     layers: Sequence[int] | None = None,
     heads: Any = None,
-    outcome: Named | Callable[[Any, Inputs], Tensor] = "states",
-    layer: int | None = None,
-    mask_share: float = 0.15,
     n_matched: int = 20,
     alternative: Alternative = "two-sided",
+    looked_at: LookedAt,
     reading: Reading,
     intervals: Intervals,
     run: Run,
@@ -86,9 +84,6 @@ def measure_knockout(
             that it is lost.
         layers: the layers where edges are cut; None: all.
         heads: the heads for which they are cut, as in ``measure_ablation(sets=...)``: "5.2,5.7"; None: all.
-        outcome: what is looked at, as in `measure_ablation`: "states", "loss", or a function (model, inputs).
-        layer: the layer of "states": 0 is what enters the first block; None: what leaves the last.
-        mask_share: what share of tokens the "loss" of a model that sees both ways masks; the same ones in every cut.
         n_matched: how many matched cuts there are; 0 leaves p-values out.
         alternative: what counts as extreme in p-values.
 
@@ -110,30 +105,28 @@ def measure_knockout(
         model = open_model(model)
         view = capture.view(model, topics)
         reading = reading.of(view.facts)
-        looked_at = outcome_named(
-            outcome, view, topics, layer=layer, mask_share=mask_share, seed=intervals.seed
-        )
+        outcome = looked_at.of(view, topics, intervals.seed)
         sites = chosen_sites(view, layers, heads)
-        earlier = view.is_causal and outcome == "loss"
+        earlier = view.is_causal and looked_at.outcome == "loss"
         cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
         facts = {
             "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
             "sites": [[site.stack, site.layer, list(own or ())] for site, own in sites.items()],
-            "seed": intervals.seed, **looked_at.facts,
+            "seed": intervals.seed, **outcome.facts,
         }  # fmt: skip
-        reader = EffectReader(view, topics, looked_at, cuts, 1 + n_matched)
+        reader = EffectReader(view, topics, outcome, cuts, 1 + n_matched)
         options = {
             "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
-            "alternative": alternative, "mask_share": mask_share, **looked_at.facts,
+            "alternative": alternative, "mask_share": looked_at.mask_share, **outcome.facts,
         }  # fmt: skip
         parts = parts_of(
             view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
-            readouts=looked_at.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
+            readouts=outcome.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
             index={"cut": (relation,)}, alternative=alternative, screened=None,
         )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[cuts.edges],
-            only_labelled=looked_at.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
+            only_labelled=outcome.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
         )  # fmt: skip
     return EffectReport.of_sums(sums, progress, parts)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import Contrast, matched_means, matched_spread
+from topic_probe.contrast import Contrast, matched_contrast, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.matching import (
@@ -22,10 +22,9 @@ from topic_probe.measure.matching import (
     attention_by_class,
     collapse,
     coverage_of,
-    matched_contrast,
+    noted,
     pair_codes,
     ways_of,
-    without_same_word,
 )
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.words import SCORES, pairs_of_labels
@@ -37,6 +36,7 @@ from topic_probe.text.sums import Progress, Share
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
+    Ends,
     compare,
     divide,
     no_interval_reason,
@@ -324,16 +324,14 @@ class _Comparison:
         for axes in MATCHED_ON.values():
             weights = self._pair_weights(axes)
             same, different = (np.where(place == relation, weights, 0.0) for relation in (1, 2))
-            limits = word_interval(
+            of_words = Ends(
                 np.stack([2 * (end @ same).T for end in ends], -1),
                 2 * (n_ends @ same).T,
                 np.stack([2 * (end @ different).T for end in ends], -1),
                 2 * (n_ends @ different).T,
-                self.words.strata,
-                statistic=self.statistic,
-                **vars(self.intervals),
             )
-            intervals.append(limits)
+            options = {"statistic": self.statistic, **vars(self.intervals)}
+            intervals.append(word_interval(of_words, self.words.strata, **options))
         return np.stack(intervals)
 
     def _ends(self) -> list[Float64[np.ndarray, "form half code"]]:
@@ -380,15 +378,12 @@ class _Comparison:
         overall = self._contrast(total, n_total, total_squares, intervals, units, p_values)
         everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
         everything.append(collapse(squares, (0, 1, 2))[..., 0])
-        heads = matched_contrast(*everything, index=measured.index)
+        heads = noted(matched_contrast(*everything, index=measured.index), everything[1])
         names = list(zip(measured.index["stack"], measured.index["layer"], strict=True))
         starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
-        layers = matched_contrast(
-            *(np.add.reduceat(part, starts, axis=0) for part in everything),
-            index={
-                name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")
-            },
-        )
+        by_layer = [np.add.reduceat(part, starts, axis=0) for part in everything]
+        places = {name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")}
+        layers = noted(matched_contrast(*by_layer, index=places), by_layer[1])
         by_bin = self._by_bin(*(part.sum(2, keepdims=True) for part in (total, n_total, total_squares)))
         return overall, layers, heads, by_bin, coverage_of(n_total)
 
@@ -539,7 +534,7 @@ class _Comparison:
             uncertainty |= intervals | {"note": no_interval_reason(intervals["interval"], *units)}
         if self.permutations.n:
             uncertainty["p_value"] = p_values
-        return matched_contrast(parts[0], parts[1], parts[2][..., 0], **uncertainty)
+        return noted(matched_contrast(parts[0], parts[1], parts[2][..., 0], **uncertainty), parts[1])
 
     def _by_bin(
         self,
@@ -549,13 +544,6 @@ class _Comparison:
     ) -> Contrast:
         flat, n_flat = sums.reshape(-1, 1, 3), counts.reshape(-1, 1, 3)
         held = np.flatnonzero(n_flat[:, 0, 1:].sum(1) > 0)
-        same, different = (divide(flat[held, 0, place], n_flat[held, 0, place]) for place in (1, 2))
         spread = matched_spread(flat[held], n_flat[held], squares.reshape(-1, 1)[held])
-        return without_same_word(
-            same,
-            different,
-            n_flat[held, 0, 1],
-            n_flat[held, 0, 2],
-            index=self.bins.index(held),
-            spread=spread,
-        )
+        numbers = (*divide(flat[held, 0], n_flat[held, 0]).T, *n_flat[held, 0].T)
+        return replace(Contrast(*numbers), index=self.bins.index(held), spread=spread)

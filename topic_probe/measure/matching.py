@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means, matched_spread
+from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.engine import Engine, source_limit
@@ -225,33 +225,11 @@ def collapse(
     return np.asarray(kept.reshape(*values.shape[:-4], -1, values.shape[-1]))
 
 
-def matched_contrast(
-    sums: Float64[np.ndarray, "*shape cell 3"],
-    counts: Float64[np.ndarray, "*shape cell 3"],
-    squares: Float64[np.ndarray, "*shape cell"],
-    *,
-    note: str | None = None,
-    **uncertainty: Any,
-) -> Contrast:
-    """Means of bin means, bins weighed by their number of same-topic pairs, over bins that hold both kinds of pairs.
-
-    ``n_same_topic`` and ``n_different_topic`` count the pairs in those bins, ``spread`` is that of their scores; the
-    last axis is as in `PairSums`, and what is in its first place is not looked at.
-    """
-    same, different, n_same, n_different = matched_means(sums, counts)
-    unmatched = (counts[..., 1].sum(-1) > 0) & (counts[..., 2].sum(-1) > 0) & (n_same == 0)
-    notes = [note, NOT_MATCHED if unmatched.any() else None]
-    uncertainty |= {"note": "; ".join(filter(None, notes)) or None}
-    spread = matched_spread(sums, counts, squares)
-    return without_same_word(same, different, n_same, n_different, spread=spread, **uncertainty)
-
-
-def without_same_word(*of_topics: np.ndarray, **more: Any) -> Contrast:
-    """A contrast of means and numbers of same-topic and different-topic pairs."""
-    same, different, n_same, n_different = of_topics
-    return Contrast(
-        np.full(same.shape, np.nan), same, different, np.zeros(same.shape), n_same, n_different, **more
-    )
+def noted(contrast: Contrast, counts: Float64[np.ndarray, "*shape cell 3"]) -> Contrast:
+    """A matched contrast, with a note where no bin of pairs that there are holds both kinds."""
+    unmatched = (counts[..., 1:].sum(-2) > 0).all(-1) & (contrast.n_same_topic == 0)
+    notes = [contrast.note, NOT_MATCHED if unmatched.any() else None]
+    return replace(contrast, note="; ".join(filter(None, notes)) or None)
 
 
 def coverage_of(counts: Float64[np.ndarray, "pmi frequency distance 3"]) -> Float64[np.ndarray, " way"]:

@@ -9,7 +9,7 @@ the numbers are read once as the model is and once for everything that is done t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, word_relations
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Inputs
 from topic_probe.measure.scores import Units
+from topic_probe.options import Group
 from topic_probe.text.batches import TokenBatch
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
@@ -80,25 +81,36 @@ class Outcome(ABC):
         """What the numbers depend on."""
 
 
-def outcome_named(
-    outcome: Named | Callable[[Any, Inputs], Tensor],
-    view: capture.View,
-    topics: Topics,
-    *,
-    layer: int | None,
-    mask_share: float,
-    seed: int,
-) -> Outcome:
-    """The outcome that a user has named, or the function that he has given.
+@dataclass(frozen=True)
+class LookedAt(Group):
+    """What is looked at, as users say it."""
 
-    Raises:
-        ValueError: for a layer that the model does not have, and a loss that it cannot have.
-    """
-    if outcome == "states":
-        return States(view, topics, layer)
-    if outcome == "loss":
-        return Loss(view, mask_share=mask_share, seed=seed)
-    return Told(view, outcome)
+    outcome: Annotated[
+        Named | Callable[[Any, Inputs], Tensor],
+        'what is looked at: "states": centred cosines between words of the same topic − those between words of '
+        'different ones, at a later layer; "loss": how badly words are predicted, in nats (masked words, or the next '
+        "one in a causal model), so that what helps has a negative effect; or a function (model, inputs) that gives a "
+        "number for every document",
+    ] = "states"
+    layer: Annotated[
+        int | None, 'the layer of "states": 0 is what enters the first block; None: what leaves the last'
+    ] = None
+    mask_share: Annotated[
+        float,
+        'what share of tokens the "loss" of a model that sees both ways masks; the same ones whatever is done to it',
+    ] = 0.15
+
+    def of(self, view: capture.View, topics: Topics, seed: int) -> Outcome:
+        """The outcome that is meant, of a model.
+
+        Raises:
+            ValueError: for a layer that the model does not have, and a loss that it cannot have.
+        """
+        if self.outcome == "states":
+            return States(view, topics, self.layer)
+        if self.outcome == "loss":
+            return Loss(view, mask_share=self.mask_share, seed=seed)
+        return Told(view, self.outcome)
 
 
 class States(Outcome):
@@ -166,22 +178,16 @@ class Loss(Outcome):
 
     def __init__(self, view: capture.View, *, mask_share: float, seed: int) -> None:
         self.view, self.mask_share, self.seed = view, mask_share, seed
-        tokenizer = getattr(view.model, "tokenizer", None)
-        self.mask_id = getattr(tokenizer, "mask_token_id", None)
-        if view.host.has_decoder:
-            raise ValueError(
-                "outcome='loss' is of models with one stack, and this one has an encoder and a decoder: use "
-                "outcome='states', or a function (model, inputs) that gives a number for every document"
-            )
+        check_one_stack(
+            view,
+            "outcome='loss'",
+            "use outcome='states', or a function (model, inputs) that gives a number for every document",
+        )
         if not 0 < mask_share <= 1:
             raise ValueError(
                 f"mask_share is the share of tokens that are masked, above 0 and at most 1, got {mask_share}"
             )
-        if not view.is_causal and self.mask_id is None:
-            raise ValueError(
-                "outcome='loss' masks words of a model that sees both ways, and its tokenizer names no mask token: "
-                "open the model with its tokenizer, or use outcome='states'"
-            )
+        self.mask_id = None if view.is_causal else mask_id_of(view, "outcome='loss'", "use outcome='states'")
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -267,6 +273,26 @@ class Told(Outcome):
                 f"tensor of shape {tuple(told.shape)}"
             )
         return list(told[:, None, None])
+
+
+def check_one_stack(view: capture.View, what: str, instead: str) -> None:
+    """ValueError for a model with an encoder and a decoder, which predicts the text that it was given."""
+    if view.host.has_decoder:
+        raise ValueError(
+            f"{what} is of models with one stack, and this one has an encoder and a decoder, which predicts the text "
+            f"that it was given: {instead}"
+        )
+
+
+def mask_id_of(view: capture.View, what: str, instead: str) -> int:
+    """What hides a word from a model that sees both ways; ValueError where its tokenizer does not say."""
+    mask_id = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
+    if mask_id is None:
+        raise ValueError(
+            f"{what} masks words of a model that sees both ways, and its tokenizer names no mask token: open the model "
+            f"with its tokenizer, or {instead}"
+        )
+    return int(mask_id)
 
 
 def masked_positions(batch: TokenBatch, share: float, seed: int) -> Bool[Tensor, "batch position"]:

@@ -15,7 +15,7 @@ neither do those that a single topic is about.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,8 +129,11 @@ def _products(
         products = (first @ rows[place.start :].T)[number, pairs.indices - place.start]
         return np.asarray(products, dtype=np.float64)
     products = np.empty(pairs.nnz, rows.dtype)
+    picked = np.empty((np.diff(pairs.indptr).max(initial=0), rows.shape[1]), rows.dtype)
     for row, (start, stop) in zip(first, pairwise(pairs.indptr.tolist()), strict=True):
-        products[start:stop] = rows.take(pairs.indices[start:stop], axis=0) @ row
+        others = picked[: stop - start]  # the same memory every time, which is in the cache
+        rows.take(pairs.indices[start:stop], axis=0, out=others, mode="clip")
+        np.dot(others, row, out=products[start:stop])
     return np.asarray(products, dtype=np.float64)
 
 
@@ -200,7 +203,7 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     incidence = words.topics.incidence
     sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
     repeats, several = of_groups.repeats, words.group[of_groups.repeats.words]
-    within = torch.stack([(part * incidence.times_topics(part, rough=words.rough)).sum(1) for part in sums])
+    within = torch.stack([_with_sharing(part, incidence, rough=words.rough) for part in sums])
     within.index_add_(1, several, -repeats.sums.sum(1).T)
     different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
     n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1)
@@ -230,26 +233,34 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
+def _with_sharing(
+    sums: Float64[Tensor, "group d_embed"], incidence: Incidence, *, rough: bool
+) -> Float64[Tensor, " group"]:
+    """The products of the sums of every group with those of the topics that it is in."""
+    sharing = incidence.times_topics_of(sums, rough=rough)
+    blocks = [slice(start, start + _ROWS_PER_BLOCK) for start in range(0, len(sums), _ROWS_PER_BLOCK)]
+    return torch.cat([(sums[some] * sharing(some)).sum(1) for some in blocks])
+
+
 def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
     half, incidence, repeats = words.halves(of_groups.seed), words.topics.incidence, of_groups.repeats
     n_groups, n = len(incidence), len(words)
     sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
     total = sums.sum(1)
-    if not incidence.disjoint:
-        for score, number in product(range(2), range(2)):
-            sums[score, :, number] = incidence.times_topics(sums[score, :, number], rough=words.rough)
+    sharing = [incidence.times_topics_of(part.flatten(1), rough=words.rough) for part in sums]
     scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
     squares = torch.zeros(n, dtype=torch.float64)
     for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
         rows, group = words.rows(block), words.group[block]
         first, stop = int(group[0]), int(group[-1]) + 1
+        near = torch.stack([of(slice(first, stop)) for of in sharing]).view(2, stop - first, 2, -1)
         if stop - first <= _GROUPS_PER_BLOCK:
-            products = sums[:, first:stop] @ rows.T
-            scores[0, :, :, block] = products[:, group - first, :, block - block[0]].permute(1, 2, 0)
+            products = (near @ rows.T)[:, group - first, :, block - block[0]].permute(1, 2, 0)
         else:
-            for of_score, near in zip(sums, scores[0], strict=True):
-                near[:, block] = (of_score[group] @ rows[:, :, None]).squeeze(2).T
+            picked = near[:, group - first].numpy()
+            products = torch.from_numpy(np.einsum("swhd,wd->shw", picked, rows.numpy()))
+        scores[0, :, :, block] = products
         scores[1, :, :, block] = total @ rows.T
         squares[block] = rows.square().sum(1)
     scores[:, 0] /= words.norms

@@ -298,10 +298,11 @@ class PatternReader:
     def part(
         self,
         sources: Int64[Tensor, " document"],
+        units: Sequence[Units],
         blocks: Sequence[Block],
         pairs: Mapping[tuple[str, str], Pairs],
     ) -> Part:
-        """The scores of some documents at all sites, those that see the same keys together."""
+        """The scores of some documents with these words at all sites, those that see the same keys together."""
         measured = torch.stack([block.finite for block in blocks]).all(0)
         scores = []
         for sites in self._alike(blocks):
@@ -319,7 +320,6 @@ class PatternReader:
             cells = np.concatenate([self.cells[site] for site in sites])
             usable = visible & measured[:, None, None]
             scores.append(BatchScores(sources.numpy(), self.n_cells, cells, values, usable, own, rows))
-        units = next(own.query for names, own in pairs.items() if names[0] == "source")
         seen_of = {"measured": measured, "totals": torch.cat([block.total for block in blocks])}
         return Part(scores, seen_of, partial(self._judge, units, [block.tolerance for block in blocks]))
 
@@ -430,9 +430,8 @@ def read_patterns(
     for number, part in enumerate(parts):
         for reader, each, of_pairs in zip(readers, passes, pairs, strict=True):
             blocks = [each.blocks[site][number] for site in sorted(each.blocks)]
-            yield reader.part(
-                batch.sources[part], blocks, {names: own[number] for names, own in of_pairs.items()}
-            )
+            own_pairs = {names: own[number] for names, own in of_pairs.items()}
+            yield reader.part(batch.sources[part], each.sides["source"].units[part], blocks, own_pairs)
 
 
 def left_out_of(units: Sequence[Units]) -> dict[str, int]:

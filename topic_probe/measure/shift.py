@@ -18,6 +18,7 @@ from topic_probe.measure.exchanges import Exchanges, word_classes
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.log_odds import ShiftReader
 from topic_probe.measure.options import Intervals, Reading, Run
+from topic_probe.measure.outcomes import check_one_stack, mask_id_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.options import check_share, check_whole, shares
 from topic_probe.processes import joined
@@ -302,24 +303,14 @@ def _quotients(
 
 def _mask_id(view: capture.View, world: World | None) -> int | None:
     """What a masked position shows; None of a causal model, which needs no mask."""
-    if view.host.has_decoder:
-        raise ValueError(
-            "measure_shift is of models with one stack, and this one has an encoder and a decoder, which predicts the "
-            "text that it was given: measure an encoder or a decoder by itself"
-        )
+    check_one_stack(view, "measure_shift", "measure an encoder or a decoder by itself")
     if view.is_causal:
         if world is not None:
             raise ValueError(
                 "the posterior of a world is that of masked words, and this model is causal: leave world out"
             )
         return None
-    known = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
-    if (mask_id := MASK_ID if world is not None else known) is None:
-        raise ValueError(
-            "words of a model that sees both ways are masked to be predicted, and its tokenizer names no mask token: "
-            "open the model with its tokenizer, or pass the world= of a toy"
-        )
-    return int(mask_id)
+    return MASK_ID if world is not None else mask_id_of(view, "measure_shift", "pass the world= of a toy")
 
 
 def _topic(topics: Topics, name: str | None) -> int | None:

@@ -265,7 +265,7 @@ def _all_heads(
             interval = np.full((len(spread), 2), np.nan)
             if intervals.n_resamples:
                 ends = head_ends(moments, P, Q, half, n_mates)
-                interval = word_interval(*ends, words.strata, statistic=statistic, **vars(intervals))
+                interval = word_interval(ends, words.strata, statistic=statistic, **vars(intervals))
             names += [(circuit, site.stack, site.layer, head) for head in range(len(spread))]
             measured.append((sums.sums, sums.counts, spread, interval))
     if not names:

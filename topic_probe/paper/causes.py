@@ -25,20 +25,19 @@ from topic_probe.measure.ablation import measure_ablation
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.effects import EffectReport
 from topic_probe.measure.knockout import measure_knockout
+from topic_probe.options import shares
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.pretrained import (
-    QUICK,
     RANDOM,
     SHUFFLED,
     UNTRAINED,
+    OnText,
     Prepared,
-    TextSettings,
     exact_number,
     prepare_all,
     settings_table,
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
-from topic_probe.text.corpus import Corpus
 from topic_probe.toy.masking import MASK_ID, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.theory import ablation_effect, optimal_value
@@ -151,27 +150,22 @@ EXACT = ExactToy(World(n_topics=10, words_per_topic=10, topics_per_document=2))
 # --- measuring ------------------------------------------------------------------------------------------
 
 
+@shares
 def measure(
     run: Run,
     *,
-    models: Any = None,
-    corpus: Corpus | None = None,
-    settings: TextSettings | None = None,
+    given: OnText,
 ) -> RecipeResult:
     """Known answers of the toy, and what pretrained models lose without topical heads and edges.
 
     Args:
         run: the options that all recipes have.
-        models: None: BERT; names, names on the hub or folders; or label → one of these or a model.
-        corpus: texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        settings: how texts become topics and documents; None: as in the paper, or if ``quick`` small.
     """
-    settings = settings or (QUICK if run.quick else TextSettings())
     effort = QUICK_EFFORT if run.quick else WHOLE_EFFORT
     reports = list(_toys())
     subjects: dict[str, Subject] = {}
     rows: list[dict[str, Any]] = []
-    for one in prepare_all(run, models, corpus, settings, default=MODELS, twins=True):
+    for one in prepare_all(run, given, default=MODELS, twins=True):
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
@@ -183,7 +177,7 @@ def measure(
                     reports.append((f"{one.label}, {what}", report))
     tables = {"toy": _toy_table(dict(reports))}
     if rows:
-        tables |= {"effects": rows, "settings": settings_table(settings, seed=run.seed)}
+        tables |= {"effects": rows, "settings": settings_table(given.settings_of(run), seed=run.seed)}
     return run.result(reports, subjects=subjects, tables=tables)
 
 

@@ -4,19 +4,16 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from topic_probe.contrast import Contrast
+from topic_probe.report import VERDICTS, Verdict
 from topic_probe.uncertainty import with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Verdict = Literal["does not hold", "not evidence", "undecided", "not checked", "holds"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-"""In the order in which they are shown: what a reader must not miss comes first."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import islice
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -21,6 +21,7 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model, random_init
 from topic_probe.measure.pair_sums import group_sums, pair_sums
 from topic_probe.measure.words import labelled_words
+from topic_probe.options import Group
 from topic_probe.paper.claims import Number
 from topic_probe.paper.recipe import Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
@@ -93,6 +94,31 @@ class TextSettings:
 
 
 QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
+
+
+@dataclass(frozen=True)
+class OnText(Group):
+    """What recipes measure that compare pretrained models on the topics of a corpus."""
+
+    models: Annotated[
+        Any,
+        "names of the paper's models, names on the hub or folders; or label → one of these or a model; None: those "
+        "that the paper has there",
+    ] = None
+    corpus: Annotated[
+        Corpus | None,
+        "texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim",
+    ] = None
+    settings: Annotated[
+        TextSettings | None,
+        "how texts become topics and documents; None: as in the paper, or if ``quick`` small",
+    ] = None
+
+    def settings_of(self, run: Run) -> TextSettings:
+        """How texts become topics and documents in a run."""
+        return self.settings or (QUICK if run.quick else TextSettings())
+
+
 """For the articles that come with gensim."""
 
 
@@ -340,9 +366,7 @@ class Prepared(Opened):
 
 def prepare_all(
     run: Run,
-    models: Any,
-    corpus: Corpus | None,
-    settings: TextSettings,
+    given: OnText,
     *,
     default: Sequence[str] = PAPER_MODELS,
     twins: bool = False,
@@ -355,16 +379,16 @@ def prepare_all(
     Raises:
         OSError: where the user named a model, or gave a corpus, that is not there.
     """
-    reachable = cache(hub_is_reachable)
-    texts = _Texts(run, corpus, settings, reachable)
-    for one in open_all(run, models, default=default, twins=twins, reachable=reachable):
+    reachable, settings = cache(hub_is_reachable), given.settings_of(run)
+    texts = _Texts(run, given.corpus, settings, reachable)
+    for one in open_all(run, given.models, default=default, twins=twins, reachable=reachable):
         if not isinstance(one, Opened):
             yield one
             continue
         try:
             articles, documents, fit = texts.of(one)
         except ConnectionError as error:
-            if corpus is not None:
+            if given.corpus is not None:
                 raise
             if not one.added:
                 yield replace(one.subject(), missing=str(error))

@@ -38,16 +38,16 @@ from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.measure.nulls import Null
 from topic_probe.measure.runs import model_facts
+from topic_probe.options import shares
 from topic_probe.paper.claims import Claim, Number, of_contrast
 from topic_probe.paper.pretrained import (
     NO_DIFFERENCE,
-    QUICK,
     RANDOM,
     SHUFFLED,
     THRESHOLDS,
     UNTRAINED,
+    OnText,
     Prepared,
-    TextSettings,
     beside_shuffles,
     check_thresholds,
     embeddings_of_shuffles,
@@ -61,7 +61,6 @@ from topic_probe.paper.pretrained import (
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
 from topic_probe.report import Report, load_report
-from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
@@ -131,34 +130,29 @@ def table_recipe(name: str, title: str, source: str, table: Table) -> Recipe:
 # --- measuring --------------------------------------------------------------------------------------
 
 
+@shares
 def measure(
     table: Table,
     run: Run,
     *,
-    models: Any = None,
-    corpus: Corpus | None = None,
-    settings: TextSettings | None = None,
     thresholds: Sequence[float] = THRESHOLDS,
     twins: bool = True,
+    given: OnText,
 ) -> RecipeResult:
     """Embeddings and attention of every model at every threshold.
 
     Args:
         table: which of the two tables.
         run: the options that all recipes have.
-        models: None: the paper's six; names of these, names on the hub or folders; or label → one of these or a model.
-        corpus: texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        settings: how texts become topics and documents; None: as in the paper, or if ``quick`` small.
         thresholds: words per topic ÷ vocabulary size.
         twins: whether to measure the untrained twin of every model too.
     """
     check_thresholds(thresholds)
-    settings = settings or (QUICK if run.quick else TextSettings())
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, Report]] = []
     rows: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for one in prepare_all(run, models, corpus, settings, twins=twins):
+    for one in prepare_all(run, given, twins=twins):
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
@@ -173,7 +167,7 @@ def measure(
             reports += [(setting, attention), (setting, embeddings)]
             shuffles = [*measured.shuffled_embeddings(topics, embeddings), attention.provenance[SHUFFLED]]
             rows += _rows(subject, topics, embeddings, attention, shuffles, table.paper(subject))
-    shown = settings_table(settings, one_topic_per_word=table.one_topic_per_word, seed=run.seed)
+    shown = settings_table(given.settings_of(run), one_topic_per_word=table.one_topic_per_word, seed=run.seed)
     tables = {run.recipe.name: side_by_side(rows), "ratios": rows, "texts": texts, "settings": shown}
     return run.result(reports, subjects=subjects, tables=tables if rows else {})
 

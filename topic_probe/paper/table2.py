@@ -45,15 +45,15 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
+from topic_probe.options import shares
 from topic_probe.paper.claims import Claim, of_contrast
 from topic_probe.paper.pretrained import (
     NO_DIFFERENCE,
-    QUICK,
     SHUFFLED,
     THRESHOLDS,
     UNTRAINED,
+    OnText,
     Prepared,
-    TextSettings,
     check_thresholds,
     exact_number,
     number_of,
@@ -66,10 +66,10 @@ from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import end_if_stopped
 from topic_probe.text.bags import word_ids
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
-from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import readable
 from topic_probe.uncertainty import (
+    Ends,
     divide,
     source_interval,
     split_halves,
@@ -104,26 +104,22 @@ _KINDS = 4
 # --- measuring --------------------------------------------------------------------------------------
 
 
+@shares
 def measure(
     run: Run,
     *,
-    models: Any = None,
-    corpus: Corpus | None = None,
-    settings: TextSettings | None = None,
     thresholds: Sequence[float] | None = None,
     whole_articles: bool = False,
+    given: OnText,
 ) -> RecipeResult:
     """Both averages and the matched comparison at every threshold.
 
     Args:
         run: the options that all recipes have.
-        models: None: BERT; names, names on the hub or folders; or label → one of these or a model.
-        corpus: texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim.
-        settings: how texts become topics and documents; None: as in the paper, or if ``quick`` small.
         thresholds: words per topic ÷ vocabulary size; None: the paper's three, or if ``quick`` the middle one.
         whole_articles: whether words co-occur if they are in the same article, however far apart.
     """
-    settings = settings or (QUICK if run.quick else TextSettings())
+    settings = given.settings_of(run)
     thresholds = thresholds or (THRESHOLDS[1:2] if run.quick else THRESHOLDS)
     check_thresholds(thresholds)
     subjects: dict[str, Subject] = {}
@@ -134,7 +130,7 @@ def measure(
         "most frequent pairs": [],
         "rare words left out": [],
     }
-    for one in prepare_all(run, models, corpus, settings, default=MODELS):
+    for one in prepare_all(run, given, default=MODELS):
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
@@ -341,10 +337,10 @@ class _Comparison:
         nothing, one = np.zeros_like(ends[0]), np.ones_like(n_ends[0])
         means = [float(divide(end.sum(), n.sum())) for end, n in zip(ends, n_ends, strict=True)]
         intervals = [
-            word_interval(end, n, nothing, one, strata, statistic="difference", **options)[0]
+            word_interval(Ends(end, n, nothing, one), strata, statistic="difference", **options)[0]
             for end, n in zip(ends[:2], n_ends[:2], strict=True)
         ]
-        quotient = word_interval(ends[0], n_ends[0], ends[1], n_ends[1], strata, **options)[0]
+        quotient = word_interval(Ends(ends[0], n_ends[0], ends[1], n_ends[1]), strata, **options)[0]
         return _row(means, intervals, quotient)
 
 

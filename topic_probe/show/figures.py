@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from topic_probe.show.landscape import outcome_panels as outcome_panels
     from topic_probe.show.robustness import robustness_curves as robustness_curves
     from topic_probe.show.robustness import robustness_panels as robustness_panels
+    from topic_probe.show.series import checkpoint_distances as checkpoint_distances
+    from topic_probe.show.series import series_curves as series_curves
+    from topic_probe.show.series import series_heads as series_heads
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -58,6 +61,7 @@ _FIGURES = {
     "heads": ("depth_curve", "head_map"),
     "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
     "robustness": ("robustness_curves", "robustness_panels"),
+    "series": ("checkpoint_distances", "series_curves", "series_heads"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 

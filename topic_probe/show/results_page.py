@@ -8,7 +8,7 @@ from pathlib import Path
 from topic_probe.options import checked
 from topic_probe.report import version_of
 from topic_probe.show.page import Page, make_page
-from topic_probe.show.saved import EARLIER, TO_LOOK_AT, VERDICTS, SavedFolder
+from topic_probe.show.saved import EARLIER, SIGNS, TO_LOOK_AT, SavedFolder
 
 
 @checked
@@ -47,7 +47,7 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
     ]
     meanings, pairs = terms(columns)
     seen = {claim.verdict for recipe in folder.recipes for claim in recipe.claims}
-    verdicts = {name: sign for name, sign in VERDICTS.items() if name not in EARLIER or name in seen}
+    verdicts = {name: sign for name, sign in SIGNS.items() if name not in EARLIER or name in seen}
     said = {name: meaning for name, meaning in _CLAIMS.items() if name not in EARLIER or name in seen}
     return make_page(
         "report.html",
@@ -69,7 +69,7 @@ def _summary(folder: SavedFolder) -> str:
     claims = ""
     for check, name in ((False, "claims"), (True, "checks of the code")):
         verdicts = sum((recipe.verdicts(check=check) for recipe in folder.recipes), Counter[str]())
-        parts = [f"{count:,} {verdict}" for verdict in VERDICTS if (count := verdicts[verdict])]
+        parts = [f"{count:,} {verdict}" for verdict in SIGNS if (count := verdicts[verdict])]
         claims += f"{sum(verdicts.values()):,} {name}: {', '.join(parts)}. " if parts else ""
     kinds = Counter(piece.kind.split(":")[0] for piece in folder.all_pieces)
     names = {"training": ("training", "trainings"), "topics": ("list of topics", "lists of topics")}

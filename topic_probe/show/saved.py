@@ -14,7 +14,7 @@ from typing import Any
 
 from topic_probe import storage
 from topic_probe.contrast import Contrast
-from topic_probe.report import Report, load_report
+from topic_probe.report import VERDICTS, Report, load_report
 from topic_probe.show.page import Table, is_number
 from topic_probe.show.style import follows_the_page, svg_of
 from topic_probe.topics import Topics
@@ -23,18 +23,16 @@ from topic_probe.topics import Topics
 MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-# The signs of verdicts, in the order in which they are shown: colour alone says nothing to some readers and printers.
-VERDICTS = {
-    "does not hold": "✗",
-    "failed": "✗",
-    "not evidence": "⊘",
-    "undecided": "?",
-    "not checked": "○",
-    "holds": "✓",
-    "passed": "✓",
+# Colour alone says nothing to some readers and printers.
+_SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
+# Verdicts of claims that were saved before they had controls, and what comes nearest to them now.
+EARLIER = {"failed": "does not hold", "passed": "holds"}
+SIGNS = {
+    name: _SIGNS[verdict]
+    for verdict in VERDICTS
+    for name in (verdict, *(old for old, now in EARLIER.items() if now == verdict))
 }
-# Those of claims that were saved before they had controls.
-EARLIER = ("failed", "passed")
+"""The signs of all verdicts that a saved claim may have, in the order in which they are shown."""
 # Those that no reader may miss.
 TO_LOOK_AT = ("does not hold", "failed", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -300,16 +298,14 @@ def _recipe(path: Path, place: str) -> SavedRecipe:
         title=str(content.get("title", "")),
         quick=content.get("quick") is True,
         seconds=float(seconds) if isinstance(seconds, int | float) else math.nan,
-        claims=tuple(sorted(map(_claim, claims), key=lambda claim: list(VERDICTS).index(claim.verdict))),
+        claims=tuple(sorted(map(_claim, claims), key=lambda claim: list(SIGNS).index(claim.verdict))),
         place="" if place == "." else place,
     )
 
 
 def _claim(content: Mapping[str, Any]) -> SavedClaim:
-    if content.get("verdict") not in VERDICTS:
-        raise ValueError(
-            f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(VERDICTS)}"
-        )
+    if content.get("verdict") not in SIGNS:
+        raise ValueError(f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(SIGNS)}")
     unchecked = str(content.get("not_checked") or "")
     words = {name: str(content.get(name) or "") for name in ("text", "source", "paper", "wanted")}
     return SavedClaim(
@@ -415,7 +411,7 @@ def _picture(content: bytes, ending: str, name: str) -> Picture:
 
 def _topics(topics: Topics, label: str) -> Piece:
     sizes = topics.sizes.tolist()
-    rows = [(topics.label(topic, 8), topics.names[topic], size) for topic, size in enumerate(sizes)]
+    rows = [(topics.label(topic, 8), size) for topic, size in enumerate(sizes)]
     settings = {
         "topics": topics.n_topics,
         "words": len(topics.words),
@@ -424,9 +420,7 @@ def _topics(topics: Topics, label: str) -> Piece:
         "left out": {reason: len(items) for reason, items in topics.left_out.items()},
         "fingerprint": topics.fingerprint,
     }
-    return Piece(
-        "topics", label, table=Table(f"topics {label}", ("topic", "name", "words"), rows), settings=settings
-    )
+    return Piece("topics", label, table=Table(f"topics {label}", ("topic", "words"), rows), settings=settings)
 
 
 def _table(path: Path, label: str, *, alone: bool) -> Piece:

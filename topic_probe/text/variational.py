@@ -85,7 +85,8 @@ class SharedLda(LdaModel):  # type: ignore[misc]
         """Topics of the documents of a part, and what these say of the words in them."""
         columns, counts, ends = self.corpus.columns(packed)
         words, places = np.unique(columns, return_inverse=True)
-        pairs = np.stack([places, counts], axis=1).tolist()
+        # In tuples, which the collector of garbage leaves alone; lists cost it as much as a third of the inference.
+        pairs = list(zip(places.tolist(), counts.tolist(), strict=True))
         documents = [pairs[start:end] for start, end in pairwise([0, *ends.tolist()])]
         model = copy.copy(self)
         model.expElogbeta = self.of_words[words].T  # only these words: a part has few of all

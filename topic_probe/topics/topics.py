@@ -279,7 +279,7 @@ class Topics:
             >>> words = {"war": ["army", "battle", "siege"], "music": ["band", "song"]}
             >>> topics = tp.Topics.from_word_lists(words, tokenizer)
             >>> topics.label(0), topics.label(1)
-            ('0: army·battle', '1: band·song')
+            ('0: war (army·battle)', '1: music (band·song)')
             >>> topics.left_out
             {'unknown words': ('siege',)}
         """
@@ -779,7 +779,7 @@ class Topics:
         return [self._first_words(topic, n, tokenizer) for topic in range(self.n_topics)]
 
     def label(self, topic: int, n: int = _WORDS_IN_LABEL) -> str:
-        """A topic as people know it, ``id: word·word·word``, with its first ``n`` words."""
+        """A topic as people know it, with its first ``n`` words: ``id: word·word``, or ``id: name (word·word)``."""
         n = check_whole("n", n, 0)
         if not 0 <= check_value("topic", topic, int) < self.n_topics:
             raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
@@ -791,8 +791,10 @@ class Topics:
         return tuple(self._label(topic, _WORDS_IN_LABEL) for topic in range(self.n_topics))
 
     def _label(self, topic: int, n: int) -> str:
-        words = [_printable(word) for word in self._first_words(topic, n)]
-        return f"{topic}: {'·'.join(words) or '(no words)'}"
+        words = "·".join(_printable(word) for word in self._first_words(topic, n))
+        if (name := self.names[topic]) == str(topic):  # nobody gave it a name
+            return f"{topic}: {words or '(no words)'}"
+        return f"{topic}: {_printable(name)} ({words or 'no words'})"
 
     @cached_property
     def _ranking(self) -> list[Int64[np.ndarray, "_"]]:

@@ -1,6 +1,7 @@
 """One training loop for everything that is trained: every regime of the toy transformer, and a small BERT on text."""
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from topic_probe.train.history import History, Series, TrainConfig, under
 from topic_probe.train.stack import ToyStack, alike, source
 from topic_probe.train.tasks import Task, TextTask, ToyTask
 
-Measure = Callable[[nn.Module], Any]
+Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
 
 ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
 CHECKPOINT_FORMAT = "topic_probe toy training 1"
@@ -56,8 +57,9 @@ def train_toy(
     Args:
         model: From :func:`topic_probe.toy.model.build_toy`. The parameters that require a gradient are trained.
         config: How to train.
-        measure: Called with the model at the steps the config says (the first and the last at least). Returns a
-            number, an array, or a mapping of names to those; a mapping of functions gives each a name.
+        measure: Called with the model, or, if it takes two arguments, with the step and the model (a `TopicProbe`), at
+            the steps the config says (the first and the last at least). Returns a number, an array, or a mapping of
+            names to those; a mapping of functions gives each a name.
         log: Called with the step and the row of the history, for every row.
         checkpoint: A file to continue from if it exists, and to write to. Training that was stopped and continued
             ends in exactly the state of one that was not; only ``steps`` may differ.
@@ -336,7 +338,7 @@ class _Run:
         self.task.update_model()
         functions = measure if isinstance(measure, Mapping) else {"": measure}
         for prefix, function in functions.items():
-            for name, value in _numbers(prefix, function(self.task.model)):
+            for name, value in _numbers(prefix, _called(function, self.step, self.task.model)):
                 series = self.measured.setdefault(name, [])
                 if series and series[0][1].shape != value.shape:
                     raise ValueError(
@@ -663,6 +665,13 @@ def _norms(tensors: list[Tensor]) -> list[float]:
     """The Frobenius norm of every tensor."""
     norms: list[float] = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).tolist()
     return norms
+
+
+def _called(function: Callable[..., Any], step: int, model: nn.Module) -> Any:
+    """What a function of a model, or of a step and a model, returns."""
+    given = inspect.signature(function).parameters.values()
+    needed = [one for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    return function(step, model) if len(needed) == 2 else function(model)
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
