@@ -27,7 +27,7 @@ toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.readout lens.check lens.bridges lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators
+measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
 measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
 measure.nulls measure.twins
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention

@@ -6,7 +6,7 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from topic_probe.options import check_value
 from topic_probe.tables import as_text
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
+    Beside,
     Statistic,
     Terms,
     divide,
@@ -26,6 +27,7 @@ from topic_probe.uncertainty import (
     no_interval_reason,
     source_interval,
     standard_deviation,
+    variance_shares,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 NO_RELATION, SAME_WORD, SAME_TOPIC, DIFFERENT_TOPIC = 0, 1, 2, 3
 RELATIONS = ("same_word", "same_topic", "different_topic")
+
+# What a number may vary with, in the order of `Contrast.variance_shares`.
+RESAMPLED = ("sources", "words", "fits")
 
 NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
@@ -117,6 +122,9 @@ class Contrast:
     different-topic pairs together, each pair counted once. It is NaN where ``spread`` is None, because nobody added up
     squares: in weights, and in what was saved before there were any.
 
+    ``variance_shares`` [..., 3] says how much of the variance behind ``interval`` is due to sources, words and fits of
+    topics, where more than sources were resampled.
+
     ``index`` names the cells along the first axis (``{"layer": (0, 0, 1), "head": (0, 1, 0)}``); tables show it.
 
     Example:
@@ -148,6 +156,7 @@ class Contrast:
     index: Mapping[str, tuple[Any, ...]] | None = None
     spread: Numbers | None = None
     effect_size_interval: Float64[np.ndarray, "*shape 2"] | None = None
+    variance_shares: Float64[np.ndarray, "*shape 3"] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):  # a 0-d array prints, is formatted and goes into JSON as no number does
@@ -279,7 +288,8 @@ class Contrast:
 
         Means, then ratio, topic_ratio, difference and, where squares are known, effect_size, then counts (whole where
         they are), then, where they exist, ``<statistic>_low`` and ``<statistic>_high``, ``effect_size_low`` and
-        ``effect_size_high``, ``p_value`` and ``q_value``.
+        ``effect_size_high``, ``variance_sources``, ``variance_words`` and ``variance_fits``, ``p_value`` and
+        ``q_value``.
         """
         names = [*RELATIONS, "ratio", "topic_ratio", "difference"]
         names += ["effect_size"] if self.spread is not None else []
@@ -289,6 +299,10 @@ class Contrast:
             if interval is not None:
                 low, high = interval[..., 0], interval[..., 1]
                 table |= {f"{name}_low": np.ravel(low), f"{name}_high": np.ravel(high)}
+        if self.variance_shares is not None:
+            table |= {
+                f"variance_{name}": np.ravel(self.variance_shares[..., n]) for n, name in enumerate(RESAMPLED)
+            }
         for name in ("p_value", "q_value"):
             if getattr(self, name) is not None:
                 table[name] = np.ravel(getattr(self, name))
@@ -323,6 +337,15 @@ def side_by_side(parts: Sequence[Contrast], index: Mapping[str, tuple[Any, ...]]
         else:
             joined[field.name] = values[0]
     return Contrast(**joined | {"index": index})
+
+
+def in_a_row(contrasts: Sequence[Contrast], name: str, labels: Iterable[Any]) -> Contrast:
+    """The cells of several contrasts one behind the other, each under a label on an axis of this name."""
+    sizes = [len(part) if part.shape else 1 for part in contrasts]
+    named = tuple(label for label, size in zip(labels, sizes, strict=True) for _ in range(size))
+    axes = contrasts[0].index or {}
+    index = {axis: tuple(cell for part in contrasts for cell in (part.index or {})[axis]) for axis in axes}
+    return side_by_side(contrasts, {name: named, **index})
 
 
 class SourceSums:
@@ -477,9 +500,11 @@ class SourceSums:
         *,
         statistic: Statistic = "ratio",
         confidence: float | None = 0.95,
+        beside: Callable[[str], Beside] | None = None,
     ) -> Contrast:
-        """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out."""
-        return contrast_of_sources(*self.rows()[1:], statistic=statistic, confidence=confidence)
+        """The contrast over all sources, as `contrast_of_sources` has it."""
+        rows = self.rows()[1:]
+        return contrast_of_sources(*rows, statistic=statistic, confidence=confidence, beside=beside)
 
 
 def contrast_of_sources(
@@ -489,19 +514,37 @@ def contrast_of_sources(
     *,
     statistic: Statistic = "ratio",
     confidence: float | None = 0.95,
+    beside: Callable[[str], Beside] | None = None,
 ) -> Contrast:
     """The contrast over all sources, with its intervals; ``confidence=None`` leaves intervals out.
 
     Intervals are those of `topic_probe.uncertainty.source_interval`. NaN where there is none: fewer than eight sources
-    with pairs of both kinds, or a ratio to a mean that is around 0 or below.
+    with pairs of both kinds, or a ratio to a mean that is around 0 or below. ``beside`` gives the variance of a
+    statistic, or of "effect_size", that is not due to sources.
     """
     total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
     if confidence is None:
         return total.contrast(statistic=statistic)
-    interval = interval_of_sources(sums, counts, statistic=statistic, confidence=confidence)
+    known = {} if beside is None else {name: beside(name) for name in (statistic, "effect_size")}
+    interval = interval_of_sources(
+        sums, counts, statistic=statistic, confidence=confidence, beside=known.get(statistic)
+    )
     note = no_interval_reason(interval, len(sums), "sources")
-    of_effect = None if squares is None else interval_of_sources(sums, counts, squares, confidence=confidence)
-    return total.contrast(note=note, statistic=statistic, interval=interval, effect_size_interval=of_effect)
+    of_effect, shares = None, None
+    if squares is not None:
+        of_effect = interval_of_sources(
+            sums, counts, squares, confidence=confidence, beside=known.get("effect_size")
+        )
+    if statistic in known:
+        number = OfSources.of(sums, counts, statistic=statistic)
+        shares = variance_shares(number.terms, number.sums, known[statistic])
+    return total.contrast(
+        note=note,
+        statistic=statistic,
+        interval=interval,
+        effect_size_interval=of_effect,
+        variance_shares=shares,
+    )
 
 
 def interval_of_sources(
@@ -511,6 +554,7 @@ def interval_of_sources(
     *,
     statistic: Statistic = "ratio",
     confidence: float = 0.95,
+    beside: Beside | None = None,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] of a statistic of the pooled means; counts that heads share may stand once.
 
@@ -518,7 +562,12 @@ def interval_of_sources(
     """
     number = OfSources.of(sums, counts, squares, statistic=statistic)
     return source_interval(
-        number.terms, number.sums, number.pairs, positive=number.positive, confidence=confidence
+        number.terms,
+        number.sums,
+        number.pairs,
+        positive=number.positive,
+        confidence=confidence,
+        beside=beside,
     )
 
 

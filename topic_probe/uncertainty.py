@@ -381,6 +381,22 @@ def effective_units(weights: Float64[np.ndarray, "unit *shape"]) -> Float64[np.n
 Terms = Callable[..., tuple[Float64[np.ndarray, "rows *shape"], Float64[np.ndarray, "rows *shape"] | None]]
 
 
+class Beside(NamedTuple):
+    """What there is of a number's variance beside that of its sources; of a ratio, of its logarithm.
+
+    NaN where it is not known, and then there is no interval.
+
+    Attributes:
+        words: what words bring.
+        fits: what fits of topics bring.
+        of_both: the variance of these variances themselves, of both together.
+    """
+
+    words: Float64[np.ndarray, "*shape"]
+    fits: Float64[np.ndarray, "*shape"]
+    of_both: Float64[np.ndarray, "*shape"]
+
+
 def source_interval(
     terms: Terms,
     sums: Sequence[Float64[np.ndarray, "source *_"]],
@@ -388,6 +404,7 @@ def source_interval(
     *,
     positive: Bool[np.ndarray, "1 *shape"] | bool = False,
     confidence: float = 0.95,
+    beside: Beside | None = None,
 ) -> Float64[np.ndarray, "*shape 2"]:
     """The interval [..., low and high] of a number that follows from pooled sums, from leaving out every source once.
 
@@ -405,6 +422,7 @@ def source_interval(
         pairs: how many pairs a source has, of every kind that the number needs.
         positive: where all scores are at least 0.
         confidence: the share of intervals that is to hold the true number.
+        beside: the variance that other things than sources bring, which is added to theirs.
 
     Returns:
         NaN where fewer than eight sources have pairs of each kind; where the number is NaN; where its denominator is
@@ -418,11 +436,12 @@ def source_interval(
     missing = (effective == 0) | np.isnan(above)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if below is None or below_without is None:
-            ends = _jackknife_interval(above, above_without, effective, confidence)
+            ends = _jackknife_interval(above, above_without, effective, confidence, beside)
         else:
             logarithm, without = np.log(above / below), np.log(above_without / below_without)
-            by_logarithm = np.exp(_jackknife_interval(logarithm, without, effective, confidence))
-            by_fieller = _fieller_interval(above, below, above_without, below_without, effective, confidence)
+            by_logarithm = np.exp(_jackknife_interval(logarithm, without, effective, confidence, beside))
+            of_terms = above, below, above_without, below_without
+            by_fieller = _fieller_interval(*of_terms, effective, confidence, beside)
             usable = positive & np.isfinite(logarithm) & np.isfinite(without).all(0)
             ends = np.where(usable[..., None], by_logarithm, by_fieller)
             missing |= ~(below > 0)
@@ -444,9 +463,11 @@ def _jackknife_interval(
     without: Float64[np.ndarray, "source *shape"],
     effective: Float64[np.ndarray, "1 *shape"],
     confidence: float,
+    beside: Beside | None,
 ) -> Float64[np.ndarray, "1 *shape 2"]:
     moved = without - without.mean(0)
-    return t_interval(number, jackknifed(moved, moved), degrees_of_freedom(moved, effective), confidence)
+    of_sources = jackknifed(moved, moved), degrees_of_freedom(moved, effective)
+    return t_interval(number, *_together(*of_sources, beside), confidence)
 
 
 def t_interval(
@@ -469,13 +490,22 @@ def _fieller_interval(
     below_without: Float64[np.ndarray, "source *shape"],
     effective: Float64[np.ndarray, "1 *shape"],
     confidence: float,
+    beside: Beside | None,
 ) -> Float64[np.ndarray, "1 *shape 2"]:
-    """The ratios r with |above − r below| ≤ t · its standard error: between the roots of a r² − 2 b r + c."""
+    """The ratios r with |above − r below| ≤ t · its standard error: between the roots of a r² − 2 b r + c.
+
+    What there is beside sources widens all variances alike, by as much as it widens that of above − r below at the
+    ratio that was found.
+    """
     from scipy.special import stdtrit
 
     of_above, of_below = above_without - above_without.mean(0), below_without - below_without.mean(0)
-    degrees = degrees_of_freedom(of_above - above / below * of_below, effective)
+    moved = (of_above - above / below * of_below) / above
+    of_sources = jackknifed(moved, moved)
+    variance, degrees = _together(of_sources, degrees_of_freedom(moved, effective), beside)
     reach = stdtrit(degrees, 0.5 + confidence / 2) ** 2
+    if beside is not None:
+        reach = reach * variance / of_sources
     a = below**2 - reach * jackknifed(of_below, of_below)
     b = above * below - reach * jackknifed(of_above, of_below)
     c = above**2 - reach * jackknifed(of_above, of_above)
@@ -487,6 +517,28 @@ def _fieller_interval(
     high = np.where(a > 0, roots[1], np.where(above > 0, np.inf, roots[0]))
     ends = np.stack([low, high], axis=-1)
     return np.where(np.isnan(root)[..., None], np.nan, ends)
+
+
+def _together(
+    variance: Float64[np.ndarray, "1 *shape"], degrees: Float64[np.ndarray, "1 *shape"], beside: Beside | None
+) -> tuple[Float64[np.ndarray, "1 *shape"], Float64[np.ndarray, "1 *shape"]]:
+    """The variance of sources with what there is beside, and the degrees of freedom of the sum (Satterthwaite)."""
+    if beside is None:
+        return variance, degrees
+    total = variance + beside.words + beside.fits
+    return total, np.maximum(2 * total**2 / (2 * variance**2 / degrees + beside.of_both), 1.0)
+
+
+def variance_shares(
+    terms: Terms, sums: Sequence[Float64[np.ndarray, "source *_"]], beside: Beside
+) -> Float64[np.ndarray, "*shape 3"]:
+    """How much of the variance sources, words and fits bring; together 1."""
+    above, below, above_without, below_without = leaving_out(terms, sums)
+    moved = above_without - above_without.mean(0)
+    if below is not None and below_without is not None:
+        moved = divide(moved, above) - divide(below_without - below_without.mean(0), below)
+    parts = np.stack([jackknifed(moved, moved)[0], beside.words, beside.fits], -1)
+    return divide(parts, parts.sum(-1, keepdims=True))
 
 
 def jackknifed(

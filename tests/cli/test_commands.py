@@ -679,3 +679,18 @@ def test_lines_fit_a_screen_and_all_columns_are_there_on_demand(run, model_folde
     assert "further columns, in to_dataframe() and with --wide" in narrow
     assert "further columns" not in wide
     assert "ratio_low" in wide
+
+
+def test_several_fits_of_topics_are_reported_together(run, refused, model_folder, words, texts, tmp_path):
+    lists = json.loads(Path(words).read_text())
+    files = []
+    for number in range(3):  # of every fit, some words are missing
+        (tmp_path / f"{number}.json").write_text(json.dumps({k: v[number:] for k, v in lists.items()}))
+        files += ["--topics", str(tmp_path / f"{number}.json")]
+    command = ["measure", "attention", model_folder, *files, "--corpus", texts, "--n-permutations", "0"]
+    code, said, _ = run(*command, "--resample", "sources", "words", "fits")
+    assert code == 0
+    assert "share of the variance" in said
+    assert "3 fits of topics" in said
+    assert "say --resample sources words fits" in refused(*command, code=2)
+    assert "resample must be one of" in refused(*command[:5], *command[9:], "--resample", "source", code=2)

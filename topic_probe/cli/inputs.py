@@ -133,10 +133,12 @@ def add_model(parser: Parser, **settings: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP, **settings)
 
 
-def add_model_and_topics(parser: Parser) -> None:
-    """Let a command name a model and topics."""
+def add_model_and_topics(parser: Parser, *, several: bool = False) -> None:
+    """Let a command name a model and topics; those of several fits, where it can report them together."""
     add_model(parser)
-    parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
+    more = "; once for every fit, to report several together (--resample)" if several else ""
+    action = "append" if several else "store"
+    parser.add_argument("--topics", metavar="TOPICS", required=True, action=action, help=TOPICS_HELP + more)
 
 
 # --- models -------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def _add_kind(kind: str, parser: Parser) -> None:
         usage=f"measure {kind} MODEL --topics TOPICS{' --corpus CORPUS' if needed else ''}",
         epilog=_EPILOG.format(kind=kind, corpus=" --corpus bundled --max-length 256" if needed else ""),
     )
-    add_model_and_topics(parser)
+    add_model_and_topics(parser, several=kind == "attention")
     add_out(parser, "a new folder for the report")
     trial = " and ".join(f"{number} {name.removeprefix('n_')}" for name, number in _trial(kind).items())
     if trial:
@@ -158,19 +158,33 @@ def _shown(report: Any) -> Any:
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:
     """Model, topics, and documents where texts were named; what is missing is noticed first."""
-    look_for_topics(parsed)
+    fits = _fits(parsed)
+    for each in fits:
+        look_for_topics(each)
     named = getattr(parsed, "corpus", None) is not None
     corpus = open_corpus(parsed) if named else None
     if not named and (given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]):
         raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
     model = open_model(parsed)
-    topics = open_topics(parsed, model)
+    topics: Any = [open_topics(each, model) for each in fits]
+    topics = topics[0] if len(topics) == 1 else topics
     if corpus is None:
         return model, topics
     from topic_probe.lens import capture
 
     limit = capture.facts(model).context_length
     return model, topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)
+
+
+def _fits(parsed: argparse.Namespace) -> list[argparse.Namespace]:
+    """What was said, for the topics of every fit that was named."""
+    named = parsed.topics if isinstance(parsed.topics, list) else [parsed.topics]
+    if len(named) > 1 and "fits" not in getattr(parsed, "resample", ()):
+        raise WrongUsageError(
+            "--topics was given several times, which is for fits of one kind that are reported together: say "
+            "--resample sources words fits, or measure the topics one after the other"
+        )
+    return [argparse.Namespace(**{**vars(parsed), "topics": topics}) for topics in named]
 
 
 def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
@@ -203,7 +217,10 @@ def text_of(report: Any, *, wide: bool) -> str:
     lost = {**(counts["corpus"] or {}).get("read", {}).get("left_out", {}), **counts["left_out"]}
     left_out = [f"{reason}: {count:,}" for reason, count in lost.items() if count]
     reasons = dict.fromkeys(filter(None, (report.overall.reason, report.heads.reason)))
-    about = [*about_trial(counts), *about_shard(counts)]
+    shares = report.variance_of_overall()
+    if shares is not None:
+        overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
+    about = [*report.about_variance(), *about_trial(counts), *about_shard(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
     ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
     return f"all heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, in_a_row, matched_contrast
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks, check_accumulator
+from topic_probe.measure.doubt import (
+    Doubt,
+    WordEffects,
+    about_variance,
+    check_fits,
+    pooled_sums,
+    variance_table,
+    with_p_values_of_fits,
+)
 from topic_probe.measure.engine import FIRST, Engine, Several, every_topics, source_limit, why_nothing
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
@@ -54,6 +63,7 @@ class AttentionReport(Report, kind="attention"):
         provenance: model, topics, options and everything left out.
         twins: "overall" and "heads" of untrained twins, a cell for each seed (and head); None where none were asked
             for.
+        fits: ``overall`` of every fit of topics, where several are reported together; otherwise None.
     """
 
     figure: ClassVar[str] = "heads:head_map"
@@ -67,6 +77,7 @@ class AttentionReport(Report, kind="attention"):
     sink_mass: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
     twins: Mapping[str, Contrast] | None = None
+    fits: Contrast | None = None
 
     @classmethod
     def of_sums(
@@ -82,11 +93,14 @@ class AttentionReport(Report, kind="attention"):
             sums: their sums by name.
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
-                "provenance", as far as it is known without documents.
+                "provenance", as far as it is known without documents. Words are resampled where they are in the sums.
             further: the sums of heads that needed more permutations.
         """
         permutations = Permutations(**parts["permutations"])
-        contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, further)
+        doubt = Doubt([sums], sums) if "of_words" in sums else None
+        contrasts = _contrasts(
+            parts["index"], sums, Intervals(**parts["intervals"]), permutations, further, doubt
+        )
         record = parts["provenance"]
         left_out = progress.counts.left_out + progress.left_out
         return cls(
@@ -104,6 +118,46 @@ class AttentionReport(Report, kind="attention"):
             },
         )  # fmt: skip
 
+    @classmethod
+    def of_fits(
+        cls,
+        fits: Sequence[Mapping[str, Any]],
+        reports: Sequence["AttentionReport"],
+        parts: Mapping[str, Any],
+    ) -> "AttentionReport":
+        """One report of several fits of topics: of their pairs together, with intervals that include other fits.
+
+        A p-value is twice the mean of those of the fits, which holds however these depend on each other.
+
+        Args:
+            fits: the sums of every fit.
+            reports: their reports.
+            parts: those of any of them.
+        """
+        pooled = pooled_sums(fits)
+        doubt = Doubt(fits, pooled, words="of_words" in pooled)
+        contrasts = _contrasts(
+            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), None, doubt
+        )
+        for name in ("overall", "stacks", "layers", "heads", "matched", "overall_matched"):
+            contrasts[name] = with_p_values_of_fits(
+                contrasts[name], [getattr(report, name) for report in reports]
+            )
+        every = [report.provenance for report in reports]
+        record = {
+            **every[0],
+            **pooled["by_source"].record,
+            "fits": [
+                {name: of_fit[name] for name in ("topics", "left_out", "documents_measured")}
+                for of_fit in every
+            ],
+        }
+        return cls(
+            **contrasts,
+            provenance=record,
+            fits=in_a_row([report.overall for report in reports], "fit", range(len(reports))),
+        )
+
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every head."""
         table = self.heads.to_dataframe()
@@ -111,6 +165,19 @@ class AttentionReport(Report, kind="attention"):
         table["without_sinks_ratio"] = self.without_sinks.ratio
         table["sink_mass"] = self.sink_mass
         return table
+
+    def variance_of_overall(self) -> "pd.DataFrame | None":
+        """How much of the variance of the overall ratio each thing brings; None where intervals include but one."""
+        return variance_table(self.overall, self.provenance["options"].get("resample", ()))
+
+    def about_variance(self) -> list[str]:
+        """What intervals include beside other sources, and how far fits are apart."""
+        return about_variance(self.overall, self.provenance, self.fits)
+
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        shares = self.variance_of_overall()
+        more = {} if shares is None else {"the variance of the overall ratio": shares}
+        return super()._tables() | more
 
     def _notes(self) -> list[str]:
         ratio = f"overall ratio {self.overall.ratio:.4g}"
@@ -120,6 +187,7 @@ class AttentionReport(Report, kind="attention"):
             ratio += f", effect size {self.overall.effect_size:.4g}"
         notes = [
             ratio,
+            *self.about_variance(),
             *super()._notes(),
             *about_floor(self.heads, self.provenance),
             *about_twins(self.twins, "overall"),
@@ -158,6 +226,7 @@ def measure_attention(
     reading: Reading,
     patterns: Patterns,
     intervals: Intervals,
+    resampling: Resampling,
     permutations: Permutations,
     run: Run,
     shards: Shards,
@@ -169,7 +238,9 @@ def measure_attention(
 
     Several topics in a list are measured in one pass of the model, and give a list of reports: each is that of these
     topics alone. Only where documents have no word of some of them, which alone leaves them out, do others share their
-    batches, and rounding may differ.
+    batches, and rounding may differ. With ``resample=("sources", "words", "fits")`` they are fits of one kind, such as
+    those of several seeds, and give one report of all of them, whose intervals include that other fits, words and
+    sources would have given other numbers.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -202,6 +273,9 @@ def measure_attention(
     """
     several = not isinstance(topics, Topics)
     every, own = _each_topics(topics, accumulators)
+    resampled = resampling.of("sources")
+    if "fits" in resampled:
+        check_fits(every if several else None)
     check_twins(twins, documents, shards)
     _check_passes(several, own, documents, permutations, shards)
     with joined(run.distributed, run.patience) as processes:
@@ -215,17 +289,24 @@ def measure_attention(
         ]
         n = readers[0].n_cells
         sums = [
-            [*_sums(each, permutations, intervals, n), *part] for each, part in zip(every, own, strict=True)
+            [
+                *_sums(each, permutations, intervals, n),
+                *([WordEffects(each, n)] if "words" in resampled else []),
+                *part,
+            ]
+            for each, part in zip(every, own, strict=True)
         ]
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
             "n_permutations": permutations.n, "seed": intervals.seed, "limit": source_limit(n),
         }  # fmt: skip
+        if "words" in resampled:
+            facts["resample"] = ["words"]
         if any(own):
             names = [[type(accumulator).__qualname__ for accumulator in part] for part in own]
             facts["accumulators"] = names if several else names[0]
         options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
-        options |= recorded(reading, patterns, intervals, permutations)
+        options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
         told = {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]}
         parts = [
             {
@@ -257,11 +338,19 @@ def measure_attention(
     for found, known in zip(named, of_topics, strict=True):
         if not (found["n_rows"].any() or progress.shard):
             warn(why_nothing(known), stacklevel=3)
+    if pooled := "fits" in resampled:
+        reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]
     if twins and progress.stopped is None:
 
         def of_twin(twin: Any, kept: Run) -> Any:
             groups = vars(reading) | vars(patterns) | vars(kept)
             options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
+            if "fits" in resampled:
+                return [
+                    measure_attention(
+                        twin, every, documents, resample=("sources", "fits"), **options, **groups
+                    )
+                ]
             return measure_attention(twin, every, documents, **options, **groups)
 
         of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
@@ -269,7 +358,7 @@ def measure_attention(
             replace(report, twins={name: by_seed(of_twins, name, topics=n) for name in ("overall", "heads")})
             for n, report in enumerate(reports)
         ]
-    return reports if several else reports[0]
+    return reports if several and not pooled else reports[0]
 
 
 def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:
@@ -338,8 +427,9 @@ def _contrasts(
     intervals: Intervals,
     permutations: Permutations,
     further: Null | None = None,
+    doubt: Doubt | None = None,
 ) -> dict[str, Any]:
-    """What the sums of the accumulators say, by their names, and what further permutations add."""
+    """What the sums of the accumulators say, by their names, and what further permutations and other doubt add."""
     places = list(zip(index["stack"], index["layer"], strict=True))
     sites = list(dict.fromkeys(places))
     site_of = np.array([sites.index(place) for place in places])
@@ -350,7 +440,11 @@ def _contrasts(
     def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
-        contrast = contrast_of_sources(of_groups, counts, squares, confidence=intervals.over_sources)
+        beside = None if doubt is None else functools.partial(doubt.beside, starts=starts)
+        contrast = contrast_of_sources(
+            of_groups, counts, squares, confidence=intervals.over_sources, beside=beside
+        )
+        contrast = contrast if doubt is None else doubt.explained(contrast)
         contrast = replace(contrast, index=names or None)
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
         return with_p_values(contrast, (total, n), sums, starts, permutations, further)

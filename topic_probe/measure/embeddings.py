@@ -14,9 +14,10 @@ from topic_probe.contrast import NO_RELATION, Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
+from topic_probe.measure.doubt import Doubt, WordEffects
 from topic_probe.measure.engine import Engine, Part, Prepare, Several, every_topics, why_nothing
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
-from topic_probe.measure.options import Intervals, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
 from topic_probe.measure.pair_sums import (
     GroupSums,
     PairSquares,
@@ -95,9 +96,14 @@ class EmbeddingReport(Report, kind="embeddings"):
             ValueError: where no document is left to measure.
         """
         by_source, words = sums["by_source"], parts["words"]
+        beside = Doubt([sums], sums).beside if "of_words" in sums else None
         if not (len(by_source) or progress.shard):
             raise ValueError(why_nothing(progress))
-        contrast = by_source.contrast(statistic=parts["statistic"], confidence=parts["confidence"])
+        contrast = by_source.contrast(
+            statistic=parts["statistic"], confidence=parts["confidence"], beside=beside
+        )
+        if beside is not None:
+            contrast = Doubt([sums], sums).explained(contrast)
         index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
         layers = {
             score: replace(contrast[number :: len(SCORES)], index=index)
@@ -167,6 +173,7 @@ def measure_embeddings(
     twins: int = 0,
     reading: Reading,
     intervals: Intervals,
+    resampling: Resampling,
     run: Run,
     shards: Shards,
 ) -> EmbeddingReport | list[EmbeddingReport]:
@@ -217,6 +224,7 @@ def measure_embeddings(
         [1.0, 0.6]
     """
     check_twins(twins, documents, shards)
+    resampled = check_resample(resampling, documents)
     every, several = every_topics(topics), not isinstance(topics, Topics)
     if shards.shard is not None and documents is None:
         raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
@@ -228,7 +236,7 @@ def measure_embeddings(
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     options = {
         "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
-        "statistic": statistic, "effect_size": effect_size, **recorded(intervals),
+        "statistic": statistic, "effect_size": effect_size, **recorded(intervals), "resample": resampled,
     }  # fmt: skip
     with joined(run.distributed and documents is not None, run.patience) as processes:
         processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
@@ -265,6 +273,25 @@ def measure_embeddings(
         of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
         reports = [replace(r, twins=_twins(of_twins, n, documents)) for n, r in enumerate(reports)]
     return reports if several else reports[0]
+
+
+def check_resample(resampling: Resampling, documents: Any) -> tuple[str, ...]:
+    """What intervals include.
+
+    Raises:
+        ValueError: for sources where there are none, and for fits.
+    """
+    resampled = resampling.of("words")
+    if "fits" in resampled:
+        raise ValueError(
+            "resample names 'fits', which only measure_attention reports together: measure the topics of every fit "
+            "in a list, and look at how far their numbers are apart"
+        )
+    if "sources" in resampled and documents is None:
+        raise ValueError(
+            "resample names 'sources', which a table of embeddings has none of: pass documents, whose states have"
+        )
+    return resampled
 
 
 def _twins(
@@ -372,8 +399,21 @@ def _with_states(
     """
     view = capture.view(model)
     readers = [StateReader(view, each, include_self=include_self) for each in topics]
-    sums = [[Relations(n_cells=reader.n_cells)] for reader in readers]
-    facts = {"measurement": "states", "include_self": include_self, "limit": sums[0][0].by_source.limit}
+    both = "sources" in words[0].provenance["options"]["resample"]
+    sums: list[list[Any]] = [
+        [
+            Relations(n_cells=reader.n_cells),
+            *([WordEffects(reader.topics, reader.n_cells)] if both else []),
+        ]
+        for reader in readers
+    ]
+    facts: dict[str, Any] = {
+        "measurement": "states",
+        "include_self": include_self,
+        "limit": sums[0][0].by_source.limit,
+    }
+    if both:
+        facts["resample"] = ["words"]
     options, read = words[0].provenance["options"], how_read(reading, processes)
     parts = [
         {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from topic_probe.contrast import RESAMPLED
 from topic_probe.lens import capture
-from topic_probe.options import Group, check_whole
+from topic_probe.options import Group, check_value, check_whole
 from topic_probe.processes import Together
 from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.topics.lists import token_id_array
@@ -18,6 +19,7 @@ from topic_probe.uncertainty import Alternative, check_interval
 
 Long = Literal["cut", "chunk"]
 FirstPosition = Literal["sink", "word"]
+Resampled = Literal["sources", "words", "fits"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,43 @@ class Intervals(Group):
     def over_sources(self) -> float | None:
         """The confidence of intervals over sources; None where all intervals are left out."""
         return self.confidence if self.n_resamples else None
+
+
+@dataclass(frozen=True)
+class Resampling(Group):
+    """What a number may vary with."""
+
+    resample: Annotated[
+        Collection[str] | None,
+        'what intervals include: other "sources" (articles), other "words" of the same topics, other "fits" of topics. '
+        "For the last, topics are a list of at least three fits of one kind, which are reported together. By default "
+        "attention and states resample sources, tables of embeddings words",
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.resample is None:
+            return
+        named = [check_value("resample", name, Resampled) for name in self.resample]
+        if not named:
+            raise ValueError(
+                f"resample names some of {', '.join(RESAMPLED)}, and n_resamples=0 leaves intervals out: got none"
+            )
+        # In one order, which provenances then have.
+        object.__setattr__(self, "resample", tuple(name for name in RESAMPLED if name in named))
+
+    def of(self, default: Resampled) -> tuple[str, ...]:
+        """What is resampled, of a measurement that resamples one thing where nothing was asked for.
+
+        Raises:
+            ValueError: where this is not among what was named: what is left would be too narrow for any question.
+        """
+        if self.resample is None:
+            return (default,)
+        if default not in self.resample:
+            raise ValueError(
+                f"resample must name {default!r}, which these numbers vary with first, got {tuple(self.resample)}"
+            )
+        return tuple(self.resample)
 
 
 @dataclass(frozen=True)

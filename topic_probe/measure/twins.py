@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.contrast import Contrast, side_by_side
+from topic_probe.contrast import Contrast, in_a_row
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.options import Run
 from topic_probe.report import Report
@@ -64,11 +64,7 @@ def by_seed(
     parts: list[Any] = [getattr(of_topics[topics], name) for _, of_topics in reports]
     if score is not None:
         parts = [part[score] for part in parts]
-    sizes = [len(part) if part.shape else 1 for part in parts]
-    seeds = tuple(seed for (seed, _), size in zip(reports, sizes, strict=True) for _ in range(size))
-    axes = parts[0].index or {}
-    index = {axis: tuple(cell for part in parts for cell in (part.index or {})[axis]) for axis in axes}
-    return side_by_side(parts, {"seed": seeds, **index})
+    return in_a_row(parts, "seed", [seed for seed, _ in reports])
 
 
 def about_twins(twins: Mapping[str, Contrast] | None, name: str) -> list[str]:
