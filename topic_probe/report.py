@@ -163,11 +163,12 @@ class Report(ABC):
             for reason, names in fields.items()
         ]
         disagreements = sum(contrast.n_disagreements for contrast in contrasts.values())
-        both = (
-            []
-            if not disagreements
-            else [f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS}"]
-        )
+        both = []
+        if disagreements:
+            kinds = self.provenance.get("options", {}).get("resample", ("sources",))
+            both = [
+                f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS} {' and '.join(kinds)}"
+            ]
         read = (self.provenance.get("model") or {}).get("notes", ())
         resampled, shard = _resampled(self.provenance), about_shard(self.provenance)
         trial = about_trial(self.provenance)
@@ -176,7 +177,7 @@ class Report(ABC):
 
 _TWO_QUESTIONS = (
     "a p-value says whether other groupings of the same words would do as well, an interval how the number would vary "
-    "with other sources"
+    "with other"
 )
 
 

@@ -711,6 +711,10 @@ def test_a_table_explains_a_p_value_that_its_interval_does_not_bear_out(topics):
     unlike = replace(report, heads=replace(heads, p_value=np.full(4, 0.01)))
     assert f"p-value and interval disagree {n} times" in str(report) if n else "disagree" not in str(report)
     assert "a p-value says whether other groupings of the same words would do as well" in str(unlike)
+    options = {**report.provenance["options"], "resample": ["sources", "words"]}
+    with_words = replace(unlike, provenance={**report.provenance, "options": options})
+    assert "how the number would vary with other sources and words" in str(with_words)
+    assert "sources and words" not in str(unlike)
 
 
 def test_few_documents_have_no_interval_and_say_so(topics):
