@@ -576,7 +576,9 @@ def test_the_answer_counts_what_of_a_corpus_was_not_read(run, model_folder, word
         ("measure atention", "measure KIND", "did you mean attention?"),
         ("reproduce figur4", "reproduce NAME", "did you mean figure4?"),
         ("--json check m", "[-h]", "--help lists all; options of a command stand behind its name"),
-        ("check m n", "check MODEL", "too much: n"),
+        ("check m n", "check (MODEL | --series SERIES)", "too much: n"),
+        ("check", "check (MODEL | --series SERIES)", "one of the arguments MODEL --series is required"),
+        ("check m --series s", "check (MODEL | --series SERIES)", "argument --series: not allowed with"),
     ],
 )  # fmt: skip
 def test_a_mistyped_line_is_answered_with_what_was_meant_and_the_usage_of_its_command(run, line, usage, said):

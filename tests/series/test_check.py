@@ -376,8 +376,6 @@ def test_the_command_line_says_what_is_wrong_and_fails_for_it(folders, tmp_path,
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "check takes one of two: a MODEL, or the checkpoints of a --series"),
-        (["model", "--series", "x"], "check takes one of two"),
         (["--series", "no/where"], "for a series on the hub say which --steps there are"),
         (["--series", ".", "--steps", "1"], "--steps does not fit here: that is for a series on the hub"),
         (["--series", ".", "--repository", "a/b"], "--repository does not fit here: that is for a file"),

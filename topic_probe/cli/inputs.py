@@ -100,9 +100,11 @@ SERIES_HELP = (
 )
 
 
-def add_series(parser: Parser, **settings: Any) -> None:
-    """Let a command name a series of checkpoints."""
-    parser.add_argument("--series", metavar="SERIES", help=SERIES_HELP, **settings)
+def add_model_or_series(parser: Parser) -> None:
+    """Let a command name a model, or else a series of checkpoints."""
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("model", metavar="MODEL", help=MODEL_HELP, nargs="?")
+    either.add_argument("--series", metavar="SERIES", help=SERIES_HELP)
     parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
     add_options(parser, {"series": (REVISIONS, MANIFEST)})
 
@@ -128,9 +130,9 @@ def open_series(parsed: argparse.Namespace) -> Any:
     return Checkpoints.from_repositories(parsed.series, parsed.steps)
 
 
-def add_model(parser: Parser, **settings: Any) -> None:
+def add_model(parser: Parser) -> None:
     """Let a command name a model."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP, **settings)
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
 
 
 def add_model_and_topics(parser: Parser, *, several: bool = False) -> None:

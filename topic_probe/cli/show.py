@@ -17,9 +17,8 @@ from topic_probe.cli.inputs import (
     PAGE,
     STDIN,
     WORD_LISTS,
-    add_model,
     add_model_and_topics,
-    add_series,
+    add_model_or_series,
     look_for_topics,
     open_model,
     open_series,
@@ -99,8 +98,7 @@ def report(parsed: argparse.Namespace) -> int:
 def add_check(parser: Parser) -> None:
     """What ``check`` takes."""
     add_command(parser, check, usage="check (MODEL | --series SERIES)")
-    add_model(parser, nargs="?")
-    add_series(parser)
+    add_model_or_series(parser)
     add_out(parser, "a new folder for the report of a series")
     add_wide(parser)
     add_options(parser, {"model": (OPEN_MODEL,)})
@@ -108,8 +106,6 @@ def add_check(parser: Parser) -> None:
 
 def check(parsed: argparse.Namespace) -> int:
     """Check a model; 1 where its attention cannot be measured, or its rows do not sum to one (NaN is in them)."""
-    if (parsed.model is None) == (parsed.series is None):
-        raise WrongUsageError("check takes one of two: a MODEL, or the checkpoints of a --series")
     if parsed.series is not None:
         return _check_series(parsed)
     if parsed.out is not None:

@@ -164,7 +164,6 @@ class Engine:
     """Takes documents through a model into accumulators, whose sums are afterwards those of all processes.
 
     Attributes:
-        view: the model.
         progress: what was read, left out and measured.
         sums: the sums of all accumulators by name.
     """
@@ -182,7 +181,6 @@ class Engine:
         """
         self.only_labelled = only_labelled
         self.reader = reader if isinstance(reader, Several) else Several([reader], _read_alone)
-        self.view = self.reader.readers[0].view
         groups = accumulators if isinstance(reader, Several) else [accumulators]
         self._batch_sums = [
             [own if isinstance(own, BatchSums) else OfDocuments(own) for own in group] for group in groups
@@ -194,6 +192,12 @@ class Engine:
             named = enumerate(self.by_topics)
             self.sums = {f"topics {n} {name}": values for n, own in named for name, values in own.items()}
             self.progress.by_topics = [Counter() for _ in groups]
+
+    @property
+    def view(self) -> capture.View:
+        """The model; of an engine that only adds up what others have measured there is none."""
+        view: capture.View = self.reader.readers[0].view
+        return view
 
     def run(
         self,
