@@ -213,6 +213,11 @@ class Contrast:
             return np.full(self.shape, np.nan)[()]
         return divide(self.difference, self.spread)[()]
 
+    def interval_of(self, number: str) -> Float64[np.ndarray, "*shape 2"]:
+        """The interval of a number by its name: of the effect size and of ``statistic``; NaN of any other."""
+        found = {self.statistic: self.interval, "effect_size": self.effect_size_interval}.get(number)
+        return np.full((*self.shape, 2), np.nan) if found is None else found
+
     @property
     def n_disagreements(self) -> int:
         """In how many cells one of p-value (below 0.05) and interval speaks of an effect and the other does not."""

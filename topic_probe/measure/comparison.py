@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, side_by_side
+from topic_probe.contrast import Contrast, PairSums, in_a_row, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.measure.engine import source_limit
+from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.nulls import Null, null_means, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Run, recorded
 from topic_probe.measure.pair_sums import group_sums, pair_squares, pair_sums, word_ends
@@ -109,7 +110,7 @@ class ComparisonReport(Report, kind="comparison"):
 
     def _of_models(self, name: str) -> Iterator[dict[str, Any]]:
         contrast, statistic = self.numbers[name], self.statistics[name]
-        values, limits = getattr(contrast, statistic), _interval(contrast, statistic)
+        values, limits = getattr(contrast, statistic), contrast.interval_of(statistic)
         for number, model in enumerate(self.models):
             cell = contrast[number].row()
             row = {"measure": name, "model": model, "statistic": statistic, "number": values[number]}
@@ -160,12 +161,6 @@ class ComparisonReport(Report, kind="comparison"):
                 "once is in each, so differences are known better than they say; tp.compare measures models together"
             )
         return notes
-
-
-def _interval(contrast: Contrast, statistic: str) -> Float64[np.ndarray, "cell 2"]:
-    found = contrast.effect_size_interval if statistic == "effect_size" else contrast.interval
-    known = found is not None and (statistic == "effect_size" or contrast.statistic == statistic)
-    return cast(np.ndarray, found) if known else np.full((len(contrast), 2), np.nan)
 
 
 def _about_words(words: Mapping[str, Any]) -> str:
@@ -434,10 +429,10 @@ def _attention(
     found = {
         "attention": replace(
             overall, numbers=side_by_side(each, {"model": models}),
-            twins=_of_models(models, of_twins) if of_twins else None,
+            twins=in_a_row(of_twins, "model", models) if of_twins else None,
         )
     }  # fmt: skip
-    by_layer = [_starts(report) for report in reports]
+    by_layer = [np.array(layer_starts(report.heads.index or {})) for report in reports]
     by_head = [np.arange(len(report.heads)) for report in reports]
     if len(sides) > 1 and all(report.heads.index == reports[0].heads.index for report in reports):
         found["layers"] = compared(by_layer, dict(reports[0].layers.index or {}))
@@ -457,13 +452,6 @@ def _known(paired: Paired, intervals: Intervals) -> Paired:
     if intervals.over_sources is not None:
         return paired
     return replace(paired, degrees=np.full(paired.degrees.shape, np.nan))
-
-
-def _starts(report: AttentionReport) -> Int64[np.ndarray, " layer"]:
-    """Where the heads of every layer begin."""
-    index = report.heads.index or {}
-    places = list(zip(index["stack"], index["layer"], strict=True))
-    return np.array([n for n, place in enumerate(places) if n == 0 or place != places[n - 1]])
 
 
 def _pooled(rows: Rows, starts: Int64[np.ndarray, " group"]) -> Rows:
@@ -521,13 +509,6 @@ def _read(
     }  # fmt: skip
 
 
-def _of_models(models: tuple[str, ...], parts: Sequence[Contrast]) -> Contrast:
-    """Twins of all models, by model and seed."""
-    seeds = [(part.index or {})["seed"] for part in parts]
-    names = tuple(name for name, own in zip(models, seeds, strict=True) for _ in own)
-    return side_by_side(parts, {"model": names, "seed": tuple(seed for own in seeds for seed in own)})
-
-
 # ---------------------------------------------------------------------------- embeddings
 
 
@@ -575,7 +556,7 @@ def _embeddings(
             )
             for side in sides
         ]
-        of_twins = _of_models(models, [cast(Any, report.twins)["cosine"] for report in reports])
+        of_twins = in_a_row([cast(Any, report.twins)["cosine"] for report in reports], "model", models)
     return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}), twins=of_twins)
 
 
@@ -725,7 +706,7 @@ def _unpaired(
     models: tuple[str, ...], numbers: Contrast, statistic: Chosen, *, quotient: bool
 ) -> dict[str, Any]:
     """Differences whose intervals follow from those of both numbers by themselves."""
-    values, limits = np.asarray(getattr(numbers, statistic)), _interval(numbers, statistic)
+    values, limits = np.asarray(getattr(numbers, statistic)), numbers.interval_of(statistic)
     if quotient:
         values, limits = np.log(values), np.log(limits)
     pairs = list(combinations(range(len(models)), 2))

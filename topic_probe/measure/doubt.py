@@ -214,10 +214,8 @@ class _Number:
             columns = [one, -one, nothing, nothing]
         else:
             variance = squares - both**2
-            spread, number = (
-                np.sqrt(np.maximum(variance, 0)),
-                divide(same - different, np.sqrt(np.maximum(variance, 0))),
-            )
+            spread = np.sqrt(np.maximum(variance, 0))
+            number = divide(same - different, spread)
             half = divide(number, 2 * variance)
             columns = [divide(one, spread), -divide(one, spread), 2 * both * half, -half]
         return np.stack(columns, -1)

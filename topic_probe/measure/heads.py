@@ -1,7 +1,7 @@
 """All heads of a model in one order, and what users call them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,12 @@ def layer_and_head(name: str) -> tuple[int, int] | None:
         return None
     layer, head = (int(number) for number in found.groups() if number is not None)
     return layer, head
+
+
+def layer_starts(index: Mapping[str, tuple[Any, ...]]) -> list[int]:
+    """Where every layer of a stack begins among heads, by the stack and layer of each."""
+    names = list(zip(index["stack"], index["layer"], strict=True))
+    return [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
 
 
 @dataclass(frozen=True)

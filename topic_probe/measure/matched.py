@@ -14,6 +14,7 @@ from torch import Tensor
 from topic_probe.contrast import Contrast, matched_contrast, matched_means, matched_spread
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
+from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.matching import (
     MATCHED_ON,
     Bins,
@@ -379,8 +380,7 @@ class _Comparison:
         everything = [collapse(part, (0, 1, 2)) for part in (sums, counts)]
         everything.append(collapse(squares, (0, 1, 2))[..., 0])
         heads = noted(matched_contrast(*everything, index=measured.index), everything[1])
-        names = list(zip(measured.index["stack"], measured.index["layer"], strict=True))
-        starts = [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+        starts = layer_starts(measured.index)
         by_layer = [np.add.reduceat(part, starts, axis=0) for part in everything]
         places = {name: tuple(measured.index[name][start] for start in starts) for name in ("stack", "layer")}
         layers = noted(matched_contrast(*by_layer, index=places), by_layer[1])

@@ -147,8 +147,7 @@ def documents_of_each(
             )
         if sources is not None:
             raise ValueError("sources= is for texts: documents of token ids know where they are from")
-        known = [limit for limit in limits if limit is not None]
-        return SameDocuments([documents] * len(sides), min(known, default=None), None)
+        return SameDocuments([documents] * len(sides), _least(*limits), None)
     if any(tokenizer is None for tokenizer in tokenizers):
         lacking = ", ".join(side.name for side in sides if side.tokenizer is None)
         raise TypeError(
@@ -160,17 +159,12 @@ def documents_of_each(
     kinds = list(dict.fromkeys(own))
     encoders = []
     for kind in kinds:
-        known = [
-            limit for limit, other in zip(limits, own, strict=True) if other == kind and limit is not None
-        ]
+        longest = _least(*(limit for limit, other in zip(limits, own, strict=True) if other == kind))
         tokenizer = tokenizers[own.index(kind)]
-        encoders.append(
-            Encoder(tokenizer, min(known, default=None), "cut", add_special_tokens=True, begin_token=False)
-        )
+        encoders.append(Encoder(tokenizer, longest, "cut", add_special_tokens=True, begin_token=False))
     same = SameTexts(documents, encoders, long=long, level=level, sources=sources)
     return SameDocuments([same.of(kinds.index(kind)) for kind in own], None, same)
 
 
-def _least(limit: int | None, wanted: int | None) -> int | None:
-    known = [number for number in (limit, wanted) if number is not None]
-    return min(known, default=None)
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -15,9 +15,9 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.options import check_value, refuse_unknown
 from topic_probe.report import Report, provenance
-from topic_probe.tables import number
 from topic_probe.text.documents import can_be_read_again
 from topic_probe.topics import Topics
+from topic_probe.uncertainty import with_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +120,10 @@ class SeriesReport(Report, kind="series"):
         import pandas as pd
 
         curves = {name: self.curve(name) for name in self.contrasts()}
-        shown = {name: [_with_interval(*row) for row in curve.tolist()] for name, curve in curves.items()}
+        shown = {
+            name: ["NaN" if np.isnan(row[0]) else with_interval(row[0], row[1:]) for row in curve]
+            for name, curve in curves.items()
+        }
         return {f"{type(self).__name__}, effect sizes": pd.DataFrame({"step": self.steps, **shown})}
 
     def _notes(self) -> list[str]:
@@ -168,21 +171,10 @@ def _cell(cells: Contrast, number: int) -> str:
     return name if len(set(index["stack"])) == 1 else f"{stack} {name}"
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    if np.isnan(value):
-        return "NaN"
-    return number(value) if np.isnan(low) else f"{number(value)} [{number(low)}, {number(high)}]"
-
-
 def _number(contrast: Contrast | None, number: Number) -> list[float]:
     if contrast is None:
         return [np.nan] * 3
-    if number == "effect_size":
-        ends = contrast.effect_size_interval
-    else:
-        ends = contrast.interval if contrast.statistic == number else None
-    low, high = (np.nan, np.nan) if ends is None else ends
-    return [float(getattr(contrast, number)), float(low), float(high)]
+    return [float(getattr(contrast, number)), *contrast.interval_of(number).tolist()]
 
 
 @dataclass(frozen=True)
