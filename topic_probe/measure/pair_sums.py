@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 # in the means, at a third of the time.
 _ROWS_PER_SUM = 64
 _BLOCK = 4096
-# So many rows are multiplied with each other at a time where they are many: fewer take longer, more take memory.
-_ROWS_PER_MOMENT = 8192
 # So many rows, and what they are multiplied with, stay in a processor's cache.
 _ROWS_PER_BLOCK = 256
 # They are multiplied with the sums of all their groups where these are no more than this; picking a sum for every row
@@ -411,37 +409,41 @@ def _through_products(
 
 def _through_moments(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
     """The same, of dot products divided by the norm of the other word alone, and of dot products."""
-    width = words.table.shape[1]
+    width, dtype = words.table.shape[1], words.vectors(slice(0)).dtype
     order = np.argsort(words.index[places].numpy())  # rows come fastest as they stand in the table
-    blocks = torch.split(places[torch.from_numpy(order)], _ROWS_PER_MOMENT)
-    moments = np.zeros((len(SCORES), width, width))
-    product = np.empty((width, width), words.vectors(slice(0)).numpy().dtype)
+    blocks = torch.split(places[torch.from_numpy(order)], _BLOCK)
+    # All blocks are held in the same memory: new memory costs as much as reading them.
+    held = torch.empty(2, min(_BLOCK, len(places)), width, dtype=dtype)
+    moments, product = np.zeros((len(SCORES), width, width)), torch.empty(width, width, dtype=dtype).numpy()
     for block in blocks:
-        rows = words.vectors(block)
-        units = rows / words.norms[block].to(rows)[:, None]
+        rows, units = held[:, : len(block)]
+        words.vectors(block, out=rows)
+        torch.div(rows, words.norms[block].to(rows)[:, None], out=units)
         # Here, too, half of the work is enough, and numpy does no more.
         for moment, side in zip(moments, (units.numpy(), rows.numpy()), strict=True):
             moment += np.matmul(side.T, side, out=product)
     # Half of it is enough to apply it, too: what stands below the diagonal stands above it once more.
     above = (np.triu(moments) + np.triu(moments, 1)).astype(product.dtype)
     sums = np.empty((len(places), len(SCORES)))
-    for block, numbers in zip(
-        blocks, np.split(order, range(_ROWS_PER_MOMENT, len(order), _ROWS_PER_MOMENT)), strict=True
-    ):
-        vectors = words.vectors(block).numpy()
+    for block, numbers in zip(blocks, np.split(order, range(_BLOCK, len(order), _BLOCK)), strict=True):
+        rows, spare = held[:, : len(block)]
+        words.vectors(block, out=rows)
         for score, moment in enumerate(above):
-            sums[numbers, score] = _applied(vectors, moment)
+            sums[numbers, score] = _applied(rows.numpy(), moment, spare.copy_(rows).numpy())
     return torch.from_numpy(sums)
 
 
 def _applied(
-    rows: Float[np.ndarray, "some width"], above: Float[np.ndarray, "width width"]
+    rows: Float[np.ndarray, "some width"],
+    above: Float[np.ndarray, "width width"],
+    copy: Float[np.ndarray, "some width"],
 ) -> Float64[np.ndarray, " some"]:
-    """eᵀ U e of every row e, for a matrix without anything below its diagonal."""
+    """eᵀ U e of every row e, for a matrix without anything below its diagonal; a copy of the rows is written over."""
     from scipy.linalg import get_blas_funcs
 
     multiply = get_blas_funcs("trmm", (above, rows))  # half of the work of a product of two tables
-    products: np.ndarray = np.einsum("sw,sw->s", multiply(1.0, above.T, rows.T, lower=True).T, rows)
+    applied = multiply(1.0, above.T, copy.T, lower=True, overwrite_b=True).T
+    products: np.ndarray = np.einsum("sw,sw->s", applied, rows)
     return products.astype(np.float64)
 
 
