@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 import topic_probe as tp
 from topic_probe.measure import pair_sums as pair_sums_module
 from topic_probe.measure import words as words_module
-from topic_probe.measure.pair_sums import group_sums, pair_squares, repeats, word_ends
+from topic_probe.measure.pair_sums import group_sums, mates, pair_squares, word_ends
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.topics import Topics, incidence
 from topic_probe.uncertainty import word_interval, word_intervals
@@ -303,10 +303,15 @@ def some_topics(n_topics, n_words, n):
 
 
 @pytest.mark.parametrize("case", SHARED)
-@pytest.mark.parametrize("picked", [0, 10_000], ids=["picked", "in tables"])
-def test_what_sums_by_topic_hold_too_often_is_that_of_a_double_loop(case, picked, monkeypatch):
+@pytest.mark.parametrize("few", [True, False], ids=["in tables", "by moments"])
+@pytest.mark.parametrize("picked", [0, 10_000], ids=["picked", "in blocks"])
+def test_what_words_have_with_those_that_share_a_topic_is_that_of_a_double_loop(
+    case, few, picked, monkeypatch
+):
+    monkeypatch.setattr(pair_sums_module, "_few", lambda words, n: few)
     monkeypatch.setattr(pair_sums_module, "_PICKED", picked)
-    monkeypatch.setattr(incidence, "_BLOCK", 2**6)  # several blocks
+    monkeypatch.setattr(pair_sums_module, "_ROWS_PER_BLOCK", 7)  # several blocks
+    monkeypatch.setattr(incidence, "_COUNTS", 2**8)
     topics = some_topics(*SHARED[case])
     # Some words are not measured, so some groups have no word.
     words = torch.from_numpy(np.flatnonzero(np.arange(len(topics.words)) % 5))
@@ -317,17 +322,23 @@ def test_what_sums_by_topic_hold_too_often_is_that_of_a_double_loop(case, picked
     half = torch.randint(2, (len(words),), generator=generator)
     norms = rows.norm(dim=1)
     n, sums, squares = np.zeros((len(words), 2)), np.zeros((len(words), 2, 2)), np.zeros((len(words), 2))
+    of_topics, squares_of_topics, shared = *np.zeros((2, topics.n_topics, 2)), set()
     for i, j in np.ndindex(len(words), len(words)):
-        further = max(len(sets[i] & sets[j]) - 1, 0)
-        if further and sets[i] != sets[j]:
-            dot = float(rows[i] @ rows[j])
-            scores = np.array([dot / float(norms[i] * norms[j]), dot])
-            n[i, half[j]] += further
-            sums[i, half[j]] += further * scores
-            squares[i] += further * scores**2
-    some = torch.arange(len(words))
-    found = repeats(EmbeddingWords(topics, words, rows, some, norms, {}), some, half)
-    assert n.sum() > 0
-    np.testing.assert_allclose(found.n, n)
+        common = sets[i] & sets[j]
+        shared |= {len(common)} if sets[i] != sets[j] else set()
+        dot = float(rows[i] @ rows[j])
+        scores = np.array([dot / float(norms[i] * norms[j]), dot])
+        n[i, half[j]] += bool(common)
+        sums[i, half[j]] += bool(common) * scores
+        squares[i] += bool(common) * scores**2
+        of_topics[list(common)] += scores
+        squares_of_topics[list(common)] += scores**2
+    assert shared >= ({0, 1, 2, 3} if case != "groups" else {0, 1, 2})
+    measured = EmbeddingWords(topics, words, rows, torch.arange(len(words)), norms, {})
+    found = mates(measured, half)
+    np.testing.assert_array_equal(found.n, n)
     np.testing.assert_allclose(found.sums, sums, atol=1e-10)
     np.testing.assert_allclose(found.squares, squares, atol=1e-10)
+    np.testing.assert_allclose(found.of_topics, of_topics, atol=1e-10)
+    np.testing.assert_allclose(found.squares_of_topics, squares_of_topics, atol=1e-10)
+    torch.testing.assert_close(mates(measured, half, squares=False).sums, found.sums)

@@ -83,13 +83,9 @@ def test_sums_by_topic_hold_other_groups_once_for_every_topic_they_share_and_eac
         ]
     )
     torch.testing.assert_close(topics.incidence.times_topics(values), loop)
-    torch.testing.assert_close(topics.incidence.times_topics(values, rough=True), loop, atol=1e-5, rtol=1e-5)
-    some, middle = topics.incidence.times_topics_of(values), slice(1, len(sets) - 1)
-    torch.testing.assert_close(some(middle), loop[middle])
 
 
-def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold(monkeypatch):
-    monkeypatch.setattr(incidence, "_PRODUCTS_PER_PAIR", 0)
+def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold():
     for n_topics in (200, 300, 33_000):
         lists = {str(number): [0, 1] for number in range(n_topics)} | {"0": [0, 2], "other": [0, 3]}
         with pytest.warns(UserWarning, match="the very words of another"):
@@ -100,9 +96,7 @@ def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold(mon
         assert found[of_entry[0], of_entry[1]] == n_topics - 2, n_topics
 
 
-@pytest.mark.parametrize("products", [0, 10_000], ids=["one topic at a time", "a table of all pairs"])
-def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(topics, products, monkeypatch):
-    monkeypatch.setattr(incidence, "_PRODUCTS_PER_PAIR", products)
+def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(topics, monkeypatch):
     monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
     monkeypatch.setattr(incidence, "_COUNTS", 2**6)
     sets, found = sets_of(topics), np.zeros((len(topics.incidence),) * 2)

@@ -315,7 +315,7 @@ def _of_words(
         remove_components=options["remove_components"],
         exclude=options["exclude"],
     )
-    sums = group_sums(words, seed=intervals.seed)
+    sums = group_sums(words, seed=intervals.seed, squares=options["effect_size"])
     overall, by_topic = pair_sums(sums, words)
     squares = None
     if options["effect_size"]:

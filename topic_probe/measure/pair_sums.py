@@ -2,8 +2,8 @@
 
 With S the sum of a group's embeddings, the dot products between all its words add up to |S|², those between two groups
 to S·S'. Cosines are dot products of embeddings divided by their norms. Only pairs of one word, of an entry with itself
-and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums; so
-are, where topics overlap, pairs that share several topics (`Repeats`).
+and with its other forms ("President", " president"), are formed, because they are few, and taken out of the sums; where
+topics overlap, so are the pairs of words within each of them (`Mates`).
 
 The squares of a word's dot products with n words add up to Σ_j (e·e_j)² = eᵀ G e with G = Σ_j e_j e_jᵀ, which costs
 n·d² for G and as much for all n of them; the products themselves cost n²·d, less for fewer words than about twice the
@@ -15,6 +15,7 @@ neither do those that a single topic is about.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
@@ -50,73 +51,160 @@ _WORDS_PER_MOMENT = 128
 _KEPT = 2**26
 
 
-# ----------------------------------------------------------------------------------- pairs that share several topics
+# ----------------------------------------------------------------------------------- topics that overlap
 
-# A sum over the words of a topic, added up over the topics of a word, has each of its pairs once for every topic that
-# the two share. How often is a matter of topics and the same for all words of two groups; what a pair adds is one
-# product of two rows. Here every such pair is formed once, and all that is asked of it (numbers, sums, squares) is
-# added up.
+# Two words that share several topics meet in each of these, and count in one of them, which `Incidence.again` chooses;
+# in the others, their product is taken out of the table of products of all words of the topic. Larger topics have no
+# table: their sums are had without, and the products to be taken out are formed by themselves.
+#
+# What is added up of the products of a word with others stands in columns: dot products divided by the other's norm
+# (cosines, once divided by the word's own) and dot products, with others of either half; then the squares of both.
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """Over the words of other groups that share several topics with a word, each as often as beyond one.
+class Mates:
+    """Scores of words with all words that share a topic with them, themselves included, each counted once.
 
     Attributes:
-        words: those that have several topics, and that the rest is about.
         n: numbers of the others, by the half that they are in.
         sums: cosines and dot products with them, by the half that they are in.
-        squares: the squares of these, of both halves.
+        squares: the squares of these, of both halves; no column where nobody asked for them.
+        of_topics: sums over all pairs of words of a topic,
+        squares_of_topics: and of the squares.
     """
 
-    words: Int64[Tensor, " word"]
     n: Float64[Tensor, "word half"]
     sums: Float64[Tensor, "word half score"]
-    squares: Float64[Tensor, "word score"]
+    squares: Float64[Tensor, "word squared"]
+    of_topics: Float64[Tensor, "topic score"]
+    squares_of_topics: Float64[Tensor, "topic squared"]
 
 
-def _repeats_of(words: EmbeddingWords, half: Int64[Tensor, " form"]) -> Repeats:
-    """What sums by topic hold too often of words; only those with several topics can share several."""
-    several = torch.from_numpy(np.flatnonzero(words.topics.incidence.n_topics[words.group.numpy()] > 1))
-    if not len(several):
-        nothing = torch.zeros(0, 2, len(SCORES), dtype=torch.float64)
-        return Repeats(several, nothing[..., 0], nothing, nothing[:, 0])
-    return repeats(words, several, half[words.form[several]])
+def mates(words: EmbeddingWords, half: Int64[Tensor, " word"], *, squares: bool = True) -> Mates:
+    """What words have with those that share a topic with them, from products that are formed topic by topic."""
+    of_words = Incidence(words.topics.incidence.table[words.group.numpy()])
+    halves, inverse = F.one_hot(half, 2).double().numpy(), 1 / words.norms.numpy()[:, None]
+    scale = np.concatenate([inverse, np.ones_like(inverse)], 1)
+    of_half = np.concatenate([halves[:, :1] * scale, halves[:, 1:] * scale], 1)
+    scale, weights = np.concatenate([scale, scale, scale**2], 1), np.concatenate([of_half, scale**2], 1)
+    scale, weights = (part[:, : 6 if squares else 4] for part in (scale, weights))
+    rough = weights.astype(words.vectors(slice(0)).numpy().dtype)
+    of_topics, sums = np.zeros((words.topics.n_topics, weights.shape[1])), np.zeros_like(weights)
+    again = None
+    if of_words.crowded:
+        n, sums = _with_all_that_share(words, rough, halves)
+    else:
+        n, again = _met_again(of_words, halves)
+        # A word meets itself in each of its topics.
+        own = torch.cat([part.square().sum(1, keepdim=True) for part in _row_blocks(words)]).numpy()
+        own = np.concatenate([own * weights[:, :4], own**2 * weights[:, 4:]], 1)
+        sums -= (of_words.n_topics[:, None] - 1) * own
+    for number, members in enumerate(of_words.members):
+        if len(members):
+            whole, once = _within(words, members, rough[members], None if again is None else again[number])
+            of_topics[number] = np.einsum("wc,wc->c", whole, scale[members])
+            if again is not None:
+                sums[members] += once
+    found, near = torch.from_numpy(sums * scale), torch.from_numpy(of_topics)
+    of_halves, of_scores = found[:, :4].view(-1, 2, len(SCORES)), near[:, :4].view(-1, 2, len(SCORES)).sum(1)
+    return Mates(torch.from_numpy(n), of_halves, found[:, 4:], of_scores, near[:, 4:])
 
 
-def repeats(words: EmbeddingWords, some: Int64[Tensor, " word"], half: Int64[Tensor, " word"]) -> Repeats:
-    """What sums by topic hold too often of some words, which stand in the order of their groups."""
+def _row_blocks(words: EmbeddingWords) -> Iterator[Float64[Tensor, "some d_embed"]]:
+    """The rows of all words, some at a time."""
+    return (words.rows(some) for some in torch.split(torch.arange(len(words)), _BLOCK))
+
+
+def _added(
+    products: "Float[np.ndarray, 'some other'] | csr_array", weights: Float[np.ndarray, "other column"]
+) -> Float[np.ndarray, "some column"]:
+    """Sums along the rows of a table of products."""
+    squares = [products**2 @ weights[:, 4:]] if weights.shape[1] > 4 else []
+    return np.concatenate([products @ weights[:, :4], *squares], 1)
+
+
+def _met_again(
+    of_words: Incidence, halves: Float64[np.ndarray, "word half"]
+) -> tuple[Float64[np.ndarray, "word half"], list[Int[np.ndarray, " cell"]]]:
+    """How many share a topic with every word, and which cells of the table of every topic count in another topic."""
+    sizes, half = of_words.sizes, halves[:, 1].astype(np.int64)
+    n = of_words.times_topics(torch.from_numpy(halves)).numpy()
+    table = np.int32 if sizes.max() < 2**15 else np.int64
+    topics, cells = [], []
+    for pairs in of_words.again():
+        for one, other in ((pairs.first, pairs.second), (pairs.second, pairs.first)):
+            np.subtract.at(n.reshape(-1), 2 * one + half[other], 1.0)
+        # Small integers are sorted in linear time.
+        topics.append(pairs.topic.astype(np.min_scalar_type(len(sizes))))
+        cells.append((pairs.of_first * sizes[pairs.topic] + pairs.of_second).astype(table))
+    topic = np.concatenate(topics)
+    in_order = np.concatenate(cells)[np.argsort(topic, kind="stable")]
+    return n, np.split(in_order, np.bincount(topic, minlength=len(sizes)).cumsum()[:-1])
+
+
+def _within(
+    words: EmbeddingWords,
+    members: Int64[np.ndarray, " some"],
+    weights: Float[np.ndarray, "some column"],
+    again: Int[np.ndarray, " cell"] | None,
+) -> tuple[Float[np.ndarray, "some column"], Float[np.ndarray, "some column"]]:
+    """What the words of a topic have with all of them, and with those that they do not meet again there."""
+    places, n = torch.from_numpy(members), len(members)
+    if not _few(words, n):
+        return _within_large(words, places, weights, again)
+    rows = words.vectors(places).numpy()
+    products = rows @ rows.T
+    whole = _added(products, weights)
+    if again is None or not len(again):
+        return whole, whole
+    row, column = np.divmod(again, n)
+    products.reshape(-1)[again] = 0
+    products.reshape(-1)[column * n + row] = 0
+    return whole, _added(products, weights)
+
+
+def _within_large(
+    words: EmbeddingWords,
+    places: Int64[Tensor, " some"],
+    weights: Float[np.ndarray, "some column"],
+    again: Int[np.ndarray, " cell"] | None,
+) -> tuple[Float64[np.ndarray, "some column"], Float64[np.ndarray, "some column"]]:
+    """The same from sums and moments of rows, without a table of all products."""
     from scipy.sparse import csr_array
 
-    rows = words.vectors(some).numpy()
-    halves, inverse = F.one_hot(half, 2).double(), 1 / words.norms[some, None]
-    by_half = halves.numpy()
-    scaled = torch.cat([halves * inverse, halves], 1).numpy()
-    squared = torch.cat([inverse**2, torch.ones_like(inverse)], 1).numpy()
-    n, sums, squares = np.zeros_like(by_half), np.zeros_like(scaled), np.zeros_like(squared)
-    for place, again in _pairs(words.topics.incidence, words.group[some].numpy()):
-        dot = _products(rows, place, again)
-        for values, others, total in (
-            (again.data, by_half, n),
-            (again.data * dot, scaled, sums),
-            (again.data * dot**2, squared, squares),
-        ):
-            table = csr_array((values, again.indices, again.indptr), shape=again.shape)
-            total[place] += table @ others
-            total += table.T @ others[place]
-    # Both words of a pair stand below a cosine.
-    of_halves = (
-        torch.from_numpy(sums).view(-1, 2, 2).mT * torch.cat([inverse, torch.ones_like(inverse)], 1)[:, None]
-    )
-    return Repeats(some, torch.from_numpy(n), of_halves, torch.from_numpy(squares * squared))
+    n = len(places)
+    blocks = [slice(start, min(start + _ROWS_PER_BLOCK, n)) for start in range(0, n, _ROWS_PER_BLOCK)]
+    total = sum(words.rows(places[block]).numpy().T @ weights[block, :4] for block in blocks)
+    whole = np.concatenate([words.rows(places[block]).numpy() @ total for block in blocks])
+    if weights.shape[1] > 4:
+        of_dots = words.norms[places, None].square() ** torch.tensor([1, 0])
+        whole = np.concatenate([whole, (squares_with_all(words, places) * of_dots).numpy()], 1)
+    once = whole.copy()
+    if again is None or not len(again):
+        return whole, once
+    rows = words.vectors(places).numpy()
+    row, column = np.divmod(again, n)
+    pairs = csr_array((np.ones(len(row)), column, np.searchsorted(row, np.arange(n + 1))), shape=(n, n))
+    for block in blocks:
+        table = pairs[block]
+        table.data = _products(rows, block, table)
+        once[block] -= _added(table, weights)
+        once -= _added(table.T, weights[block])
+    return whole, once
 
 
-def _pairs(incidence: Incidence, group: Int64[np.ndarray, " word"]) -> Iterator[tuple[slice, "csr_array"]]:
-    """For blocks of words: how many topics more than one each shares with every word of a later group."""
-    for groups, again in incidence.repeated():
-        start, stop = np.searchsorted(group, [groups.start, groups.stop]).tolist()
-        if start < stop:
-            yield slice(start, stop), again[group[start:stop] - groups.start][:, group]
+def _with_all_that_share(
+    words: EmbeddingWords, weights: Float[np.ndarray, "word column"], halves: Float64[np.ndarray, "word half"]
+) -> tuple[Float64[np.ndarray, "word half"], Float64[np.ndarray, "word column"]]:
+    """How many share a topic with every word, and what it has with them, where most do: from all pairs of words."""
+    topics = words.topics.incidence.table[words.group.numpy()].astype(np.float32).toarray()
+    rows, n, sums = words.vectors().numpy(), np.empty_like(halves), np.empty(weights.shape)
+    for start in range(0, len(words), _ROWS_PER_BLOCK):
+        block = slice(start, start + _ROWS_PER_BLOCK)
+        shared = (topics[block] @ topics.T > 0).astype(rows.dtype)
+        n[block] = shared @ halves
+        sums[block] = _added(shared * (rows[block] @ rows.T), weights)
+    return n, sums
 
 
 def _products(
@@ -164,36 +252,48 @@ class GroupSums:
     """All that sums over pairs of words depend on, for cosine and dot product.
 
     Attributes:
-        sums: summed unit vectors, and summed vectors, of the words of every group.
+        words: the words.
         squares: summed squares of their norms: 1 for every unit vector.
         sizes: number of words in every group.
         of_forms: scores of the pairs of ``LabelledWords.form_pairs``.
         half: the half of every word (`word_interval`).
-        repeats: what sums by topic hold too often.
+        mates: what words have with those that share a topic with them; None where no topics overlap.
     """
 
-    sums: Float64[Tensor, "score group d_embed"]
+    words: EmbeddingWords
     squares: Float64[Tensor, "score group"]
     sizes: Float64[Tensor, " group"]
     of_forms: Float64[Tensor, "score pair"]
     half: Int64[Tensor, " form"]
-    repeats: Repeats
+    mates: Mates | None
+
+    @cached_property
+    def sums(self) -> Float64[Tensor, "score group d_embed"]:
+        """Summed unit vectors, and summed vectors, of the words of every group."""
+        return _bin_sums(self.words, self.words.group, len(self.words.topics.incidence))
 
 
 def group_sums(
-    words: EmbeddingWords, *, seed: int = 0, half: Int64[Tensor, " form"] | None = None
+    words: EmbeddingWords,
+    *,
+    seed: int = 0,
+    half: Int64[Tensor, " form"] | None = None,
+    squares: bool = True,
 ) -> GroupSums:
-    """The sums of every group of words with the same topics; halves of the words are drawn, where none are given."""
+    """The sums of every group of words with the same topics, and of squares where `pair_squares` is to follow.
+
+    Halves of the words are drawn, where none are given.
+    """
     half = words.halves(seed) if half is None else half
     n_groups = len(words.topics.incidence)
     sizes = torch.bincount(words.group, minlength=n_groups).double()
-    squares = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
+    squares_of_norms = torch.stack([sizes, torch.bincount(words.group, words.norms.square(), n_groups)])
     pairs = words.form_pairs
     blocks = zip(torch.split(pairs.first, _BLOCK), torch.split(pairs.second, _BLOCK), strict=True)
     dot = torch.cat([(words.rows(first) * words.rows(second)).sum(1) for first, second in blocks])
     of_forms = torch.stack([dot / (words.norms[pairs.first] * words.norms[pairs.second]), dot])
-    sums = _bin_sums(words, words.group, n_groups)
-    return GroupSums(sums, squares, sizes, of_forms, half, _repeats_of(words, half))
+    near = None if words.topics.incidence.disjoint else mates(words, half[words.form], squares=squares)
+    return GroupSums(words, squares_of_norms, sizes, of_forms, half, near)
 
 
 def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, PairSums]:
@@ -204,13 +304,20 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     topic with.
     """
     incidence = words.topics.incidence
-    sums, squares, sizes = of_groups.sums, of_groups.squares, of_groups.sizes
-    repeats, several = of_groups.repeats, words.group[of_groups.repeats.words]
-    within = torch.stack([_with_sharing(part, incidence, rough=words.rough) for part in sums])
-    within.index_add_(1, several, -repeats.sums.sum(1).T)
-    different = torch.einsum("sgd,sd->sg", sums, sums.sum(1)) - within
-    n_within = sizes * incidence.times_topics(sizes[:, None]).squeeze(1)
-    n_within.index_add_(0, several, -repeats.n.sum(1))
+    squares, sizes = of_groups.squares, of_groups.sizes
+    near_words = of_groups.mates
+    if near_words is None:
+        sums = of_groups.sums
+        within, n_within = sums.square().sum(-1), sizes**2
+        everything = torch.einsum("sgd,sd->sg", sums, sums.sum(1))
+    else:
+        within = words.by_group(near_words.sums.sum(1)).T
+        n_within = words.by_group(near_words.n.sum(1))
+        total = _bin_sums(words, torch.zeros_like(words.group), 1).squeeze(1)
+        with_all = torch.cat([rows @ total.T for rows in _row_blocks(words)])
+        with_all[:, 0] /= words.norms
+        everything = words.by_group(with_all).T
+    different = everything - within
     # Pairs of forms of one word, by the groups they are of: with a topic in common, and without. The last row counts.
     ones = torch.ones(1, len(words.form_pairs), dtype=torch.float64)
     first, second, of_forms = words.form_pairs_by_groups(torch.cat([of_groups.of_forms, ones]))
@@ -224,56 +331,43 @@ def pair_sums(of_groups: GroupSums, words: EmbeddingWords) -> tuple[PairSums, Pa
     n_by_group = torch.stack([sizes + (near + far)[2], n_within - sizes - near[2], n_different - far[2]], -1)
     of_topics = torch.stack([incidence.by_topic(part) for part in by_group])
     n_of_topics = incidence.by_topic(n_by_group)
-    if not incidence.disjoint:
+    if near_words is not None:
         # A pair that shares a topic need not share this one.
         inside = torch.from_numpy(in_common.T @ of_forms.T.numpy())
         n = incidence.by_topic(sizes)
-        for score, part in enumerate(sums):
-            own = incidence.by_topic(squares[score]) + inside[:, score]
-            of_topics[score, :, 1] = incidence.by_topic(part).square().sum(-1) - own
+        own = incidence.by_topic(squares.T) + inside[:, :2]
+        of_topics[:, :, 1] = (near_words.of_topics - own).T
         n_of_topics[:, 1] = n * (n - 1) - inside[:, 2]
     overall = PairSums(by_group.sum(1).numpy(), n_by_group.sum(0).numpy())
     return overall, PairSums(of_topics.numpy(), n_of_topics.numpy())
 
 
-def _with_sharing(
-    sums: Float64[Tensor, "group d_embed"], incidence: Incidence, *, rough: bool
-) -> Float64[Tensor, " group"]:
-    """The products of the sums of every group with those of the topics that it is in."""
-    sharing = incidence.times_topics_of(sums, rough=rough)
-    blocks = [slice(start, start + _ROWS_PER_BLOCK) for start in range(0, len(sums), _ROWS_PER_BLOCK)]
-    return torch.cat([(sums[some] * sharing(some)).sum(1) for some in blocks])
-
-
 def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     """What every word, all its forms together, adds to all pairs: what `word_interval` wants, of each score."""
-    half, incidence, repeats = of_groups.half, words.topics.incidence, of_groups.repeats
-    n_groups, n = len(incidence), len(words)
-    sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
-    total = sums.sum(1).flatten(0, 1).numpy()  # numpy's products are the faster ones on some processors
-    sharing = [incidence.times_topics_of(part.flatten(1), rough=words.rough) for part in sums]
+    half, near_words = of_groups.half, of_groups.mates
+    n_groups, n = len(words.topics.incidence), len(words)
+    if near_words is None:
+        sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
+        of_halves = sums.sum(1)
+    else:
+        of_halves = _bin_sums(words, half[words.form], 2)
+    total = of_halves.flatten(0, 1).numpy()  # numpy's products are the faster ones on some processors
     scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
     squares = torch.zeros(n, dtype=torch.float64)
     for start in range(0, n, _ROWS_PER_BLOCK):
         block = slice(start, min(start + _ROWS_PER_BLOCK, n))
-        rows, group = words.rows(block).numpy(), words.group[block]
-        first, stop = int(group[0]), int(group[-1]) + 1
-        near = torch.stack([of(slice(first, stop)) for of in sharing]).view(2, stop - first, 2, -1)
-        if stop - first <= _GROUPS_PER_BLOCK:
-            products = torch.from_numpy(near.flatten(0, 2).numpy() @ rows.T).view(2, stop - first, 2, -1)
-            of_own = products[:, group - first, :, torch.arange(len(rows))].permute(1, 2, 0)
-        else:
-            of_own = torch.from_numpy(np.einsum("swhd,wd->shw", near[:, group - first].numpy(), rows))
-        scores[0, :, :, block] = of_own
+        rows = words.rows(block).numpy()
+        if near_words is None:
+            scores[0, :, :, block] = _with_own_groups(rows, words.group[block], sums)
         scores[1, :, :, block] = torch.from_numpy(total @ rows.T).view(2, 2, -1)
         squares[block] = torch.from_numpy(np.einsum("wd,wd->w", rows, rows))
     scores[:, 0] /= words.norms
-    scores[0, :, :, repeats.words] -= rearrange(repeats.sums, "word half score -> score half word")
+    if near_words is not None:
+        scores[0] = rearrange(near_words.sums, "word half score -> score half word")
     scores[1] -= scores[0]
     ends = words.by_form(rearrange(scores, "relation score half word -> word relation half score"))
     own = torch.stack([torch.ones_like(squares), squares], 1)
-    n_mates = incidence.times_topics(words.members(half))[words.group]
-    n_mates[repeats.words] -= repeats.n
+    n_mates = words.members(half)[words.group] if near_words is None else near_words.n
     return words.ends(
         rearrange(ends, "form relation half score -> relation form half score"),
         own,
@@ -281,6 +375,20 @@ def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
         half,
         n_mates,
     )
+
+
+def _with_own_groups(
+    rows: Float64[np.ndarray, "word d_embed"],
+    group: Int64[Tensor, " word"],
+    sums: Float64[Tensor, "score group half d_embed"],
+) -> Float64[Tensor, "score half word"]:
+    """Products of words, which stand in the order of their groups, with the sums of these."""
+    first, stop = int(group[0]), int(group[-1]) + 1
+    if stop - first > _GROUPS_PER_BLOCK:
+        return torch.from_numpy(np.einsum("swhd,wd->shw", sums[:, group].numpy(), rows))
+    near = sums[:, first:stop].flatten(0, 2).numpy()
+    products = torch.from_numpy(near @ rows.T).view(2, stop - first, 2, -1)
+    return products[:, group - first, :, torch.arange(len(rows))].permute(1, 2, 0)
 
 
 # ----------------------------------------------------------------------------------- squares
@@ -316,27 +424,18 @@ def pair_squares(words: EmbeddingWords, of_groups: GroupSums, *, by_form: bool =
         by_group = _squares_of_groups(words) - words.by_group(of_one_word)
     # Where topics do not overlap, all other words are in the topic of a word, or share none with it.
     of_topics = incidence.by_topic(by_group)
-    if not incidence.disjoint:
-        of_topics -= _squares_elsewhere(words, of_groups, own)
+    if of_groups.mates is not None:
+        of_topics -= _squares_elsewhere(words, of_groups, of_groups.mates)
     return PairSquares(by_group.sum(0).numpy(), of_topics.T.numpy(), kept)
 
 
 def _squares_elsewhere(
-    words: EmbeddingWords, of_groups: GroupSums, own: Float64[Tensor, "word score"]
+    words: EmbeddingWords, of_groups: GroupSums, near: Mates
 ) -> Float64[Tensor, "topic score"]:
     """Over the words of every topic, squared scores with other words that share a topic with them, but not this one."""
-    incidence, forms, repeats = words.topics.incidence, words.form_pairs, of_groups.repeats
-    within = torch.zeros(words.topics.n_topics, len(SCORES), dtype=torch.float64)
-    sharing = torch.zeros_like(own)
+    incidence, forms = words.topics.incidence, words.form_pairs
+    within, sharing = near.squares_of_topics.clone(), near.squares.clone()
     entry, topic = incidence.topics_in_common(words.group, words.group)
-    again = torch.from_numpy(incidence.n_topics[words.group.numpy()] - 1.0)
-    for number, members in _by_topic(entry, topic, words.topics.n_topics):
-        if again[members].any():
-            mates = squares_with_all(words, members)
-            within[number] = mates.sum(0)
-            sharing.index_add_(0, members, mates)
-    sharing -= again[:, None] * _with_own_group(words, own, again > 0)
-    sharing[repeats.words] -= repeats.squares
     # Forms of one word are no pair, within a topic or elsewhere.
     squares = of_groups.of_forms.T**2
     sharing.index_add_(0, forms.first[forms.shared], -squares[forms.shared])
@@ -445,25 +544,3 @@ def _applied(
     applied = multiply(1.0, above.T, copy.T, lower=True, overwrite_b=True).T
     products: np.ndarray = np.einsum("sw,sw->s", applied, rows)
     return products.astype(np.float64)
-
-
-def _by_topic(
-    entry: Int64[Tensor, " assignment"], topic: Int64[Tensor, " assignment"], n_topics: int
-) -> Iterator[tuple[int, Int64[Tensor, " some"]]]:
-    """The words of every topic that has any."""
-    in_order = entry[topic.argsort(stable=True)]
-    members = torch.split(in_order, topic.bincount(minlength=n_topics).tolist())
-    return ((number, some) for number, some in enumerate(members) if len(some))
-
-
-def _with_own_group(
-    words: EmbeddingWords, own: Float64[Tensor, "word score"], chosen: Bool[Tensor, " word"]
-) -> Float64[Tensor, "word score"]:
-    """For chosen words, the sum of squared scores with all words of their group, which has no more than these."""
-    total = own.clone()
-    places = chosen.nonzero().squeeze(1)
-    sizes = words.group[places].bincount()
-    for members in torch.split(places, sizes[sizes > 0].tolist()):
-        if len(members) > 1:
-            total[members] = squares_with_all(words, members)
-    return total

@@ -469,7 +469,7 @@ def embeddings_of_shuffles(
     table = capture.word_embeddings(model)
     for number in range(n):
         words = labelled_words(table, topics.shuffled(n * seed + number))
-        yield pair_sums(group_sums(words), words)
+        yield pair_sums(group_sums(words, squares=False), words)
 
 
 def beside_shuffles(

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int, Int64
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 _COLUMNS = 64
 _BLOCK = 2**24
 
-# Two groups are as soon compared by so many products of a table with itself as one topic of theirs by itself.
-_PRODUCTS_PER_PAIR = 500
-
-# So many pairs of groups have their topics in common counted at a time.
-_COUNTS = 2**21
+# So many pairs of groups are looked at a time for those that share several topics.
+_COUNTS = 2**20
 
 # Up to so many pairs of groups in a topic, summed over topics, what was found of them is kept (some 10 % of them do
 # share more than one topic, at 16 bytes each); with more it is found anew whenever it is asked for.
@@ -38,6 +35,24 @@ _KEPT_PAIRS = 2**28
 
 # Pairs of groups that are looked up in a table of all of them, of a byte each.
 _LOOKED_UP = 2**26
+
+
+class Again(NamedTuple):
+    """Pairs of groups that have met in another topic.
+
+    Attributes:
+        first: one group,
+        second: and a later one.
+        topic: that they meet in.
+        of_first: which of the groups of the topic the one is,
+        of_second: and the other.
+    """
+
+    first: Int64[np.ndarray, " pair"]
+    second: Int64[np.ndarray, " pair"]
+    topic: Int[np.ndarray, " pair"]
+    of_first: Int64[np.ndarray, " pair"]
+    of_second: Int64[np.ndarray, " pair"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +191,7 @@ class Incidence:
         """
         if self.disjoint:
             return values
-        if 2 * self._n_pairs > len(self) ** 2:
+        if self.crowded:
             return torch.cat([block @ values for block in self._blocks_of_all()])
         total = self.times_topics(values)
         multiply = _rough_sums if rough else _product
@@ -189,32 +204,27 @@ class Incidence:
         total -= torch.cat(again, dim=1)
         return total
 
-    def times_topics(
-        self, values: Float64[Tensor, "group width"], *, rough: bool = False
-    ) -> Float64[Tensor, "group width"]:
-        """The same, groups that share several topics counted once for each of these; a group itself is there once.
-
-        Args:
-            values: A row for every group.
-            rough: Whether to add up in float32: several times faster, with an error of 1e-8.
-        """
-        return self.times_topics_of(values, rough=rough)(slice(0, len(self)))
-
-    def times_topics_of(
-        self, values: Float64[Tensor, "group width"], *, rough: bool = False
-    ) -> Callable[[slice], Float64[Tensor, "some width"]]:
-        """Says the same of some groups: who goes through them block by block keeps what they need in the cache."""
+    def times_topics(self, values: Float64[Tensor, "group width"]) -> Float64[Tensor, "group width"]:
+        """The same, groups that share several topics counted once for each of these; a group itself is there once."""
         if self.disjoint:
-            return lambda some: values[some]
-        multiply = _rough_sums if rough else _product
-        of_topics = _rough_sums(self._by_topic, values.float()) if rough else self.by_topic(values)
-        again = torch.from_numpy(self.n_topics - 1.0)[:, None]
+            return values
+        sums = _product(self.table, self.by_topic(values))
+        return sums.addcmul_(torch.from_numpy(self.n_topics - 1.0)[:, None], values, value=-1)
 
-        def of(some: slice) -> Float64[Tensor, "some width"]:
-            sums = multiply(self.table[some], of_topics).double()
-            return sums.addcmul_(again[some], values[some], value=-1)
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether it is cheaper to go over all pairs of groups than over those of every topic."""
+        return 2 * self._n_pairs > len(self) ** 2
 
-        return of
+    @cached_property
+    def sizes(self) -> Int64[np.ndarray, " topic"]:
+        """How many groups every topic has."""
+        return np.asarray(np.diff(self._by_topic.indptr), dtype=np.int64)
+
+    @property
+    def members(self) -> list[Int64[np.ndarray, " group"]]:
+        """The groups of every topic."""
+        return np.split(self._by_topic.indices.astype(np.int64), self._by_topic.indptr[1:-1])
 
     @cached_property
     def n_topics(self) -> Int64[np.ndarray, " group"]:
@@ -238,7 +248,7 @@ class Incidence:
     @cached_property
     def _n_pairs(self) -> int:
         """How many ordered pairs of groups there are in a topic, summed over topics."""
-        return int((np.diff(self._by_topic.indptr).astype(np.int64) ** 2).sum())
+        return int((self.sizes**2).sum())
 
     @cached_property
     def _repeated(self) -> list[tuple[slice, "csr_array"]]:
@@ -254,43 +264,50 @@ class Incidence:
 
         step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1))
         for start in range(0, len(self), step):
-            rows, n_later = slice(start, min(start + step, len(self))), len(self) - start
-            in_common, several = self._in_common_with_later(start), []
-            at_once = max(1, _COUNTS // n_later)
-            for first in range(start, rows.stop, at_once):
-                counts = in_common(slice(first, min(first + at_once, rows.stop)))
-                cells = np.flatnonzero(counts > 1)
-                row, column = np.divmod(cells, n_later)
-                row += first - start
-                later = column > row
-                again = (counts[cells[later]] - 1).astype(np.float32)
-                several.append((row[later], column[later] + start, again))
-            row, column, again = (np.concatenate(part) for part in zip(*several, strict=True))
-            starts = np.searchsorted(row, np.arange(rows.stop - start + 1)).astype(np.int32)
-            shape = rows.stop - start, len(self)
-            yield rows, csr_array((again, column.astype(np.int32), starts), shape=shape)
+            rows = slice(start, min(start + step, len(self)))
+            found = [(again.first, again.second) for again in self.again(rows)]
+            row, column = (np.concatenate(part) for part in zip(*found, strict=True))
+            pairs = (np.ones(len(row), np.float32), (row - start, column))
+            yield rows, csr_array(pairs, shape=(rows.stop - start, len(self)))
 
-    def _in_common_with_later(self, start: int) -> Callable[[slice], np.ndarray]:
-        """Says of some groups how many topics each has in common with every group from this one on, in one row."""
-        later = self.table[start:]
-        if len(self) ** 2 * self.table.shape[1] < _PRODUCTS_PER_PAIR * self._n_pairs:
-            # Counts up to the number of topics are exact in float32, and only floats multiply fast.
-            topics = later.astype(np.float32).toarray()
-            return lambda some: (topics[some.start - start : some.stop - start] @ topics.T).ravel()
-        by_topic = later.T.tocsr()
-        one = np.min_scalar_type(int(self.n_topics.max(initial=0))).type(1)
+    def again(self, some: slice = slice(None)) -> Iterator[Again]:
+        """Pairs of some groups with later ones that share several topics, once for all of these but one."""
+        table, starts = self.table, self._by_topic.indptr.astype(np.int64)
+        members = self._by_topic.indices.astype(np.int64)  # which numpy needs no copies of to look things up
+        start, stop, _ = some.indices(len(self))
+        at_once = max(1, _COUNTS // len(self))
+        for first in range(start, stop, at_once):
+            last = min(first + at_once, stop)
+            entries = slice(table.indptr[first], table.indptr[last])
+            topics, n_topics, stands = (
+                table.indices[entries],
+                self.n_topics[first:last],
+                self._stands[entries],
+            )
+            group = np.repeat(np.arange(last - first), n_topics)
+            # The others of a topic that come later; of a group with one topic, nobody is met again.
+            n_later = np.where(n_topics[group] > 1, starts[1:][topics] - stands - 1, 0)
+            entry = np.repeat(np.arange(len(topics), dtype=np.min_scalar_type(len(topics))), n_later)
+            places = np.repeat(stands + 1 + n_later - n_later.cumsum(), n_later)
+            places += np.arange(len(entry))
+            cells = members[places]
+            cells += np.repeat(group * len(self), n_later)
+            # One entry is left in every cell that several are written to: the others meet there again. What is
+            # written to stays in a processor's cache.
+            left = np.empty((last - first) * len(self), entry.dtype)
+            left[cells] = entry
+            met = np.flatnonzero(left[cells] != entry)
+            entry, places = entry[met], places[met]
+            topic = topics[entry]
+            inside = stands[entry] - starts[topic], places - starts[topic]
+            yield Again(first + group[entry], members[places], topic, *inside)
 
-        def counts(some: slice) -> np.ndarray:
-            own = self.table[some]
-            mates = by_topic[own.indices]
-            begins = np.arange(len(own.indptr) - 1) * by_topic.shape[1]
-            cells = np.repeat(begins, np.diff(mates.indptr[own.indptr])) + mates.indices
-            # Small counts of few groups stay in a processor's cache while they are added up.
-            found = np.zeros(len(begins) * by_topic.shape[1], one.dtype)
-            np.add.at(found, cells, one)
-            return found
-
-        return counts
+    @cached_property
+    def _stands(self) -> Int64[np.ndarray, " assignment"]:
+        """Where the topics of groups stand among the groups of topics."""
+        stands = np.empty(self.table.nnz, dtype=np.int64)
+        stands[np.argsort(self.table.indices, kind="stable")] = np.arange(len(stands))
+        return stands
 
     def _blocks_of_all(self) -> Iterator[Float64[Tensor, "block group"]]:
         """Blocks of the table of all pairs of groups: 1 for those that share a topic."""
