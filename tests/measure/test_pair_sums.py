@@ -303,11 +303,13 @@ def some_topics(n_topics, n_words, n):
 
 
 @pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("crowded", [True, False], ids=["all pairs", "by topic"])
 @pytest.mark.parametrize("few", [True, False], ids=["in tables", "by moments"])
 @pytest.mark.parametrize("picked", [0, 10_000], ids=["picked", "in blocks"])
 def test_what_words_have_with_those_that_share_a_topic_is_that_of_a_double_loop(
-    case, few, picked, monkeypatch
+    case, crowded, few, picked, monkeypatch
 ):
+    monkeypatch.setattr(incidence.Incidence, "crowded", crowded)
     monkeypatch.setattr(pair_sums_module, "_few", lambda words, n: few)
     monkeypatch.setattr(pair_sums_module, "_PICKED", picked)
     monkeypatch.setattr(pair_sums_module, "_ROWS_PER_BLOCK", 7)  # several blocks
