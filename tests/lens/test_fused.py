@@ -19,11 +19,15 @@ WINDOWED = {
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_small, sliding_window=6)),
     "gemma3": lambda: hf.Gemma3ForCausalLM(
         hf.Gemma3TextConfig(
-            **_small, sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+            **_small,
+            sliding_window=5,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
         )
     ),
 }
-FUSED = ["bert", "albert", "distilbert", "bart", "t5", "gpt2", "neox", "llama", "modernbert", *WINDOWED]
+# Their own code takes every softmax in single precision, whatever theirs is.
+SINGLE = ["neox", "llama", "modernbert", *WINDOWED]
+FUSED = ["bert", "albert", "distilbert", "bart", "t5", "gpt2", *SINGLE]
 
 
 def wanted(view, inputs):
@@ -54,18 +58,18 @@ def cells(view, inputs, through):
 @pytest.mark.parametrize("host", ["auto", "huggingface"])
 @pytest.mark.parametrize("name", FUSED)
 def test_cells_and_what_rows_sum_to_are_those_of_whole_patterns(name, host, monkeypatch):
-    model = (zoo.drawn(WINDOWED[name]) if name in WINDOWED else zoo.make(name)).double()
+    model = zoo.drawn(WINDOWED[name]) if name in WINDOWED else zoo.make(name)
+    model = model if name in SINGLE else model.double()
     view = capture.view(tp.open_model(model, host=host))
     used, own = [], fused.FusedCall.cells
-    monkeypatch.setattr(
-        fused.FusedCall, "cells", lambda self, *given: (used.append(1), own(self, *given))[1]
-    )
+    monkeypatch.setattr(fused.FusedCall, "cells", lambda self, *given: (used.append(1), own(self, *given))[1])
     inputs = view.inputs(IDS, MASK)
     beside = cells(view, inputs, "rows")
     assert len(used) == 2 * len(view.sites)  # every site, in two parts
     for ours, theirs in zip(beside, cells(view, inputs, "hooks"), strict=True):
         for part, expected in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(part, expected, rtol=1e-9, atol=1e-12)
+            rounding = 1e-6 if name in SINGLE else 1e-9
+            torch.testing.assert_close(part, expected, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -74,8 +78,8 @@ def test_cells_and_what_rows_sum_to_are_those_of_whole_patterns(name, host, monk
 def test_what_sinks_leave_is_exact_where_they_take_nearly_all(mass, masked, dtype):
     """Against a double loop in double precision; 1 less the mass of sinks would leave one digit of float32.
 
-    A score and a log-sum-exp are known to half a unit in their last place, and the exponential of their difference to
-    twice the half unit of the larger; what the kernel adds up has as much again.
+    The bound is that of the arithmetic: a score is a sum of products, each of which is rounded, as is the log-sum-exp;
+    the kernel's exponential is good to twenty units in the last place.
     """
     generator = torch.Generator().manual_seed(0)
     n, width, sinks = 40, 16, (0, 31)
@@ -103,7 +107,8 @@ def test_what_sinks_leave_is_exact_where_they_take_nearly_all(mass, masked, dtyp
                 weights = np.exp(scores)
                 rest = sum(w for j, w in enumerate(weights) if j not in sinks) / sum(weights)
                 least = min(least, rest)
-                rounding = 2 * torch.finfo(dtype).eps * max(1, *scores)
+                products = float((q[row] * k).abs().sum(1).max()) / width**0.5
+                rounding = torch.finfo(dtype).eps * (width * products + max(1, *scores) + 20)
                 assert float(found.rest[document, head, number]) == pytest.approx(rest, rel=rounding)
                 for at, column in enumerate(columns[document]):
                     cell = float(found.patterns[document, head, number, at])
@@ -115,7 +120,11 @@ def with_a_sink(mass):
     """A BERT whose every head gives nearly so much of its attention to the token 2."""
     model = zoo.make("bert-headless")
     embeddings = model.embeddings
-    for table in (embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings):
+    for table in (
+        embeddings.word_embeddings,
+        embeddings.position_embeddings,
+        embeddings.token_type_embeddings,
+    ):
         table.weight.data[:, 0] = 0
     embeddings.word_embeddings.weight.data[2] *= 0
     embeddings.word_embeddings.weight.data[2, 0] = 50.0
@@ -138,7 +147,9 @@ def test_ratios_without_sinks_are_those_of_whole_patterns_and_of_double_precisio
 
     def measure(model, through):
         host = tp.open_model(model, host="huggingface")
-        return tp.measure_attention(host, TOPICS, documents, special_ids={2}, through=through, n_permutations=0)
+        return tp.measure_attention(
+            host, TOPICS, documents, special_ids={2}, through=through, n_permutations=0
+        )
 
     rows, hooks, double = measure(model, "rows"), measure(model, "hooks"), measure(model.double(), "hooks")
     assert 1 - double.sink_mass[: zoo.HEADS].max() < 4 * (1 - mass)
@@ -198,13 +209,12 @@ def test_cells_are_taken_of_no_call_of_which_they_do_not_follow(options):
 def test_a_document_that_is_no_numbers_is_left_out_and_changes_no_other():
     model = zoo.make("bert-headless")
     model.embeddings.word_embeddings.weight.data[96] = torch.nan
-    texts = [[min(word, 94) for word in text] for text in zoo.lists((20, 14))]
+    texts = [[min(word, 94) for word in text] for text in zoo.lists((9,) * 199)]
     host = tp.open_model(model, host="huggingface")
     reports = [
-        tp.measure_attention(host, TOPICS, [texts[0], [*texts[1], 96]], special_ids=(), through=through,
+        tp.measure_attention(host, TOPICS, [*texts, [*texts[1], 96]], special_ids=(), through=through,
                              n_permutations=0)
         for through in ("rows", "hooks")
     ]  # fmt: skip
-    assert [report.provenance["documents_measured"] for report in reports] == [1, 1]
+    assert [report.provenance["documents_measured"] for report in reports] == [199, 199]
     np.testing.assert_allclose(reports[0].heads.ratio, reports[1].heads.ratio, rtol=1e-6)
-
