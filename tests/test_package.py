@@ -25,7 +25,7 @@ text.shares text.sums text.bags text.variational text.lda text.stability text.co
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape
-lens lens.sites lens.changes lens.running lens.heads lens.fused lens.huggingface lens.points lens.adapters lens.capture
+lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.readout lens.check lens.bridges lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
 measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns

@@ -116,7 +116,7 @@ def of_batch(documents, topics, dtype=torch.float32):
         torch.ones(len(documents), n, dtype=dtype),
         torch.zeros(len(documents), n, dtype=dtype),
     )
-    mass = torch.zeros(len(documents), N_CELLS, n, dtype=dtype)
+    mass, rest = torch.zeros(2, len(documents), N_CELLS, n, dtype=dtype)
     for number, document in enumerate(documents):
         rows, columns = document.query.positions.numpy(), document.key.positions.numpy()
         chosen = torch.from_numpy(document.pattern[:, rows])
@@ -125,7 +125,9 @@ def of_batch(documents, topics, dtype=torch.float32):
         n_visible[number, : len(rows)] = torch.from_numpy(document.seen[rows].sum(1))
         n_sinks[number, : len(rows)] = torch.from_numpy(document.seen[rows][:, document.sinks].sum(1))
         mass[number, :, : len(rows)] = chosen[:, :, document.sinks].sum(-1)
-    rows = Rows(patterns, visible, n_visible, n_sinks, mass, 1 - mass)
+        others = np.setdiff1d(np.arange(chosen.shape[2]), np.arange(chosen.shape[2])[document.sinks])
+        rest[number, :, : len(rows)] = chosen[:, :, others].sum(-1)
+    rows = Rows(patterns, visible, n_visible, n_sinks, mass, rest)
     values, seen = rows.relative(pairs.pieces, n_visible)
     cells = np.arange(N_CELLS)
     return BatchScores(np.arange(len(documents)), N_CELLS, cells, values, seen, pairs, rows)

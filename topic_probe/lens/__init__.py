@@ -6,7 +6,6 @@ What differs between kinds of hooked models stands in `adapters`, one class for 
 * `sites`: where a model attends, what goes into it, and what patterns and masks show of it, for every kind alike.
 * `changes`: what is done to the heads of a site while they are edited.
 * `running`: a forward pass by itself, from which a model comes back as it was.
-* `fused`: single cells of patterns, out of what PyTorch's fused kernel says beside its output.
 * `huggingface`: reading attention inside a Hugging Face model, editing it there, and finding out on a few tokens what
   can be read of it.
 * `heads`: where Hugging Face architectures keep the weights of heads.

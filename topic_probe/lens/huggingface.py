@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from topic_probe.lens.changes import NO_CHANGE, Change, cut_mask
-from topic_probe.lens.fused import FusedCall, Watching
 from topic_probe.lens.running import StillRunningError, configs, evaluating, n_writes, without_traces
 from topic_probe.lens.sites import (
     SIDES,
@@ -58,14 +57,12 @@ class RowsCall:
         rows_at: gives the pattern's rows at some queries [document, row] of some documents.
         mask: the mask that the call has by itself.
         shape: how many queries and keys it has.
-        kernel: the call of the kernel, where single cells follow from it.
     """
 
     module: nn.Module
     rows_at: Callable[[Tensor, slice], Tensor]
     mask: Tensor | None
     shape: tuple[int, int]
-    kernel: FusedCall | None
 
 
 @dataclass(frozen=True)
@@ -226,11 +223,7 @@ def _beside_sdpa(
     causal = getattr(module, "is_causal", True) if causal is None else causal
     mask, lost = _cut(change, query, key, attention_mask, causal=causal)
     listener = _listener.get()
-    if listener is None or listener.rows is None:
-        output, _ = AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
-    else:
-        with Watching() as kernel:
-            output, _ = AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
+    if listener is not None and listener.rows is not None:
 
         def rows_at(index: Tensor, documents: slice) -> Tensor:
             def at(table: Tensor) -> Tensor:
@@ -245,8 +238,8 @@ def _beside_sdpa(
             rows: Tensor = _own_eager(module)(module, *given, masked, **inside)[1]
             return rows if lost is None else rows.masked_fill(at(lost), 0)
 
-        shape = query.shape[2], key.shape[2]
-        listener.rows(RowsCall(module, rows_at, attention_mask, shape, kernel.call if lost is None else None))
+        listener.rows(RowsCall(module, rows_at, attention_mask, (query.shape[2], key.shape[2])))
+    output, _ = AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
     if lost is not None:
         _, pattern = _own_eager(module)(module, query, key, value, _additive(mask, query.dtype), **options)
         output, _ = _without(lost, value, output, pattern)
@@ -426,8 +419,6 @@ class Probe(Findings):
             at the end (changes to them then have no effect).
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
             does not support it or its rows differ from the eager ones.
-        beside_cells: whether of such rows single cells may be computed from what the kernel says; False where these
-            differ.
         reason: why no attention can be read; empty where it can.
         inside: the model that runs on the fused kernel, where that is not the one inside the host but its `unwrapped`.
     """
@@ -435,7 +426,6 @@ class Probe(Findings):
     modules: tuple[nn.Module, ...] = ()
     through: str = "calls"
     beside_sdpa: bool = False
-    beside_cells: bool = False
     reason: str = ""
     inside: nn.Module | None = None
 
@@ -466,14 +456,8 @@ class Probe(Findings):
                 visible = visible.gather(1, index[:, :, None].expand(-1, -1, call.shape[1]))
                 known[kind] = call.mask, [visible[part] for part in parts]
             for part, visible in zip(parts, known[kind][1], strict=True):
-                shown: Tensor | Cells
-                if columns is None:
-                    shown = call.rows_at(index[part], part)
-                elif self.beside_cells and call.kernel is not None:
-                    shown = call.kernel.cells(index[part], columns[keys], part)
-                else:
-                    shown = Cells.of_rows(call.rows_at(index[part], part), columns[keys], part)
-                read(site, shown, visible)
+                whole = call.rows_at(index[part], part)
+                read(site, whole if columns is None else Cells.of_rows(whole, columns[keys], part), visible)
 
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)
@@ -661,10 +645,9 @@ def _probe(model: nn.Module, base: nn.Module, inputs: Inputs) -> Probe:
     modules = tuple(module for module, _ in calls)
     beside = _calls_beside_sdpa(model, inputs, as_it_is)
     shown = dict(zip(sites, patterns, strict=True))
-    fused = [call.module for call in beside] == [*modules] and _show_the_same(beside, shown, sites, inputs)
-    cells = fused and _hold_the_same(beside, shown, sites, inputs)
+    fused = [module for module, *_ in beside] == [*modules] and _show_the_same(beside, shown, sites, inputs)
     note = check_outputs(base, as_it_is, answer, inputs)
-    known = Probe(sites=sites, modules=modules, beside_sdpa=fused, beside_cells=cells, note=note)
+    known = Probe(sites=sites, modules=modules, beside_sdpa=fused, note=note)
     alone = [[pattern for _, pattern in _calls(model, base, inputs.document(number))[0]] for number in (0, 1)]
     return _judged(known, patterns, alone, inputs, base)
 
@@ -804,14 +787,12 @@ def beside_sdpa(
     register_attention()
     beside = _calls_beside_sdpa(model, inputs, as_it_is)
     try:
-        sites = _sites_of_calls(model, [(call.module, call.rows) for call in beside], inputs)
+        sites = _sites_of_calls(model, [(module, rows) for module, rows, _ in beside], inputs)
     except ValueError:  # a call that belongs to no site
         return None
     if set(sites) != shown.keys() or not _show_the_same(beside, shown, sites, inputs):
         return None
-    cells = _hold_the_same(beside, shown, sites, inputs)
-    modules = tuple(call.module for call in beside)
-    return Probe(sites=sites, modules=modules, beside_sdpa=True, beside_cells=cells)
+    return Probe(sites=sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -835,40 +816,20 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return plain(model).eval()
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """A call on the fused kernel in the trial.
-
-    Attributes:
-        module: what attends.
-        rows: all rows of its pattern.
-        cells: the same from what the kernel says, the first key left out of the rest; None where it says nothing.
-        visible: what the rows may see.
-    """
-
-    module: nn.Module
-    rows: Tensor
-    cells: tuple[Cells, ...] | None
-    visible: Tensor
-
-
-def _calls_beside_sdpa(model: nn.Module, inputs: Inputs, as_it_is: Any) -> list[_Beside]:
-    """The attention calls of a pass on the fused kernel.
+def _calls_beside_sdpa(
+    model: nn.Module, inputs: Inputs, as_it_is: Any
+) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """The attention calls of a pass on the fused kernel: module, all rows of the pattern, and what these may see.
 
     None where the model has no such kernel, or computes something else on it.
     """
-    beside: list[_Beside] = []
+    beside: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(call: RowsCall) -> None:
-        queries, keys = (torch.arange(n, device=inputs.ids.device).expand(2, -1) for n in call.shape)
+        every = torch.arange(call.shape[0], device=inputs.ids.device).expand(1, -1)
         # One document after the other, as they are read later.
-        alone = [slice(number, number + 1) for number in (0, 1)]
-        rows = torch.cat([call.rows_at(queries[part], part) for part in alone])
-        cells, columns = None, Columns(keys, keys == 0)
-        if call.kernel is not None:
-            cells = tuple(call.kernel.cells(queries[part], columns, part) for part in alone)
-        visible = visible_keys(call.mask, 2, *call.shape)
-        beside.append(_Beside(call.module, rows.detach(), cells, visible))
+        rows = torch.cat([call.rows_at(every, slice(number, number + 1)) for number in (0, 1)])
+        beside.append((call.module, rows.detach(), visible_keys(call.mask, 2, *call.shape)))
 
     if not getattr(model, "_supports_sdpa", False):
         return []
@@ -883,36 +844,16 @@ def _calls_beside_sdpa(model: nn.Module, inputs: Inputs, as_it_is: Any) -> list[
 
 
 def _show_the_same(
-    beside: list[_Beside], shown: Mapping[Site, Tensor], sites: tuple[Site, ...], inputs: Inputs
+    beside: list[tuple[nn.Module, Tensor, Tensor]],
+    shown: Mapping[Site, Tensor],
+    sites: tuple[Site, ...],
+    inputs: Inputs,
 ) -> bool:
     """Whether rows beside the fused kernel, and what they may see, are those of whole patterns."""
     real = [inputs.masks(site)[0] for site in sites]
     return all(
-        _same_pattern(call.rows, shown[site], queries) and _shows(call.visible, shown[site], queries)
-        for call, site, queries in zip(beside, sites, real, strict=True)
-    )
-
-
-def _hold_the_same(
-    beside: list[_Beside], shown: Mapping[Site, Tensor], sites: tuple[Site, ...], inputs: Inputs
-) -> bool:
-    """Whether what the kernel says of every call gives the cells and sums of whole patterns."""
-
-    def same(call: _Beside, pattern: Tensor, real: Tensor) -> bool:
-        if call.cells is None:
-            return False
-        found = (
-            torch.cat([getattr(part, name) for part in call.cells]) for name in ("patterns", "total", "rest")
-        )
-        sums = pattern.sum(-1, keepdim=True), pattern[..., 1:].sum(-1, keepdim=True)
-        return all(
-            _same_pattern(cells.view(of_pattern.shape), of_pattern, real)
-            for cells, of_pattern in zip(found, (pattern, *sums), strict=True)
-        )
-
-    real = (inputs.masks(site)[0] for site in sites)
-    return all(
-        same(call, shown[site], queries) for call, site, queries in zip(beside, sites, real, strict=True)
+        _same_pattern(rows, shown[site], queries) and _shows(visible, shown[site], queries)
+        for (_, rows, visible), site, queries in zip(beside, sites, real, strict=True)
     )
 
 
