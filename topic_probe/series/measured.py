@@ -480,10 +480,16 @@ class SeriesReport(Report, kind="series"):
             includes = f'other texts and words, and of "all" how the {n} seeds differ; rows of one seed are of it alone'
         notes.append(f"bands of onsets include {includes}")
         found = self.onsets()
-        told = dict.fromkeys(
-            f"{name}: {why}" for name, why in zip(found["measured"], found["reason"], strict=True) if why
-        )
-        return [*notes, *told]
+        if self.seeds is not None:
+            found = found[found["seed"] == "all"]
+        rows = zip(*(found[column] for column in ("measured", "onset", "reason")), strict=True)
+        told = [
+            why or ("no onset" if np.isnan(onset) else f"from step {onset:.0f} on") for _, onset, why in rows
+        ]
+        return [
+            "; ".join(f"{name}: {what}" for name, what in zip(found["measured"], told, strict=True)),
+            *notes,
+        ]
 
 
 _LISTS = ("reports", "reasons", "weights")

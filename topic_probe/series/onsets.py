@@ -317,7 +317,7 @@ def _least_in_a_row(numbers: Float64[np.ndarray, " step"]) -> float:
 def _starts(drawn: Float64[np.ndarray, "draw step"], reach: float) -> Int64[np.ndarray, " draw"]:
     """Where the first so many in a row lie beyond the reach; −1 where none do."""
     rows = _in_a_row(drawn)
-    beyond = (rows.min(-1) >= reach) | (rows.max(-1) <= -reach)
+    beyond = (rows.min(-1) > reach) | (rows.max(-1) < -reach)
     return np.where(beyond.any(-1), beyond.argmax(-1), -1)
 
 
