@@ -40,6 +40,7 @@ def onsets(*curves):
         ([0, 0, 9, 9, -9, -9, 9], None),  # not on one side
         ([0, -9, -9, -9, -9, -9, -9], 1),
         ([0, 9, 9, 0, -9, -9, -9], 4),
+        ([0, 9, 9, -9, -9, -9, -9], 3),
         ([0, 9, 9, np.nan, 9, 0, 0], 1),  # what was not measured is no checkpoint
         ([7, 7, 16, 16, 16, 7, 7], 2),  # beside the untrained value
     ],
@@ -120,6 +121,8 @@ def test_what_does_not_move_at_all_has_no_doubt_and_no_onset():
     still = onsets(curve(np.full(6, 0.4), units))
     assert still.places == [None]
     assert still.p_values.tolist() == [1.0]
+    rounded = 1 + 1e-15 * np.random.default_rng(1).normal(size=6)
+    assert onsets(curve(np.full(6, 0.4) * rounded, units * rounded)).places == [None]
     sure = onsets(curve([0.4, 0.4, 0.5, 0.5, 0.5, 0.5], units))
     assert sure.places == [2]
 

@@ -124,6 +124,7 @@ def change(curve: Curve, against: int, places: Sequence[int]) -> Change:
         with np.errstate(invalid="ignore"):
             degrees = np.where(variance > 0, variance**2 / of_both, degrees)
     number = moved.mean(0)[found]
+    number = np.where(np.abs(number) <= _ROUNDING * np.abs(curve.values[:, found]).max(0), 0.0, number)
     return Change(
         curve.name, against, np.array(found), number, np.sqrt(variance), float(degrees.min()), parts
     )
