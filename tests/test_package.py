@@ -35,7 +35,8 @@ measure.outcomes measure.effects measure.standins measure.ablation measure.knock
 measure.exchanges measure.log_odds measure.shift measure.text_cut
 measure.same_words measure.comparison
 train train.bert train.history train.tasks train.stack train.loop train.stages
-series series.files series.checkpoints series.path series.check series.measured series.probe
+series series.files series.checkpoints series.path series.check series.onsets series.sums series.measured
+series.probe series.whole
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series
 show.comparison
 show.figures
@@ -43,8 +44,8 @@ show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
 paper.figure1 paper.figure2 paper.figure4 paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2 paper.causes
-cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.fit_topics
-cli.show cli.train cli.reproduce
+cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.series
+cli.fit_topics cli.show cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)
 
