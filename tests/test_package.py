@@ -35,7 +35,8 @@ measure.outcomes measure.effects measure.standins measure.ablation measure.knock
 measure.exchanges measure.log_odds measure.shift measure.text_cut
 measure.same_words measure.comparison
 train train.bert train.history train.tasks train.stack train.loop train.stages
-series series.files series.checkpoints series.path series.check series.measured series.probe
+series series.files series.checkpoints series.path series.check series.onsets series.sums series.measured
+series.probe series.whole
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series
 show.comparison
 show.figures

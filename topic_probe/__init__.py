@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from topic_probe.series.checkpoints import Checkpoints as Checkpoints
     from topic_probe.series.measured import SeriesReport as SeriesReport
     from topic_probe.series.probe import TopicProbe as TopicProbe
+    from topic_probe.series.whole import measure_series as measure_series
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
@@ -140,6 +141,7 @@ _PUBLIC = {
     "measure_knockout": "topic_probe.measure.knockout",
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
+    "measure_series": "topic_probe.series.whole",
     "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
     "measure_writes": "topic_probe.measure.writes",

@@ -220,11 +220,6 @@ def _kept_in(folder: Path | None, plan: Plan) -> dict[int, SeriesReport]:
     """What was measured before and is kept in a folder, by step."""
     found: dict[int, SeriesReport] = {}
     for place in sorted(folder.glob("step *")) if folder is not None else ():
-        report = SeriesReport.load(place)
-        for what in ("topics", "options"):
-            if report.provenance[what] != plan.facts[what]:
-                raise ValueError(
-                    f"{place} was measured with other {what}: choose another folder=, or delete this one to start over"
-                )
+        report = plan.kept(place)
         found[int(report.steps[0])] = report
     return found
