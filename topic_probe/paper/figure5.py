@@ -135,7 +135,10 @@ def shuffled_text(
         articles: a number for every document, the same where they are of one article: words are dealt within these.
     """
     ids, words = text.ids.copy(), ~np.isin(text.ids, text.tokenizer.all_special_ids)
-    generator, places = np.random.default_rng(seed), np.repeat(np.zeros(len(text)) if articles is None else articles, np.diff(text.starts))
+    generator, places = (
+        np.random.default_rng(seed),
+        np.repeat(np.zeros(len(text)) if articles is None else articles, np.diff(text.starts)),
+    )
     for article in np.unique(places):
         dealt = words & (places == article)
         ids[dealt] = generator.permutation(ids[dealt])

@@ -25,8 +25,8 @@ def subword_tokenizer(texts: Iterable[str], kind: Kind = "wordpiece", *, n_token
     Args:
         texts: a `Corpus`, or any strings; read twice for "wordpiece".
         kind: "wordpiece" as BERT and ELECTRA have it, in lower case between ``[CLS]`` and ``[SEP]``; "unigram" as
-            ALBERT, in lower case with ``▁`` for spaces; "byte-level" as RoBERTa and BART, case kept, between ``<s>`` and
-            ``</s>``; "byte-level without ends" as GPT-2, whose only special token is ``<|endoftext|>``.
+            ALBERT, in lower case with ``▁`` for spaces; "byte-level" as RoBERTa and BART, case kept, between ``<s>``
+            and ``</s>``; "byte-level without ends" as GPT-2, whose only special token is ``<|endoftext|>``.
         n_tokens: ids at most, special tokens among them. Byte-level kinds need 256 for the bytes.
 
     Example:
@@ -54,7 +54,8 @@ def subword_tokenizer(texts: Iterable[str], kind: Kind = "wordpiece", *, n_token
         )
     if backend.get_vocab_size() > n_tokens:
         raise ValueError(
-            f"these texts need {backend.get_vocab_size()} tokens for their letters alone: raise n_tokens, got {n_tokens}"
+            f"these texts need {backend.get_vocab_size()} tokens for their letters alone: raise n_tokens, got "
+            f"{n_tokens}"
         )
     return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
 

@@ -101,7 +101,10 @@ def _ids(tokenizer: Any) -> dict[str, int]:
     """The size of a vocabulary and the ids of the tokens with roles, as configurations name them."""
     roles = ("pad", "bos", "eos", "mask")
     found = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in roles}
-    return {"vocab_size": vocabulary_size(tokenizer), **{name: one for name, one in found.items() if one is not None}}
+    return {
+        "vocab_size": vocabulary_size(tokenizer),
+        **{name: one for name, one in found.items() if one is not None},
+    }
 
 
 def _encoder(sizes: SmallConfig, ids: Mapping[str, int], **other: Any) -> dict[str, Any]:
@@ -333,7 +336,9 @@ class Task:
         # A span, which may be empty, stands in a gap between tokens that stay, and no two in one.
         gaps = np.sort(rng.permutation(len(inside) - int(lengths.sum()) + 1)[: len(lengths)])
         lengths = lengths[: len(gaps)]
-        hidden = np.insert(np.zeros(len(inside) - int(lengths.sum()), dtype=bool), np.repeat(gaps, lengths), True)
+        hidden = np.insert(
+            np.zeros(len(inside) - int(lengths.sum()), dtype=bool), np.repeat(gaps, lengths), True
+        )
         shown = np.insert(inside[~hidden], gaps, self.tokenizer.mask_token_id)
         whole = np.concatenate([ids[:first], shown, ids[len(ids) - last :]])
         return whole[: self.length], np.pad(hidden, (first, last))

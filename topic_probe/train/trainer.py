@@ -27,8 +27,8 @@ from topic_probe.turns import generators_as_they_were
 NEEDED = 0.5
 """Nats below the unigram entropy from which a model counts as trained far enough to be interpreted."""
 
-# Every so many of its steps a training leaves a checkpoint, and notes its loss.
-_CHECKPOINTS, _LOSSES = 10, 50
+# So many checkpoints are written, of which the last one stays.
+_CHECKPOINTS = 10
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def _trainer(
     try:
         import accelerate  # noqa: F401 (what Trainer needs; without it the error comes late and names another remedy)
     except ImportError as error:
-        raise ImportError('transformers\' Trainer needs accelerate: pip install "topic-probe[train]"') from error
+        raise ImportError(
+            'transformers\' Trainer needs accelerate: pip install "topic-probe[train]"'
+        ) from error
     from transformers import Trainer, TrainingArguments
 
     class _Ours(Trainer):  # type: ignore[misc]
@@ -157,12 +159,16 @@ def _trainer(
         output_dir=str(folder), max_steps=steps, per_device_train_batch_size=batch_size, seed=training.seed,
         learning_rate=training.learning_rate, lr_scheduler_type="linear", adam_beta2=0.98,
         warmup_steps=round(training.warmup * steps), weight_decay=training.weight_decay, max_grad_norm=1.0,
-        save_steps=max(1, steps // _CHECKPOINTS), save_total_limit=1, logging_steps=max(1, steps // _LOSSES),
+        save_steps=max(1, steps // _CHECKPOINTS), save_total_limit=1, logging_strategy="no",
         report_to=[], disable_tqdm=not progress, use_cpu=True, remove_unused_columns=False,
         dataloader_pin_memory=False, optim="adamw_torch_fused",
     )  # fmt: skip
     return _Ours(
-        model=model, args=arguments, train_dataset=rows, processing_class=task.tokenizer, callbacks=list(callbacks)
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        processing_class=task.tokenizer,
+        callbacks=list(callbacks),
     )
 
 
