@@ -80,7 +80,7 @@ HELD_OUT = 10
 FIRST, LIKELY, LEARNED = 512, 0.95, 0.1
 """How much earlier than the last the first measured step is; from where on an order is likely, and a topic learned."""
 
-Articles = Int64[np.ndarray, " piece"]
+Articles = Int64[np.ndarray, "_"]
 
 _TABLE = Table(
     one_topic_per_word=True, printed={}, untrained="1.000 ± 0.001 (ratio), of models trained on far more"
@@ -126,8 +126,8 @@ QUICK = EmergenceSettings(
     n_tokens=2000,
     model=SmallConfig(n_layers=2, d_model=64, max_length=64),
     training=SmallTraining(steps=450, learning_rate=4e-3),
-    texts=TextSettings(n_topics=12, passes=5, length=64, n_documents=150),
-    n_steps=8,
+    texts=TextSettings(n_topics=12, passes=5, length=64, n_documents=120),
+    n_steps=7,
 )
 
 
@@ -245,9 +245,7 @@ class _School:
         if not place.exists():
             self._train(training, place)
         facts = json.loads((place / "reached.json").read_text(encoding="utf-8"))
-        reached, untrained = (
-            HeldOut(**{k: nan if v is None else v for k, v in one.items()}) for one in facts
-        )
+        reached, untrained = (_held_out(one) for one in facts)
         series, shuffled = (SeriesReport.load(place / name) for name in ("series", "shuffled"))
         return Learned(training, place / "model", series, shuffled, reached, untrained)
 
@@ -343,12 +341,12 @@ class _School:
                 "larger corpus"
             )
         numbers = np.array([articles[one.source] for one in pieces])
-        out = numbers % HELD_OUT == 0
+        out, kept = np.flatnonzero(numbers % HELD_OUT == 0), np.flatnonzero(numbers % HELD_OUT)
+        out = out[:: max(1, len(out) // _JUDGED)]
         seen, unseen = (
-            TrainingText.read([pieces[number] for number in np.flatnonzero(chosen)], tokenizer)
-            for chosen in (~out, out)
+            TrainingText.read([pieces[number] for number in part], tokenizer) for part in (kept, out)
         )
-        return seen, unseen, numbers[~out], numbers[out]
+        return seen, unseen, numbers[kept], numbers[out]
 
     def _texts_of(self, training: Training) -> tuple[TrainingText, TrainingText]:
         """What a training reads and what it is judged by, shuffled as its control says."""
@@ -386,8 +384,16 @@ class _School:
 
 _MEASURED = ("embeddings", "attention", "states")
 
+# Held-out documents that models are judged by, roughly, spread evenly.
+_JUDGED = 600
+
 # So many held-out documents are enough to see that an untrained model knows nothing.
 _OF_UNTRAINED = 100
+
+
+def _held_out(kept: Mapping[str, Any]) -> HeldOut:
+    known: dict[str, Any] = {name: nan if value is None else value for name, value in kept.items()}
+    return HeldOut(**{**known, "tokens": int(known["tokens"])})
 
 
 def not_far_enough(reached: HeldOut) -> str:
@@ -634,7 +640,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
     short = {
         row["training"] for row in result.tables["trainings"] if row["not_far_enough"] and not row["control"]
     }
-    figures = {}
+    figures: dict[str, Any] = {}
     for label, series in result.of(SeriesReport).items():
         note = ", not trained far enough" if label in short else ""
         figures[f"emergence {label}"] = series_curves(series, title=f"{label}{note}").figure

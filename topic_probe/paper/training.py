@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -145,6 +145,7 @@ class Control:
     topics: Callable[[Topics], Sequence[Topics]] | None = None
 
 
+@runtime_checkable
 class Named(Protocol):
     """What has a name of its own within a recipe."""
 

@@ -104,7 +104,8 @@ def _word_pieces(backend: Any, texts: Iterable[str], special: list[str], size: i
 
     letters: set[str] = set()
     for text in texts:
-        letters.update(filter(str.isalnum, backend.normalizer.normalize_str(text)))
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
+            letters.update(word[1:])
     fixed = [*special, *(f"##{letter}" for letter in sorted(letters))]
     trained = type(backend).from_str(backend.to_str())
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, show_progress=False)

@@ -120,14 +120,16 @@ def _encoder(sizes: SmallConfig, ids: Mapping[str, int], **other: Any) -> dict[s
 def _bert(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig(**_encoder(sizes, ids)))
+    model: nn.Module = BertForMaskedLM(BertConfig(**_encoder(sizes, ids)))
+    return model
 
 
 def _albert(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     from transformers import AlbertConfig, AlbertForMaskedLM
 
     narrow = max(1, sizes.d_model // 2)
-    return AlbertForMaskedLM(AlbertConfig(**_encoder(sizes, ids, embedding_size=narrow)))
+    model: nn.Module = AlbertForMaskedLM(AlbertConfig(**_encoder(sizes, ids, embedding_size=narrow)))
+    return model
 
 
 def _roberta(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
@@ -136,21 +138,23 @@ def _roberta(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     # It numbers positions from behind the id that pads.
     places = sizes.max_length + ids["pad_token_id"] + 1
     ends = {name: ids[name] for name in ("bos_token_id", "eos_token_id")}
-    return RobertaForMaskedLM(
+    model: nn.Module = RobertaForMaskedLM(
         RobertaConfig(**_encoder(sizes, ids, max_position_embeddings=places, type_vocab_size=1, **ends))
     )
+    return model
 
 
 def _gpt2(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(
+    model: nn.Module = GPT2LMHeadModel(
         GPT2Config(
             n_embd=sizes.d_model, n_layer=sizes.n_layers, n_head=sizes.n_heads, n_positions=sizes.max_length,
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, initializer_range=sizes.scale,
             **{name: ids[name] for name in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")},
         )
     )  # fmt: skip
+    return model
 
 
 def _bart(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
@@ -161,13 +165,14 @@ def _bart(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
         halves |= {f"{stack}_layers": sizes.n_layers // 2, f"{stack}_attention_heads": sizes.n_heads}
         halves[f"{stack}_ffn_dim"] = 4 * sizes.d_model
     names = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
-    return BartForConditionalGeneration(
+    model: nn.Module = BartForConditionalGeneration(
         BartConfig(
             d_model=sizes.d_model, max_position_embeddings=sizes.max_length, dropout=0.0, init_std=sizes.scale,
             decoder_start_token_id=ids["eos_token_id"], forced_eos_token_id=None, **halves,
             **{name: ids[name] for name in names},
         )
     )  # fmt: skip
+    return model
 
 
 class ElectraPair(nn.Module):
@@ -189,9 +194,14 @@ class ElectraPair(nn.Module):
     def state_dict(self, *given: Any, **options: Any) -> dict[str, Any]:  # type: ignore[override]
         """Every tensor once, because files cannot hold one under two names."""
         every: dict[str, Any] = super().state_dict(*given, **options)
-        return {name: every[name] for name, _ in self.named_parameters()} | {
-            name: every[name] for name, _ in self.named_buffers() if name in every
-        }
+        own = [name for name, _ in (*self.named_parameters(), *self.named_buffers())]
+        return {name: every[name] for name in own if name in every}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *given: Any, **options: Any) -> Any:
+        """Of what `state_dict` gives; the other names of shared tensors are filled in with these themselves."""
+        own = self.state_dict()
+        others = {name: tensor for name, tensor in super().state_dict().items() if name not in own}
+        return super().load_state_dict({**others, **state_dict}, *given, **options)
 
 
 def _electra(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, SequentialSampler
 
+from topic_probe.notices import quiet_transformers
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.train.architectures import (
     Architecture,
@@ -120,7 +122,7 @@ def train_small(
     rows = Rows(text, task, training.steps * training.batch_size, seed=training.seed)
     place = Path(folder).expanduser()
     _check_same(place, {"architecture": architecture, "config": asdict(config), "training": asdict(training)})
-    with generators_as_they_were():
+    with generators_as_they_were(), quiet_transformers(progress=bool(progress)):
         trainer = _trainer(model, task, rows, training, place, callbacks, progress=bool(progress))
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=_last_whole(place))
@@ -137,12 +139,8 @@ def _trainer(
     *,
     progress: bool,
 ) -> Any:
-    try:
-        import accelerate  # noqa: F401 (what Trainer needs; without it the error comes late and names another remedy)
-    except ImportError as error:
-        raise ImportError(
-            'transformers\' Trainer needs accelerate: pip install "topic-probe[train]"'
-        ) from error
+    if find_spec("accelerate") is None:  # the error comes late otherwise, and names another remedy
+        raise ImportError("Trainer of transformers needs accelerate: pip install 'topic-probe[train]'")
     from transformers import Trainer, TrainingArguments
 
     class _Ours(Trainer):  # type: ignore[misc]
