@@ -137,8 +137,11 @@ def test_weights_are_draws_with_replacement_from_every_stratum():
     assert (weights != resample(lambda w: w, np.array([3, 1, 6]), n_resamples=4000, seed=1)).any()
 
 
-# A word that is alone, as which no bits are drawn for; strata so large that bits are drawn again in many resamples.
-@pytest.mark.parametrize("sizes", [[300] * 9 + [299], [3, 1, 6], [1, 1], [50_000, 3]], ids=str)
+# Even and odd numbers of words, of which the latter leave half of the generator's bits for the next draw; a word that
+# is alone, as which no bits are drawn for; strata so large that bits are drawn again in many resamples.
+@pytest.mark.parametrize(
+    "sizes", [[300] * 9 + [299], [300] * 9, [3, 1, 6], [1, 1], [50_000, 3], [50_000, 4]], ids=str
+)
 def test_weights_count_the_very_draws_of_numpy(sizes):
     sizes = np.array(sizes)
     generator, starts = np.random.default_rng(7), np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -24,7 +24,6 @@ from topic_probe.uncertainty import (
     effective_units,
     jackknifed,
     leaving_out,
-    resample,
     t_interval,
 )
 
@@ -311,18 +310,14 @@ def _word_variances(
         of_both = moved[a] if a == b else [one - other for one, other in zip(moved[a], moved[b], strict=True)]
         narrowings.append(np.sqrt(drawn.share_of_words((of_both[0], of_both[1], of_both[2]))))
 
-    def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
-        moves, found = drawn.moves(weights), []
-        for (a, b), narrowing in zip(pairs, narrowings, strict=True):
-            values = drawn.values(a, moves, narrowing, statistic)
-            with np.errstate(invalid="ignore"):  # a ratio that has passed 0 in a draw is known of neither
-                found.append(values if a == b else values - drawn.values(b, moves, narrowing, statistic))
-        return np.concatenate(found, axis=1)
-
-    with np.errstate(invalid="ignore"):
-        variances = resample(resampled, drawn.sizes, n_resamples=n_resamples, seed=seed).var(0, ddof=1)
-    for pair, variance in zip(pairs, np.split(variances, len(pairs)), strict=True):
-        yield *pair, variance
+    moves = drawn.moves(n_resamples=n_resamples, seed=seed)
+    for (a, b), narrowing in zip(pairs, narrowings, strict=True):
+        values = drawn.values(a, moves, narrowing, statistic)
+        with np.errstate(invalid="ignore"):  # a ratio that has passed 0 in a draw is known of neither
+            if a != b:
+                values = values - drawn.values(b, moves, narrowing, statistic)
+            variance = values.var(0, ddof=1)
+        yield a, b, variance
 
 
 def standardised(

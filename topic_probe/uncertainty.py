@@ -1,11 +1,12 @@
 """How sure a number is: resampling, intervals, permutation p-values, false discovery rates. Plain numpy and scipy."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64, UInt64
+from jaxtyping import Bool, Float64, Int64, UInt32
 
 from topic_probe.options import check_value
 
@@ -17,6 +18,9 @@ MIN_UNITS = 8  # an interval from fewer sources or words than this says more abo
 
 # Scores whose standard deviation is a millionth of their size differ by rounding alone: that of float32, and of sums.
 _ROUNDING = 1e-6
+
+# Weights of so many units and draws are held at a time, which stay in a processor's cache.
+_WEIGHTS = 2**18
 
 
 def compare(
@@ -79,30 +83,55 @@ def resample(
         raise ValueError(f"n_resamples must be at least 1, got {n_resamples}")
     generator = np.random.default_rng(seed)
     n_units = int(sizes.sum())
-    size_of, start_of = np.repeat(sizes, sizes).astype(np.uint64), np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rows = max(1, 2**22 // n_units)
+    start_of = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    draws = _draws(generator, np.repeat(sizes, sizes))
+    rows = max(1, _WEIGHTS // n_units)
     values = []
     for start in range(0, n_resamples, rows):
-        weights = np.empty((min(rows, n_resamples - start), n_units))
+        weights = np.zeros((min(rows, n_resamples - start), n_units))
         for times in weights:
-            times[:] = np.bincount(start_of + _drawn(generator, size_of), minlength=n_units)
+            units = next(draws)
+            units += start_of
+            np.add.at(times, units, 1.0)
         values.append(statistic(weights))
     return np.concatenate(values)
 
 
-def _drawn(generator: np.random.Generator, below: UInt64[np.ndarray, "unit"]) -> Int64[np.ndarray, "unit"]:
-    """The very numbers that ``generator.integers(0, below, dtype=np.int32)`` draws, several times as fast.
+def _draws(
+    generator: np.random.Generator, below: Int64[np.ndarray, "unit"]
+) -> Iterator[Int64[np.ndarray, "unit"]]:
+    """The very numbers that ``generator.integers(0, below, dtype=np.int32)`` draws each time, several times as fast.
 
     Both take the upper half of 32 random bits times the bound (Lemire's method). Where the lower half is so small that
     the bits may have to be drawn again, which is rare, or no bits are needed for a bound of 1, it is left to numpy.
     """
-    before = generator.bit_generator.state
-    products = generator.integers(0, 2**32, len(below), dtype=np.uint32) * below
-    if below.min() == 1 or (products.astype(np.uint32) < below).any():
-        generator.bit_generator.state = before
-        return np.asarray(generator.integers(0, below, dtype=np.int32), dtype=np.int64)
-    upper: np.ndarray = (products >> np.uint64(32)).view(np.int64)
-    return upper
+    bound, products = below.astype(np.uint64), np.empty(len(below), np.uint64)
+    narrow, alone = below.astype(np.uint32), (below == 1).any()
+    while True:
+        before = generator.bit_generator.state
+        bits = _bits(generator, len(below), held=before["has_uint32"])
+        if alone or (bits * narrow < narrow).any():
+            generator.bit_generator.state = before
+            yield generator.integers(0, below, dtype=np.int32).astype(np.int64)
+        else:
+            np.multiply(bits, bound, out=products)
+            products >>= np.uint64(32)
+            yield products.view(np.int64)
+
+
+def _bits(generator: np.random.Generator, n: int, *, held: int) -> UInt32[np.ndarray, "n"]:
+    """The very numbers that ``generator.integers(0, 2**32, n, dtype=np.uint32)`` draws, two at a time.
+
+    A generator makes 64 bits at once, hands out the lower half and holds the upper one for the next number; ``held``
+    says whether it holds one now.
+    """
+    first = generator.integers(0, 2**32, held, dtype=np.uint32) if held else None
+    pairs = (
+        generator.integers(0, 2**64, (n - held) // 2, dtype=np.uint64).astype("<u8", copy=False).view("<u4")
+    )
+    last = generator.integers(0, 2**32, 1, dtype=np.uint32) if (n - held) % 2 else None
+    parts = [part for part in (first, pairs, last) if part is not None]
+    return np.concatenate(parts) if len(parts) > 1 else pairs
 
 
 def split_halves(strata: Int64[np.ndarray, "word"], *, seed: int) -> Int64[np.ndarray, "word"]:
@@ -177,20 +206,13 @@ def word_intervals(
     if len(strata) < MIN_UNITS:
         return [np.full((of_words.same.shape[-1], 2), np.nan)] * len(statistics)
     drawn = DrawnWords([of_words], None if squares is None else [squares], strata)
-    narrowings = [np.sqrt(drawn.share_of_words(drawn.deviations(0, kind))) for kind in statistics]
-
-    def resampled(weights: Float64[np.ndarray, "resample word"]) -> Float64[np.ndarray, "resample item"]:
-        moves = drawn.moves(weights)
-        values = [
-            drawn.values(0, moves, narrowing, kind)
-            for narrowing, kind in zip(narrowings, statistics, strict=True)
-        ]
-        return np.concatenate(values, axis=1)
-
-    values = resample(resampled, drawn.sizes, n_resamples=n_resamples, seed=seed)
-    parts_of_values = np.split(values, len(statistics), axis=1)
-    effective = drawn.effective(0)
-    return [percentile_interval(part, effective, confidence=confidence) for part in parts_of_values]
+    moves, effective = drawn.moves(n_resamples=n_resamples, seed=seed), drawn.effective(0)
+    found = []
+    for kind in statistics:
+        narrowing = np.sqrt(drawn.share_of_words(drawn.deviations(0, kind)))
+        values = drawn.values(0, moves, narrowing, kind)
+        found.append(percentile_interval(values, effective, confidence=confidence))
+    return found
 
 
 # What words, as either end of their pairs, do to a number: of both halves of their partners apart, with those of the
@@ -235,11 +257,17 @@ class DrawnWords:
         self._columns = [np.concatenate(own, axis=1) for own in columns]
         self._of_end = [np.cumsum([end.shape[1] for end in own])[:-1] for own in columns]
 
-    def moves(self, weights: Float64[np.ndarray, "resample word"]) -> list[list[np.ndarray]]:
+    def moves(self, *, n_resamples: int, seed: int) -> list[list[np.ndarray]]:
         """How far draws move the sums and numbers of pairs, and the squares, of every measurement."""
+        columns = np.concatenate(self._columns, axis=1)
+        total = columns.sum(0)
+        moved = resample(
+            lambda weights: weights @ columns - total, self.sizes, n_resamples=n_resamples, seed=seed
+        )
+        of_measurement = np.cumsum([own.shape[1] for own in self._columns])[:-1]
         return [
-            np.split(weights @ columns - columns.sum(0), of_end, axis=1)
-            for columns, of_end in zip(self._columns, self._of_end, strict=True)
+            np.split(part, of_end, axis=1)
+            for part, of_end in zip(np.split(moved, of_measurement, axis=1), self._of_end, strict=True)
         ]
 
     def values(
@@ -275,21 +303,25 @@ class DrawnWords:
 
         How far a standard deviation moves is of words as a difference is.
         """
-        same, n_same, different, n_different = self._parts[number]
         slope: np.ndarray | float = 1.0
         if kind == "ratio":
             top, n_top, bottom, n_bottom, *_ = self._totals[number]
             slope = divide(divide(top, n_top), divide(bottom, n_bottom))
-        of_same = _deviations(same, n_same, self._scales[0], self.sizes)
-        of_different = _deviations(different, n_different, slope * self._scales[2], self.sizes)
-        together = [
-            _deviations(part.sum(0, keepdims=True), n.sum(0, keepdims=True), factor, self.sizes)[0]
-            for part, n, factor in (
-                (same, n_same, self._scales[0]),
-                (different, n_different, slope * self._scales[2]),
-            )
-        ]
-        return of_same, of_same - of_different, together[0] - together[1]
+        (of_same, same), (of_different, different) = self._moved[number]
+        return of_same, of_same - slope * of_different, same - slope * different
+
+    @cached_property
+    def _moved(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+        """How far every word moves the two means of every measurement, by its partners in either half and in both."""
+        found = []
+        for same, n_same, different, n_different in self._parts:
+            kinds = (same, n_same, self._scales[0]), (different, n_different, self._scales[2])
+            of_kinds = []
+            for part, n, factor in kinds:
+                whole = _deviations(part.sum(0, keepdims=True), n.sum(0, keepdims=True), factor, self.sizes)
+                of_kinds.append((_deviations(part, n, factor, self.sizes), whole[0]))
+            found.append(of_kinds)
+        return found
 
     def share_of_words(self, deviations: Deviations) -> Float64[np.ndarray, "item"]:
         """What share of the variance of first-order draws is that of the number: 1 (all words) to about ½ (all pairs).
@@ -354,9 +386,10 @@ def _influence(
     whole, n_whole = sums.sum(0), counts.sum(0)
     # A word whose partners are all in one half is judged by all of them in both.
     both = (counts > 0).all(0)
-    means = divide(np.where(both, sums, whole), np.where(both, counts, n_whole))
+    means = np.where(both, sums, whole) * divide(np.float64(1), np.where(both, counts, n_whole))
     deviations = (means - divide(whole.sum(0), n_whole.sum(0))) * n_whole
-    return divide(np.where(n_whole > 0, deviations, 0.0), n_whole.sum(0))
+    moved: np.ndarray = np.where(n_whole > 0, deviations, 0.0) * divide(np.float64(1), n_whole.sum(0))
+    return moved
 
 
 def _stratum_means(

@@ -27,6 +27,7 @@ import torch
 from topic_probe.lens.opening import open_model, random_init
 from topic_probe.paper import figure3, pretrained, recipe_named
 from topic_probe.paper.claims import Claim
+from topic_probe.paper.figure4 import VALUES_FROZEN
 from topic_probe.paper.figure5 import USUAL, WORD_BY_WORD
 from topic_probe.paper.recipe import RecipeResult, run_recipe
 from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, frozen, of_steps
@@ -36,7 +37,7 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking
 
-TOYS = ("figure1", "figure2", "figure10", "table3", "figure4")
+TOYS = ("figure1", "figure2", "figure10", "table3", "figure4", "robustness", "landscape")
 TEXTS = ("figure3", "figure5", "table1", "table2", "table5", "causes")
 PAGE = Path(__file__).parents[2] / "demos" / "verdicts.md"
 
@@ -125,6 +126,17 @@ def shifted(topics: Topics) -> Topics:
     return replace(topics, assignments=moved[moved[:, 0].argsort(stable=True)], weights=None)
 
 
+def partly_wrong(topics: Topics) -> Topics:
+    """Four words in ten have the topics of others of them."""
+    generator = torch.Generator().manual_seed(3)
+    some = torch.randperm(len(topics.words), generator=generator)[: len(topics.words) * 4 // 10]
+    whose = torch.arange(len(topics.words))
+    whose[some] = some[torch.randperm(len(some), generator=generator)]
+    place, topic = topics.assignments.T
+    moved = torch.stack([whose[place], topic], dim=1)
+    return replace(topics, assignments=moved[moved[:, 0].argsort(stable=True)], weights=None)
+
+
 def dealt(corpus: Corpus) -> Corpus:
     """Articles as long, with the words of all of them dealt anew."""
     articles = [article.split() for article in corpus]
@@ -150,8 +162,10 @@ BREAKS = (
     Break("untrained", UNTRAINED.train, controls=(UNTRAINED.name,)),
     Break("shuffled labels", labels=lambda topics: topics.shuffled(0), controls=(SHUFFLED.name,)),
     Break("labels shifted by 4", labels=shifted, controls=(SHUFFLED.name,)),
+    Break("four labels in ten wrong", labels=partly_wrong, controls=(SHUFFLED.name,)),
     Break("no topics", NO_TOPICS.train, controls=(NO_TOPICS.name,)),
     Break("attention frozen", ATTENTION_FROZEN.train, controls=(ATTENTION_FROZEN.name,)),
+    Break("values frozen", VALUES_FROZEN.train, controls=(VALUES_FROZEN.name,)),
     Break(
         "only embeddings trained",
         frozen("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V", "b_pred", name="").train,

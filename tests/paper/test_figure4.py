@@ -70,7 +70,7 @@ def test_the_earlier_of_keys_and_queries_begins_stage_2_and_the_smaller_has_to_g
     ("changes", "order"),
     [
         ({"key": STILL, "query": STILL}, 1.0),  # attention frozen: nothing is before anything
-        ({"value": STILL}, 1000 / 371),  # values frozen: W_V is never flat, because it never starts
+        ({"value": STILL}, 1.0),  # values frozen: W_K and W_Q start, but not before anything
         ({"value": 1 + 0.1 * STEPS}, 1000 / 371),
         ({"key": SATURATING, "query": SATURATING, "value": LATE}, 1000 / 2),
     ],
@@ -271,6 +271,9 @@ def test_other_hyperparameters_are_held_against_those_that_show_two_stages():
     assert (found.verdict, found.controls[SETTINGS[SQ_SGD].name].value) == ("holds", pytest.approx(0.1))
     (none,) = figure4._sensitivity(hand_made(settings, [{**row, "flat ÷ start": 50.0} for row in rows]))
     assert none.verdict == "not evidence"
+    frozen = [{**row, "control": figure4.VALUES_FROZEN.name} for row in rows]
+    (told,) = figure4._sensitivity(hand_made(settings, [*rows, *frozen]))
+    assert (told.controls["values frozen"].value, told.verdict) == (50.0, "not evidence")
 
 
 def test_with_adam_words_must_attend_to_their_topic_and_only_where_there_are_topics():

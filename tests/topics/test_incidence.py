@@ -60,7 +60,8 @@ def test_nothing_shares_no_topic(topics):
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "found anew"])
 def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics, kept, monkeypatch):
     monkeypatch.setattr(incidence, "_KEPT_PAIRS", 2**28 if kept else 0)
-    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks
+    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
+    monkeypatch.setattr(incidence, "_COUNTS", 2**6)
     sets = sets_of(topics)
     values = torch.randn(len(sets), 70, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values[::3] = 0
@@ -102,7 +103,8 @@ def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold(mon
 @pytest.mark.parametrize("products", [0, 10_000], ids=["one topic at a time", "a table of all pairs"])
 def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(topics, products, monkeypatch):
     monkeypatch.setattr(incidence, "_PRODUCTS_PER_PAIR", products)
-    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks
+    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
+    monkeypatch.setattr(incidence, "_COUNTS", 2**6)
     sets, found = sets_of(topics), np.zeros((len(topics.incidence),) * 2)
     for rows, again in topics.incidence.repeated():
         found[rows] += again.toarray()

@@ -26,7 +26,7 @@ from topic_probe.measure.patterns import units_of
 from topic_probe.measure.standins import Kind, StandIns
 from topic_probe.options import check_whole, shares
 from topic_probe.processes import joined
-from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.documents import check_read_again
 from topic_probe.text.shares import Shards
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
@@ -182,10 +182,11 @@ def _batches(documents: Any, view: capture.View, reading: Reading) -> Iterator[A
 
 
 def _check_twice(documents: Any, reference: Any, *, needed: bool) -> None:
-    if needed and reference is None and not can_be_read_again(documents):
-        raise ValueError(
-            "documents are read more than once here, to choose heads and to know what stands in for them, and these "
-            "can be read only once: pass a list or the documents of a corpus, or other documents as reference="
+    if needed and reference is None:
+        check_read_again(
+            documents,
+            "documents are read more than once here, to choose heads and to know what stands in for them",
+            instead="a list, or what Corpus.documents gives, or other documents as reference=",
         )
 
 

@@ -39,7 +39,7 @@ from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.processes import joined
 from topic_probe.report import Report, provenance
-from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.documents import check_read_again
 from topic_probe.text.shares import Shards
 from topic_probe.text.sums import Progress, Share
 from topic_probe.topics import Topics
@@ -395,11 +395,8 @@ def _check_passes(
             "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
             "shards a number, such as 2000"
         )
-    if enough and not can_be_read_again(documents):
-        raise ValueError(
-            "n_permutations='enough' reads the documents a second time, and these can be read only once: pass a list, "
-            "or what Corpus.documents gives"
-        )
+    if enough:
+        check_read_again(documents, "n_permutations='enough' reads the documents a second time")
 
 
 def _contrasts(

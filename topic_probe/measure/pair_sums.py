@@ -250,22 +250,23 @@ def word_ends(words: EmbeddingWords, of_groups: GroupSums) -> Ends:
     half, incidence, repeats = of_groups.half, words.topics.incidence, of_groups.repeats
     n_groups, n = len(incidence), len(words)
     sums = _bin_sums(words, 2 * words.group + half[words.form], 2 * n_groups).view(2, n_groups, 2, -1)
-    total = sums.sum(1)
+    total = sums.sum(1).flatten(0, 1).numpy()  # numpy's products are the faster ones on some processors
     sharing = [incidence.times_topics_of(part.flatten(1), rough=words.rough) for part in sums]
     scores = torch.zeros(2, 2, 2, n, dtype=torch.float64)  # relation, score, half, word
     squares = torch.zeros(n, dtype=torch.float64)
-    for block in torch.split(torch.arange(n), _ROWS_PER_BLOCK):
-        rows, group = words.rows(block), words.group[block]
+    for start in range(0, n, _ROWS_PER_BLOCK):
+        block = slice(start, min(start + _ROWS_PER_BLOCK, n))
+        rows, group = words.rows(block).numpy(), words.group[block]
         first, stop = int(group[0]), int(group[-1]) + 1
         near = torch.stack([of(slice(first, stop)) for of in sharing]).view(2, stop - first, 2, -1)
         if stop - first <= _GROUPS_PER_BLOCK:
-            products = (near @ rows.T)[:, group - first, :, block - block[0]].permute(1, 2, 0)
+            products = torch.from_numpy(near.flatten(0, 2).numpy() @ rows.T).view(2, stop - first, 2, -1)
+            of_own = products[:, group - first, :, torch.arange(len(rows))].permute(1, 2, 0)
         else:
-            picked = near[:, group - first].numpy()
-            products = torch.from_numpy(np.einsum("swhd,wd->shw", picked, rows.numpy()))
-        scores[0, :, :, block] = products
-        scores[1, :, :, block] = total @ rows.T
-        squares[block] = rows.square().sum(1)
+            of_own = torch.from_numpy(np.einsum("swhd,wd->shw", near[:, group - first].numpy(), rows))
+        scores[0, :, :, block] = of_own
+        scores[1, :, :, block] = torch.from_numpy(total @ rows.T).view(2, 2, -1)
+        squares[block] = torch.from_numpy(np.einsum("wd,wd->w", rows, rows))
     scores[:, 0] /= words.norms
     scores[0, :, :, repeats.words] -= rearrange(repeats.sums, "word half score -> score half word")
     scores[1] -= scores[0]
@@ -408,31 +409,41 @@ def _through_products(
 
 def _through_moments(words: EmbeddingWords, places: Int64[Tensor, " some"]) -> Float64[Tensor, "some score"]:
     """The same, of dot products divided by the norm of the other word alone, and of dot products."""
-    width = words.table.shape[1]
-    moments = np.zeros((len(SCORES), width, width))
-    for block in torch.split(places, _BLOCK):
-        rows = words.vectors(block)
-        units = rows / words.norms[block].to(rows)[:, None]
+    width, dtype = words.table.shape[1], words.vectors(slice(0)).dtype
+    order = np.argsort(words.index[places].numpy())  # rows come fastest as they stand in the table
+    blocks = torch.split(places[torch.from_numpy(order)], _BLOCK)
+    # All blocks are held in the same memory: new memory costs as much as reading them.
+    held = torch.empty(2, min(_BLOCK, len(places)), width, dtype=dtype)
+    moments, product = np.zeros((len(SCORES), width, width)), torch.empty(width, width, dtype=dtype).numpy()
+    for block in blocks:
+        rows, units = held[:, : len(block)]
+        words.vectors(block, out=rows)
+        torch.div(rows, words.norms[block].to(rows)[:, None], out=units)
         # Here, too, half of the work is enough, and numpy does no more.
         for moment, side in zip(moments, (units.numpy(), rows.numpy()), strict=True):
-            moment += side.T @ side
+            moment += np.matmul(side.T, side, out=product)
     # Half of it is enough to apply it, too: what stands below the diagonal stands above it once more.
-    above = np.triu(moments) + np.triu(moments, 1)
-    sums = []
-    for block in torch.split(places, _BLOCK):
-        vectors = words.vectors(block).numpy()
-        sums.append(np.stack([_applied(vectors, moment.astype(vectors.dtype)) for moment in above], 1))
-    return torch.from_numpy(np.concatenate(sums))
+    above = (np.triu(moments) + np.triu(moments, 1)).astype(product.dtype)
+    sums = np.empty((len(places), len(SCORES)))
+    for block, numbers in zip(blocks, np.split(order, range(_BLOCK, len(order), _BLOCK)), strict=True):
+        rows, spare = held[:, : len(block)]
+        words.vectors(block, out=rows)
+        for score, moment in enumerate(above):
+            sums[numbers, score] = _applied(rows.numpy(), moment, spare.copy_(rows).numpy())
+    return torch.from_numpy(sums)
 
 
 def _applied(
-    rows: Float[np.ndarray, "some width"], above: Float[np.ndarray, "width width"]
+    rows: Float[np.ndarray, "some width"],
+    above: Float[np.ndarray, "width width"],
+    copy: Float[np.ndarray, "some width"],
 ) -> Float64[np.ndarray, " some"]:
-    """eᵀ U e of every row e, for a matrix without anything below its diagonal."""
+    """eᵀ U e of every row e, for a matrix without anything below its diagonal; a copy of the rows is written over."""
     from scipy.linalg import get_blas_funcs
 
     multiply = get_blas_funcs("trmm", (above, rows))  # half of the work of a product of two tables
-    products: np.ndarray = np.einsum("sw,sw->s", multiply(1.0, above.T, rows.T, lower=True).T, rows)
+    applied = multiply(1.0, above.T, copy.T, lower=True, overwrite_b=True).T
+    products: np.ndarray = np.einsum("sw,sw->s", applied, rows)
     return products.astype(np.float64)
 
 

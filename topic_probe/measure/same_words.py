@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from topic_probe.lens import capture
 from topic_probe.notices import warn
 from topic_probe.text.corpus import Corpus
-from topic_probe.text.documents import Long, can_be_read_again
+from topic_probe.text.documents import Long, check_read_again
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.same_texts import Level, SameTexts
 from topic_probe.topics import Topics, tokenizer_hash
@@ -134,11 +134,11 @@ def documents_of_each(
     texts = isinstance(documents, Corpus) or (
         isinstance(documents, list | tuple) and any(isinstance(part, str) for part in documents)
     )
-    if not can_be_read_again(documents):
-        raise ValueError(
-            "every model reads the documents, and these can be read only once: pass a list, or a Corpus "
-            "(Corpus.from_texts takes a function that gives texts anew)"
-        )
+    check_read_again(
+        documents,
+        "every model reads the documents",
+        instead="a list, or a Corpus (Corpus.from_texts takes a function that gives texts anew)",
+    )
     if not texts:
         if _tokenizers_differ(tokenizers):
             raise ValueError(

@@ -23,7 +23,7 @@ from topic_probe.measure.patterns import units_of
 from topic_probe.options import check_share, check_whole, shares
 from topic_probe.processes import joined
 from topic_probe.report import Report
-from topic_probe.text.documents import can_be_read_again, content_hash
+from topic_probe.text.documents import check_read_again, content_hash
 from topic_probe.text.shares import Shards
 from topic_probe.text.sums import Progress
 from topic_probe.topics import Topics
@@ -324,11 +324,11 @@ def _counts(
     view: capture.View, topics: Topics, documents: Any, reading: Reading
 ) -> Int64[Tensor, " vocabulary"]:
     """How often token ids are words of topics by themselves."""
-    if not can_be_read_again(documents):
-        raise ValueError(
-            "documents are read twice, to know how often words occur, and these can be read only once: pass a list or "
-            "the documents of a corpus, or frequency="
-        )
+    check_read_again(
+        documents,
+        "documents are read twice, to know how often words occur",
+        instead="a list, or what Corpus.documents gives, or frequency=",
+    )
     counts = torch.zeros(topics.vocabulary_size, dtype=torch.int64)
     for batch in read_batches(documents, view, replace(reading, groups="source")):
         for words in units_of(batch, topics):

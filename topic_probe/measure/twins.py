@@ -10,7 +10,7 @@ from topic_probe.contrast import Contrast, in_a_row
 from topic_probe.lens.opening import random_init
 from topic_probe.measure.options import Run
 from topic_probe.report import Report
-from topic_probe.text.documents import can_be_read_again
+from topic_probe.text.documents import check_read_again
 from topic_probe.text.shares import Shards
 
 _R = TypeVar("_R", bound=Report)
@@ -25,11 +25,8 @@ def check_twins(twins: int, documents: Any, shards: Shards) -> None:
             "the sums of a shard are those of one model: measure twins by themselves, each with sums of its own "
             "(random_init(model, seed=0) is a model like any other)"
         )
-    if twins and documents is not None and not can_be_read_again(documents):
-        raise ValueError(
-            "every twin reads the documents again, and these can be read only once: pass a list, or what "
-            "Corpus.documents gives"
-        )
+    if twins:
+        check_read_again(documents, "every twin reads the documents again")
 
 
 def measure_twins(

@@ -225,10 +225,19 @@ class EmbeddingWords(LabelledWords):
         """The embeddings of some of the words, on the CPU."""
         return self.vectors(places).double()
 
-    def vectors(self, places: Int64[Tensor, " some"] | slice = slice(None)) -> Float[Tensor, "some d_embed"]:
-        """The same as exact as sums over pairs are to be."""
-        rows = self.table.index_select(0, self.index[places].to(self.table.device)).cpu()
-        return rows if self.rough else rows.double()
+    def vectors(
+        self,
+        places: Int64[Tensor, " some"] | slice = slice(None),
+        *,
+        out: Float[Tensor, "some d_embed"] | None = None,
+    ) -> Float[Tensor, "some d_embed"]:
+        """The same as exact as sums over pairs are to be, in this memory if any is given."""
+        index = self.index[places].to(self.table.device)
+        if out is not None and (out.dtype, out.device) == (self.table.dtype, self.table.device):
+            return torch.index_select(self.table.detach(), 0, index, out=out)
+        rows = self.table.index_select(0, index).cpu()
+        rows = rows if self.rough else rows.double()
+        return rows if out is None else out.copy_(rows)
 
 
 def labelled_words(

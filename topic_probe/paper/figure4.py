@@ -134,8 +134,8 @@ def stages(case: Case) -> dict[str, float]:
     """Which norm grows when, and by how much; nothing for a training that diverged.
 
     ``flat ÷ start``, of the step from which W_V is flat and the step at which W_K or W_Q starts, is below 1 where there
-    are two stages. It is 1 where neither W_K nor W_Q starts, because then none is before the other, and a W_V that is
-    never flat has the last step for it.
+    are two stages. It is 1 where W_V never starts, or neither W_K nor W_Q does: then none is before the other. A
+    W_V that goes on growing has the last step for it.
     """
     history = case.trained.history
     if history.stopped != "finished":
@@ -155,11 +155,12 @@ def stages(case: Case) -> dict[str, float]:
     report = measure_dynamics(history)
     start, flat = _attention_start(history), float(report.value_flat[0])
     until_flat = history.last_step if np.isnan(flat) else flat
+    never = np.isnan(start) or np.isnan(report.value_start[0])
     return {
         **always,
         "flat": flat,
         "start": start,
-        "flat ÷ start": 1.0 if np.isnan(start) else until_flat / start,
+        "flat ÷ start": 1.0 if never else until_flat / start,
         "W_V in stage 1": float(report.value_growth[0]),
         "W_V in stage 2": float(report.late_value_growth[0]),
         "change of W_K, W_Q in stage 1": float(report.attention_change[0]),
@@ -373,7 +374,7 @@ def _sensitivity(result: RecipeResult) -> Iterator[Claim]:
     )
     two = {name: number(result, name, "flat ÷ start") for name in _of_pair(result, SQ_SGD)[:1]}
     for name in _of_pair(result, CE_SGD, CE_ADAM, SQ_ADAM):
-        yield _with(_beside(statement, result, name, "flat ÷ start", UNTRAINED), two)
+        yield _with(_beside(statement, result, name, "flat ÷ start", UNTRAINED, VALUES_FROZEN), two)
 
 
 def _first_gradients(result: RecipeResult) -> Iterator[Claim]:
@@ -458,8 +459,8 @@ RECIPE = Recipe(
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
     controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL, LARGE),
-    # Without those that train once more in a form of their own, or only show where an argument ends.
-    quick_controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, USUAL),
+    # Without the one that only shows where an argument ends.
+    quick_controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL),
     measure=each_training(stages, attention, gradients, watch={"attention": word_attention}),
     claims=(_two_stages, _where_words_attend, _first_steps, _sensitivity, _first_gradients),
     figures=_figures,

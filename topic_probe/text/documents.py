@@ -231,6 +231,14 @@ def can_be_read_again(documents: Any) -> bool:
     return not isinstance(documents, Iterator)
 
 
+def check_read_again(
+    documents: Any, why: str, *, instead: str = "a list, or what Corpus.documents gives"
+) -> None:
+    """ValueError where documents are needed a second time, for this reason, and a first one uses them up."""
+    if not can_be_read_again(documents):
+        raise ValueError(f"{why}, and these can be read only once: pass {instead}")
+
+
 @dataclass
 class Counts:
     """What was read, cut and left out; parts add up.

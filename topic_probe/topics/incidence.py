@@ -28,6 +28,9 @@ _BLOCK = 2**24
 # Two groups are as soon compared by so many products of a table with itself as one topic of theirs by itself.
 _PRODUCTS_PER_PAIR = 500
 
+# So many pairs of groups have their topics in common counted at a time.
+_COUNTS = 2**21
+
 # Up to so many pairs of groups in a topic, summed over topics, what was found of them is kept (some 10 % of them do
 # share more than one topic, at 16 bytes each); with more it is found anew whenever it is asked for.
 _KEPT_PAIRS = 2**28
@@ -251,28 +254,43 @@ class Incidence:
 
         step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1))
         for start in range(0, len(self), step):
-            rows = slice(start, min(start + step, len(self)))
-            common = self._in_common_with_later(rows)
-            several = np.flatnonzero(common.data > 1)
-            n_rows = rows.stop - start
-            row = np.repeat(np.arange(n_rows), np.diff(np.searchsorted(several, common.indptr)))
-            later = common.indices[several] > row
-            several, row = several[later], row[later]
-            again, column = (common.data[several] - 1).astype(np.float32), common.indices[several] + start
-            starts = np.searchsorted(row, np.arange(n_rows + 1)).astype(np.int32)
-            yield rows, csr_array((again, column, starts), shape=(n_rows, len(self)))
+            rows, n_later = slice(start, min(start + step, len(self))), len(self) - start
+            in_common, several = self._in_common_with_later(start), []
+            at_once = max(1, _COUNTS // n_later)
+            for first in range(start, rows.stop, at_once):
+                counts = in_common(slice(first, min(first + at_once, rows.stop)))
+                cells = np.flatnonzero(counts > 1)
+                row, column = np.divmod(cells, n_later)
+                row += first - start
+                later = column > row
+                again = (counts[cells[later]] - 1).astype(np.float32)
+                several.append((row[later], column[later] + start, again))
+            row, column, again = (np.concatenate(part) for part in zip(*several, strict=True))
+            starts = np.searchsorted(row, np.arange(rows.stop - start + 1)).astype(np.int32)
+            shape = rows.stop - start, len(self)
+            yield rows, csr_array((again, column.astype(np.int32), starts), shape=shape)
 
-    def _in_common_with_later(self, rows: slice) -> "csr_array":
-        """How many topics groups have in common with themselves and with those behind the first of them."""
-        from scipy.sparse import csr_array
-
-        some, later = self.table[rows], self.table[rows.start :]
+    def _in_common_with_later(self, start: int) -> Callable[[slice], np.ndarray]:
+        """Says of some groups how many topics each has in common with every group from this one on, in one row."""
+        later = self.table[start:]
         if len(self) ** 2 * self.table.shape[1] < _PRODUCTS_PER_PAIR * self._n_pairs:
             # Counts up to the number of topics are exact in float32, and only floats multiply fast.
-            return csr_array(some.astype(np.float32).toarray() @ later.astype(np.float32).toarray().T)
-        # Small counts stay in a processor's cache while they are added up.
-        count = np.result_type(np.int16, np.min_scalar_type(int(self.n_topics.max(initial=0))))
-        return some.astype(count) @ later.astype(count).T.tocsr()
+            topics = later.astype(np.float32).toarray()
+            return lambda some: (topics[some.start - start : some.stop - start] @ topics.T).ravel()
+        by_topic = later.T.tocsr()
+        one = np.min_scalar_type(int(self.n_topics.max(initial=0))).type(1)
+
+        def counts(some: slice) -> np.ndarray:
+            own = self.table[some]
+            mates = by_topic[own.indices]
+            begins = np.arange(len(own.indptr) - 1) * by_topic.shape[1]
+            cells = np.repeat(begins, np.diff(mates.indptr[own.indptr])) + mates.indices
+            # Small counts of few groups stay in a processor's cache while they are added up.
+            found = np.zeros(len(begins) * by_topic.shape[1], one.dtype)
+            np.add.at(found, cells, one)
+            return found
+
+        return counts
 
     def _blocks_of_all(self) -> Iterator[Float64[Tensor, "block group"]]:
         """Blocks of the table of all pairs of groups: 1 for those that share a topic."""

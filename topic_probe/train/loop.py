@@ -30,6 +30,7 @@ from topic_probe.train.stack import ToyStack, alike, source
 from topic_probe.train.tasks import Task, TextTask, ToyTask
 
 Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
+_Functions = Mapping[str, Callable[[int, nn.Module], Any]]
 
 ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
 CHECKPOINT_FORMAT = "topic_probe toy training 1"
@@ -182,6 +183,7 @@ def _train_all(
     progress: bool | None,
 ) -> "tuple[History, ...]":
     """Every run trained, those that can be side by side."""
+    functions = _functions(measure)
     _take_up(runs)
     with _interrupts() as interrupt:
         for group in _groups(runs):
@@ -191,7 +193,7 @@ def _train_all(
                 continue
             together = group[0] if len(group) == 1 else _Stack(group)
             try:
-                _train(together, measure, log, interrupt, progress=progress)
+                _train(together, functions, log, interrupt, progress=progress)
             finally:
                 for run in group:
                     run.task.leave_stack()
@@ -214,7 +216,7 @@ def _groups(runs: "Sequence[_Run]") -> "list[list[_Run]]":
 
 def _train(
     together: "_Run | _Stack",
-    measure: Measure | Mapping[str, Measure] | None,
+    functions: _Functions,
     log: Callable[[int, dict[str, float]], None] | None,
     interrupt: "_Interrupt",
     *,
@@ -234,8 +236,8 @@ def _train(
                     row = run.recorder.record(run.step, run.loss, run.gradients)
                     if row is not None and log is not None:
                         log(run.step, row)
-                    if measure is not None and config.measures(run.step):
-                        run.measure(measure)
+                    if functions and config.measures(run.step):
+                        run.measure(functions)
                 if not active or together.step == config.steps:
                     break
                 together.update()
@@ -333,12 +335,11 @@ class _Run:
         self.task.leave_stack()
         active.remove(self)
 
-    def measure(self, measure: Measure | Mapping[str, Measure]) -> None:
-        """Call the user's function or functions and keep what they return."""
+    def measure(self, functions: _Functions) -> None:
+        """Call the user's functions and keep what they return."""
         self.task.update_model()
-        functions = measure if isinstance(measure, Mapping) else {"": measure}
         for prefix, function in functions.items():
-            for name, value in _numbers(prefix, _called(function, self.step, self.task.model)):
+            for name, value in _numbers(prefix, function(self.step, self.task.model)):
                 series = self.measured.setdefault(name, [])
                 if series and series[0][1].shape != value.shape:
                     raise ValueError(
@@ -667,11 +668,19 @@ def _norms(tensors: list[Tensor]) -> list[float]:
     return norms
 
 
-def _called(function: Callable[..., Any], step: int, model: nn.Module) -> Any:
-    """What a function of a model, or of a step and a model, returns."""
+def _functions(measure: Measure | Mapping[str, Measure] | None) -> _Functions:
+    """The functions to call by their names, each of a step and a model."""
+    if measure is None:
+        return {}
+    named = measure if isinstance(measure, Mapping) else {"": measure}
+    return {name: _of_step(function) for name, function in named.items()}
+
+
+def _of_step(function: Callable[..., Any]) -> Callable[[int, nn.Module], Any]:
+    """A function of a model, or of a step and a model, as one of both."""
     given = inspect.signature(function).parameters.values()
     needed = [one for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-    return function(step, model) if len(needed) == 2 else function(model)
+    return function if len(needed) == 2 else lambda step, model: function(model)
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
