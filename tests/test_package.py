@@ -47,8 +47,8 @@ paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.
 paper.figure1 paper.figure2 paper.figure4 paper.stages
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2 paper.causes
 paper.emergence
-cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.fit_topics
-cli.show cli.train cli.reproduce
+cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.series
+cli.fit_topics cli.show cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)
 

@@ -8,7 +8,7 @@ import pytest
 import topic_probe as tp
 
 TEXTS = [
-    "The army lost the battle at 30°C a²°b°, and the band played.",
+    "The army lost the battle at 30°C a°b°, and the band played.",
     "An army marches; a band plays on.",
 ] * 3
 SIZES = {"wordpiece": 80, "unigram": 80, "byte-level": 300, "byte-level without ends": 300}

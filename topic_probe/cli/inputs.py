@@ -153,10 +153,17 @@ def open_model(parsed: argparse.Namespace) -> Any:
     trained = folder / "history" if (folder / "history").is_dir() else folder
     if not (folder / "config.json").is_file() and storage.kind_of(trained) == "history":
         return _trained(trained, parsed)
+    from topic_probe.lens.opening import open_model as open_hooked
+
+    options = opening_options(parsed)
+    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
+        return open_hooked(parsed.model, **options)
+
+
+def opening_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What `open_model` is to be told of how to open a model."""
     options = OPEN_MODEL.arguments(parsed)
     import torch
-
-    from topic_probe.lens.opening import open_model as open_hooked
 
     if name := options.get("dtype"):
         options["dtype"] = dtype = getattr(torch, name, None)
@@ -172,8 +179,7 @@ def open_model(parsed: argparse.Namespace) -> Any:
             raise WrongUsageError(f"--device {name!r} cannot be used here: {why}") from error
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
-    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
-        return open_hooked(parsed.model, **options)
+    return options
 
 
 def _trained(folder: Path, parsed: argparse.Namespace) -> Any:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -19,7 +19,7 @@ from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.words import SCORES
-from topic_probe.options import check_value, refuse_unknown
+from topic_probe.options import check_value, check_whole, refuse_unknown
 from topic_probe.report import Report, provenance
 from topic_probe.series.onsets import (
     IN_A_ROW,
@@ -277,8 +277,8 @@ class SeriesReport(Report, kind="series"):
 
     def difference(
         self,
-        first: int,
-        second: int,
+        first: SupportsIndex,
+        second: SupportsIndex,
         by: By = "step",
         *,
         statistic: Chosen = "effect_size",
@@ -299,6 +299,7 @@ class SeriesReport(Report, kind="series"):
         """
         import pandas as pd
 
+        first, second = check_whole("first", first, 0), check_whole("second", second, 0)
         for step in (first, second):
             if step not in self._grid_steps:
                 raise ValueError(f"there is no step {step}; there are {self._grid_steps.tolist()}")
@@ -480,10 +481,16 @@ class SeriesReport(Report, kind="series"):
             includes = f'other texts and words, and of "all" how the {n} seeds differ; rows of one seed are of it alone'
         notes.append(f"bands of onsets include {includes}")
         found = self.onsets()
-        told = dict.fromkeys(
-            f"{name}: {why}" for name, why in zip(found["measured"], found["reason"], strict=True) if why
-        )
-        return [*notes, *told]
+        if self.seeds is not None:
+            found = found[found["seed"] == "all"]
+        rows = zip(*(found[column] for column in ("measured", "onset", "reason")), strict=True)
+        told = [
+            why or ("no onset" if np.isnan(onset) else f"from step {onset:.0f} on") for _, onset, why in rows
+        ]
+        return [
+            "; ".join(f"{name}: {what}" for name, what in zip(found["measured"], told, strict=True)),
+            *notes,
+        ]
 
 
 _LISTS = ("reports", "reasons", "weights")

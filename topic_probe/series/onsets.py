@@ -108,11 +108,12 @@ def change(curve: Curve, against: int, places: Sequence[int]) -> Change:
     variance = (of_units**2).sum(0)
     of_units = np.where(variance <= _ROUNDING * own, 0.0, of_units)
     least = curve.effective[:, [against, *found]].min()
-    degrees = (
-        degrees_of_freedom(of_units, np.full((1, len(found)), least))[0]
-        if curve.kind == "sources"
-        else np.full(len(found), max(least - 1, 1.0))
-    )
+    degrees = np.full(len(found), max(least - 1, 1.0))
+    if curve.kind == "sources":
+        # 2 ÷ degrees is the relative variance of a variance. Each of these is a rough estimate, and the least of many
+        # is too low, so they are averaged over steps.
+        each = degrees_of_freedom(of_units, np.full((1, len(found)), least))[0]
+        degrees[:] = 1 / (1 / each).mean()
     variance, parts = (of_units**2).sum(0), {curve.kind: of_units}
     if (n := len(curve.values)) > 1:
         between = (moved - moved.mean(0))[:, found] / np.sqrt(n * (n - 1))
@@ -316,7 +317,7 @@ def _least_in_a_row(numbers: Float64[np.ndarray, " step"]) -> float:
 def _starts(drawn: Float64[np.ndarray, "draw step"], reach: float) -> Int64[np.ndarray, " draw"]:
     """Where the first so many in a row lie beyond the reach; −1 where none do."""
     rows = _in_a_row(drawn)
-    beyond = (rows.min(-1) >= reach) | (rows.max(-1) <= -reach)
+    beyond = (rows.min(-1) > reach) | (rows.max(-1) < -reach)
     return np.where(beyond.any(-1), beyond.argmax(-1), -1)
 
 

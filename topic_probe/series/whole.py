@@ -102,18 +102,22 @@ def measure_series(
         processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
     entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
     rows = []
-    for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
-        entry, found = trainings[seed][number], certificates[seed]
-        weights, why = found.weights[number], found.reasons[number]
-        if why:
-            row = plan.nothing(entry.step, why, weights=weights)
-        elif (seed, entry.step) in kept:
-            row = kept[seed, entry.step]
-        else:
-            row = _measured(plan, entry, weights, host, opening or {})
-            if places and writes:
-                row.save(places[seed, entry.step], overwrite=True)
-        rows.append(replace(row, seeds=(seed,) if several else None))
+    gc.freeze()  # what was there before any model need not be looked through after each of them
+    try:
+        for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
+            entry, found = trainings[seed][number], certificates[seed]
+            weights, why = found.weights[number], found.reasons[number]
+            if why:
+                row = plan.nothing(entry.step, why, weights=weights)
+            elif (seed, entry.step) in kept:
+                row = kept[seed, entry.step]
+            else:
+                row = _measured(plan, entry, weights, host, opening or {})
+                if places and writes:
+                    row.save(places[seed, entry.step], overwrite=True)
+            rows.append(replace(row, seeds=(seed,) if several else None))
+    finally:
+        gc.unfreeze()
     if not any(row.reports[0] for row in rows):
         raise ValueError(
             f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
@@ -133,7 +137,7 @@ def _measured(
             raise
         return plan.nothing(entry.step, str(error), weights=weights)
     finally:
-        gc.collect()  # hooked models refer to themselves
+        gc.collect()  # hooked models refer to themselves, and the next one is to have their room
 
 
 def _trainings(series: Any) -> dict[int, Checkpoints]:
