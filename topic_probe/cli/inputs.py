@@ -3,13 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import WrongUsageError, warn
 from topic_probe.cli.options import Call, Parser, add_options, meant
+from topic_probe.notices import quiet_transformers
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
@@ -368,20 +367,3 @@ def documents_of(
         options["max_length"] = min(options.get("max_length", limit), limit)
     with DOCUMENTS.blamed(parsed):
         return corpus.documents(tokenizer, progress=progress, **options)
-
-
-@contextmanager
-def quiet_transformers(*, progress: bool) -> Iterator[None]:
-    """Keeps what transformers logs to itself, because what matters of it is said by this package."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not progress:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

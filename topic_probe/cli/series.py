@@ -23,12 +23,12 @@ from topic_probe.cli.inputs import (
     open_series,
     open_topics,
     opening_options,
-    quiet_transformers,
     several_processes,
     tokenizer_of,
 )
 from topic_probe.cli.measure import answer
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
+from topic_probe.notices import quiet_transformers
 
 SERIES = Call(
     "topic_probe.series.whole:measure_series",
