@@ -16,12 +16,12 @@ GROUPS = {
     "Topics": ["Topics", "fit_topics", "TopicFit", "topic_stability", "TopicStability"],
     "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Retry", "Cooccurrence", "count_cooccurrence"],
     "Models": ["open_model", "random_init", "check_model", "ModelCheck", "register_adapters"],
-    "Series": ["Checkpoints", "check_checkpoints", "CheckpointReport", "TopicProbe", "SeriesReport"],
+    "Series": ["Checkpoints", "check_checkpoints", "measure_series", "CheckpointReport", "TopicProbe", "SeriesReport"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],
     "To look at": ["show_attention", "report_page", "Page"],
     "The toy world": [
         "World", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
-        "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",
+        "TextConfig", "build_bert", "word_tokenizer", "subword_tokenizer", "train_text", "theory",
     ],
     "The paper": ["reproduce"],
 }  # fmt: skip

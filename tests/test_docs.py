@@ -60,6 +60,42 @@ def test_the_page_on_hooks_does_what_it_says(capsys):
     assert values["changed"].overall.n_same_topic > 0
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers about its own settings
+def test_the_page_on_learning_does_what_it_says(tmp_path, monkeypatch):
+    """As it stands there, with a training of a few steps and two short articles."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(tokenizer), **sizes))
+    arguments = transformers.TrainingArguments(
+        "output", max_steps=4, save_steps=1, per_device_train_batch_size=2, report_to=[], disable_tqdm=True,
+        use_cpu=True, dataloader_pin_memory=False, logging_strategy="no", learning_rate=1e-3,
+    )  # fmt: skip
+    ids = torch.arange(2000, 2020)
+    rows = [{"input_ids": ids, "labels": ids}] * 8
+    (tmp_path / "revisions.txt").write_text("step1000-tokens4B\n")
+    values = {"yours": (tokenizer, model, arguments, rows), "print": lambda *_: None}
+    page = (ROOT / "demos" / "learning.md").read_text(encoding="utf-8")
+    programs = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(programs) == page.count("```python") == 3
+    replaced = {
+        "= ...  # yours": "= yours",
+        "n_documents=40": "n_documents=2",
+        "max_length=128": "max_length=16",
+    }
+    assert all(as_printed in page for as_printed in replaced)
+    for program in programs:
+        for as_printed, other in replaced.items():
+            program = program.replace(as_printed, other)
+        exec(program, values)
+    assert values["report"].steps.tolist() == [1, 2, 3, 4]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [f"step {n}" for n in (1, 2, 3, 4)]
+
+
 def test_links_between_the_pages_lead_somewhere():
     for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text(encoding="utf-8")):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from topic_probe.series.checkpoints import Checkpoints as Checkpoints
     from topic_probe.series.measured import SeriesReport as SeriesReport
     from topic_probe.series.probe import TopicProbe as TopicProbe
+    from topic_probe.series.whole import measure_series as measure_series
     from topic_probe.show import figures as figures
     from topic_probe.show.attention_page import show_attention as show_attention
     from topic_probe.show.results_page import report_page as report_page
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from topic_probe.text.lda import fit_topics as fit_topics
     from topic_probe.text.stability import TopicStability as TopicStability
     from topic_probe.text.stability import topic_stability as topic_stability
+    from topic_probe.text.subwords import subword_tokenizer as subword_tokenizer
     from topic_probe.text.word_tokenizer import word_tokenizer as word_tokenizer
     from topic_probe.topics import Topics as Topics
     from topic_probe.topics.builtin import builtin_topics as builtin_topics
@@ -140,6 +142,7 @@ _PUBLIC = {
     "measure_knockout": "topic_probe.measure.knockout",
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
+    "measure_series": "topic_probe.series.whole",
     "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
     "measure_writes": "topic_probe.measure.writes",
@@ -157,6 +160,7 @@ _PUBLIC = {
     "train_toy": "topic_probe.train.loop",
     "train_toys": "topic_probe.train.loop",
     "word_attention": "topic_probe.toy.word_attention",
+    "subword_tokenizer": "topic_probe.text.subwords",
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 

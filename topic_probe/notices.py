@@ -5,6 +5,8 @@ A service or a closed terminal has no stderr, or a closed one, on which Python's
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -48,3 +50,20 @@ def progress_bar(*given: Any, shown: bool | None, **options: Any) -> Any:
     bar = tqdm(*given, **options)
     _BARS.add(bar)
     return bar
+
+
+@contextmanager
+def quiet_transformers(*, progress: bool) -> Iterator[None]:
+    """Keeps what transformers logs to itself, because what matters of it is said by this package."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

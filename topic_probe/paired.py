@@ -97,7 +97,7 @@ class Paired:
         variance = self._variance(first, second)
         degrees = self.degrees[first, second]
         ends = t_interval(number, variance, degrees, self.confidence)
-        p_value = np.minimum(1.0, 2 * stdtr(degrees, -np.abs(_standardised(number, variance))))
+        p_value = np.minimum(1.0, 2 * stdtr(degrees, -np.abs(standardised(number, variance))))
         p_value = np.where(np.isnan(ends[..., 0]), np.nan, p_value)
         if self.logarithm:
             number, ends = np.exp(number), np.exp(ends)
@@ -116,7 +116,7 @@ class Paired:
             return np.where(np.isnan(self.values), np.nan, 1.0)[:, None]
         from scipy.special import stdtr
 
-        moved = _standardised(np.asarray(self.values[0] - self.values[1]), self._variance(0, 1))
+        moved = standardised(np.asarray(self.values[0] - self.values[1]), self._variance(0, 1))
         first = np.where(moved == 0, 0.5, stdtr(self.degrees[0, 1], moved))
         first = np.where(np.isnan(self.degrees[0, 1]), np.nan, first)
         return np.stack([[first, 1 - first], [1 - first, first]])
@@ -182,6 +182,43 @@ def paired_sources(
     """
     check_interval(0, confidence)
     check_value("statistic", statistic, Compared)
+    models, logarithm = moved_by_sources(every, statistic=statistic, confidence=confidence)
+    n_sources, n_models, shape = len(every[0][0]), len(every), models[0].values.shape
+    covariance, degrees = np.full((2, n_models, n_models, *shape), np.nan)
+    if n_sources >= MIN_UNITS:
+        for a, b in np.ndindex(n_models, n_models):
+            one, other = models[a], models[b]
+            covariance[a, b] = jackknifed(one.moved, other.moved)[0]
+            least = np.minimum(one.effective, other.effective)
+            of_both = degrees_of_freedom(one.moved if a == b else one.moved - other.moved, least[None])[0]
+            usable = (least > 0) & one.known & other.known & np.isfinite(covariance[a, b])
+            degrees[a, b] = np.where(usable, of_both, np.nan)
+    return Paired(np.stack([model.values for model in models]), covariance, degrees, logarithm, confidence)
+
+
+class Moved(NamedTuple):
+    """A number of one model, and how far leaving out each source moves it.
+
+    Attributes:
+        values: the number; its logarithm where ratios are compared by these.
+        known: whether it is one whose doubt can be told.
+        moved: what leaving out a source makes of it, beside the mean of that over all sources.
+        effective: how many equal sources carry as many pairs; 0 where fewer than eight do.
+    """
+
+    values: Float64[np.ndarray, "*shape"]
+    known: Bool[np.ndarray, "*shape"]
+    moved: Float64[np.ndarray, "source *shape"]
+    effective: Float64[np.ndarray, "*shape"]
+
+
+def moved_by_sources(
+    every: Sequence[Rows], *, statistic: Compared = "ratio", confidence: float = 0.95
+) -> tuple[list[Moved], bool]:
+    """What every source does to the number of every model, and whether numbers are logarithms of ratios.
+
+    Conventions are those of `paired_sources`, which makes covariances of it.
+    """
     numbers = [
         OfSources.of(sums, counts, squares if statistic == "effect_size" else None,
                      statistic="difference" if statistic == "effect_size" else statistic)
@@ -189,24 +226,13 @@ def paired_sources(
     ]  # fmt: skip
     of_ratio = statistic in ("ratio", "topic_ratio")
     logarithm = of_ratio and all(bool(number.positive.all()) for number in numbers)
-    n_sources, n_models = len(every[0][0]), len(every)
-    values, known, moved, effective = [], [], [], []
+    models = []
     for number in numbers:
         value, without, told = _values(number, logarithm, confidence)
-        values.append(value)
-        known.append(told & np.isfinite(value))
-        moved.append(without - without.mean(0) if n_sources else without)
-        effective.append(np.min([effective_units(part) for part in number.pairs], axis=0))
-    shape = values[0].shape
-    covariance, degrees = np.full((2, n_models, n_models, *shape), np.nan)
-    if n_sources >= MIN_UNITS:
-        for a, b in np.ndindex(n_models, n_models):
-            covariance[a, b] = jackknifed(moved[a], moved[b])[0]
-            least = np.minimum(effective[a], effective[b])
-            of_both = degrees_of_freedom(moved[a] if a == b else moved[a] - moved[b], least[None])[0]
-            usable = (least > 0) & known[a] & known[b] & np.isfinite(covariance[a, b])
-            degrees[a, b] = np.where(usable, of_both, np.nan)
-    return Paired(np.stack(values), covariance, degrees, logarithm, confidence)
+        moved = without - without.mean(0) if len(without) else without
+        effective = np.asarray(np.min([effective_units(part) for part in number.pairs], axis=0))
+        models.append(Moved(value, told & np.isfinite(value), moved, effective))
+    return models, logarithm
 
 
 def _values(
@@ -294,7 +320,7 @@ def _word_variances(
         yield a, b, variance
 
 
-def _standardised(
+def standardised(
     number: Float64[np.ndarray, "*shape"], variance: Float64[np.ndarray, "*shape"]
 ) -> Float64[np.ndarray, "*shape"]:
     """In standard errors; infinite where there is no doubt, and 0 of nothing."""
@@ -309,12 +335,20 @@ def _t_draws(
     uniform: Float64[np.ndarray, " draw"],
 ) -> Float64[np.ndarray, "model draw"]:
     """Deviations of a multivariate Student t distribution, from standard normal and uniform numbers."""
+    return np.asarray(root_of(covariance) @ normal.T * student_scale(degrees, uniform))
+
+
+def root_of(covariance: Float64[np.ndarray, "model model"]) -> Float64[np.ndarray, "model model"]:
+    """The symmetric root of a covariance; directions in which it is below rounding, or negative, are left out."""
+    size, axes = np.linalg.eigh(covariance)
+    return np.asarray((axes * np.sqrt(np.where(size > _ROUNDING * size.max(initial=0), size, 0.0))) @ axes.T)
+
+
+def student_scale(degrees: float, uniform: Float64[np.ndarray, " draw"]) -> Float64[np.ndarray, " draw"]:
+    """What makes normal draws those of a Student t distribution, from uniform numbers."""
     from scipy.special import gammaincinv
 
-    size, axes = np.linalg.eigh(covariance)
-    root = (axes * np.sqrt(np.where(size > _ROUNDING * size.max(initial=0), size, 0.0))) @ axes.T
-    scale = np.sqrt(degrees / (2 * gammaincinv(degrees / 2, uniform)))
-    return np.asarray(root @ normal.T * scale)
+    return np.asarray(np.sqrt(degrees / (2 * gammaincinv(degrees / 2, uniform))))
 
 
 def _shares_of_ranks(drawn: Float64[np.ndarray, "model draw"]) -> Float64[np.ndarray, "model rank"]:

@@ -1,8 +1,12 @@
 """Threads take turns with what is changed for a moment and put back: a model that is read, a tokenizer, a generator."""
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, get_ident
+
+import numpy as np
+import torch
 
 # What is held now, by identity, and the thread that holds it. A block keeps its objects alive, so nothing is written on
 # them and nothing of them stays in here.
@@ -37,3 +41,18 @@ def in_turn(*shared: object, busy: Callable[[], bool] = lambda: False) -> Iterat
                 if _holder.get(one) == me:
                     del _holder[one]
             _changed.notify_all()
+
+
+@contextmanager
+def generators_as_they_were() -> Iterator[None]:
+    """A block after which the generators of Python, numpy and torch draw what they would have drawn without it."""
+    own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (that of the user)
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        random.setstate(own[0])
+        np.random.set_state(own[1])  # noqa: NPY002
+        torch.set_rng_state(own[2])
+        if devices:
+            torch.cuda.set_rng_state_all(devices)

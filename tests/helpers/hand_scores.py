@@ -38,4 +38,4 @@ def add(accumulator, scores, kept=None):
 
 def rows_of(patterns, visible, n_visible, n_sinks, mass):
     """The rows of one document."""
-    return Rows(*(part[None] for part in (patterns, visible, n_visible, n_sinks, mass)))
+    return Rows(*(part[None] for part in (patterns, visible, n_visible, n_sinks, mass, 1 - mass)))

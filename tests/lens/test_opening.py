@@ -542,7 +542,7 @@ def test_a_model_is_run_no_more_often_than_its_checks_need(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("_take_rows", lambda table, index, true=huggingface._take_rows: true(table, index).flip(2)),
+        ("take_rows", lambda table, index, true=huggingface.take_rows: true(table, index).flip(2)),
         ("visible_keys", lambda mask, batch, *shape: torch.ones(batch, *shape, dtype=torch.bool)),
     ],
 )

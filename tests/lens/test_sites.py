@@ -219,3 +219,54 @@ def test_sparse_attention_that_chooses_its_keys_is_read_from_the_mask_of_each_ca
         seen += int((patterns[0][0, :, 1:, 1:] > 0).any(0).sum())
     assert pairs.tolist() == [seen] * 4
     assert seen < sum((len(ids) - 1) * len(ids) // 2 for ids in DOCUMENTS)
+
+
+# -------------------------------------------------------------------- cells of rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_a_row_gives_to_all_other_keys_is_added_up_where_some_take_nearly_all(dtype):
+    """Of 1 less the rest, float32 would keep one digit of a millionth."""
+    rows = torch.rand(2, 3, 4, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e-7
+    rows[..., 0] = 1 - rows[..., 1:].sum(-1)
+    rows = rows.to(dtype)
+    left_out = torch.zeros(2, 10, dtype=torch.bool)
+    left_out[:, 0], left_out[1, 3] = True, True
+    index = torch.tensor([[4, 2, 0], [9, 9, 1]])
+    cells = sites.Cells.of_rows(rows[1:], sites.Columns(index, left_out), slice(1, 2))
+    table = rows[1].double().numpy()
+    for head, row in product(range(3), range(4)):
+        others = sum(table[head, row, key] for key in range(10) if key not in (0, 3))
+        assert cells.rest[0, head, row].item() == pytest.approx(others, rel=1e-6)
+        assert cells.total[0, head, row].item() == pytest.approx(sum(table[head, row]), rel=1e-6)
+        assert cells.patterns[0, head, row].tolist() == rows[1, head, row][[9, 9, 1]].tolist()
+
+
+@pytest.mark.parametrize("through", ["hooks", "rows"])
+@pytest.mark.parametrize("name", ["bert", "bart"])
+def test_cells_are_the_wanted_columns_of_the_wanted_rows(name, through):
+    view = capture.view(tp.open_model(zoo.make(name)))
+    inputs = view.inputs(*zoo.documents((12, 7, 9)))
+    read = {side for site in view.sites for side in sites.SIDES[site.stack]}
+    rows = {side: torch.tensor([[1, 3], [0, 2], [4, 4]]) for side in read}
+    columns = {
+        side: sites.Columns(torch.tensor([[5, 0, 1], [6, 2, 2], [3, 1, 0]]), inputs.side(side)[0] % 3 == 0)
+        for side in rows
+    }
+    whole, cells = {}, {}
+    view.attention_rows(inputs, rows, lambda n, shown, _: whole.update({n: shown.clone()}), through=through)
+
+    def keep(number, shown, visible):
+        cells.setdefault(number, []).append((shown, visible.shape))
+
+    view.attention_cells(inputs, rows, columns, keep, through=through, at_once=2)
+    assert cells.keys() == whole.keys() == set(range(len(view.sites)))
+    for number, parts in cells.items():
+        of_keys = columns[sites.SIDES[view.sites[number].stack][1]]
+        assert [len(shown.patterns) for shown, _ in parts] == [2, 1]
+        chosen, rest = (torch.cat([getattr(shown, of) for shown, _ in parts]) for of in ("patterns", "rest"))
+        for document, pattern in enumerate(whole[number]):
+            expected = pattern[:, :, of_keys.index[document]]
+            torch.testing.assert_close(chosen[document], expected, rtol=0, atol=0)
+            others = pattern[:, :, ~of_keys.left_out[document]].sum(-1)
+            torch.testing.assert_close(rest[document], others, rtol=1e-6, atol=1e-7)

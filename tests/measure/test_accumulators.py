@@ -54,7 +54,12 @@ def test_relations_keep_the_sums_of_every_source_by_relation():
 def test_a_document_without_words_is_a_source_without_pairs():
     by_relation = Relations()
     for accumulator in (by_relation, Distances(4), Sinks(4), Null(TOPICS, 3, 0, 4)):
-        rows = torch.zeros(1, 4, 1, 1), torch.ones(1, 1, 1) > 0, *torch.ones(2, 1, 1), torch.zeros(1, 4, 1)
+        rows = (
+            torch.zeros(1, 4, 1, 1),
+            torch.ones(1, 1, 1) > 0,
+            *torch.ones(2, 1, 1),
+            *torch.zeros(2, 1, 4, 1),
+        )
         add(accumulator, replace(scores_of_nothing(5), rows=Rows(*rows)))
         for name, values in accumulator.sums.items():
             assert name == "by_source" or not values.any()

@@ -837,16 +837,16 @@ def test_interrupting_keeps_what_was_measured(topics):
 def test_out_of_memory_halves_the_batch_and_changes_nothing(topics, monkeypatch):
     documents = some_documents(20)
     whole = tp.measure_attention(bert(), topics, documents, special_ids={2})
-    read = capture.View.attention_rows
+    read = capture.View.attention_cells
     sizes = []
 
-    def small_machine(self, inputs, rows, take, **options):
+    def small_machine(self, inputs, *given, **options):
         sizes.append(len(inputs.ids))
         if len(inputs.ids) > 3:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        read(self, inputs, rows, take, **options)
+        read(self, inputs, *given, **options)
 
-    monkeypatch.setattr(capture.View, "attention_rows", small_machine)
+    monkeypatch.setattr(capture.View, "attention_cells", small_machine)
     same_numbers(whole, tp.measure_attention(bert(), topics, documents, special_ids={2}), 1e-9)
     assert max(sizes) == 20
 

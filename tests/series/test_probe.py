@@ -393,7 +393,7 @@ def test_a_report_is_saved_loaded_joined_and_drawn(report, tmp_path):
         replace(
             report,
             **{name: getattr(report, name)[n : n + 1] for name in ("steps", "measuring", "between")},
-            **{name: getattr(report, name)[n : n + 1] for name in ("reports", "reasons", "weights")},
+            **{name: getattr(report, name)[n : n + 1] for name in ("reports", "reasons", "weights", "sums")},
         )
         for n in (2, 0, 1)
     ]

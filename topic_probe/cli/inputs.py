@@ -3,13 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from topic_probe.cli.console import WrongUsageError, warn
 from topic_probe.cli.options import Call, Parser, add_options, meant
+from topic_probe.notices import quiet_transformers
 
 MODEL_HELP = "a folder, a name on the Hugging Face hub, or a folder that `train` has written"
 BUILTIN_TOPICS = ("wordnet-nouns", "wordnet-domains", "empath", "emoji")
@@ -154,10 +153,17 @@ def open_model(parsed: argparse.Namespace) -> Any:
     trained = folder / "history" if (folder / "history").is_dir() else folder
     if not (folder / "config.json").is_file() and storage.kind_of(trained) == "history":
         return _trained(trained, parsed)
+    from topic_probe.lens.opening import open_model as open_hooked
+
+    options = opening_options(parsed)
+    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
+        return open_hooked(parsed.model, **options)
+
+
+def opening_options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What `open_model` is to be told of how to open a model."""
     options = OPEN_MODEL.arguments(parsed)
     import torch
-
-    from topic_probe.lens.opening import open_model as open_hooked
 
     if name := options.get("dtype"):
         options["dtype"] = dtype = getattr(torch, name, None)
@@ -173,8 +179,7 @@ def open_model(parsed: argparse.Namespace) -> Any:
             raise WrongUsageError(f"--device {name!r} cannot be used here: {why}") from error
     if "tokenizer" in options:
         options["tokenizer"] = open_tokenizer(options["tokenizer"])
-    with quiet_transformers(progress=parsed.console.progress), OPEN_MODEL.blamed(parsed):
-        return open_hooked(parsed.model, **options)
+    return options
 
 
 def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
@@ -362,20 +367,3 @@ def documents_of(
         options["max_length"] = min(options.get("max_length", limit), limit)
     with DOCUMENTS.blamed(parsed):
         return corpus.documents(tokenizer, progress=progress, **options)
-
-
-@contextmanager
-def quiet_transformers(*, progress: bool) -> Iterator[None]:
-    """Keeps what transformers logs to itself, because what matters of it is said by this package."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not progress:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

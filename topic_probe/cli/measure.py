@@ -33,7 +33,11 @@ ATTENTION = Call(
     filled=_OF_DOCUMENTS,
     without={"accumulators": "objects of a program"},
 )
-EMBEDDINGS = Call("topic_probe.measure.embeddings:measure_embeddings", filled=_OF_DOCUMENTS)
+EMBEDDINGS = Call(
+    "topic_probe.measure.embeddings:measure_embeddings",
+    filled=_OF_DOCUMENTS,
+    without={"accumulators": "objects of a program"},
+)
 WEIGHTS = Call("topic_probe.measure.weights:measure_weights", filled=("model", "topics"))
 ABLATION = Call(
     "topic_probe.measure.ablation:measure_ablation",

@@ -7,8 +7,9 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from topic_probe.cli.console import WrongUsageError, plain, warn
-from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer, quiet_transformers
+from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
+from topic_probe.notices import quiet_transformers
 from topic_probe.paper import RECIPES, recipe_named, reproduce
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ SOME = (
     Call("topic_probe.paper.table2:measure", ("run", "models", "corpus"), _SETTINGS),
     Call("topic_probe.paper.figure3:measure", ("run", "models", "words")),
     Call("topic_probe.paper.figure5:measure", ("run", "corpus", "tokenizer")),
+    Call("topic_probe.paper.emergence:measure", ("run", "corpus"), _SETTINGS),
 )
 _WORDS_HELP = (
     "lists of words that belong together, each in quotes, for figure3; a list has the name of its first word"

@@ -23,10 +23,10 @@ from topic_probe.cli.inputs import (
     open_model,
     open_series,
     open_topics,
-    quiet_transformers,
 )
 from topic_probe.cli.measure import answer
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
+from topic_probe.notices import quiet_transformers
 
 SHOW = Call(
     "topic_probe.show.attention_page:show_attention", filled=("model", "topics", "text_or_ids", "tokenizer")

@@ -29,17 +29,21 @@ from topic_probe.lens.huggingface import (
 from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,
+    Cells,
+    Columns,
     Findings,
     Inputs,
     SeenPairs,
     Site,
     check_pattern,
     findings,
+    take_rows,
 )
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 RowReader = Callable[[int, Float[Tensor, "batch head row key"], Bool[Tensor, "batch row key"]], None]
+CellReader = Callable[[int, Cells, Bool[Tensor, "batch row key"]], None]
 Through = Literal["auto", "hooks", "rows"]
 
 
@@ -115,7 +119,6 @@ class View(Trial):
         read: RowReader,
         *,
         through: Through = "auto",
-        at_once: int | None = None,
     ) -> None:
         """Streams the rows of every site's pattern that belong to the wanted queries.
 
@@ -125,31 +128,63 @@ class View(Trial):
             read: is given the number of the site, the rows of its pattern after softmax, and which keys each row may
                 see: the same object for sites where it is the same. It must not keep the rows.
             through: "hooks" reads whole patterns from hook points; "rows" lets a Hugging Face model run on its fused
-                kernel and computes only the wanted rows beside it; "auto" takes the second where it is known to agree.
-            at_once: of so many documents are rows computed and read at a time, in their order; None: of all.
+                kernel and computes only what is wanted beside it; "auto" takes the second where it is known to agree.
 
         Raises:
             ValueError: where a site shows no pattern, or "rows" is asked of a model that cannot do it.
         """
+        self._stream(inputs, rows, None, read, through, len(inputs.ids))
+
+    def attention_cells(
+        self,
+        inputs: Inputs,
+        rows: Mapping[str, Int64[Tensor, "batch row"]],
+        columns: Mapping[str, Columns],
+        read: CellReader,
+        *,
+        through: Through = "auto",
+        at_once: int | None = None,
+    ) -> None:
+        """Streams some columns of such rows, as `attention_rows`.
+
+        Args:
+            inputs: right-padded documents.
+            rows: the wanted query positions.
+            columns: the wanted key positions.
+            read: is given the number of the site, its cells, and which keys each row may see.
+            through: where they are read.
+            at_once: of so many documents are cells computed and read at a time, in their order; None: of all.
+        """
+        self._stream(inputs, rows, columns, read, through, at_once or len(inputs.ids))
+
+    def _stream(
+        self,
+        inputs: Inputs,
+        rows: Mapping[str, Tensor],
+        columns: Mapping[str, Columns] | None,
+        read: Callable[..., None],
+        through: Through,
+        at_once: int,
+    ) -> None:
         if through == "rows" and self.tap is None:
             raise ValueError(
                 f"through='rows' needs a Hugging Face model that supports sdpa attention; {self.host.name} "
                 "is read through='hooks'"
             )
-        n = len(inputs.ids)
-        parts = [slice(start, start + (at_once or n)) for start in range(0, n, at_once or n)]
+        parts = [slice(start, start + at_once) for start in range(0, len(inputs.ids), at_once)]
+        wanted = inputs, rows, columns, parts
         with evaluating(self.model):
             if self.tap is None or not self.reads_rows(through):
                 if self.model in _held:  # patterns whose edges are cut do not show which keys may be seen
                     own = [number for number, site in enumerate(self.sites) if site.stack != "cross"]
                     self._look_at_one_word(own, inputs)
-                if unclear := self._read_patterns(range(len(self.sites)), inputs, rows, parts, read):
+                if unclear := self._read_patterns(range(len(self.sites)), *wanted, read):
                     self._look_at_one_word(unclear, inputs)
-                    self._read_patterns(unclear, inputs, rows, parts, read)
+                    self._read_patterns(unclear, *wanted, read)
             else:
                 numbers = {site: number for number, site in enumerate(self.sites)}
                 self.tap.read_rows(
-                    self.host.inside, inputs, rows, parts, lambda site, *shown: read(numbers[site], *shown)
+                    self.host.inside, *wanted, lambda site, *shown: read(numbers[site], *shown)
                 )
 
     def _read_patterns(
@@ -157,15 +192,17 @@ class View(Trial):
         numbers: Sequence[int],
         inputs: Inputs,
         rows: Mapping[str, Tensor],
+        columns: Mapping[str, Columns] | None,
         parts: Sequence[slice],
-        read: RowReader,
+        read: Callable[..., None],
     ) -> list[int]:
         """Reads the rows of some sites; gives the sites that it did not read, because their mask is not clear yet."""
         unclear, known = [], dict[object, list[Tensor]]()
 
         def read_rows(place: int, pattern: Tensor) -> None:
             site = self.sites[number := numbers[place]]
-            index = rows[SIDES[site.stack][0]].to(pattern.device)
+            of_rows, of_columns = SIDES[site.stack]
+            index = rows[of_rows].to(pattern.device)
             keys, kind = inputs.masks(site)[1], None
             if site.stack != "cross":
                 if not self._seen.look(number, _longest_document(pattern, inputs.masks(site)[0])):
@@ -179,10 +216,9 @@ class View(Trial):
                     visible = self._seen.visible(number, index, keys)
                 known[site.stack, kind] = [visible[part] for part in parts]
             for part, visible in zip(parts, known[site.stack, kind], strict=True):
-                # Document by document, whole rows are copied; a gather of them all would look up every single number.
-                documents = zip(pattern[part], index[part], strict=True)
-                chosen = [document.index_select(1, wanted) for document, wanted in documents]
-                read(number, torch.stack(chosen), visible)
+                whole = take_rows(pattern[part], index[part])
+                shown = whole if columns is None else Cells.of_rows(whole, columns[of_columns], part)
+                read(number, shown, visible)
 
         with_patterns(self.host, tuple(self.sites[number] for number in numbers), inputs, read_rows)
         return unclear

@@ -31,12 +31,15 @@ from topic_probe.lens.sites import (
     SIDES,
     TRIAL_LENGTH,
     TRIAL_TARGET,
+    Cells,
+    Columns,
     Findings,
     Inputs,
     Site,
     check_pattern,
     findings,
     some_tokens,
+    take_rows,
     visible_keys,
 )
 from topic_probe.notices import warn
@@ -224,7 +227,7 @@ def _beside_sdpa(
 
         def rows_at(index: Tensor, documents: slice) -> Tensor:
             def at(table: Tensor) -> Tensor:
-                return _take_rows(table if len(table) == 1 else table[documents], index)
+                return take_rows(table if len(table) == 1 else table[documents], index)
 
             inside = dict(options)
             if isinstance(bias := options.get("position_bias"), Tensor):
@@ -241,12 +244,6 @@ def _beside_sdpa(
         _, pattern = _own_eager(module)(module, query, key, value, _additive(mask, query.dtype), **options)
         output, _ = _without(lost, value, output, pattern)
     return change.replace(output), None
-
-
-def _take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` [batch, row] of a table [batch or 1, head or 1, query, column]."""
-    index, wide = index.to(table.device), table.expand(len(index), *table.shape[1:])
-    return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
 
 
 @cache
@@ -437,26 +434,30 @@ class Probe(Findings):
         model: nn.Module,
         inputs: Inputs,
         rows: Mapping[str, Tensor],
+        columns: Mapping[str, Columns] | None,
         parts: Sequence[slice],
         read: Callable[..., None],
     ) -> None:
         """Runs the trunk on the fused kernel; ``read`` is given each site with its wanted rows and visible keys.
 
-        It is given some documents after the other; calls that have one mask have one object of visible keys.
+        Of some columns it is given `Cells` in place of rows. It is given some documents after the other; calls that
+        have one mask have one object of visible keys.
         """
         model = model if self.inside is None else self.inside
         calls, known = CallCounter(self.modules), dict[object, tuple[Tensor | None, list[Tensor]]]()
 
         def show(call: RowsCall) -> None:
             site = self.sites[calls.next(call.module)]
-            index = rows[SIDES[site.stack][0]].to(inputs.mask.device)
+            queries, keys = SIDES[site.stack]
+            index = rows[queries].to(inputs.mask.device)
             kind = id(call.mask), call.shape, site.stack
             if kind not in known:  # with the mask, so that no other has its id
                 visible = visible_keys(call.mask, len(index), *call.shape).to(index.device)
                 visible = visible.gather(1, index[:, :, None].expand(-1, -1, call.shape[1]))
                 known[kind] = call.mask, [visible[part] for part in parts]
             for part, visible in zip(parts, known[kind][1], strict=True):
-                read(site, call.rows_at(index[part], part), visible)
+                whole = call.rows_at(index[part], part)
+                read(site, whole if columns is None else Cells.of_rows(whole, columns[keys], part), visible)
 
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 
@@ -203,6 +203,73 @@ def findings(
         sharing=_sharing(dark, shown, alone, inputs),
         note=note,
     )
+
+
+# Rows and columns of it.
+
+
+def take_rows(
+    table: Shaped[Tensor, "_ head position width"], index: Int64[Tensor, "document row"]
+) -> Shaped[Tensor, "document head row width"]:
+    """Rows of the table of every document, or of the one that all have."""
+    index = index.to(table.device)
+    wide = table.expand(len(index), -1, -1, -1)
+    if table.device.type == "cpu":  # whole rows are copied; a gather looks up every single number
+        documents = zip(wide, index, strict=True)
+        return torch.stack([document.index_select(1, rows) for document, rows in documents])
+    return wide.gather(2, index[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3]))
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Which keys of documents are looked at.
+
+    Attributes:
+        index: their positions.
+        left_out: keys without which rows are added up as well; None: no document has one.
+    """
+
+    index: Int64[Tensor, "document column"]
+    left_out: Bool[Tensor, "document position"] | None
+
+    def of(
+        self, rows: Shaped[Tensor, "_ head row key"], part: slice
+    ) -> Shaped[Tensor, "document head row column"]:
+        """These columns of the rows of a part of the documents, or of rows that all have."""
+        index = self.index[part].to(rows.device)
+        wide = rows.expand(len(index), -1, -1, -1)
+        return wide.gather(3, index[:, None, None, :].expand(-1, *wide.shape[1:3], -1))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Some columns of rows of patterns.
+
+    Attributes:
+        patterns: attention after softmax.
+        total: what the whole rows sum to.
+        rest: what they sum to without the keys that are left out.
+    """
+
+    patterns: Float[Tensor, "document head row column"]
+    total: Float[Tensor, "document head row"]
+    rest: Float[Tensor, "document head row"]
+
+    @classmethod
+    def of_rows(cls, rows: Float[Tensor, "document head row key"], columns: Columns, part: slice) -> "Cells":
+        """Those of whole rows."""
+        # Sums of half precision are told apart from one only in single precision.
+        exact = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+        total = rest = exact.sum(-1)
+        if columns.left_out is not None:
+            left_out = columns.left_out[part].to(rows.device)
+            rest = exact.masked_fill(left_out[:, None, None, :], 0).sum(-1)
+        return cls(columns.of(rows, part), total, rest)
+
+    def take(self, rows: Int64[Tensor, "document row"], columns: Columns, part: slice) -> "Cells":
+        """Some of these rows and of these columns of a part of the documents."""
+        sums = (take_rows(of_rows[..., None], rows)[..., 0] for of_rows in (self.total, self.rest))
+        return Cells(columns.of(take_rows(self.patterns, rows), part), *sums)
 
 
 # Which keys a query may see, found in masks and in patterns: what a configuration says of it can be wrong.

@@ -143,9 +143,8 @@ class Sinks(BatchSums):
         if not rows.has_sinks:
             n = scores.counts.sum((0, 2)).expand(len(scores.cells), -1)
             return {"without_sinks": wide(scores.binned.sum(3)).sum(0), "n_without_sinks": n}
-        rest = 1 - rows.sink_mass
-        left = rest > 1e-6
-        factor = torch.where(left, 1 / rest.clamp(min=1e-6), 0)
+        left = rows.rest > 1e-6
+        factor = torch.where(left, 1 / rows.rest.clamp(min=1e-6), 0)
         without, _ = rows.relative(pieces, rows.n_visible - rows.n_visible_sinks, factor)
         if pieces is not None:  # a word is where its first row is
             left = left.gather(2, pieces.first[:, None, :].expand(-1, left.shape[1], -1))

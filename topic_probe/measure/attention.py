@@ -1,7 +1,6 @@
 """Same-topic against different-topic attention: of every head, in one streamed pass over any documents."""
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
@@ -12,7 +11,7 @@ from jaxtyping import Float64, Int64
 from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, in_a_row, matched_contrast
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
-from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks, check_accumulator
+from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
 from topic_probe.measure.doubt import (
     Doubt,
     WordEffects,
@@ -22,7 +21,15 @@ from topic_probe.measure.doubt import (
     variance_table,
     with_p_values_of_fits,
 )
-from topic_probe.measure.engine import FIRST, Engine, Several, every_topics, source_limit, why_nothing
+from topic_probe.measure.engine import (
+    FIRST,
+    Engine,
+    Several,
+    refuse_in_shards,
+    source_limit,
+    topics_and_accumulators,
+    why_nothing,
+)
 from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
@@ -272,7 +279,7 @@ def measure_attention(
         [1.0, 1.0, 1.0]
     """
     several = not isinstance(topics, Topics)
-    every, own = _each_topics(topics, accumulators)
+    every, own = topics_and_accumulators(topics, accumulators)
     resampled = resampling.of("sources")
     if "fits" in resampled:
         check_fits(every if several else None)
@@ -367,28 +374,6 @@ def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_he
     return [Relations(source_limit(n_heads), n_heads), Distances(n_heads), Sinks(n_heads), null]
 
 
-def _each_topics(
-    topics: Topics | Sequence[Topics], accumulators: Sequence[Any]
-) -> tuple[list[Topics], list[Any]]:
-    """Every one of the topics, with what is added up for it.
-
-    Raises:
-        ValueError: for no topics, and other numbers of accumulators than of topics.
-        TypeError: for what are no topics, and what cannot be added to.
-    """
-    every, own = every_topics(topics), [accumulators]
-    if not isinstance(topics, Topics):
-        own = list(accumulators) or [()] * len(every)
-        if len(own) != len(every) or not all(isinstance(part, list | tuple) for part in own):
-            raise ValueError(
-                f"of {len(every)} topics at once, accumulators needs {len(every)} lists of accumulators, one for each, "
-                f"got {accumulators!r:.100}"
-            )
-    for accumulator in itertools.chain.from_iterable(own):
-        check_accumulator(accumulator)
-    return every, own
-
-
 def _check_passes(
     several: bool, own: Sequence[Any], documents: Any, permutations: Permutations, shards: Shards
 ) -> None:
@@ -404,11 +389,7 @@ def _check_passes(
             "n_permutations='enough' goes on where one report leaves a doubt: give several topics a number, such as "
             "2000, or measure them one after the other"
         )
-    if shards.shard is not None and any(own):
-        raise ValueError(
-            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
-            "them in one process, or with distributed=True"
-        )
+    refuse_in_shards(own, shards)
     if shards.shard is not None and enough:
         raise ValueError(
             "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "

@@ -19,11 +19,11 @@ from topic_probe.measure.engine import source_limit
 from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.nulls import Null, null_means, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Run, recorded
-from topic_probe.measure.pair_sums import group_sums, pair_squares, pair_sums, word_ends
+from topic_probe.measure.pair_sums import Cosines, cosines_of_words
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
 from topic_probe.measure.twins import check_twins
-from topic_probe.measure.words import EmbeddingWords, LabelledWords, labelled_words
+from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
 from topic_probe.paired import Paired, Rows, aligned, paired_sources, paired_words
 from topic_probe.report import Report, provenance
@@ -31,7 +31,6 @@ from topic_probe.text.documents import Long
 from topic_probe.text.same_texts import Level
 from topic_probe.text.shares import Shards
 from topic_probe.uncertainty import (
-    Ends,
     benjamini_hochberg,
     divide,
     no_interval_reason,
@@ -540,7 +539,7 @@ def _embeddings(
         strata[at] = words.strata
     half = split_halves(strata, seed=intervals.seed)
     parts = [
-        _cosines(words, torch.from_numpy(half[at]), at, len(together))
+        cosines_of_words(words, torch.from_numpy(half[at]), at, len(together))
         for words, at in zip(every, places, strict=True)
     ]
     kind: Literal["ratio", "difference"] = "difference" if statistic == "difference" else "ratio"
@@ -560,42 +559,8 @@ def _embeddings(
     return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}), twins=of_twins)
 
 
-class _Cosines(NamedTuple):
-    sums: PairSums
-    ends: Ends
-    squares: Float64[np.ndarray, "word 1"]
-
-
-def _cosines(
-    words: EmbeddingWords,
-    half: Int64[torch.Tensor, " form"],
-    places: Int64[np.ndarray, " form"],
-    n_words: int,
-) -> _Cosines:
-    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
-    sums = group_sums(words, half=half)
-    overall, _ = pair_sums(sums, words)
-    squares = pair_squares(words, sums)
-    assert squares.by_form is not None
-
-    def placed(values: np.ndarray, axis: int) -> np.ndarray:
-        shape = [*values.shape]
-        shape[axis] = n_words
-        found = np.zeros(shape)
-        found[(slice(None),) * axis + (places,)] = values
-        return found
-
-    same, n_same, different, n_different = word_ends(words, sums)
-    ends = Ends(
-        placed(same[..., :1], 1), placed(n_same, 1), placed(different[..., :1], 1), placed(n_different, 1)
-    )
-    of_pairs = PairSums(overall.sums[0], overall.counts, np.asarray(squares.total[0]))
-    # Every pair has two ends.
-    return _Cosines(of_pairs, ends, placed(2 * squares.by_form.numpy()[:, :1], 0))
-
-
 def _with_intervals(
-    part: _Cosines,
+    part: Cosines,
     strata: Int64[np.ndarray, " word"],
     statistic: Literal["ratio", "difference"],
     intervals: Intervals,

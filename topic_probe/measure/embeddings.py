@@ -15,7 +15,15 @@ from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.doubt import Doubt, WordEffects
-from topic_probe.measure.engine import Engine, Part, Prepare, Several, every_topics, why_nothing
+from topic_probe.measure.engine import (
+    Engine,
+    Part,
+    Prepare,
+    Several,
+    refuse_in_shards,
+    topics_and_accumulators,
+    why_nothing,
+)
 from topic_probe.measure.matrix import MatrixReport, embedding_matrices
 from topic_probe.measure.options import Intervals, Reading, Resampling, Run, recorded
 from topic_probe.measure.pair_sums import (
@@ -170,6 +178,7 @@ def measure_embeddings(
     include_self: bool = True,
     statistic: Literal["ratio", "difference"] = "ratio",
     effect_size: bool = True,
+    accumulators: Sequence[Any] = (),
     twins: int = 0,
     reading: Reading,
     intervals: Intervals,
@@ -206,6 +215,9 @@ def measure_embeddings(
         statistic: what intervals are about.
         effect_size: whether to measure the standard deviation of the scores of all pairs, too. Means cost about as
             much as reading the table a few times, standard deviations as much as multiplying it with itself.
+        accumulators: what else is to be added up of states, in the same pass over documents, see
+            `topic_probe.measure.accumulators`: of every layer its cosines and its dot products. Of several topics, a
+            list of them for each.
         twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
             documents: what the numbers are where nothing was learned, and how much that varies.
 
@@ -225,7 +237,11 @@ def measure_embeddings(
     """
     check_twins(twins, documents, shards)
     resampled = check_resample(resampling, documents)
-    every, several = every_topics(topics), not isinstance(topics, Topics)
+    several = not isinstance(topics, Topics)
+    every, own = topics_and_accumulators(topics, accumulators)
+    refuse_in_shards(own, shards)
+    if any(own) and documents is None:
+        raise ValueError("accumulators add up what states say in documents: pass these, or leave them out")
     if shards.shard is not None and documents is None:
         raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
     if shards.shard is not None and several:
@@ -255,6 +271,7 @@ def measure_embeddings(
                 every,
                 documents,
                 include_self=include_self,
+                accumulators=own,
                 reading=replace(reading, special_ids=sorted({*specials, *excluded})),
                 run=run,
                 processes=processes,
@@ -386,6 +403,7 @@ def _with_states(
     documents: Any,
     *,
     include_self: bool,
+    accumulators: Sequence[Sequence[Any]],
     reading: Reading,
     run: Run,
     processes: Processes,
@@ -404,8 +422,9 @@ def _with_states(
         [
             Relations(n_cells=reader.n_cells),
             *([WordEffects(reader.topics, reader.n_cells)] if both else []),
+            *own,
         ]
-        for reader in readers
+        for reader, own in zip(readers, accumulators, strict=True)
     ]
     facts: dict[str, Any] = {
         "measurement": "states",
@@ -414,6 +433,8 @@ def _with_states(
     }
     if both:
         facts["resample"] = ["words"]
+    if any(accumulators):
+        facts["accumulators"] = [[type(each).__qualname__ for each in own] for own in accumulators]
     options, read = words[0].provenance["options"], how_read(reading, processes)
     parts = [
         {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import add, length_hint
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
-from topic_probe.measure.accumulators import BatchSums, OfDocuments
+from topic_probe.measure.accumulators import BatchSums, OfDocuments, check_accumulator
 from topic_probe.measure.options import Reading, Run
 from topic_probe.measure.runs import Checkpoint, model_facts
 from topic_probe.measure.scores import BatchScores, Pairs
@@ -31,7 +31,7 @@ from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, Document, of_sources, read_documents
-from topic_probe.text.shares import BLOCKS, OwnDocuments, check_same_documents, share_of
+from topic_probe.text.shares import BLOCKS, OwnDocuments, Shards, check_same_documents, share_of
 from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
 from topic_probe.topics import Topics
 
@@ -132,6 +132,37 @@ def every_topics(topics: Any) -> list[Topics]:
         if not isinstance(each, Topics):
             raise TypeError(f"a list of topics needs Topics, got {each!r:.100}")
     return every
+
+
+def topics_and_accumulators(
+    topics: Topics | Sequence[Topics], accumulators: Sequence[Any]
+) -> tuple[list[Topics], list[Any]]:
+    """Every one of the topics, with what is added up for it.
+
+    Raises:
+        ValueError: for no topics, and other numbers of accumulators than of topics.
+        TypeError: for what are no topics, and what cannot be added to.
+    """
+    every, own = every_topics(topics), [accumulators]
+    if not isinstance(topics, Topics):
+        own = list(accumulators) or [()] * len(every)
+        if len(own) != len(every) or not all(isinstance(part, list | tuple) for part in own):
+            raise ValueError(
+                f"of {len(every)} topics at once, accumulators needs {len(every)} lists of accumulators, one for each, "
+                f"got {accumulators!r:.100}"
+            )
+    for accumulator in chain.from_iterable(own):
+        check_accumulator(accumulator)
+    return every, own
+
+
+def refuse_in_shards(own: Sequence[Any], shards: Shards) -> None:
+    """ValueError for accumulators of a user where sums are left to be merged."""
+    if shards.shard is not None and any(own):
+        raise ValueError(
+            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
+            "them in one process, or with distributed=True"
+        )
 
 
 def source_limit(n_cells: int) -> int:

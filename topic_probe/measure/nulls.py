@@ -1,12 +1,13 @@
 """What permuted labels would give: the sums, the p-values that follow from them, and how far these reach."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
@@ -67,8 +68,8 @@ class Null(BatchSums):
         }  # fmt: skip
         words = LabelledWords(topics, torch.arange(len(topics.words)))
         # Every permutation: which word's topics each word is given.
-        order = np.tile(np.arange(words.n_forms, dtype=np.int32)[:, None], (1, n_permutations))
-        order = np.random.default_rng(seed).permuted(order, axis=0)
+        order = np.tile(np.arange(words.n_forms, dtype=np.int32), (n_permutations, 1))
+        order = np.ascontiguousarray(np.random.default_rng(seed).permuted(order, axis=1).T)
         if names is not None:
             by_name = np.argsort(np.array(names))
             order = by_name[order[np.argsort(by_name)]].astype(np.int32)
@@ -114,23 +115,20 @@ class Null(BatchSums):
         values = scores.values
         if len(cells) < values.shape[1]:
             values = torch.stack([values[:, number] for number in cells], 1)
-        table = self._of_pairs(values.transpose(0, 1).flatten(1), index)
-        # The last row counts pairs; float32 is precise enough for a null.
-        table = torch.cat([table.float(), self._of_pairs(scores.seen.flatten()[None].float(), index)])
-        found, step = [], max(1, numbers_at_once(table.device) // table.shape[1])
-        sizes, of_words = index["sizes"], (index["of_query"], index["of_key"])
-        for start in range(0, self.n_permutations, step):
-            shared = self.same_topic(*of_words, slice(start, start + step)).float()
-            parts = zip(torch.split(table, sizes, 1), torch.split(shared, sizes), strict=True)
-            found.append(torch.stack([of_bin @ shares for of_bin, shares in parts], 1))
+        shared, add_up = self._shared(index), None
+        found = []
+        for same in shared:
+            if add_up is None:
+                few = _are_few(same, values.shape[1])
+                add_up = (_few_pairs if few else _every_pair)(values, scores.seen, index)
+            found.append(add_up(same))
         return {"null": torch.cat(found, 2)}
 
-    def _of_pairs(
-        self, values: Float[Tensor, "cell every"], index: Mapping[str, Tensor]
-    ) -> Float[Tensor, "cell pair"]:
-        """Values of pairs, those of both directions added."""
-        there = values.index_select(1, index["there"])
-        return there.add_(values.index_select(1, index["back"])) if "back" in index else there
+    def _shared(self, index: Mapping[str, Any]) -> Iterator[Bool[Tensor, "pair permutation"]]:
+        """Which pairs would share a topic, for some permutations after the other."""
+        step = max(1, numbers_at_once(self.groups.device) // len(index["of_query"]))
+        for start in range(0, self.n_permutations, step):
+            yield self.same_topic(index["of_query"], index["of_key"], slice(start, start + step))
 
     def add(
         self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
@@ -150,6 +148,71 @@ class Null(BatchSums):
         """Which pairs of words, given by their places, share a topic under some of the permutations."""
         groups = self.groups[:, part]
         return self.shared(groups.index_select(0, query), groups.index_select(0, key))
+
+
+# Two ways to add up the pairs that share a topic: [cell, bin, permutation], the last cell counting pairs.
+_AddUp = Callable[[Bool[Tensor, "pair permutation"]], Float[Tensor, "cell bin permutation"]]
+
+
+def _are_few(shared: Bool[Tensor, "pair permutation"], n_cells: int) -> bool:
+    """Whether pairs that share a topic are sooner looked up one by one than all are multiplied.
+
+    Of a pair that is looked up its finding costs as much as the adding of some hundred numbers, and a number is added
+    in the time of five that are multiplied. Only a processor may look at how many there are.
+    """
+    if shared.device.type != "cpu":
+        return False
+    return int(np.count_nonzero(shared.numpy())) * (150 + n_cells) * 5 < shared.numel() * n_cells
+
+
+def _every_pair(
+    values: Float[Tensor, "document cell query key"],
+    seen: Bool[Tensor, "document query key"],
+    index: Mapping[str, Any],
+) -> _AddUp:
+    """Products of the values of all pairs with which of them share a topic."""
+
+    def of_pairs(table: Float[Tensor, "cell every"]) -> Float[Tensor, "cell pair"]:
+        there = table.index_select(1, index["there"])
+        return there.add_(table.index_select(1, index["back"])) if "back" in index else there
+
+    # Float32 is precise enough for a null.
+    parts = of_pairs(values.transpose(0, 1).flatten(1)).float(), of_pairs(seen.flatten()[None].float())
+    table = torch.split(torch.cat(parts), index["sizes"], 1)
+
+    def add_up(shared: Bool[Tensor, "pair permutation"]) -> Float[Tensor, "cell bin permutation"]:
+        shares = torch.split(shared.float(), index["sizes"])
+        return torch.stack([of_bin @ share for of_bin, share in zip(table, shares, strict=True)], 1)
+
+    return add_up
+
+
+def _few_pairs(
+    values: Float[Tensor, "document cell query key"],
+    seen: Bool[Tensor, "document query key"],
+    index: Mapping[str, Any],
+) -> _AddUp:
+    """Sums of the values of those pairs alone that share a topic, on a processor."""
+    n_cells, sizes = values.shape[1], index["sizes"]
+    table = torch.empty(seen.numel(), n_cells + 1)
+    table[:, :-1].view(len(values), -1, n_cells).copy_(values.flatten(2).transpose(1, 2))
+    table[:, -1] = seen.flatten()
+    places = torch.stack([index[name] for name in ("there", "back") if name in index], 1).int()
+    bin_of = np.repeat(np.arange(len(sizes)), sizes)
+
+    def add_up(shared: Bool[Tensor, "pair permutation"]) -> Float[Tensor, "cell bin permutation"]:
+        n, found = shared.shape[1], np.flatnonzero(shared.numpy())
+        pair, permutation = np.divmod(found, n)
+        bag = bin_of[pair] * n + permutation
+        # Short numbers are sorted in one go over each of their bytes.
+        order = bag.astype(np.min_scalar_type(len(sizes) * n)).argsort(kind="stable")
+        ends = np.bincount(bag, minlength=len(sizes) * n).cumsum() * places.shape[1]
+        offsets = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+        chosen = places[torch.from_numpy(pair[order])].flatten()
+        sums = F.embedding_bag(chosen, table, offsets, mode="sum", include_last_offset=True)
+        return sums.view(len(sizes), n, -1).permute(2, 0, 1)
+
+    return add_up
 
 
 # ---------------------------------------------------------------------------- p-values

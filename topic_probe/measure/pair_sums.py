@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -544,3 +544,40 @@ def _applied(
     applied = multiply(1.0, above.T, copy.T, lower=True, overwrite_b=True).T
     products: np.ndarray = np.einsum("sw,sw->s", applied, rows)
     return products.astype(np.float64)
+
+
+class Cosines(NamedTuple):
+    """Cosines between words: sums over all pairs, and what every word adds to them and to their squares."""
+
+    sums: PairSums
+    ends: Ends
+    squares: Float64[np.ndarray, "word 1"]
+
+
+def cosines_of_words(
+    words: EmbeddingWords,
+    half: Int64[Tensor, " form"],
+    places: Int64[np.ndarray, " form"],
+    n_words: int,
+) -> Cosines:
+    """Sums of cosines over pairs, and what every word adds to them, at its place among the words of all models."""
+    sums = group_sums(words, half=half)
+    overall, _ = pair_sums(sums, words)
+    squares = pair_squares(words, sums)
+    assert squares.by_form is not None
+
+    same, n_same, different, n_different = word_ends(words, sums)
+    parts = same[..., :1], n_same, different[..., :1], n_different
+    ends = Ends(*(placed(part, places, n_words, axis=1) for part in parts))
+    of_pairs = PairSums(overall.sums[0], overall.counts, np.asarray(squares.total[0]))
+    # Every pair has two ends.
+    return Cosines(of_pairs, ends, placed(2 * squares.by_form.numpy()[:, :1], places, n_words, axis=0))
+
+
+def placed(
+    values: Float64[np.ndarray, "..."], places: Int64[np.ndarray, " word"], n: int, *, axis: int
+) -> np.ndarray:
+    """Values of words at their places among those of all words, 0 elsewhere."""
+    found = np.zeros((*values.shape[:axis], n, *values.shape[axis + 1 :]))
+    found[(slice(None),) * axis + (places,)] = values
+    return found

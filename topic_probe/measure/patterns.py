@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from topic_probe.lens import capture
-from topic_probe.lens.sites import SIDES
+from topic_probe.lens.sites import SIDES, Cells, Columns, take_rows
 from topic_probe.measure.engine import FIRST, NO_WORD, PIECES, Part, Prepare
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Patterns
@@ -161,32 +161,35 @@ class Side:
         words: the positions of all words.
         real: which of these are some.
         sinks: which positions are sinks.
-        columns: the positions of words and, behind them, of sinks.
+        columns: the positions of words and, behind them, of sinks, which are left out where rows are added up.
         real_sinks: which of the latter are some.
-        has_sinks: whether any document has one.
     """
 
     units: list[Units]
     words: Int64[Tensor, "batch row"]
     real: Bool[Tensor, "batch row"]
     sinks: Bool[Tensor, "batch position"]
-    columns: Int64[Tensor, "batch column"]
+    columns: Columns
     real_sinks: Bool[Tensor, "batch sink"]
-    has_sinks: bool
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether any document has one."""
+        return self.columns.left_out is not None
 
     @classmethod
     def of(cls, units: list[Units], sinks: Bool[Tensor, "batch position"], device: torch.device) -> "Side":
         """That of the words of documents beside sinks."""
         words, of_sinks = padded_positions(units), padded([row.nonzero().flatten() for row in sinks], 0)
         n_words = torch.tensor([len(document.positions) for document in units])
+        left_out = sinks.to(device) if bool(sinks.any()) else None
         return cls(
             units,
             words.to(device),
             (torch.arange(words.shape[1]) < n_words[:, None]).to(device),
             sinks.to(device),
-            torch.cat([words, of_sinks], 1).to(device),
+            Columns(torch.cat([words, of_sinks], 1).to(device), left_out),
             (torch.arange(of_sinks.shape[1]) < sinks.sum(1)[:, None]).to(device),
-            bool(sinks.any()),
         )
 
 
@@ -207,6 +210,7 @@ class Block:
     Attributes:
         patterns: attention to words.
         sink_mass: how much of every row goes to sinks.
+        rest: how much of it goes to all other keys.
         seen: what the rows may see; the same object for sites that see the same.
         finite: which documents have neither NaN nor infinity in their rows.
         total: what the row that is furthest from it has in place of 1.
@@ -215,6 +219,7 @@ class Block:
 
     patterns: Float[Tensor, "document head row column"]
     sink_mass: Float[Tensor, "document head row"]
+    rest: Float[Tensor, "document head row"]
     seen: Seen
     finite: Bool[Tensor, " document"]
     total: Float[Tensor, "1"]
@@ -289,7 +294,7 @@ class PatternReader:
         n, heads = len(units), self.n_cells
         rows = torch.zeros(n, 1, device=device)
         mass = rows[:, None].expand(-1, heads, -1)
-        none = Rows(mass[..., None], pairs.relations > 0, rows, rows, mass)
+        none = Rows(mass[..., None], pairs.relations > 0, rows, rows, mass, mass)
         scores = BatchScores(
             batch.sources.numpy(), heads, np.arange(heads), none.patterns, none.visible, pairs, none
         )
@@ -309,13 +314,13 @@ class PatternReader:
             names = SIDES[self.view.sites[sites[0]].stack]
             own, seen = pairs[names], blocks[sites[0]].seen
             # What is not finite is in documents that are left out, and in rows of padding.
-            patterns, mass = (
+            patterns, mass, rest = (
                 torch.cat([getattr(blocks[site], name) for site in sites], 1).nan_to_num_(0, 0, 0)
-                for name in ("patterns", "sink_mass")
+                for name in ("patterns", "sink_mass", "rest")
             )
             # Rows of documents that are left out see nothing.
             n_keys, mass = seen.n_keys * measured[:, None], mass * measured[:, None, None]
-            rows = Rows(patterns, seen.visible, n_keys, seen.n_sinks, mass, seen.has_sinks)
+            rows = Rows(patterns, seen.visible, n_keys, seen.n_sinks, mass, rest, seen.has_sinks)
             values, visible = rows.relative(own.pieces, n_keys)
             cells = np.concatenate([self.cells[site] for site in sites])
             usable = visible & measured[:, None, None]
@@ -362,30 +367,28 @@ class _Pass:
         self.reader, self.sides, self.parts = reader, sides, parts
         self.blocks: dict[int, list[Block]] = {}
         self._known: dict[int, tuple[Tensor, Tensor, Seen]] = {}
-        # Where the own rows are among them; None where they are the same.
-        self._places = {
-            name: None if side.words is every[name] else torch.searchsorted(every[name], side.words)
-            for name, side in sides.items()
-        }
+        # Where the own rows and columns are among them; none where they are the same.
+        self._rows, self._columns = dict[str, Tensor](), dict[str, Columns]()
+        for name, side in sides.items():
+            if side.words is not (of_all := every[name]):
+                self._rows[name] = own = torch.searchsorted(of_all, side.words)
+                sinks = torch.arange(side.real_sinks.shape[1], device=own.device) + of_all.shape[1]
+                index = torch.cat([own, sinks.expand(len(own), -1)], 1)
+                self._columns[name] = Columns(index, side.columns.left_out)
 
-    def keep(self, number: int, rows: Tensor, visible: Tensor) -> None:
-        """Keeps what is needed of the rows of a site."""
+    def keep(self, number: int, cells: Cells, visible: Tensor) -> None:
+        """Keeps what is needed of the cells of a site."""
         blocks = self.blocks.setdefault(number, [])
         names, part = SIDES[self.reader.view.sites[number].stack], self.parts[len(blocks)]
         query, key = (self.sides[name] for name in names)
-        places = self._places[names[0]]
-        if places is not None:
-            at = places[part].to(rows.device)
-            rows = rows.gather(2, at[:, None, :, None].expand(-1, rows.shape[1], -1, rows.shape[3]))
+        rows = self._rows.get(names[0])
+        if rows is not None:
+            cells = cells.take(rows[part], self._columns[names[1]], part)
         if id(visible) not in self._known:  # held, so that no other has its id
-            own = visible
-            if places is not None:
-                own = visible.gather(
-                    1, places[part].to(visible.device)[:, :, None].expand(-1, -1, visible.shape[2])
-                )
-            exact = torch.float64 if rows.dtype == torch.float64 else torch.float32
+            own = visible if rows is None else take_rows(visible[:, None], rows[part])[:, 0]
+            exact = torch.float64 if cells.patterns.dtype == torch.float64 else torch.float32
             self._known[id(visible)] = visible, own, _seen(own, key, part, exact)
-        blocks.append(_block(rows, self._known[id(visible)][2], query, key, part))
+        blocks.append(_block(cells, self._known[id(visible)][2], query, key, part))
 
 
 def read_patterns(
@@ -412,9 +415,15 @@ def read_patterns(
         else every_position([own[name] for own in units]).to(device)
         for name in sides_of[0]
     }
+    columns = {
+        name: Columns(
+            torch.cat([every[name], side.columns.index[:, side.words.shape[1] :]], 1), side.columns.left_out
+        )
+        for name, side in sides_of[0].items()
+    }
     n = max(words.shape[1] for words in every.values())
-    # Of a document: the numbers in the rows of a site, or in the scores of a few.
-    numbers = max(view.n_heads) * n * max(batch.ids.shape[1], 2 * n)
+    # Of a document: the numbers in the rows of a site, or in all scores.
+    numbers = max(max(view.n_heads) * n * batch.ids.shape[1], readers[0].n_cells * n * n)
     parts = some_at_once(len(batch), numbers, device)
     pairs = [
         reader.pairs(sides, parts, device, own)
@@ -422,11 +431,11 @@ def read_patterns(
     ]
     passes = [_Pass(reader, sides, every, parts) for reader, sides in zip(readers, sides_of, strict=True)]
 
-    def keep(number: int, rows: Tensor, visible: Tensor) -> None:
+    def keep(number: int, cells: Cells, visible: Tensor) -> None:
         for each in passes:
-            each.keep(number, rows, visible)
+            each.keep(number, cells, visible)
 
-    view.attention_rows(inputs, every, keep, through=options.through, at_once=parts[0].stop)
+    view.attention_cells(inputs, every, columns, keep, through=options.through, at_once=parts[0].stop)
     for number, part in enumerate(parts):
         for reader, each, of_pairs in zip(readers, passes, pairs, strict=True):
             blocks = [each.blocks[site][number] for site in sorted(each.blocks)]
@@ -450,17 +459,14 @@ def _seen(visible: Bool[Tensor, "document row key"], key: Side, part: slice, num
     return Seen(visible.gather(2, at), visible.sum(2).to(number), sinks.sum(2).to(number), key.has_sinks)
 
 
-def _block(
-    rows: Float[Tensor, "document head row key"], seen: Seen, query: Side, key: Side, part: slice
-) -> Block:
-    """What is kept of whole rows. Layers may be on several devices; it is kept where the words are."""
-    home, tolerance = key.words.device, _ROW_TOLERANCE.get(rows.dtype, 5e-2)
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    at = key.columns[part].to(rows.device)[:, None, None, :].expand(-1, rows.shape[1], rows.shape[2], -1)
-    total, chosen = rows.sum(-1).to(home), rows.gather(3, at).to(home)
+def _block(cells: Cells, seen: Seen, query: Side, key: Side, part: slice) -> Block:
+    """What is kept of cells. Layers may be on several devices; it is kept where the words are."""
+    home, tolerance = key.words.device, _ROW_TOLERANCE.get(cells.patterns.dtype, 5e-2)
+    total, rest = cells.total.to(home), cells.rest.to(home)
+    chosen = cells.patterns.to(home, total.dtype)
     real, finite, n = query.real[part][:, None, :], torch.isfinite(total), key.words.shape[1]
     mass = (chosen[..., n:] * key.real_sinks[part][:, None, None, :]).sum(-1) * real
     total = torch.where(finite & real, total, 1).flatten()
     worst = (total - 1).abs().argmax(0, keepdim=True)
     finite = (finite | ~real).flatten(1).all(1)
-    return Block(chosen[..., :n], mass, seen, finite, total.gather(0, worst), tolerance)
+    return Block(chosen[..., :n], mass, rest * real, seen, finite, total.gather(0, worst), tolerance)

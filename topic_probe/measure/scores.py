@@ -188,6 +188,7 @@ class Rows:
         n_visible: how many keys of the whole document it may see.
         n_visible_sinks: how many of these are special tokens.
         sink_mass: how much of the row goes to special tokens.
+        rest: how much of it goes to all others.
         has_sinks: whether there may be any.
     """
 
@@ -196,6 +197,7 @@ class Rows:
     n_visible: Float[Tensor, "*document row"]
     n_visible_sinks: Float[Tensor, "*document row"]
     sink_mass: Float[Tensor, "*document cell row"]
+    rest: Float[Tensor, "*document cell row"]
     has_sinks: bool = True
 
     def relative(
@@ -344,6 +346,7 @@ def _rows_of(rows: Rows, number: int, n: int, m: int) -> Rows:
         rows.n_visible[number, :n].cpu().double(),
         rows.n_visible_sinks[number, :n].cpu().double(),
         rows.sink_mass[number, :, :n].cpu().double(),
+        rows.rest[number, :, :n].cpu().double(),
     )
 
 

@@ -34,6 +34,7 @@ RECIPES = {
     "landscape": "the loss over attention weights, and where it is smallest",
     "stages": "a map of the two stages of training",
     "causes": "what heads do with what they see",
+    "emergence": "how small models of six architectures learn topics (ours)",
     "robustness": "how blocks, attention and loss degrade outside the assumptions",
 }
 

@@ -380,7 +380,7 @@ def prepare_all(
         OSError: where the user named a model, or gave a corpus, that is not there.
     """
     reachable, settings = cache(hub_is_reachable), given.settings_of(run)
-    texts = _Texts(run, given.corpus, settings, reachable)
+    texts = Texts(run, given.corpus, settings, reachable)
     for one in open_all(run, given.models, default=default, twins=twins, reachable=reachable):
         if not isinstance(one, Opened):
             yield one
@@ -402,7 +402,7 @@ NO_WIKIPEDIA = (
 )
 
 
-class _Texts:
+class Texts:
     """The documents and the fit of every tokenizer, each made once."""
 
     def __init__(

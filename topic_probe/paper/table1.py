@@ -23,13 +23,13 @@ what a word has with itself.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def table_recipe(name: str, title: str, source: str, table: Table) -> Recipe:
         title=title,
         source=source,
         measure=partial(measure, table),
-        claims=(partial(_ratios, table),),
+        claims=(partial(ratios, table),),
         figures=_figures,
     )
 
@@ -148,11 +148,36 @@ def measure(
         twins: whether to measure the untrained twin of every model too.
     """
     check_thresholds(thresholds)
+    filled = fill(table, run, prepare_all(run, given, twins=twins), thresholds)
+    shown = settings_table(given.settings_of(run), one_topic_per_word=table.one_topic_per_word, seed=run.seed)
+    tables = {run.recipe.name: side_by_side(filled.rows), "ratios": filled.rows, "texts": filled.texts}
+    tables |= {"settings": shown}
+    return run.result(filled.reports, subjects=filled.subjects, tables=tables if filled.rows else {})
+
+
+class Filled(NamedTuple):
+    """What was measured for a table.
+
+    Attributes:
+        subjects: what was measured or is missing, by setting.
+        reports: with the names of their settings.
+        rows: for every setting and score.
+        texts: a row for every model.
+    """
+
+    subjects: dict[str, Subject]
+    reports: list[tuple[str, Report]]
+    rows: list[dict[str, Any]]
+    texts: list[dict[str, Any]]
+
+
+def fill(table: Table, run: Run, models: Iterable[Prepared | Subject], thresholds: Sequence[float]) -> Filled:
+    """Embeddings and attention of models at every threshold."""
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, Report]] = []
     rows: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for one in prepare_all(run, given, twins=twins):
+    for one in models:
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
@@ -167,9 +192,7 @@ def measure(
             reports += [(setting, attention), (setting, embeddings)]
             shuffles = [*measured.shuffled_embeddings(topics, embeddings), attention.provenance[SHUFFLED]]
             rows += _rows(subject, topics, embeddings, attention, shuffles, table.paper(subject))
-    shown = settings_table(given.settings_of(run), one_topic_per_word=table.one_topic_per_word, seed=run.seed)
-    tables = {run.recipe.name: side_by_side(rows), "ratios": rows, "texts": texts, "settings": shown}
-    return run.result(reports, subjects=subjects, tables=tables if rows else {})
+    return Filled(subjects, reports, rows, texts)
 
 
 class _Measured:
@@ -353,7 +376,8 @@ def _texts_row(one: Prepared) -> dict[str, Any]:
 _ABOVE_1 = 1 + NO_DIFFERENCE
 
 
-def _ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
+def ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
+    """What the table claims of every model that was measured, and what of those that are missing."""
     rows = {(row["model"], row["threshold"], row["score"]): row for row in result.tables.get("ratios", ())}
     reports = result.of(AttentionReport)
     for setting, subject in result.subjects.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -145,7 +145,19 @@ class Control:
     topics: Callable[[Topics], Sequence[Topics]] | None = None
 
 
-def choose(settings: Sequence[Setting], only: Collection[str] | None) -> tuple[Setting, ...]:
+@runtime_checkable
+class Named(Protocol):
+    """What has a name of its own within a recipe."""
+
+    @property
+    def name(self) -> str:
+        """By which it is chosen."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+def choose(settings: Sequence[N], only: Collection[str] | None) -> tuple[N, ...]:
     """The settings that are wanted, in their order."""
     known = [setting.name for setting in settings]
     for name in sorted(set(only or ()) - set(known)):

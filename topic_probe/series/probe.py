@@ -1,16 +1,13 @@
 """Topics followed while a model is trained: a callback of transformers' Trainer, and a function for any other loop."""
 
 import os
-import random
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from transformers import TrainerCallback
 
@@ -19,6 +16,7 @@ from topic_probe.measure.runs import model_facts
 from topic_probe.options import check_whole, checked
 from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.topics import Topics
+from topic_probe.turns import generators_as_they_were
 
 
 class TopicProbe(TrainerCallback):  # type: ignore[misc]
@@ -170,7 +168,7 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
 
     def _measure(self, step: int, whole: nn.Module) -> dict[str, float]:
         if step not in self._measured:
-            with _generators_as_they_were():
+            with generators_as_they_were():
                 self._measured[step] = self._known_or_new(step, _part(_inside(whole), self.part))
             self._since = perf_counter()
         curves = self._measured[step].contrasts()
@@ -195,21 +193,6 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
             if not any(part.reports[0] for part in self._measured.values()):
                 raise
             return self.plan.nothing(step, str(error), weights=weights)
-
-
-@contextmanager
-def _generators_as_they_were() -> Iterator[None]:
-    """A block after which the generators of Python, numpy and torch draw what they would have drawn without it."""
-    own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (that of the user)
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        random.setstate(own[0])
-        np.random.set_state(own[1])  # noqa: NPY002
-        torch.set_rng_state(own[2])
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
 
 
 def _inside(model: nn.Module) -> nn.Module:
@@ -237,11 +220,6 @@ def _kept_in(folder: Path | None, plan: Plan) -> dict[int, SeriesReport]:
     """What was measured before and is kept in a folder, by step."""
     found: dict[int, SeriesReport] = {}
     for place in sorted(folder.glob("step *")) if folder is not None else ():
-        report = SeriesReport.load(place)
-        for what in ("topics", "options"):
-            if report.provenance[what] != plan.facts[what]:
-                raise ValueError(
-                    f"{place} was measured with other {what}: choose another folder=, or delete this one to start over"
-                )
+        report = plan.kept(place)
         found[int(report.steps[0])] = report
     return found

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from topic_probe.series.check import CheckpointReport
 from topic_probe.series.measured import Number, SeriesReport
+from topic_probe.series.sums import By
 from topic_probe.show.style import ACCENTS, LINES, axes_for, diverging, drawable, say
 
 if TYPE_CHECKING:
@@ -59,34 +60,75 @@ def series_curves(
     names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> "Axes":
-    """What was measured against steps, all on one scale, each with its interval as a band.
+    """What was measured against steps, all on one scale, each with its interval as a band, and where each begins.
+
+    Of several trainings the line is their mean, and thin lines are the trainings; a band then is the range of these.
+    Onsets are those of `SeriesReport.onsets`: a triangle on the axis below, in the colour of its curve.
 
     Args:
-        report: of a `TopicProbe`.
+        report: of a `TopicProbe` or of `measure_series`.
         ax: where to draw; None makes a figure.
         number: which number; effect sizes are on one scale whatever was measured.
         names: what to draw, as `SeriesReport.contrasts` calls it; None draws everything.
         title: None leaves it out.
     """
     ax = axes_for(ax, size=(5.8, 3.6))
-    curves = {name: report.curve(name, number) for name in names or report.contrasts()}
-    if not any(np.isfinite(curve[:, 0]).any() for curve in curves.values()):
+    trainings, steps = list(report.trainings.values()), np.unique(report.steps)
+    curves = {
+        name: np.stack([_on(steps, one, one.curve(name, number)) for one in trainings])
+        for name in names or report.contrasts()
+    }
+    if not any(np.isfinite(curve[..., 0]).any() for curve in curves.values()):
         return say(ax, f"no {number.replace('_', ' ')} was measured at any step")
     ax.axhline(1.0 if number.endswith("ratio") else 0.0, color="0.7", linewidth=0.8)
+    onsets = _onsets(report, number, "step")
     for place, (name, curve) in enumerate(curves.items()):
         look: dict[str, Any] = {
             "color": ACCENTS[place % len(ACCENTS)],
             "linestyle": LINES[place % len(LINES)],
         }
-        ax.plot(report.steps, curve[:, 0], marker=".", linewidth=1.4, label=drawable(name), **look)
-        ax.fill_between(report.steps, curve[:, 1], curve[:, 2], color=look["color"], alpha=0.2, linewidth=0)
+        middle, low, high = curve[0].T
+        if len(trainings) > 1:
+            middle, low, high = curve[..., 0].mean(0), curve[..., 0].min(0), curve[..., 0].max(0)
+            for one in curve[..., 0]:
+                ax.plot(steps, one, color=look["color"], linewidth=0.6, alpha=0.6)
+        ax.plot(steps, middle, marker=".", linewidth=1.4, label=drawable(name), **look)
+        ax.fill_between(steps, low, high, color=look["color"], alpha=0.2, linewidth=0)
         # A band needs two steps beside each other.
-        ax.vlines(report.steps, curve[:, 1], curve[:, 2], color=look["color"], alpha=0.5, linewidth=0.8)
-    _step_axis(ax, report.steps)
+        ax.vlines(steps, low, high, color=look["color"], alpha=0.5, linewidth=0.8)
+        if name in onsets:
+            # Beside each other where several begin at one step.
+            shift = 9 * sum(other == onsets[name] for other in [*onsets.values()][: [*onsets].index(name)])
+            ax.annotate(
+                "", (onsets[name], 0), xycoords=("data", "axes fraction"), xytext=(shift, 12),
+                textcoords="offset points", arrowprops={"arrowstyle": "-|>", "color": look["color"], "shrinkB": 0},
+            )  # fmt: skip
+    _step_axis(ax, steps)
     ax.set_ylabel(number.replace("_", " "))
-    ax.set_title(drawable(title or ""))
+    told = "arrows: onsets" if onsets else ""
+    ax.set_title(drawable(told if title is None else title), fontsize="medium")
     ax.legend(fontsize="small")
     return ax
+
+
+def _on(
+    steps: Int64[np.ndarray, " step"], report: SeriesReport, curve: Float64[np.ndarray, "known 3"]
+) -> Float64[np.ndarray, "step 3"]:
+    """The curve of a training at the steps of all."""
+    found = np.full((len(steps), 3), np.nan)
+    found[np.searchsorted(steps, report.steps)] = curve
+    return found
+
+
+def _onsets(report: SeriesReport, number: Number, by: By) -> dict[str, float]:
+    """Where curves begin; of several trainings their mean, and nothing where no onsets are known."""
+    if report.sums is None or number == "topic_ratio":
+        return {}
+    table = report.onsets(by, statistic=number)
+    if report.seeds is not None:
+        table = table[table["seed"] == "all"]
+    known = table[table["onset"].notna()]
+    return dict(zip(known["measured"], known["onset"], strict=True))
 
 
 def series_heads(
@@ -98,25 +140,40 @@ def series_heads(
 ) -> "Axes":
     """Every head at every step: more attention to words of the same topic is orange, less is blue, unknown is grey.
 
+    A black line stands before the onset of a head (`SeriesReport.onsets`); heads without one have none. Of several
+    trainings it is their mean.
+
     Args:
-        report: of a `TopicProbe` that measured attention.
+        report: of a `TopicProbe` or of `measure_series` that measured attention.
         ax: where to draw; None makes a figure.
         number: which number.
         title: None says what this is.
     """
-    heads = {name: report.curve(name, number, by="head")[:, 0] for name in report.contrasts("head")}
-    n, height = len(report.steps), 1.2 + 0.16 * len(heads)
-    ax = axes_for(ax, size=(2.6 + 0.3 * n, max(2.4, height)))
+    trainings, steps = list(report.trainings.values()), np.unique(report.steps)
+    heads = {
+        name: np.stack([_on(steps, one, one.curve(name, number, by="head"))[:, 0] for one in trainings]).mean(
+            0
+        )
+        for name in report.contrasts("head")
+    }
+    n, height = len(steps), 1.2 + 0.16 * len(heads)
+    ax = axes_for(ax, size=(2.6 + 0.3 * n, max(2.4, min(height, 12.0))))
     table = np.array(list(heads.values())) - (1.0 if number.endswith("ratio") else 0.0)
     if not np.isfinite(table).any():
         return say(ax, "no attention was measured at any step")
     most = float(np.nanmax(np.abs(table))) or 1.0
     image = ax.imshow(table, cmap=diverging(), vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    onsets = _onsets(report, number, "head")
+    for row, name in enumerate(heads):
+        if name in onsets:
+            at = float(np.searchsorted(steps, onsets[name])) - 0.5
+            ax.plot([at, at], [row - 0.5, row + 0.5], color="black", linewidth=2.0, solid_capstyle="butt")
     shown = range(0, len(heads), max(1, len(heads) // 40))
     ax.set_yticks(list(shown), [list(heads)[place] for place in shown], fontsize="x-small")
-    ax.set_xticks(range(n), [f"{step:,}" for step in report.steps], rotation=60, fontsize="small")
+    ax.set_xticks(range(n), [f"{step:,}" for step in steps], rotation=60, fontsize="small")
     ax.set_xlabel("step")
-    ax.set_title(drawable("heads as they learn" if title is None else title))
+    told = "heads as they learn" + (f"; lines: onsets of {len(onsets)}" if onsets else "")
+    ax.set_title(drawable(told if title is None else title), fontsize="medium")
     bar = ax.figure.colorbar(image, ax=ax)
     bar.set_label(number.replace("_", " ") + (" − 1" if number.endswith("ratio") else ""))
     return ax

@@ -5,10 +5,10 @@ from typing import Any
 
 from topic_probe.options import checked
 
-_BY_ROLE = {
+BY_ROLE = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
 }  # fmt: skip
-SPECIAL_TOKENS = tuple(_BY_ROLE.values())
+SPECIAL_TOKENS = tuple(BY_ROLE.values())
 
 
 @checked
@@ -49,4 +49,4 @@ def word_tokenizer(texts: Iterable[str], *, n_words: int = 5000) -> Any:
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}", pair=f"{first} $A {last} $B:1 {last}:1", special_tokens=ids
     )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_BY_ROLE)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **BY_ROLE)

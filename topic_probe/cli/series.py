@@ -1,0 +1,116 @@
+"""``topic-probe series SERIES … --topics T``: the same measurement at every checkpoint of a training, or of several."""
+
+import argparse
+from contextlib import nullcontext
+from typing import Any
+
+from topic_probe.cli.console import WrongUsageError
+from topic_probe.cli.inputs import (
+    CORPORA,
+    CORPUS_HELP,
+    DOCUMENTS,
+    FROM_FIT,
+    FROM_NAME,
+    MANIFEST,
+    REVISIONS,
+    SERIES_HELP,
+    TOPICS_HELP,
+    WORD_LISTS,
+    documents_of,
+    look_for_topics,
+    open_corpus,
+    open_model,
+    open_series,
+    open_topics,
+    opening_options,
+    several_processes,
+    tokenizer_of,
+)
+from topic_probe.cli.measure import answer
+from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide
+from topic_probe.notices import quiet_transformers
+
+SERIES = Call(
+    "topic_probe.series.whole:measure_series",
+    filled=("series", "topics", "documents", "host", "opening", "distributed", "progress"),
+    without={"checked": "checkpoints are checked here"},
+)
+OPENED = Call(
+    "topic_probe.lens.opening:open_model",
+    filled=("source", "revision"),
+    help={"tokenizer": "name or folder of the tokenizer, where it does not lie beside the checkpoints"},
+)
+_EPILOG = """examples:
+  topic-probe series output --topics empath --corpus bundled --max-length 128 --out learned
+  topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics empath --corpus bundled
+
+Several SERIES are trainings of several seeds, 0, 1 and so on in their order."""
+
+
+def add_to(parser: Parser) -> None:
+    """What the command takes."""
+    add_command(parser, run, usage="series SERIES … --topics TOPICS [--corpus CORPUS]", epilog=_EPILOG)
+    parser.add_argument("series", metavar="SERIES", nargs="+", help=SERIES_HELP)
+    parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
+    parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
+    parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, default=None)
+    add_out(parser, "a new folder for the report")
+    add_wide(parser)
+    add_options(
+        parser,
+        {
+            "measurement": (SERIES,),
+            "series": (REVISIONS, MANIFEST),
+            "documents": (*CORPORA, DOCUMENTS),
+            "topics": (WORD_LISTS, FROM_NAME, FROM_FIT),
+            "model": (OPENED,),
+        },
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Measure, save the report if that is wanted, and answer with it."""
+    from topic_probe import storage
+
+    look_for_topics(parsed)
+    if parsed.corpus is None and (
+        given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]
+    ):
+        raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
+    writes = parsed.out is not None and not parsed.console.silent
+    with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
+        named = [open_series(_with(parsed, series=name)) for name in parsed.series]
+        series = named[0] if len(named) == 1 else dict(enumerate(named))
+        corpus = None if parsed.corpus is None else open_corpus(parsed)
+        topics, documents = _read_as(parsed, named[0][0], corpus)
+        opening = opening_options(parsed)
+        running = {"progress": parsed.console.progress, "distributed": several_processes()}
+        with quiet_transformers(progress=parsed.console.progress):
+            report = SERIES.call(
+                parsed,
+                series,
+                topics,
+                documents,
+                host=opening.pop("host", "auto"),
+                opening=opening,
+                **running,
+            )
+        answer(parsed, report, draft)
+    return 0
+
+
+def _with(parsed: argparse.Namespace, **given: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(parsed), **given})
+
+
+def _read_as(parsed: argparse.Namespace, first: Any, corpus: Any) -> tuple[Any, Any]:
+    """Topics and documents, as the first checkpoint reads them; the others have to have its tokenizer."""
+    from topic_probe.lens import capture
+
+    revision = {} if first.revision is None else {"revision": first.revision}
+    model = open_model(_with(parsed, model=first.name, **revision))
+    topics = open_topics(parsed, model)
+    if corpus is None:
+        return topics, None
+    limit = capture.facts(model).context_length
+    return topics, documents_of(corpus, parsed, tokenizer_of(model), limit=limit)

@@ -1,0 +1,233 @@
+"""One measurement at every checkpoint of a series, one model in memory at a time."""
+
+import gc
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topic_probe.lens.opening import Host
+from topic_probe.measure.options import Intervals, Permutations, Reading
+from topic_probe.notices import progress_bar
+from topic_probe.options import check_whole, shares
+from topic_probe.processes import Together, joined
+from topic_probe.series.check import CheckpointReport, check_checkpoints
+from topic_probe.series.checkpoints import Checkpoint, Checkpoints
+from topic_probe.series.measured import Plan, SeriesReport
+from topic_probe.text.corpus import DocumentStream
+from topic_probe.text.documents import Seen, read_documents
+from topic_probe.text.same_texts import Level
+from topic_probe.topics import Topics
+
+
+@shares
+def measure_series(
+    series: Any,
+    topics: Topics,
+    documents: Any = None,
+    *,
+    measure: Collection[str] = ("embeddings", "attention", "states"),
+    folder: str | os.PathLike[str] | None = None,
+    checked: Any = None,
+    level: Level = "token",
+    center: bool = False,
+    host: Host = "auto",
+    opening: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    reading: Reading,
+    intervals: Intervals,
+    permutations: Permutations,
+    together: Together,
+) -> SeriesReport:
+    """The same measurement at every checkpoint of a training, or of several, and from which step on topics are learned.
+
+    Checkpoints are opened one after the other, so memory is that of one model. All have the same documents,
+    permutations and draws, and the numbers are those of `measure_embeddings` and `measure_attention` on each. Before
+    that `check_checkpoints` reads their weights: what it flags is missing with its reason and never a point of a curve,
+    and so is what cannot be measured.
+
+    With ``folder`` every step is kept there as soon as it is measured: the same call takes them up after an
+    interruption, and gives the report that it would have given. Shards (``shard``, ``sums``) are of single
+    measurements; a series is shared out by ``distributed``, or one call for each part of its steps.
+
+    Args:
+        series: `Checkpoints`; or those of several trainings by their seeds.
+        topics: which vocabulary entries belong to which topic, of the tokenizer that all checkpoints share.
+        documents: what is read, as in `measure_attention`; it is read again at every step. None where only embeddings
+            are measured.
+        measure: "embeddings" (cosines of the table), "attention", "states" (cosines of the states of every layer).
+        folder: where measurements are kept. It belongs to one series, and to these topics, documents and options.
+        checked: what `check_checkpoints` has found of these checkpoints (by seeds, where there are several trainings),
+            so that weights are not read again; None checks them.
+        level: of attention, as in `measure_attention`.
+        center: whether embeddings are centred, as in `measure_embeddings`.
+        host: as in `open_model`.
+        opening: further options of `open_model`, such as ``{"device": "cuda"}``.
+        progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
+
+    Raises:
+        ValueError: for a folder of another series, other topics, documents or options; where nothing can be measured at
+            any step.
+
+    Example:
+        >>> world = tp.World(n_topics=2, words_per_topic=8)
+        >>> toy = tp.build_toy(tp.ToyConfig(world=world), seed=0)
+        >>> config = tp.TrainConfig(steps=32, measure_every=4, optimizer="adam", learning_rate=0.03)
+        >>> history = tp.train_toy(toy, config, measure=tp.toy_tensors)
+        >>> series = tp.Checkpoints.from_history(history)
+        >>> report = tp.measure_series(series, world.topics, measure=["embeddings"])
+        >>> report.onsets()[["measured", "against"]].values.tolist()
+        [['embeddings', 0.0]]
+    """
+    run = {"distributed": together.distributed, "patience": together.patience}
+    if not isinstance(reading.groups, str):  # every step goes through them
+        reading = replace(reading, groups=tuple(reading.groups))
+    both = vars(reading) | vars(intervals)
+    attention = {"level": level, **both, **vars(permutations)}
+    plan = Plan(
+        topics, documents, tuple(measure), attention, {"center": center, **both}, run,
+        also={"documents": _known_by(documents), "groups": reading.facts["groups"]},
+    )  # fmt: skip
+    trainings = _trainings(series)
+    certificates = _certificates(trainings, checked, progress)
+    several = isinstance(series, Mapping)
+    places = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
+    kept = _kept(places, plan, certificates)
+    with joined(together.distributed, together.patience) as processes:
+        writes = processes.index == 0
+        processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
+    entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
+    rows = []
+    gc.freeze()  # what was there before any model need not be looked through after each of them
+    try:
+        for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
+            entry, found = trainings[seed][number], certificates[seed]
+            weights, why = found.weights[number], found.reasons[number]
+            if why:
+                row = plan.nothing(entry.step, why, weights=weights)
+            elif (seed, entry.step) in kept:
+                row = kept[seed, entry.step]
+            else:
+                row = _measured(plan, entry, weights, host, opening or {})
+                if places and writes:
+                    row.save(places[seed, entry.step], overwrite=True)
+            rows.append(replace(row, seeds=(seed,) if several else None))
+    finally:
+        gc.unfreeze()
+    if not any(row.reports[0] for row in rows):
+        raise ValueError(
+            f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
+        )
+    return SeriesReport.joined(rows)
+
+
+def _measured(
+    plan: Plan, entry: Checkpoint, weights: str, host: Host, opening: Mapping[str, Any]
+) -> SeriesReport:
+    """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
+    try:
+        row = plan.at(entry.step, entry.open(host=host, **opening), None, host, weights=weights)
+        return replace(row, measuring=np.zeros(1))
+    except ValueError as error:
+        if plan.together["distributed"]:  # the others do not know of it
+            raise
+        return plan.nothing(entry.step, str(error), weights=weights)
+    finally:
+        gc.collect()  # hooked models refer to themselves, and the next one is to have their room
+
+
+def _trainings(series: Any) -> dict[int, Checkpoints]:
+    """The checkpoints of each training by its seed.
+
+    Raises:
+        TypeError: for what are no checkpoints.
+    """
+    found = dict(series) if isinstance(series, Mapping) else {0: series}
+    if not found:
+        raise ValueError("a series needs the checkpoints of at least one training, got none")
+    for seed, own in found.items():
+        check_whole("seed of a training", seed, 0)
+        if not isinstance(own, Checkpoints):
+            raise TypeError(
+                f"series must be Checkpoints, or {{seed: Checkpoints}}, got {own!r:.100}: make them with "
+                "tp.Checkpoints.from_folders and its siblings"
+            )
+    return found
+
+
+def _certificates(
+    trainings: Mapping[int, Checkpoints], checked: Any, progress: bool | None
+) -> dict[int, CheckpointReport]:
+    """What is wrong with the checkpoints of each training."""
+    if checked is None:
+        return {seed: check_checkpoints(own, progress=progress) for seed, own in trainings.items()}
+    given = dict(checked) if isinstance(checked, Mapping) else {0: checked}
+    if len(trainings) == 1 and len(given) == 1:
+        given = dict(zip(trainings, given.values(), strict=True))
+    for seed, own in trainings.items():
+        found = given.get(seed)
+        if not isinstance(found, CheckpointReport):
+            raise TypeError(
+                f"checked= needs the report of check_checkpoints for every training, got {found!r:.80} of seed {seed}"
+            )
+        if found.steps.tolist() != own.steps or found.sources != tuple(map(str, own)):
+            raise ValueError("checked= is of other checkpoints: pass what check_checkpoints says of these")
+    return given
+
+
+_REMEDY = "choose another folder=, or delete this one to start over"
+
+
+def _places(folder: Path, trainings: Mapping[int, Checkpoints], several: bool) -> dict[tuple[int, int], Path]:
+    """Where each step of each training is kept.
+
+    Raises:
+        ValueError: where the folder holds other trainings.
+    """
+    names = {seed: f"seed {seed}" if several else "" for seed in trainings}
+    pattern = "seed *" if several else "step *"
+    for other in sorted(folder.glob("*")):
+        if not (other.is_dir() and re.fullmatch(r"(seed|step) \d+", other.name)):
+            continue
+        if not other.match(pattern) or (several and other.name not in names.values()):
+            raise ValueError(f"{folder} holds {other.name!r} of another series: {_REMEDY}")
+    return {
+        (seed, step): folder / names[seed] / f"step {step}"
+        for seed, own in trainings.items()
+        for step in own.steps
+    }
+
+
+def _kept(
+    places: Mapping[tuple[int, int], Path], plan: Plan, certificates: Mapping[int, CheckpointReport]
+) -> dict[tuple[int, int], SeriesReport]:
+    """What was measured before of these checkpoints.
+
+    Raises:
+        ValueError: where it is of another series, other topics, documents or options.
+    """
+    found = {}
+    for (seed, step), place in places.items():
+        if not place.is_dir():
+            continue
+        report, certificate = plan.kept(place), certificates[seed]
+        if report.weights != (certificate.weights[certificate.steps.tolist().index(step)],):
+            raise ValueError(f"{place} was measured with other weights, of another series: {_REMEDY}")
+        found[seed, step] = report
+    return found
+
+
+def _known_by(documents: Any) -> str | None:
+    """A hash by which the same documents are known again; None of a stream that cannot be known before it is read."""
+    if documents is None:
+        return None
+    if isinstance(documents, DocumentStream):
+        return documents.identity()
+    seen = Seen()
+    for document in read_documents(documents):
+        seen.add(document.content)
+    return f"{seen.n} {seen.chain % 2**64:016x}"
