@@ -90,18 +90,19 @@ def mates(words: EmbeddingWords, half: Int64[Tensor, " word"], *, squares: bool 
     scale, weights = (part[:, : 6 if squares else 4] for part in (scale, weights))
     rough = weights.astype(words.vectors(slice(0)).numpy().dtype)
     of_topics, sums = np.zeros((words.topics.n_topics, weights.shape[1])), np.zeros_like(weights)
+    own = torch.cat([part.square().sum(1, keepdim=True) for part in _row_blocks(words)]).numpy()
+    own = np.concatenate([own * weights[:, :4], own**2 * weights[:, 4:]], 1)
     again = None
     if of_words.crowded:
         n, sums = _with_all_that_share(words, rough, halves)
     else:
         n, again = _met_again(of_words, halves)
         # A word meets itself in each of its topics.
-        own = torch.cat([part.square().sum(1, keepdim=True) for part in _row_blocks(words)]).numpy()
-        own = np.concatenate([own * weights[:, :4], own**2 * weights[:, 4:]], 1)
         sums -= (of_words.n_topics[:, None] - 1) * own
     for number, members in enumerate(of_words.members):
         if len(members):
-            whole, once = _within(words, members, rough[members], None if again is None else again[number])
+            cells = None if again is None else again[number]
+            whole, once = _within(words, members, rough[members], own[members], cells)
             of_topics[number] = np.einsum("wc,wc->c", whole, scale[members])
             if again is not None:
                 sums[members] += once
@@ -146,21 +147,24 @@ def _within(
     words: EmbeddingWords,
     members: Int64[np.ndarray, " some"],
     weights: Float[np.ndarray, "some column"],
+    own: Float64[np.ndarray, "some column"],
     again: Int[np.ndarray, " cell"] | None,
-) -> tuple[Float[np.ndarray, "some column"], Float[np.ndarray, "some column"]]:
+) -> tuple[Float64[np.ndarray, "some column"], Float64[np.ndarray, "some column"]]:
     """What the words of a topic have with all of them, and with those that they do not meet again there."""
     places, n = torch.from_numpy(members), len(members)
     if not _few(words, n):
         return _within_large(words, places, weights, again)
     rows = words.vectors(places).numpy()
     products = rows @ rows.T
-    whole = _added(products, weights)
+    # What words have with themselves is taken out in the end: in float32 it would leave its rounding behind.
+    np.fill_diagonal(products, 0)
+    whole = own + _added(products, weights)
     if again is None or not len(again):
         return whole, whole
     row, column = np.divmod(again, n)
     products.reshape(-1)[again] = 0
     products.reshape(-1)[column * n + row] = 0
-    return whole, _added(products, weights)
+    return whole, own + _added(products, weights)
 
 
 def _within_large(
