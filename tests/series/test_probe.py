@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import small_language
 import torch
 import transformers as hf
 import zoo
@@ -15,22 +14,6 @@ import topic_probe as tp
 from topic_probe.series.measured import SeriesReport
 
 FEW = {"attention": {"n_permutations": 3}, "embeddings": {"n_resamples": 20}}
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return small_language.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def topics(tokenizer):
-    named = {f"topic {topic}": small_language.words(topic) for topic in range(small_language.N_TOPICS)}
-    return tp.Topics.from_word_lists(named, tokenizer)
-
-
-@pytest.fixture(scope="module")
-def documents(tokenizer):
-    return list(tp.encode_texts(small_language.texts(12, 20, seed=5), tokenizer))
 
 
 def rows(n=64, length=24):

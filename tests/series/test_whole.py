@@ -19,22 +19,6 @@ STEPS = (0, 10, 20, 40, 80)
 FEW = {"n_permutations": 3, "n_resamples": 20}
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return small_language.tokenizer()
-
-
-@pytest.fixture(scope="module")
-def topics(tokenizer):
-    named = {f"topic {topic}": small_language.words(topic) for topic in range(small_language.N_TOPICS)}
-    return tp.Topics.from_word_lists(named, tokenizer)
-
-
-@pytest.fixture(scope="module")
-def documents(tokenizer):
-    return list(tp.encode_texts(small_language.texts(12, 20, seed=5), tokenizer))
-
-
 def checkpoints(root, tokenizer, seed):
     """Folders of a small BERT whose weights go one way."""
     model = zoo.make("bert", seed=seed)

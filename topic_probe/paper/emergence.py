@@ -658,7 +658,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 RECIPE = Recipe(
     name="emergence",
-    title="how small models of six architectures learn topics, trained here (ours)",
+    title="how small models of six architectures learn topics (ours)",
     source=SOURCE,
     measure=measure,
     claims=(_far_enough, _table1, _thresholds, _first, _without_order),

@@ -224,7 +224,7 @@ class HeldOut:
     @property
     def far_enough(self) -> bool:
         """Whether it may be interpreted; a discriminator has to beat guessing as well."""
-        return self.gain >= NEEDED and not self.found >= self.guessed
+        return bool(self.gain >= NEEDED and not self.found >= self.guessed)
 
     def __str__(self) -> str:
         return f"held-out loss {self.loss:.3f}, {self.gain:.2f} nats below the unigram entropy of {self.entropy:.3f}"
