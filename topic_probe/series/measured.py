@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -277,8 +277,8 @@ class SeriesReport(Report, kind="series"):
 
     def difference(
         self,
-        first: SupportsIndex,
-        second: SupportsIndex,
+        first: Any,
+        second: Any,
         by: By = "step",
         *,
         statistic: Chosen = "effect_size",
