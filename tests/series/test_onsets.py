@@ -8,6 +8,7 @@ from planted_series import attention_sums, series_report, states_of, topics_of, 
 from scipy.stats import norm
 
 import topic_probe as tp
+from topic_probe.series import measured
 from topic_probe.series.onsets import Curve, Draws, Onsets, bend, change, nothing
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -275,3 +276,17 @@ def test_nothing_is_told_of_what_was_not_measured():
     one = Onsets([nothing("a", -1, "why"), nothing("b", -1, "why")], Draws(0))
     assert one.places == [None, None]
     assert np.isnan([*one.p_values, *one.comes_first(), *one.order(0, 1)]).all()
+
+
+def test_curves_are_judged_at_the_confidence_that_is_asked_for(planted, monkeypatch):
+    """Whether the mean below a ratio's line may be 0 depends on it."""
+    asked, own = [], measured.curves_of
+    monkeypatch.setattr(
+        measured,
+        "curves_of",
+        lambda *given, **options: (asked.append(options["confidence"]), own(*given, **options))[1],
+    )
+    report = replace(planted)
+    for confidence in (0.95, 0.5, 0.95):
+        report.onsets(confidence=confidence)
+    assert asked == [0.95, 0.5]

@@ -53,3 +53,10 @@ def test_too_few_tokens_are_refused():
         tp.subword_tokenizer(TEXTS, n_tokens=0)
     with pytest.raises(ValueError, match="kind must be"):
         tp.subword_tokenizer(TEXTS, "words")
+
+
+def test_texts_that_can_be_read_only_once_are_refused_where_they_are_read_twice():
+    with pytest.raises(ValueError, match="read only once: pass a list, or a Corpus"):
+        tp.subword_tokenizer(iter(TEXTS), "wordpiece", n_tokens=80)
+    once = tp.subword_tokenizer(iter(TEXTS), "byte-level", n_tokens=300)
+    assert once.get_vocab() == tp.subword_tokenizer(TEXTS, "byte-level", n_tokens=300).get_vocab()

@@ -233,12 +233,11 @@ class Columns:
     left_out: Bool[Tensor, "document position"] | None
 
     def of(
-        self, rows: Shaped[Tensor, "_ head row key"], part: slice
-    ) -> Shaped[Tensor, "document head row column"]:
-        """These columns of the rows of a part of the documents, or of rows that all have."""
+        self, rows: Float[Tensor, "document head row key"], part: slice
+    ) -> Float[Tensor, "document head row column"]:
+        """These columns of the rows of a part of the documents."""
         index = self.index[part].to(rows.device)
-        wide = rows.expand(len(index), -1, -1, -1)
-        return wide.gather(3, index[:, None, None, :].expand(-1, *wide.shape[1:3], -1))
+        return rows.gather(3, index[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -376,7 +376,7 @@ class SeriesReport(Report, kind="series"):
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
         known = self.__dict__.setdefault("_known_curves", {})
-        if (key := (by, statistic)) not in known:
+        if (key := (by, statistic, confidence)) not in known:
             known[key] = self._curves_of(by, statistic, confidence)
         curves: list[Curve] = known[key]
         if self.seeds is None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from topic_probe.options import check_value, checked
+from topic_probe.text.documents import check_read_again
 from topic_probe.text.word_tokenizer import BY_ROLE
 
 Kind = Literal["wordpiece", "unigram", "byte-level", "byte-level without ends"]
@@ -43,6 +44,7 @@ def subword_tokenizer(texts: Iterable[str], kind: Kind = "wordpiece", *, n_token
     backend, roles, ends = _parts(kind)
     special, size = list(dict.fromkeys(roles.values())), n_tokens
     if kind == "wordpiece":
+        check_read_again(texts, "texts are read twice for word pieces", instead="a list, or a Corpus")
         backend = _word_pieces(backend, texts, special, size, roles["unk_token"])
     else:
         backend.train_from_iterator(texts, _trainer(kind, special, size, roles["unk_token"]))

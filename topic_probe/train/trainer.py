@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, SequentialSampler
 
 from topic_probe.notices import quiet_transformers
 from topic_probe.options import check_number, check_whole, checked, settle_fields
+from topic_probe.storage import draft
 from topic_probe.train.architectures import (
     Architecture,
     Row,
@@ -173,13 +174,14 @@ def _trainer(
 def _check_same(folder: Path, facts: Mapping[str, Any]) -> None:
     """Refuse the checkpoints of another training; note what this one is."""
     note = folder / "training.json"
-    if note.exists() and json.loads(note.read_text(encoding="utf-8")) != facts:
+    if not note.exists():
+        with draft(note, file=True) as new:
+            new.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    elif json.loads(note.read_text(encoding="utf-8")) != facts:
         raise ValueError(
             f"{folder} has checkpoints of a training with other settings: choose another folder, or delete it to start "
             "over"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
 def _last_whole(folder: Path) -> str | None:
