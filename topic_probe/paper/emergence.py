@@ -536,12 +536,10 @@ def _first(result: RecipeResult) -> Iterator[Claim]:
         without_topics = Training(row["architecture"], row["seed"], IN_CORPUS).label
         if any(one["training"] == without_topics for one in result.tables["order"]):
             controls[IN_CORPUS] = Number(_before(result, without_topics, ""))
-        # Where neither is likely to begin, there is no order to be seen.
-        began = _shares(result, row["training"], "")["neither"] < 0.5
         yield replace(
             _EMBEDDINGS_FIRST,
             setting=row["training"],
-            measured=Number(_before(result, row["training"], "") if began else nan),
+            measured=Number(_before(result, row["training"], "")),
             controls=controls,
             detail=_onsets(result, row["training"]),
         )
@@ -560,18 +558,13 @@ _EMBEDDINGS_FIRST = Claim(
 
 def _before(result: RecipeResult, label: str, labels: str) -> float:
     """How likely embeddings begin before attention; 0 where neither ever begins."""
-    return _shares(result, label, labels)["before"]
-
-
-def _shares(result: RecipeResult, label: str, labels: str) -> dict[str, float]:
-    """How likely embeddings begin before attention, and neither at all; NaN where one of them was not measured."""
-    before = {("embeddings", "attention"): "before", ("attention", "embeddings"): "after"}
     for row in result.tables["order"]:
-        pair = row["first"], row["second"]
-        if (row["training"], row["labels"]) == (label, labels) and pair in before:
-            known = {"before": row[before[pair]], "neither": row["neither"]}
-            return {name: nan if share is None else float(share) for name, share in known.items()}
-    return {"before": nan, "neither": nan}
+        if (row["training"], row["labels"]) == (label, labels):
+            if (row["first"], row["second"]) == ("embeddings", "attention"):
+                return nan if row["before"] is None else float(row["before"])
+            if (row["first"], row["second"]) == ("attention", "embeddings"):
+                return nan if row["after"] is None else float(row["after"])
+    return nan
 
 
 def _onsets(result: RecipeResult, label: str) -> str:
