@@ -48,7 +48,7 @@ MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_s
 
 # The quick reproduction of everything that needs no network; claims that do not hold are told at the end and on the page.
 demo: .venv/ready
-	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --overwrite --out reproduced --models "MiniLM=$(MINILM)"
+	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --jobs $(WORKERS) --overwrite --out reproduced --models "MiniLM=$(MINILM)"
 
 # Outputs of the notebooks, the architectures, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready

@@ -1,6 +1,9 @@
 """`reproduce` holds the paper's claims against numbers; `report` and `show` write pages."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import types
 from dataclasses import replace
@@ -124,6 +127,55 @@ def test_ctrl_c_keeps_the_recipes_that_are_finished(run, recipes, tmp_path):
         f"{tmp_path / 'out'}: first; checkpoints are in {tmp_path / 'kept'}"
     )
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["first", "index.html"]
+
+
+@pytest.mark.slow
+def test_recipes_side_by_side_give_what_each_gives_alone(run, monkeypatch, tmp_path):
+    """Two that are quick, in processes of their own."""
+    monkeypatch.setattr(reproduce, "RECIPES", dict.fromkeys(("table3", "landscape"), ""))
+    code, said, _ = run("reproduce", "all", "--quick", "--jobs", "2", "--out", tmp_path / "out")
+    assert code == 0
+    # In the order of the list, whichever came first.
+    assert [line.split()[0] for line in said.splitlines() if line.endswith(" s")][-2:] == [
+        "table3",
+        "landscape",
+    ]
+    alone = tp.reproduce("landscape", quick=True)
+    saved = json.loads((tmp_path / "out" / "landscape" / "claims.json").read_text())["claims"]
+    assert saved == [claim.to_dict() for claim in alone.claims]
+    assert "\n".join(str(alone).splitlines()[2:]) in said  # the second line says how long it took
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_all_that_run_side_by_side_and_what_waits_does_not_begin(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "topic_probe",
+        "reproduce",
+        "all",
+        "--quick",
+        "--jobs",
+        "2",
+        "--out",
+        tmp_path,
+    ]
+    said = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for line in process.stderr:  # until the last process has ended
+            said.append(line)
+            if "(2 of " in line:  # and the first is on its way as well
+                os.killpg(process.pid, signal.SIGINT)
+    assert process.returncode == 130
+    assert said[-1].startswith("topic-probe: interrupted: ")
+    assert "nothing was finished" in said[-1]
+    assert not any("Traceback" in line or "(3 of " in line for line in said), "".join(said)
+
+
+def test_jobs_are_for_all_recipes(refused, tmp_path):
+    for given in (["all", "--jobs", "0"], ["figure1", "--jobs", "2"]):
+        assert "--jobs is at least 1" in refused("reproduce", *given, "--out", tmp_path / "out", code=2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_models_and_texts_go_to_the_recipes_that_take_them(run, recipes, texts, tmp_path):

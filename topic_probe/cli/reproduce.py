@@ -1,12 +1,16 @@
 """``topic-probe reproduce NAME|all``: the figures and tables of the paper, claim by claim."""
 
 import argparse
+import signal
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.cli.console import WrongUsageError, plain, warn
+from topic_probe.cli.console import Console, WrongUsageError, only_answers_on_stdout, plain, warn
 from topic_probe.cli.inputs import CORPORA, CORPUS_HELP, PAGE, open_corpus, open_tokenizer
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, mapping
 from topic_probe.notices import quiet_transformers
@@ -49,6 +53,13 @@ def add_to(parser: Parser) -> None:
         "name", metavar="NAME", choices=(*RECIPES, ALL), help="a figure or table (below), or all"
     )
     add_out(parser, f"folder for results and their page (default: {OUT})", default=OUT)
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        default=1,
+        help="with all: so many recipes at a time, each in a process of its own (default: 1)",
+    )
     inputs = {
         "--models": (
             "LABEL=MODEL",
@@ -67,18 +78,19 @@ def add_to(parser: Parser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Run one recipe or all, save results as they come, write the page."""
     recipes = {name: recipe_named(name) for name in (RECIPES if parsed.name == ALL else [parsed.name])}
-    options = _inputs(parsed)
-    for call in (RUN, *SOME):
-        options |= call.arguments(parsed)
+    options = _options(parsed)
     out = Path(parsed.out).expanduser()
     _check(parsed, recipes, options, out)
     outcomes: dict[str, dict[str, Any]] = {}
     try:
-        for number, (name, recipe) in enumerate(recipes.items(), 1):
-            seconds = sum(setting.seconds for setting in recipe.trainings(options.get("quick", False)))
-            minutes = f", about {max(1, round(seconds / 60))} min" if seconds > 60 else ""
-            warn(f"({number} of {len(recipes)}) {RECIPES[name]}{minutes}", name)
-            outcomes[name] = _one(parsed, recipe, options, out / name)
+        several = parsed.jobs > 1 and len(recipes) > 1
+        results = (
+            _side_by_side(parsed, list(recipes)) if several else _in_turn(parsed, list(recipes), options)
+        )
+        for name, outcome, said in results:
+            outcomes[name] = outcome
+            if said:
+                parsed.console.remark(f"{said}\n")
     except KeyboardInterrupt as stop:
         _write_page(out, outcomes)
         saved = [name for name, about in outcomes.items() if "saved" in about]
@@ -88,6 +100,7 @@ def run(parsed: argparse.Namespace) -> int:
             there = Path(folder).expanduser().exists()
             go_on = f"checkpoints are in {folder}" if there else "there is no checkpoint yet"
         raise KeyboardInterrupt(f"{stop}; {kept}; {go_on}".removeprefix("; ")) from stop
+    outcomes = {name: outcomes[name] for name in recipes}
     page = _write_page(out, outcomes)
     lines = [*(_line(name, about) for name, about in outcomes.items()), *_findings(outcomes)]
     text = "\n".join(lines)
@@ -95,6 +108,67 @@ def run(parsed: argparse.Namespace) -> int:
         text += f"\nopen {page} in a browser"
     parsed.console.answer(text, {"recipes": outcomes, "page": page and str(page)})
     return 1 if any("error" in about for about in outcomes.values()) else 0
+
+
+_Result = tuple[str, dict[str, Any], str]
+"""A recipe, what came out of it, and that as a text; empty where it crashed."""
+
+
+def _in_turn(parsed: argparse.Namespace, recipes: list[str], options: Mapping[str, Any]) -> Iterator[_Result]:
+    """The results of one recipe after the other."""
+    for number, name in enumerate(recipes, 1):
+        yield _one(parsed, name, options, f"{number} of {len(recipes)}")
+
+
+def _side_by_side(parsed: argparse.Namespace, recipes: list[str]) -> Iterator[_Result]:
+    """The results of several recipes at a time, in processes, as they come."""
+    context = get_context("spawn")
+    stop = context.Event()
+    given = {name: value for name, value in vars(parsed).items() if name != "console"}
+    with ProcessPoolExecutor(parsed.jobs, context, _begin, (stop,)) as pool:
+        runs = [
+            pool.submit(_apart, given, name, f"{number} of {len(recipes)}")
+            for number, name in enumerate(recipes, 1)
+        ]
+        try:
+            for run in as_completed(runs):
+                if (result := run.result()) is not None:
+                    yield result
+        except BaseException:
+            stop.set()  # what waits in the queue can no longer be taken back
+            raise
+
+
+def _begin(stop: Any) -> None:
+    """Let a process hear of Ctrl-C in recipes alone, which end in order."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_stop: Any = None
+
+
+def _apart(given: Mapping[str, Any], name: str, place: str) -> _Result | None:
+    """The result of a recipe in a process of its own; None where all are to stop."""
+    if _stop.is_set():
+        return None
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        parsed = argparse.Namespace(**given)
+        with only_answers_on_stdout(debug=parsed.debug) as answers:
+            parsed.console = Console(answers, json=parsed.json)
+            return _one(parsed, name, _options(parsed), place)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _options(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What recipes are given."""
+    options = _inputs(parsed)
+    for call in (RUN, *SOME):
+        options |= call.arguments(parsed)
+    return options
 
 
 def _inputs(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -127,6 +201,8 @@ def _check(
 
     if parsed.name == ALL and "only" in options:
         raise WrongUsageError("--only names settings of one recipe: name the recipe in place of all")
+    if parsed.jobs < 1 or (parsed.jobs > 1 and parsed.name != ALL):
+        raise WrongUsageError(f"--jobs is at least 1, and above 1 with all recipes alone, got {parsed.jobs}")
     for option in options:
         if not any(option in recipe.options for recipe in recipes.values()):
             raise WrongUsageError(f"{parsed.name} takes no --{option.replace('_', '-')}")
@@ -138,12 +214,14 @@ def _check(
         )
 
 
-def _one(
-    parsed: argparse.Namespace, recipe: "Recipe", options: dict[str, Any], folder: Path
-) -> dict[str, Any]:
+def _one(parsed: argparse.Namespace, name: str, options: Mapping[str, Any], place: str) -> _Result:
     """What came out of a recipe, which is saved; where all are run, also why one crashed."""
     from topic_probe import storage
 
+    recipe, folder = recipe_named(name), Path(parsed.out).expanduser() / name
+    seconds = sum(setting.seconds for setting in recipe.trainings(options.get("quick", False)))
+    minutes = f", about {max(1, round(seconds / 60))} min" if seconds > 60 else ""
+    warn(f"({place}) {RECIPES[name]}{minutes}", name)
     start, progress = time.perf_counter(), parsed.console.progress
     fitting = {option: value for option, value in options.items() if option in recipe.options}
     try:
@@ -152,21 +230,22 @@ def _one(
             quiet_transformers(progress=progress),
             RUN.blamed(parsed),
         ):
-            result = reproduce(recipe.name, progress=progress, **fitting)
+            result = reproduce(name, progress=progress, **fitting)
             result.save(draft)
     except Exception as error:
         if parsed.name != ALL or parsed.debug:
             raise
-        warn(f"{type(error).__name__}: {error}", f"{recipe.name} failed")
-        return {"error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - start}
-    parsed.console.remark(f"{result}\n")
-    return {
+        why = f"{type(error).__name__}: {error}"
+        warn(why, f"{name} failed")
+        return name, {"error": why, "seconds": time.perf_counter() - start}, ""
+    outcome = {
         "title": result.title,
         "holds": result.holds,
         "claims": plain([claim.to_dict() for claim in result.claims]),
         "seconds": time.perf_counter() - start,
         "saved": str(folder),
     }
+    return name, outcome, str(result)
 
 
 def _line(name: str, about: dict[str, Any]) -> str:
