@@ -23,6 +23,7 @@ from collections.abc import Iterator
 import torch
 
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
@@ -127,7 +128,6 @@ def _diagonal(result: RecipeResult) -> Iterator[Claim]:
     if not result.quick and _DIAGONAL in trained_settings(result):
         statement = Claim(
             text="W_Eᵀ W_E has become a diagonal (same word − other words of the topic, ÷ those − different topics)",
-            source=result.source,
             paper="a special case of the block-wise optima",
             above=50.0,
             ours=True,
@@ -161,8 +161,7 @@ def _theorem1(result: RecipeResult) -> Iterator[Claim]:
 
 
 RECIPE = Recipe(
-    name="figure1",
-    title="topics in trained word embeddings",
+    *listed("figure1"),
     source="Figure 1, Section 6.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,

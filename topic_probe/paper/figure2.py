@@ -41,6 +41,7 @@ import torch
 from jaxtyping import Float64
 
 from topic_probe.measure.weights import WeightReport, measure_weights
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, over_seeds
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
@@ -418,7 +419,6 @@ def _every_word(result: RecipeResult) -> Iterator[Claim]:
     statement = Claim(
         text="Not only on average: words attend to other words of their topic more than to the words of every other "
         "topic (share of words; chance is 1/T)",
-        source="Table 3, Section 6.1",
         paper="each word",
         above=OF_ALL_WORDS,
         ours=True,
@@ -437,7 +437,6 @@ def _to_the_topic(result: RecipeResult) -> Iterator[Claim]:
         statement = Claim(
             text="On average, each word pays more attention to words of the same topic than to words of different "
             f"topics ({reading}, ÷ words of different topics)",
-            source="Table 3, Section 6.1",
             paper="more attention to words of the same topic than to words of different topics",
             above=ABOVE_UNIFORM,
         )
@@ -487,8 +486,7 @@ def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="figure2",
-    title="blocks in W_V under uniform attention",
+    *listed("figure2"),
     source="Figure 2, Section 6.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
@@ -499,8 +497,7 @@ RECIPE = Recipe(
     figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
 )
 FIGURE10 = Recipe(
-    name="figure10",
-    title="blocks in W_V when attention is trained too",
+    *listed("figure10"),
     source="Figure 10, Section 6.1",
     settings=(*ATTENTION, *ALTERNATING, *FROM_USUAL, *WITHOUT_L2),
     quick_settings=(*QUICK_ATTENTION, *QUICK_ALTERNATING, *_with_adam(QUICK_WITHOUT_L2)),
@@ -519,8 +516,7 @@ FIGURE10 = Recipe(
     figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
 )
 TABLE3 = Recipe(
-    name="table3",
-    title="attention between words of one topic",
+    *listed("table3"),
     source="Table 3, Section 6.1",
     settings=(
         *ATTENTION,

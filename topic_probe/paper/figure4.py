@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
@@ -63,7 +64,6 @@ from topic_probe.train.stages import MIN_ROWS, gradient_ratios, measure_dynamics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Figure 4, Section 5.1"
 DISCUSSION = "Section 8.1"
 FIRST_STAGE = 400
 """Steps of stage 1 in the paper."""
@@ -224,7 +224,6 @@ def _of_pair(result: RecipeResult, *pairs: Pair) -> list[str]:
 _ORDER = Claim(
     text="The norm of W_V plateaus, and only after that W_K and W_Q start to move (step from which W_V is flat ÷ step "
     "at which W_K or W_Q starts; 1 where none starts)",
-    source=SOURCE,
     paper="already plateaus, and only after that, do the key and query matrices start to move",
     below=1.0,
 )
@@ -254,7 +253,6 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
     yield _at_rest(
         Claim(
             text="In stage 1 W_K and W_Q stay close to 0 (largest relative change of a norm until W_V is flat)",
-            source=SOURCE,
             paper="stay close to 0",
             below=MOVED,
         ),
@@ -268,7 +266,6 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
             Claim(
                 text=f"In stage 1 positions that show {rows} pay a near-uniform attention (largest |mean − 1| until "
                 "W_K or W_Q starts, uniform being 1)",
-                source=SOURCE,
                 paper="each position pays a near-uniform attention to all positions",
                 below=NEAR_UNIFORM,
             ),
@@ -279,7 +276,6 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
         )
     grows = Claim(
         text="In stage 1 the norm of W_V increases significantly (norm when W_K or W_Q starts ÷ at the beginning)",
-        source=SOURCE,
         paper="increases significantly",
         above=SIGNIFICANT,
     )
@@ -290,14 +286,12 @@ def _second_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
     start = Claim(
         text="In stage 2 the norms of W_K and W_Q increase significantly (the smaller of the two, at the end ÷ at the "
         "beginning)",
-        source=SOURCE,
         paper="start increasing significantly",
         above=SIGNIFICANT,
     )
     yield _beside(start, result, name, "W_K, W_Q at the end", NO_TOPICS, UNTRAINED, ATTENTION_FROZEN)
     level = Claim(
         text="In stage 2 the norm of W_V stays flat (at the end ÷ when W_K or W_Q starts)",
-        source=SOURCE,
         paper="relatively flat",
         above=0.75,
         below=1.25,
@@ -346,7 +340,6 @@ def _first_steps(result: RecipeResult) -> Iterator[Claim]:
     for name in _of_pair(result, CE_SGD):
         stay = Claim(
             text=f"W_K and W_Q stay where they are for {FIRST_STAGE} steps (largest relative change of a norm)",
-            source=SOURCE,
             paper="stay close to 0 in steps 0-400",
             below=MOVED,
             ours=True,
@@ -355,7 +348,6 @@ def _first_steps(result: RecipeResult) -> Iterator[Claim]:
         yield _at_rest(stay, result, name, f"change of W_K, W_Q {by}", "change of W_K, W_Q at the end")
         grows = Claim(
             text=f"W_V grows meanwhile (norm at step {FIRST_STAGE} ÷ at the beginning)",
-            source=SOURCE,
             paper="increases significantly in steps 0-400",
             above=SIGNIFICANT,
             ours=True,
@@ -453,9 +445,8 @@ def _seeds(result: RecipeResult, name: str) -> list[Trained]:
 
 
 RECIPE = Recipe(
-    name="figure4",
-    title="two stages of training",
-    source=SOURCE,
+    *listed("figure4"),
+    source="Figure 4, Section 5.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
     controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL, LARGE),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run
 from topic_probe.paper.toys import (
@@ -33,7 +34,6 @@ from topic_probe.toy.world import World
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Appendix D.5, Theorem 3"
 
 # (T, v, τ) -> the weighted mean of the best attention, from another minimisation than the one that is checked by it.
 WORLDS = {
@@ -102,7 +102,6 @@ def _checks(world: tuple[int, int, int], report: LandscapeReport) -> list[Claim]
     return [
         Claim(
             text="Where the loss is smallest, (v − 1)/v · α + β/v lies in the interval of Theorem 3",
-            source=SOURCE,
             paper="between λ1(τ − 1) and λ2 T",
             measured=mean,
             above=low,
@@ -166,9 +165,8 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="landscape",
-    title="the loss over attention weights, and where it is smallest",
-    source=SOURCE,
+    *listed("landscape"),
+    source="Appendix D.5, Theorem 3",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
     controls=(NO_TOPICS, UNTRAINED),

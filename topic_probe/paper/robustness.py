@@ -48,6 +48,7 @@ from torch import Tensor
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import measure_attention
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
 from topic_probe.paper.toys import (
@@ -496,8 +497,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="robustness",
-    title="how blocks, attention and loss degrade outside the assumptions",
+    *listed("robustness"),
     source="Section 2.3",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
