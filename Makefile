@@ -18,16 +18,18 @@ venv: .venv/ready
 	.venv-tl3/bin/python $(PIP) --constraint .venv-tl3/constraints.txt --editable '.[test]'
 	touch $@
 
-# One torch thread for each worker: more would fight over the cores.
+# One torch thread for each worker: more would fight over the cores. A worker that is through takes tests from others.
+PYTEST = -m pytest --numprocesses $(WORKERS) --dist worksteal
 test: .venv/ready
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) $(ARGS)
 
 # What takes ten seconds or more is left out.
 test-fast: .venv/ready
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) -m "not slow" $(ARGS)
 
+# Shapes and types are those of the other generation, where they are checked in every call.
 test-tl3: .venv-tl3/ready
-	OMP_NUM_THREADS=1 .venv-tl3/bin/python -m pytest --numprocesses $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 JAXTYPING_DISABLE=1 .venv-tl3/bin/python $(PYTEST) $(ARGS)
 
 lint: .venv/ready
 	.venv/bin/ruff check .

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import hypothesis
 import jaxtyping
@@ -25,9 +25,17 @@ hypothesis.settings.load_profile("suite")
 
 @contextmanager
 def without_type_checks():
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(autouse=True)
+def long_ones_unchecked(request):
+    """Whole recipes, pages and notebooks go through functions whose types other tests check, a million times each."""
+    with without_type_checks() if request.node.get_closest_marker("slow") else nullcontext():
+        yield
 
 
 @pytest.fixture

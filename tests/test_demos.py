@@ -28,6 +28,7 @@ def test_there_are_notebooks():
     assert len(notebooks()) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_showed(path):
     fresh = run(path, model=str(minilm_folder()))

@@ -146,13 +146,12 @@ def test_a_name_of_the_version_before_warns_and_is_the_same_thing():
     assert "TopicModel" not in tp.__all__
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parent / "benchmarks").glob("*.py")), ids=lambda path: path.stem
-)
-def test_every_benchmark_finds_what_it_imports(path):
+def test_every_benchmark_finds_what_it_imports():
     """They are no part of the suite, so that nothing else would notice when something they use is gone."""
-    code = f"import runpy; runpy.run_path({str(path)!r}, run_name='not the program')"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, timeout=120)
+    paths = sorted(map(str, (Path(__file__).parent / "benchmarks").glob("*.py")))
+    assert len(paths) > 15
+    code = f"import runpy; [runpy.run_path(path, run_name='not the program') for path in {paths!r}]"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=300)
 
 
 def declared(name):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jaxtyping
 import pytest
 import quick_checks
 import torch
@@ -16,7 +17,16 @@ from topic_probe.topics.topics import Topics
 _checked = quick_checks.checked(typechecker=beartype)
 
 
-def test_arguments_and_answers_of_functions_without_arrays_are_checked():
+@pytest.fixture
+def with_checks():
+    """Whatever the environment says: one of the two runs of the suite turns them off."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", False)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def test_arguments_and_answers_of_functions_without_arrays_are_checked(with_checks):
     with pytest.raises(TypeCheckError, match="name"):
         options.check_whole(3, 4)
     with pytest.raises(TypeCheckError, match="return"):
@@ -31,7 +41,7 @@ def _two_of_a_size(first: Float[Tensor, " n"], second: Sequence[Float[Tensor, " 
     pass
 
 
-def test_sizes_of_arrays_are_checked():
+def test_sizes_of_arrays_are_checked(with_checks):
     with pytest.raises(TypeCheckError, match="words"):
         Topics(
             names=("a",), vocabulary_size=3, words=torch.zeros(2, 2, dtype=torch.int64),

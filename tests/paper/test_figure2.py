@@ -8,7 +8,7 @@ import torch
 from made_result import made_result
 
 from topic_probe.paper import figure2
-from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, Case, shuffles
+from topic_probe.paper.toys import A_TENTH, ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, Case, shuffles
 from topic_probe.paper.training import train_all
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
@@ -79,11 +79,44 @@ def test_every_tensor_has_as_many_steps_in_turns_as_jointly(jointly, in_turns):
             assert sum(setting.train.moves(name)) == 1
 
 
-def test_attention_is_not_frozen_for_hours():
-    control = figure2.FROZEN_WHERE_SHORT
-    frozen = {one.name for one in figure2.ATTENTION if control.train(one) is not None}
-    assert frozen == {one.name for one in figure2.ATTENTION if one.train.steps < 2_000_000}
-    assert control.train(TURNS).toy.trained_tensors == ("W_V", "b_V")
+def test_frozen_attention_leaves_the_values_to_be_trained_in_their_turns():
+    assert ATTENTION_FROZEN.train(TURNS).toy.trained_tensors == ("W_V", "b_V")
+
+
+def test_whoever_has_ten_times_the_papers_rate_goes_a_tenth_of_the_way_at_the_papers_rate_as_well():
+    both = {
+        one.name: figure2.AS_FAR.train(one).train
+        for one in (*figure2.SETTINGS, *figure2.ATTENTION)
+        if figure2.AS_FAR.train(one) is not None
+    }
+    assert list(both) == ["value, cross-entropy, SGD", "attention, cross-entropy, SGD"]
+    for slow, steps in zip(both.values(), (300_000, 200_000), strict=True):
+        assert (slow.learning_rate, slow.steps) == (0.01, steps)
+    # All that does not say otherwise in its name has the paper's rate.
+    others = (one for one in (*figure2.SETTINGS, *figure2.ATTENTION) if one.name not in both)
+    assert {one.train.learning_rate for one in others if not one.name.endswith(figure2.LONG)} == {0.01}
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(0.05, "holds"), (0.3, "does not hold")])
+def test_the_rate_times_the_steps_is_what_counts_if_values_end_at_the_same_place(untrained, apart, verdict):
+    """Of three seeds; the matrices are written by hand, the untrained one is far off."""
+    setting = next(one for one in figure2.SETTINGS if one.name == "value, cross-entropy, SGD")
+    end = torch.eye(101)
+    values = {
+        "": end,
+        A_TENTH.name: (1 + apart) * end,
+        figure2.AS_FAR.name: end,
+        UNTRAINED.name: 0 * end,
+    }
+    runs = [
+        replace(with_tensors(untrained, W_V=W), setting=replace(setting.shifted(seed), control=control))
+        for control, W in values.items()
+        for seed in range(3)
+    ]
+    (claim,) = figure2._the_way_counts(replace(made_result({}), runs=tuple(runs)))
+    assert claim.measured.value == pytest.approx(apart)
+    assert claim.controls[UNTRAINED.name].value == 1
+    assert claim.verdict == verdict
 
 
 # -------------------------------------------------------------------- W_V

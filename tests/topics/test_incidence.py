@@ -91,8 +91,8 @@ def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold():
         with pytest.warns(UserWarning, match="the very words of another"):
             topics = Topics.from_token_ids(lists, vocabulary_size=4)
         of_entry = topics.group_of_word.tolist()
-        ((_, again),) = topics.incidence.repeated()
-        found = again.toarray() + again.toarray().T
+        ((_, later, earlier),) = topics.incidence.repeated()
+        found = later.toarray() + earlier.toarray()
         assert found[of_entry[0], of_entry[1]] == n_topics - 2, n_topics
 
 
@@ -100,8 +100,9 @@ def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(to
     monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
     monkeypatch.setattr(incidence, "_COUNTS", 2**6)
     sets, found = sets_of(topics), np.zeros((len(topics.incidence),) * 2)
-    for rows, again in topics.incidence.repeated():
-        found[rows] += again.toarray()
+    for rows, later, earlier in topics.incidence.repeated():
+        found[rows] += later.toarray()
+        np.testing.assert_array_equal(earlier.toarray(), later.toarray().T)
     loop = [[max(len(one & other) - 1, 0) for other in sets] for one in sets]
     np.testing.assert_array_equal(found, np.triu(loop, 1))
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import nan
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -124,8 +125,14 @@ class Trained:
     seconds: float
 
     def model(self) -> nn.Module:
-        """The trained model, a new one at every call."""
-        return self.history.model()
+        """The trained model, which stays as it is: it is the same one until that of another training is asked for."""
+        return _model_of(self)
+
+
+@lru_cache(maxsize=1)
+def _model_of(trained: Trained) -> nn.Module:
+    # What a training is asked for, it is asked for in a row, and hooking a model takes longer than some of the answers.
+    return trained.history.model()
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ class Incidence:
         multiply = _rough_sums if rough else _product
         parts = [part.float() if rough else part for part in torch.split(values, _COLUMNS, dim=1)]
         again = [torch.zeros_like(part) for part in parts]
-        for rows, later, earlier in self._repeated_both_ways():
+        for rows, later, earlier in self.repeated():
             for part, sums in zip(parts, again, strict=True):
                 sums[rows] += multiply(later, part)
                 sums += multiply(earlier, part[rows])
@@ -231,15 +231,12 @@ class Incidence:
         """How many topics every group belongs to."""
         return np.asarray(np.diff(self.table.indptr), dtype=np.int64)
 
-    def repeated(self) -> Iterable[tuple[slice, "csr_array"]]:
-        """For blocks of groups: how many topics more than one each shares with every group that comes later."""
-        return self._repeated if self._repeated_fit else self._blocks_repeated()
+    def repeated(self) -> Iterable[tuple[slice, "csr_array", "csr_array"]]:
+        """For blocks of groups: how many topics more than one each shares with every group that comes later.
 
-    def _repeated_both_ways(self) -> Iterable[tuple[slice, "csr_array", "csr_array"]]:
-        """The same, and for every group how many it shares with those of the block that come before it."""
-        if self._repeated_fit:
-            return self._repeated_and_turned
-        return ((rows, later, later.T.tocsr()) for rows, later in self._blocks_repeated())
+        And, for every group, how many it shares with those of the block that come before it.
+        """
+        return self._kept_repeated if self._repeated_fit else self._blocks_repeated()
 
     @cached_property
     def _repeated_fit(self) -> bool:
@@ -251,15 +248,10 @@ class Incidence:
         return int((self.sizes**2).sum())
 
     @cached_property
-    def _repeated(self) -> list[tuple[slice, "csr_array"]]:
+    def _kept_repeated(self) -> list[tuple[slice, "csr_array", "csr_array"]]:
         return list(self._blocks_repeated())
 
-    @cached_property
-    def _repeated_and_turned(self) -> list[tuple[slice, "csr_array", "csr_array"]]:
-        # Sums along rows are several times faster than those along columns.
-        return [(rows, later, later.T.tocsr()) for rows, later in self._repeated]
-
-    def _blocks_repeated(self) -> Iterator[tuple[slice, "csr_array"]]:
+    def _blocks_repeated(self) -> Iterator[tuple[slice, "csr_array", "csr_array"]]:
         from scipy.sparse import csr_array
 
         step = max(1, _BLOCK * len(self) // max(self._n_pairs, 1))
@@ -268,7 +260,9 @@ class Incidence:
             found = [(again.first, again.second) for again in self.again(rows)]
             row, column = (np.concatenate(part) for part in zip(*found, strict=True))
             pairs = (np.ones(len(row), np.float32), (row - start, column))
-            yield rows, csr_array(pairs, shape=(rows.stop - start, len(self)))
+            later = csr_array(pairs, shape=(rows.stop - start, len(self)))
+            # Sums along rows are several times faster than those along columns.
+            yield rows, later, later.T.tocsr()
 
     def again(self, some: slice = slice(None)) -> Iterator[Again]:
         """Pairs of some groups with later ones that share several topics, once for all of these but one."""
