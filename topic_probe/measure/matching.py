@@ -272,7 +272,7 @@ class ClassSums:
         """What accumulators have added up.
 
         Args:
-            sums: their sums by name.
+            sums: those of `Classes`, and of `PairTable` where there is one.
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "n_distances", the number of bins of distance; and
                 "read" (`how_read`).
