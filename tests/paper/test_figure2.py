@@ -8,7 +8,7 @@ import torch
 from made_result import made_result
 
 from topic_probe.paper import figure2
-from topic_probe.paper.toys import ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, Case, shuffles
+from topic_probe.paper.toys import A_TENTH, ATTENTION_FROZEN, NO_TOPICS, SHUFFLED, UNTRAINED, Case, shuffles
 from topic_probe.paper.training import train_all
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
@@ -104,7 +104,7 @@ def test_the_rate_times_the_steps_is_what_counts_if_values_end_at_the_same_place
     end = torch.eye(101)
     values = {
         "": end,
-        figure2.A_TENTH.name: (1 + apart) * end,
+        A_TENTH.name: (1 + apart) * end,
         figure2.AS_FAR.name: end,
         UNTRAINED.name: 0 * end,
     }

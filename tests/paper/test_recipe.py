@@ -146,6 +146,11 @@ def test_claims_are_made_of_what_was_measured_one_function_after_the_other():
     assert (found.recipe, found.title, found.quick) == ("figure0", "nothing", True)
 
 
+def test_a_claim_that_does_not_say_where_its_words_stand_has_them_from_where_the_recipe_is():
+    found = run_recipe(recipe(Claim("of the figure"), Claim("of a theorem", "Theorem 1")), quick=True)
+    assert [claim.source for claim in found.claims] == ["Figure 0", "Theorem 1"]
+
+
 def test_a_recipe_has_the_settings_of_its_variant_and_the_options_of_its_measure():
     runs = []
 

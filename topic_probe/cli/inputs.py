@@ -262,24 +262,27 @@ def _language(parsed: argparse.Namespace) -> dict[str, str]:
 
 def open_topics(parsed: argparse.Namespace, model: Any) -> Any:
     """The topics that a command names."""
-    from topic_probe import storage
-    from topic_probe.text.lda import TopicFit
-    from topic_probe.topics import Topics
-
     if parsed.topics in BUILTIN_TOPICS:
         only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in FROM_NAME.options]
         _refuse(only_fits, "that is for topics that fit-topics has fitted, these are lists of words")
         return FROM_NAME.call(parsed, parsed.topics, tokenizer_of(model))
     _refuse([f"--{name}" for name in _language(parsed)], "that is for word lists that come along")
-    path = Path(parsed.topics).expanduser()
     if are_word_lists(parsed.topics):
         only_fits = [flag for flag in FROM_FIT.given(parsed) if flag not in WORD_LISTS.options]
         _refuse(only_fits, "that is for topics that fit-topics has fitted, these are words")
         return WORD_LISTS.call(parsed, read_word_lists(parsed.topics), tokenizer_of(model))
-    folder = path.parent if path.is_file() else path
     only_lists = [flag for flag in WORD_LISTS.given(parsed) if flag not in FROM_FIT.options]
     _refuse(only_lists, "that is for a JSON file of words")
-    wanted = FROM_FIT.arguments(parsed)
+    return _saved_topics(parsed, Path(parsed.topics).expanduser())
+
+
+def _saved_topics(parsed: argparse.Namespace, path: Path) -> Any:
+    """Topics of a folder: those that were saved there, or others from the fit beside them where options say so."""
+    from topic_probe import storage
+    from topic_probe.text.lda import TopicFit
+    from topic_probe.topics import Topics
+
+    folder, wanted = path.parent if path.is_file() else path, FROM_FIT.arguments(parsed)
     fits = [place for place in (folder, folder / "fit") if storage.kind_of(place) == "topic fit"]
     saved = [place for place in (folder, folder / "topics") if storage.kind_of(place) == "topics"]
     if fits and (wanted or not saved):

@@ -606,18 +606,20 @@ def huggingface_host() -> Callable[..., nn.Module]:
             with attention_implementation(self.original_model, "eager"), without_traces(model):
                 answer = model(**options)
             for site, pattern in zip(self.probe.sites, returned_patterns(model, answer), strict=True):
-                self._only_look(self.hook_dict[site.hook_name], pattern)
+                _only_look(self.original_model, self.hook_dict[site.hook_name], pattern)
             return answer
 
-        def _only_look(self, point: Any, pattern: Tensor) -> None:
-            before = pattern.clone() if point.fwd_hooks else pattern
-            if not torch.equal(point(pattern), before):
-                raise ValueError(
-                    f"a hook changed {point.name}, but {type(self.original_model).__name__} only returns its patterns "
-                    "after the forward pass, so the change would have no effect; only look at its patterns"
-                )
-
     return HuggingFaceHost
+
+
+def _only_look(model: nn.Module, point: Any, pattern: Tensor) -> None:
+    """Shows a pattern to the hooks on a point, which come too late to change it."""
+    before = pattern.clone() if point.fwd_hooks else pattern
+    if not torch.equal(point(pattern), before):
+        raise ValueError(
+            f"a hook changed {point.name}, but {type(model).__name__} only returns its patterns "
+            "after the forward pass, so the change would have no effect; only look at its patterns"
+        )
 
 
 def _plant(root: nn.Module, name: str, module: nn.Module) -> None:

@@ -145,10 +145,10 @@ class _Pass:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Tensor | None,
+        *rest: Any,
         **options: Any,
     ) -> tuple[Tensor, Tensor]:
-        """A call of attention, whose pattern is shown within."""
+        """A call of attention, whose pattern is shown within; masks and options go on as they are."""
         names = self.places.of_calls[self.calls.next(module)]
         given = zip(("q", "k", "v"), (query, key, value), strict=True)
         query, key, value = (self._show_heads(names[what], tensor) for what, tensor in given)
@@ -156,7 +156,7 @@ class _Pass:
         if has_hooks(self.points[names["attn_scores"]]):
             watching = _Softmax(query, key, partial(self.show, names["attn_scores"]))
         with watching:
-            output, pattern = function(module, query, key, value, attention_mask, **options)
+            output, pattern = function(module, query, key, value, *rest, **options)
         return self.show(names["z"], output), pattern
 
     def show_pattern(self, _: nn.Module, pattern: Tensor) -> Tensor:

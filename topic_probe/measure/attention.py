@@ -41,7 +41,7 @@ from topic_probe.processes import joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import check_read_again
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress, Share
+from topic_probe.text.sums import Parts, Progress, Share, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -89,9 +89,9 @@ class AttentionReport(Report, kind="attention"):
     @classmethod
     def of_sums(
         cls,
-        sums: Mapping[str, Any],
+        sums: Sums,
         progress: Progress,
-        parts: Mapping[str, Any],
+        parts: Parts,
         further: Null | None = None,
     ) -> "AttentionReport":
         """The report of what accumulators have added up.
@@ -130,7 +130,7 @@ class AttentionReport(Report, kind="attention"):
         cls,
         fits: Sequence[Mapping[str, Any]],
         reports: Sequence["AttentionReport"],
-        parts: Mapping[str, Any],
+        parts: Parts,
     ) -> "AttentionReport":
         """One report of several fits of topics: of their pairs together, with intervals that include other fits.
 
@@ -285,9 +285,10 @@ def measure_attention(
         check_fits(every if several else None)
     check_twins(twins, documents, shards)
     _check_passes(several, own, documents, permutations, shards)
+    # Twins and further permutations are further passes, in which all processes have to meet again.
+    passes = {"twins": twins, **recorded(patterns, intervals, permutations)}
     with joined(run.distributed, run.patience) as processes:
-        # Twins and further permutations are further passes, in which all processes have to meet again.
-        processes.check_equal({"twins": twins, **recorded(patterns, intervals, permutations)})
+        processes.check_equal(passes)
         model = open_model(model)
         view = capture.view(model, *every)
         reading = reading.of(view.facts)
@@ -401,7 +402,7 @@ def _check_passes(
 
 def _contrasts(
     index: Mapping[str, tuple[Any, ...]],
-    sums: Mapping[str, Any],
+    sums: Sums,
     intervals: Intervals,
     permutations: Permutations,
     further: Null | None = None,

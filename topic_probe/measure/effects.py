@@ -38,7 +38,7 @@ from topic_probe.processes import Processes
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress, Share, Sum
+from topic_probe.text.sums import Parts, Progress, Share, Sum, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     MIN_UNITS,
@@ -99,7 +99,7 @@ class EffectReport(Report, kind="effects"):
     screened: Mapping[str, Any] | None = None
 
     @classmethod
-    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "EffectReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EffectReport":
         """The report of what `add_up` gives.
 
         Args:
@@ -398,14 +398,14 @@ def parts_of(
     }  # fmt: skip
 
 
-def share_of_effects(shards: Shards, kind: str, parts: Mapping[str, Any]) -> Share | None:
+def share_of_effects(shards: Shards, kind: str, parts: Parts) -> Share | None:
     """The shard that was asked for; all parts tell it from those of other measurements, but for numbers of a trial."""
     told = {name: value for name, value in parts.items() if name not in _NO_OPTIONS}
     record = parts["provenance"]
     return Share.of(shards, kind, parts, {**told, **record["options"], "seed": record["seed"]})
 
 
-def record_of(sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -> dict[str, Any]:
     """The provenance of what `add_up` gives.
 
     Raises:

@@ -51,7 +51,7 @@ from topic_probe.processes import Processes, joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress, Share
+from topic_probe.text.sums import Parts, Progress, Share, Sums
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import no_interval_reason, word_intervals
@@ -89,9 +89,7 @@ class EmbeddingReport(Report, kind="embeddings"):
     twins: Mapping[str, Contrast] | None = None
 
     @classmethod
-    def of_sums(
-        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
-    ) -> "EmbeddingReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EmbeddingReport":
         """The report of words with what accumulators have added up of states.
 
         Args:

@@ -33,7 +33,7 @@ from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress, Share
+from topic_probe.text.sums import Parts, Progress, Share, Sums
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
@@ -93,9 +93,7 @@ class MatchedReport(Report, kind="matched"):
     provenance: Mapping[str, Any]
 
     @classmethod
-    def of_sums(
-        cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]
-    ) -> "MatchedReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "MatchedReport":
         """The report of words and of what accumulators have added up of their attention.
 
         Args:
@@ -258,7 +256,7 @@ def _report(
     bins: Bins,
     codes: Shaped[Tensor, "word word"],
     sums: ClassSums | None,
-    parts: Mapping[str, Any],
+    parts: Parts,
 ) -> MatchedReport:
     """The report of words, and where documents were measured of their attention."""
     intervals, permutations = Intervals(**parts["intervals"]), Permutations(**parts["permutations"])

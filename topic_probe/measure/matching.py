@@ -24,7 +24,7 @@ from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.processes import joined
 from topic_probe.text.cooccurrence import Cooccurrence
-from topic_probe.text.sums import Progress, Share, Sum
+from topic_probe.text.sums import Parts, Progress, Share, Sum, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -106,7 +106,7 @@ class MatchedWords(EmbeddingWords):
         }  # fmt: skip
 
     @classmethod
-    def of_parts(cls, parts: Mapping[str, Any]) -> "MatchedWords":
+    def of_parts(cls, parts: Parts) -> "MatchedWords":
         """The words that had these ``parts``."""
         words = {name: torch.from_numpy(values) for name, values in parts["words"].items()}
         return cls(
@@ -268,11 +268,11 @@ class ClassSums:
     record: dict[str, Any]
 
     @classmethod
-    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "ClassSums":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "ClassSums":
         """What accumulators have added up.
 
         Args:
-            sums: their sums by name.
+            sums: those of `Classes`, and of `PairTable` where there is one.
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "n_distances", the number of bins of distance; and
                 "read" (`how_read`).

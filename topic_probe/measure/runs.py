@@ -26,7 +26,7 @@ from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, content_hash
-from topic_probe.text.sums import Progress, Sum, as_from_disk, differing_facts, from_arrays, to_arrays
+from topic_probe.text.sums import Parts, Progress, Sum, as_from_disk, differing_facts, from_arrays, to_arrays
 
 # A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
 # took what a whole word is from the tokenizer.
@@ -189,7 +189,7 @@ def how_read(reading: Reading, processes: Processes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> dict[str, Any]:
+def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -> dict[str, Any]:
     """What a report says of its documents: what was read and left out, how many sources, and "read" of its parts."""
     by_source = sums["by_source"]
     assert isinstance(by_source, SourceSums)

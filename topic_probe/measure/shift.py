@@ -25,7 +25,7 @@ from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.documents import check_read_again, content_hash
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress
+from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MASK_ID, Masking
 from topic_probe.toy.world import World
@@ -86,7 +86,7 @@ class ShiftReport(Report, kind="shift"):
     provenance: Mapping[str, Any]
 
     @classmethod
-    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "ShiftReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "ShiftReport":
         """The report of what accumulators have added up.
 
         Args:

@@ -30,7 +30,7 @@ from topic_probe.processes import joined
 from topic_probe.report import Report
 from topic_probe.text.batches import TokenBatch
 from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Progress
+from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import with_interval
 
@@ -73,7 +73,7 @@ class WritesReport(Report, kind="writes"):
     provenance: Mapping[str, Any]
 
     @classmethod
-    def of_sums(cls, sums: Mapping[str, Any], progress: Progress, parts: Mapping[str, Any]) -> "WritesReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "WritesReport":
         """The report of what accumulators have added up.
 
         Args:

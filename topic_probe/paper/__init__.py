@@ -3,11 +3,11 @@
 In order: `claims` has a claim and its verdict, `training` settings and what training them gives, `recipe` what a
 recipe is and the one way in which all are run; `toys` has what recipes of toys share, `pretrained` models and texts.
 
-To add one, write a module here with ``RECIPE = Recipe(...)`` and a line in ``RECIPES`` below. Its ``measure`` goes from
-a `Run` to ``run.result(...)``; for toys it is `each_training` of what is measured of each. Its claims are functions
-from that result to `Claim`s: the source's words, a bound that is written down before the number is seen, and the same
-number where the claim must fail (``controls``). Its figures are a function of the same result. Options of its own are
-keyword arguments of ``measure``.
+To add one, write a module here with ``RECIPE = Recipe(*listed(NAME), ...)`` and a line in ``RECIPES`` below, which has
+its title. Its ``measure`` goes from a `Run` to ``run.result(...)``; for toys it is `each_training` of what is measured
+of each. Its claims are functions from that result to `Claim`s: the source's words, a bound that is written down before
+the number is seen, and the same number where the claim must fail (``controls``). Its figures are a function of the same
+result. Options of its own are keyword arguments of ``measure``.
 
 A claim that does not hold stays, with what is known of the reason, and a claim of our own beside it says what holds
 instead. The tests keep the list of all that is expected not to hold.
@@ -44,6 +44,11 @@ BESIDE = {
     "table3": ("figure2", "TABLE3"),
     "table5": ("table1", "TABLE5"),
 }
+
+
+def listed(name: str) -> tuple[str, str]:
+    """The name of a recipe and what the paper shows there, as the recipe itself begins."""
+    return name, RECIPES[name]
 
 
 def recipe_named(name: str) -> "Recipe":

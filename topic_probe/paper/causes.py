@@ -26,6 +26,7 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.effects import EffectReport
 from topic_probe.measure.knockout import measure_knockout
 from topic_probe.options import shares
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.pretrained import (
     RANDOM,
@@ -246,7 +247,7 @@ def _known(result: RecipeResult) -> Iterator[Claim]:
     expected = ablation_effect(world, EXACT.masking).effect
     claim = Claim(
         text="Mean ablation of a head with Theorem 2's W_V under uniform attention costs (1/v)(1/τ − 1/T)",
-        source="Theorem 2", paper="", ours=True, check=True, setting=TOY,
+        source="Theorem 2", ours=True, check=True, setting=TOY,
         measured=Number(rows[TOY, 0]["effect_on_loss"]), above=expected - _EXACT, below=expected + _EXACT,
     )  # fmt: skip
     yield claim
@@ -272,12 +273,12 @@ _CAUSES = {
     EDGES: Claim(
         text="Words of a topic come closer because they read each other: cutting these edges parts them more than "
         "cutting as many others at the same distance (difference of effects on same − different cosine)",
-        source="ours", paper="", ours=True, above=0.0,
+        ours=True, above=0.0,
     ),
     HEADS: Claim(
         text=f"The {TOPICAL_HEADS} heads that attend most by topic bring them together more than as many others of "
         "their layers (difference of effects on same − different cosine)",
-        source="ours", paper="", ours=True, above=0.0,
+        ours=True, above=0.0,
     ),
 }  # fmt: skip
 
@@ -331,8 +332,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="causes",
-    title="what heads do with what they see",
+    *listed("causes"),
     source="ours",
     measure=measure,
     claims=(_known, _causes),

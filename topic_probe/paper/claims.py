@@ -84,7 +84,7 @@ class Claim:
 
     Attributes:
         text: What must be seen.
-        source: Where that is said.
+        source: Where that is said; empty: where the recipe has its source.
         paper: What the paper has there: its number, or its words.
         measured: Our number.
         above: It has to be larger than this.
@@ -100,8 +100,8 @@ class Claim:
     """
 
     text: str
-    source: str
-    paper: str
+    source: str = ""
+    paper: str = ""
     measured: Number = field(default=Number(math.nan))
     above: float = -math.inf
     below: float = math.inf

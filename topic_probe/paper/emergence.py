@@ -31,6 +31,7 @@ from jaxtyping import Int64
 
 from topic_probe.lens.opening import open_model, random_init
 from topic_probe.notices import quiet_transformers
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, over_seeds
 from topic_probe.paper.figure5 import shuffled_text
 from topic_probe.paper.pretrained import (
@@ -85,7 +86,6 @@ Articles = Int64[np.ndarray, "_"]
 _TABLE = Table(
     one_topic_per_word=True, printed={}, untrained="1.000 ± 0.001 (ratio), of models trained on far more"
 )
-SOURCE = "beside Table 1 and Section 8.1, models trained here"
 
 
 @dataclass(frozen=True)
@@ -456,8 +456,6 @@ def _far_enough(result: RecipeResult) -> Iterator[Claim]:
     for name, rows in _by_architecture(result).items():
         yield Claim(
             text="Trained far enough to be interpreted: nats of the held-out loss below the unigram entropy",
-            source=SOURCE,
-            paper="",
             measured=Number(min(row["gain"] for row in rows)),
             above=NEEDED,
             controls={
@@ -484,8 +482,7 @@ def _largest(result: RecipeResult, name: str, control: str) -> dict[str, Number]
 
 def _table1(result: RecipeResult) -> Iterator[Claim]:
     """Every claim of Table 1, of those that were trained here."""
-    for claim in ratios(_TABLE, result):
-        yield replace(claim, source=SOURCE)
+    yield from ratios(_TABLE, result)
 
 
 def _thresholds(result: RecipeResult) -> Iterator[Claim]:
@@ -511,7 +508,6 @@ def _thresholds(result: RecipeResult) -> Iterator[Claim]:
 _FALLS = Claim(
     text="The fewer words a topic keeps, the more they attend to each other (ratio of attention at the lowest "
     "threshold ÷ at the highest)",
-    source=SOURCE,
     paper="so in all five of Table 1, by 1.08 to 1.15",
     above=1.01,
 )
@@ -548,8 +544,6 @@ def _first(result: RecipeResult) -> Iterator[Claim]:
 _EMBEDDINGS_FIRST = Claim(
     text="Topics are in the word embeddings before they are in attention (share of draws in which their onset is "
     "earlier)",
-    source=SOURCE,
-    paper="",
     above=LIKELY,
     reason="what was measured earlier or together stands beside it",
     ours=True,
@@ -599,8 +593,6 @@ def _without_order(result: RecipeResult) -> Iterator[Claim]:
 _WITHOUT_ORDER = Claim(
     text="Topics are learned from text without word order (effect size of {} at the end, trained on text shuffled "
     "within articles)",
-    source=SOURCE,
-    paper="",
     above=LEARNED,
     ours=True,
 )
@@ -650,9 +642,8 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="emergence",
-    title="how small models of six architectures learn topics (ours)",
-    source=SOURCE,
+    *listed("emergence"),
+    source="beside Table 1 and Section 8.1, models trained here",
     measure=measure,
     claims=(_far_enough, _table1, _thresholds, _first, _without_order),
     figures=_figures,

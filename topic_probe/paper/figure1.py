@@ -19,33 +19,14 @@ W_Eᵀ W_E arrive at its conditions.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.paper import listed, toys
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
-from topic_probe.paper.toys import (
-    A_TENTH,
-    ATTENTION_FROZEN,
-    NO_TOPICS,
-    OF_TRAINING,
-    SHUFFLED,
-    UNTRAINED,
-    Case,
-    agreement,
-    attention_is_trained,
-    between_words,
-    block_claims,
-    blocks,
-    blocks_and_losses,
-    convergence,
-    each_training,
-    judged,
-    little_loss,
-    losses,
-    trained_settings,
-)
 from topic_probe.paper.training import CE_ADAM, CE_SGD, SQ_ADAM, SQ_SGD, Setting, pair_setting
 from topic_probe.toy.world import World
 
@@ -95,13 +76,13 @@ _UNIFORM = {
 }
 
 
-def _embeddings(case: Case) -> EmbeddingReport | None:
+def _embeddings(case: toys.Case) -> EmbeddingReport | None:
     if case.setting.regime not in ("full", "embedding"):
         return None
     return measure_embeddings(case.trained.model(), case.topics, statistic="difference")
 
 
-def _topics_of_documents(case: Case) -> dict[str, float]:
+def _topics_of_documents(case: toys.Case) -> dict[str, float]:
     """For what share of the documents that a toy learns from there are words of two to four topics in them."""
     world, generator = case.setting.world, torch.Generator().manual_seed(case.setting.seed)
     documents = world.documents(500, generator=generator)
@@ -112,11 +93,11 @@ def _topics_of_documents(case: Case) -> dict[str, float]:
     return {"documents of two to four topics": float(((held >= 2) & (held <= 4)).double().mean())}
 
 
-def _dot_products(case: Case) -> dict[str, float]:
+def _dot_products(case: toys.Case) -> dict[str, float]:
     if case.setting.name.endswith(LONG):  # is held against its theorem, whose optima need not be blocks
         return {}
     W_E = case.trained.history.tensors["W_E"].double()
-    found = blocks((W_E.T @ W_E).numpy(), case.topics)
+    found = toys.blocks((W_E.T @ W_E).numpy(), case.topics)
     beyond = found["same word"] - found["same topic"]
     within = abs(found["same topic"] - found["different topics"])
     return {**found, "diagonal": beyond / within}
@@ -124,15 +105,14 @@ def _dot_products(case: Case) -> dict[str, float]:
 
 def _diagonal(result: RecipeResult) -> Iterator[Claim]:
     """What there is in place of blocks where training went on beyond them."""
-    if not result.quick and _DIAGONAL in trained_settings(result):
+    if not result.quick and _DIAGONAL in toys.trained_settings(result):
         statement = Claim(
             text="W_Eᵀ W_E has become a diagonal (same word − other words of the topic, ÷ those − different topics)",
-            source=result.source,
             paper="a special case of the block-wise optima",
             above=50.0,
             ours=True,
         )
-        yield judged(statement, result, _DIAGONAL, "diagonal", (A_TENTH.name,))
+        yield toys.judged(statement, result, _DIAGONAL, "diagonal", (toys.A_TENTH.name,))
 
 
 def _documents(result: RecipeResult) -> Iterator[Claim]:
@@ -143,46 +123,45 @@ def _documents(result: RecipeResult) -> Iterator[Claim]:
         paper="most sentences contain 2 to 4 topics",
         above=0.5,
     )
-    first = next(iter(trained_settings(result)))
+    first = next(iter(toys.trained_settings(result)))
     if not first.endswith(LONG):
-        yield judged(statement, result, first, "documents of two to four topics", (NO_TOPICS.name,))
+        yield toys.judged(statement, result, first, "documents of two to four topics", (toys.NO_TOPICS.name,))
 
 
 def _theorem1(result: RecipeResult) -> Iterator[Claim]:
-    statement = Claim(
+    statement = replace(
+        toys.NEAR_OPTIMA,
         text="With only W_E trained, W_Eᵀ W_E is near the optima (Frobenius distance to the nearest ÷ its norm)",
         source="Theorem 1",
-        paper="0 on infinitely long documents",
         below=0.05,
     )
-    for name in trained_settings(result):
+    for name in toys.trained_settings(result):
         if name.endswith(LONG):
-            yield judged(statement, result, name, "distance to the optima", OF_TRAINING)
+            yield toys.judged(statement, result, name, "distance to the optima", toys.OF_TRAINING)
 
 
 RECIPE = Recipe(
-    name="figure1",
-    title="topics in trained word embeddings",
+    *listed("figure1"),
     source="Figure 1, Section 6.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
-    controls=(NO_TOPICS, UNTRAINED, A_TENTH, ATTENTION_FROZEN, SHUFFLED),
-    quick_controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, SHUFFLED),
-    measure=each_training(
-        losses,
-        between_words,
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.A_TENTH, toys.ATTENTION_FROZEN, toys.SHUFFLED),
+    quick_controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, toys.SHUFFLED),
+    measure=toys.each_training(
+        toys.losses,
+        toys.between_words,
         _topics_of_documents,
         of_labels=(_dot_products,),
-        reports=(_embeddings, agreement),
+        reports=(_embeddings, toys.agreement),
     ),
     claims=(
-        block_claims("W_Eᵀ W_E", reasons=_NO_BLOCKS),
-        attention_is_trained(_UNIFORM),
+        toys.block_claims("W_Eᵀ W_E", reasons=_NO_BLOCKS),
+        toys.attention_is_trained(_UNIFORM),
         _diagonal,
-        convergence(),
+        toys.convergence(),
         _documents,
         _theorem1,
-        little_loss("embedding", "full", source="Section 4"),
+        toys.little_loss("embedding", "full", source="Section 4"),
     ),
-    figures=blocks_and_losses(EmbeddingReport, "W_Eᵀ W_E", score="dot"),
+    figures=toys.blocks_and_losses(EmbeddingReport, "W_Eᵀ W_E", score="dot"),
 )

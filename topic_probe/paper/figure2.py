@@ -45,37 +45,9 @@ import torch
 from jaxtyping import Float64
 
 from topic_probe.measure.weights import WeightReport, measure_weights
+from topic_probe.paper import listed, toys
 from topic_probe.paper.claims import Claim, Number, over_seeds
 from topic_probe.paper.recipe import Recipe, RecipeResult
-from topic_probe.paper.toys import (
-    A_TENTH,
-    ABOVE_UNIFORM,
-    ATTENTION_FROZEN,
-    NEAR_OPTIMA,
-    NO_TOPICS,
-    OF_ALL_WORDS,
-    OF_LABELS,
-    OF_TRAINING,
-    SHUFFLED,
-    UNTRAINED,
-    Case,
-    agreement,
-    attention_is_trained,
-    between_words,
-    block_claims,
-    blocks,
-    blocks_and_losses,
-    by_seed,
-    convergence,
-    each_training,
-    judged,
-    keys_and_queries,
-    little_loss,
-    losses,
-    number,
-    trained_settings,
-    was_measured,
-)
 from topic_probe.paper.training import (
     CE_ADAM,
     CE_SGD,
@@ -272,16 +244,16 @@ def _ours_marked(
 # --- W_V ----------------------------------------------------------------------------------------------
 
 
-def _weights(case: Case) -> WeightReport:
+def _weights(case: toys.Case) -> WeightReport:
     return measure_weights(case.trained.model(), case.topics, circuits=["ov"])
 
 
-def _value_blocks(case: Case) -> dict[str, float]:
+def _value_blocks(case: toys.Case) -> dict[str, float]:
     """The blocks of W_V, their height in units of 1/(a v), and how far the mean of each is from Theorem 2."""
     toy = case.setting.toy
     assert isinstance(toy, ToyConfig)
     W_V = case.trained.history.tensors["W_V"].double().numpy()
-    found, v = blocks(W_V, case.topics), toy.world.words_per_topic
+    found, v = toys.blocks(W_V, case.topics), toy.world.words_per_topic
     # Theorem 2's entries within a topic are those of the diagonal, too.
     within = ((v - 1) * found["same topic"] + found["same word"]) / v
     optimum = theory.optimal_value(toy.world, toy.masking).numpy()
@@ -304,59 +276,61 @@ def block_means(
     return averaged
 
 
-def _joint_blocks(case: Case) -> dict[str, float]:
+def _joint_blocks(case: toys.Case) -> dict[str, float]:
     """W_V where attention is trained with it; where it is alone, it is there to be compared."""
     return {} if case.setting.regime == "value" else _value_blocks(case)
 
 
-def _joint_weights(case: Case) -> WeightReport | None:
+def _joint_weights(case: toys.Case) -> WeightReport | None:
     return None if case.setting.regime == "value" else _weights(case)
+
+
+_HEIGHT = Claim(
+    text="The blocks of W_V are as high as in Theorem 2 (mean within topics − between topics, ÷ 1/(a v))",
+    source="Theorem 2",
+    paper="1",
+    above=0.9,
+    below=1.1,
+)
+_SMALLEST = Claim(
+    text="With L2, W_V is near the one optimum of the smallest norm (Frobenius distance ÷ norm)",
+    source="Theorem 2",
+    paper="0 on infinitely long documents",
+)
+_ON_AVERAGE = replace(
+    _SMALLEST,
+    text="With L2 and Adam, W_V is near it on the average over each block, topic × topic (Frobenius distance ÷ "
+    "norm)",
+    ours=True,
+    below=0.3,
+)
 
 
 def _closed_form(result: RecipeResult) -> Iterator[Claim]:
     """With squared loss W_V is near the optima that the theory has for it."""
-    height = Claim(
-        text="The blocks of W_V are as high as in Theorem 2 (mean within topics − between topics, ÷ 1/(a v))",
-        source="Theorem 2",
-        paper="1",
-        above=0.9,
-        below=1.1,
-    )
-    smallest = Claim(
-        text="With L2, W_V is near the one optimum of the smallest norm (Frobenius distance ÷ norm)",
-        source="Theorem 2",
-        paper="0 on infinitely long documents",
-    )
-    on_average = replace(
-        smallest,
-        text="With L2 and Adam, W_V is near it on the average over each block, topic × topic (Frobenius distance ÷ "
-        "norm)",
-        ours=True,
-        below=0.3,
-    )
-    for name, setting in trained_settings(result).items():
+    for name, setting in toys.trained_settings(result).items():
         if setting.train.loss != "squared":
             continue
         long = name.endswith(LONG)
-        yield judged(height, result, name, "height", OF_LABELS)
-        worst = f"largest residual of a condition {number(result, name, 'worst residual')}"
-        near = replace(NEAR_OPTIMA, below=0.05) if long else NEAR_OPTIMA
-        yield judged(near, result, name, "distance to the optima", OF_TRAINING, detail=worst)
+        yield toys.judged(_HEIGHT, result, name, "height", toys.OF_LABELS)
+        worst = f"largest residual of a condition {toys.number(result, name, 'worst residual')}"
+        near = replace(toys.NEAR_OPTIMA, below=0.05) if long else toys.NEAR_OPTIMA
+        yield toys.judged(near, result, name, "distance to the optima", toys.OF_TRAINING, detail=worst)
         if setting.train.l2 == 0:
             continue
         adam = setting.train.optimizer == "adam"
-        yield judged(
-            smallest,
+        yield toys.judged(
+            _SMALLEST,
             result,
             name,
             "distance to Theorem 2",
-            OF_TRAINING,
+            toys.OF_TRAINING,
             below=0.05 if long else 0.3,
             detail="" if long or adam else _ENDLESS,
             reason=_ADAM if adam else "",
         )
         if adam:
-            yield judged(on_average, result, name, "distance of block means", OF_LABELS)
+            yield toys.judged(_ON_AVERAGE, result, name, "distance of block means", toys.OF_LABELS)
 
 
 # --- the rate -----------------------------------------------------------------------------------------
@@ -376,7 +350,7 @@ def _the_way_counts(result: RecipeResult) -> Iterator[Claim]:
         (one.setting.name, one.setting.control, one.setting.seed): one.history.tensors["W_V"].double()
         for one in result.runs
     }
-    for name in trained_settings(result):
+    for name in toys.trained_settings(result):
         slow = {seed: W for (own, broken, seed), W in values.items() if (own, broken) == (name, AS_FAR.name)}
         if not slow:
             continue
@@ -384,10 +358,10 @@ def _the_way_counts(result: RecipeResult) -> Iterator[Claim]:
             broken: over_seeds(
                 [float((values[name, broken, seed] - W).norm() / W.norm()) for seed, W in slow.items()]
             )
-            for broken in (A_TENTH.name, UNTRAINED.name)
+            for broken in (toys.A_TENTH.name, toys.UNTRAINED.name)
         }
-        controls = {UNTRAINED.name: off[UNTRAINED.name]}
-        yield replace(statement, setting=name, measured=off[A_TENTH.name], controls=controls)
+        controls = {toys.UNTRAINED.name: off[toys.UNTRAINED.name]}
+        yield replace(statement, setting=name, measured=off[toys.A_TENTH.name], controls=controls)
 
 
 # --- in turns -----------------------------------------------------------------------------------------
@@ -395,10 +369,10 @@ def _the_way_counts(result: RecipeResult) -> Iterator[Claim]:
 
 def _carried_over(result: RecipeResult) -> Iterator[Claim]:
     """What is seen in training by turns is seen in joint training."""
-    frozen = (UNTRAINED.name, ATTENTION_FROZEN.name)
+    frozen = (toys.UNTRAINED.name, toys.ATTENTION_FROZEN.name)
     for quantity, what, factor, broken in (
-        ("height", "blocks of W_V: mean within topics − between topics", 1.25, OF_LABELS),
-        ("gain", "gain over guessing", 1.25, OF_TRAINING),
+        ("height", "blocks of W_V: mean within topics − between topics", 1.25, toys.OF_LABELS),
+        ("gain", "gain over guessing", 1.25, toys.OF_TRAINING),
         ("weighted mean", "attention: Theorem 3's weighted mean", 2.0, frozen),
     ):
         statement = Claim(
@@ -410,15 +384,15 @@ def _carried_over(result: RecipeResult) -> Iterator[Claim]:
             above=1 / factor,
             below=factor,
         )
-        for name in trained_settings(result):
-            if name + IN_TURNS in trained_settings(result) and was_measured(result, name, quantity):
+        for name in toys.trained_settings(result):
+            if name + IN_TURNS in toys.trained_settings(result) and toys.was_measured(result, name, quantity):
                 yield replace(
                     statement,
                     setting=name,
                     measured=_jointly(result, name, quantity),
                     controls={one: _jointly(result, name, quantity, one) for one in broken},
-                    detail=f"jointly {number(result, name, quantity)}, in turns "
-                    f"{number(result, name + IN_TURNS, quantity)}",
+                    detail=f"jointly {toys.number(result, name, quantity)}, in turns "
+                    f"{toys.number(result, name + IN_TURNS, quantity)}",
                     reason="the quick variant stops while both are on their way" if result.quick else "",
                 )
 
@@ -426,7 +400,7 @@ def _carried_over(result: RecipeResult) -> Iterator[Claim]:
 def _jointly(result: RecipeResult, name: str, quantity: str, control: str = "") -> Number:
     """A quantity of joint training ÷ that of the same seed in turns."""
     joint, turns = (
-        by_seed(result, setting, quantity, broken)
+        toys.by_seed(result, setting, quantity, broken)
         for setting, broken in ((name, control), (name + IN_TURNS, ""))
     )
     return over_seeds([value / turns[seed] for seed, value in joint.items()])
@@ -435,23 +409,23 @@ def _jointly(result: RecipeResult, name: str, quantity: str, control: str = "") 
 # --- attention ----------------------------------------------------------------------------------------
 
 
-OF_ATTENTION = (NO_TOPICS.name, SHUFFLED.name, UNTRAINED.name, ATTENTION_FROZEN.name)
+OF_ATTENTION = (toys.NO_TOPICS.name, toys.SHUFFLED.name, toys.UNTRAINED.name, toys.ATTENTION_FROZEN.name)
 """Controls of claims that attention goes to words of the same topic."""
 
 
-def _attention(case: Case) -> AgreementReport:
+def _attention(case: toys.Case) -> AgreementReport:
     """With the attention that `between_words` has, on the same documents."""
     return measure_agreement(case.trained.model(), loss=case.setting.train.loss, n_documents=100)
 
 
-def _attention_blocks(case: Case) -> dict[str, float]:
+def _attention_blocks(case: toys.Case) -> dict[str, float]:
     """Blocks of the attention between words, of which every document has its share."""
     model = case.trained.model()
     form = lean_form(model)
     assert form is not None
     tensors = {name: tensor.double() for name, tensor in toy_tensors(model).items()}
     weights = vocabulary_attention(tensors, form).detach().numpy()
-    return {"own topic first": blocks(weights, case.topics)["own topic first"]}
+    return {"own topic first": toys.blocks(weights, case.topics)["own topic first"]}
 
 
 def _every_word(result: RecipeResult) -> Iterator[Claim]:
@@ -459,14 +433,13 @@ def _every_word(result: RecipeResult) -> Iterator[Claim]:
     statement = Claim(
         text="Not only on average: words attend to other words of their topic more than to the words of every other "
         "topic (share of words; chance is 1/T)",
-        source="Table 3, Section 6.1",
         paper="each word",
-        above=OF_ALL_WORDS,
+        above=toys.OF_ALL_WORDS,
         ours=True,
     )
-    for name in trained_settings(result):
+    for name in toys.trained_settings(result):
         why = _why_not(result, name)
-        yield judged(statement, result, name, "own topic first", OF_ATTENTION, reason=why)
+        yield toys.judged(statement, result, name, "own topic first", OF_ATTENTION, reason=why)
 
 
 def _to_the_topic(result: RecipeResult) -> Iterator[Claim]:
@@ -478,13 +451,12 @@ def _to_the_topic(result: RecipeResult) -> Iterator[Claim]:
         statement = Claim(
             text="On average, each word pays more attention to words of the same topic than to words of different "
             f"topics ({reading}, ÷ words of different topics)",
-            source="Table 3, Section 6.1",
             paper="more attention to words of the same topic than to words of different topics",
-            above=ABOVE_UNIFORM,
+            above=toys.ABOVE_UNIFORM,
         )
-        for name in trained_settings(result):
+        for name in toys.trained_settings(result):
             detail, why = _means(result, name), _why_not(result, name)
-            yield judged(statement, result, name, quantity, OF_ATTENTION, detail=detail, reason=why)
+            yield toys.judged(statement, result, name, quantity, OF_ATTENTION, detail=detail, reason=why)
         if result.quick:
             late = "the quick variant stops before SGD has turned attention to topics"
             yield replace(statement, setting="SGD", not_checked=late)
@@ -498,10 +470,10 @@ def _why_not(result: RecipeResult, name: str) -> str:
 def _means(result: RecipeResult, name: str) -> str:
     """Attention by relation, uniform attention being 1, and what keys and queries have become."""
     means = ", ".join(
-        f"{of} {number(result, name, f'attention, {of}').value:.3f}"
+        f"{of} {toys.number(result, name, f'attention, {of}').value:.3f}"
         for of in ("same word", "same topic", "different topic", "mask to word", "mask to mask")
     )
-    return f"{means}; {keys_and_queries(result, name)}"
+    return f"{means}; {toys.keys_and_queries(result, name)}"
 
 
 def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
@@ -515,12 +487,16 @@ def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
         if report.attention is not None
     }
     ax = relation_bars(means, title="attention, uniform attention being 1", label="mean attention")
-    claimed = {"weighted mean": ABOVE_UNIFORM, "other words": ABOVE_UNIFORM, "own topic first": OF_ALL_WORDS}
+    claimed = {
+        "weighted mean": toys.ABOVE_UNIFORM,
+        "other words": toys.ABOVE_UNIFORM,
+        "own topic first": toys.OF_ALL_WORDS,
+    }
     seeds = [
         partial(seed_points, result.tables["numbers"], quantity, above=bound)
         for quantity, bound in claimed.items()
     ]
-    height = 1.2 + 0.45 * len(trained_settings(result))
+    height = 1.2 + 0.45 * len(toys.trained_settings(result))
     return {
         "attention": ax.get_figure(root=True),  # type: ignore[dict-item]
         "seeds": panels(seeds, columns=1, size=(7.5, height)),
@@ -528,41 +504,38 @@ def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="figure2",
-    title="blocks in W_V under uniform attention",
+    *listed("figure2"),
     source="Figure 2, Section 6.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
-    controls=(NO_TOPICS, UNTRAINED, A_TENTH, AS_FAR, SHUFFLED),
-    quick_controls=(NO_TOPICS, UNTRAINED, SHUFFLED),
-    measure=each_training(losses, of_labels=(_value_blocks,), reports=(_weights, agreement)),
-    claims=(block_claims("W_V"), _closed_form, convergence(_BELOW_FLOOR), _the_way_counts),
-    figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.A_TENTH, AS_FAR, toys.SHUFFLED),
+    quick_controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.SHUFFLED),
+    measure=toys.each_training(toys.losses, of_labels=(_value_blocks,), reports=(_weights, toys.agreement)),
+    claims=(toys.block_claims("W_V"), _closed_form, toys.convergence(_BELOW_FLOOR), _the_way_counts),
+    figures=toys.blocks_and_losses(WeightReport, "W_V", circuit="ov"),
 )
 FIGURE10 = Recipe(
-    name="figure10",
-    title="blocks in W_V when attention is trained too",
+    *listed("figure10"),
     source="Figure 10, Section 6.1",
     settings=(*ATTENTION, *ALTERNATING, *FROM_USUAL, *WITHOUT_L2),
     quick_settings=(*QUICK_ATTENTION, *QUICK_ALTERNATING, *_with_adam(QUICK_WITHOUT_L2)),
-    controls=(NO_TOPICS, UNTRAINED, A_TENTH, AS_FAR, ATTENTION_FROZEN, SHUFFLED),
-    quick_controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, SHUFFLED),
-    measure=each_training(
-        losses, between_words, of_labels=(_joint_blocks,), reports=(_joint_weights, agreement)
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.A_TENTH, AS_FAR, toys.ATTENTION_FROZEN, toys.SHUFFLED),
+    quick_controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, toys.SHUFFLED),
+    measure=toys.each_training(
+        toys.losses, toys.between_words, of_labels=(_joint_blocks,), reports=(_joint_weights, toys.agreement)
     ),
     claims=(
-        _ours_marked(block_claims("W_V", reasons=_DIAGONAL)),
-        attention_is_trained(_UNIFORM),
-        little_loss("value", "attention", source="Section 5.2", reasons=_NO_MORE),
+        _ours_marked(toys.block_claims("W_V", reasons=_DIAGONAL)),
+        toys.attention_is_trained(_UNIFORM),
+        toys.little_loss("value", "attention", source="Section 5.2", reasons=_NO_MORE),
         _carried_over,
-        convergence(_BELOW_FLOOR),
+        toys.convergence(_BELOW_FLOOR),
         _the_way_counts,
     ),
-    figures=blocks_and_losses(WeightReport, "W_V", circuit="ov"),
+    figures=toys.blocks_and_losses(WeightReport, "W_V", circuit="ov"),
 )
 TABLE3 = Recipe(
-    name="table3",
-    title="attention between words of one topic",
+    *listed("table3"),
     source="Table 3, Section 6.1",
     settings=(
         *ATTENTION,
@@ -572,8 +545,8 @@ TABLE3 = Recipe(
     ),
     # Only Adam gets there in some hundred steps.
     quick_settings=_with_adam(QUICK_ATTENTION),
-    controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, SHUFFLED),
-    measure=each_training(of_labels=(between_words, _attention_blocks), reports=(_attention,)),
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, toys.SHUFFLED),
+    measure=toys.each_training(of_labels=(toys.between_words, _attention_blocks), reports=(_attention,)),
     claims=(_ours_marked(_to_the_topic), _every_word),
     figures=_attention_figures,
 )

@@ -21,6 +21,7 @@ from jaxtyping import Float64
 from topic_probe.contrast import PairSums
 from topic_probe.lens import capture
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, of_contrast
 from topic_probe.paper.pretrained import (
     RANDOM,
@@ -39,7 +40,6 @@ from topic_probe.topics.vocabulary import ONE_PIECE, look_up
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Figure 3, Section 4"
 WORDS: Mapping[str, Sequence[str]] = {
     "animals": ("frog", "toad", "lizard"),
     "composers": ("mozart", "beethoven", "schubert"),
@@ -157,7 +157,6 @@ def lists_as_topics(
 
 _NEAR = Claim(
     text="Cosines of different words of one list are above those of words of different lists (difference of means)",
-    source=SOURCE,
     paper="blocks",
     above=0.0,
 )
@@ -263,9 +262,8 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="figure3",
-    title="cosines of words that belong together",
-    source=SOURCE,
+    *listed("figure3"),
+    source="Figure 3, Section 4",
     measure=measure,
     claims=(_blocks,),
     figures=_figures,

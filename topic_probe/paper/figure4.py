@@ -29,20 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topic_probe.paper import listed, toys
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, RecipeResult
-from topic_probe.paper.toys import (
-    ABOVE_UNIFORM,
-    ATTENTION_FROZEN,
-    NO_TOPICS,
-    UNTRAINED,
-    Case,
-    each_training,
-    frozen,
-    judged,
-    number,
-    trained_settings,
-)
 from topic_probe.paper.training import (
     CE_ADAM,
     CE_SGD,
@@ -63,7 +52,6 @@ from topic_probe.train.stages import MIN_ROWS, gradient_ratios, measure_dynamics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Figure 4, Section 5.1"
 DISCUSSION = "Section 8.1"
 FIRST_STAGE = 400
 """Steps of stage 1 in the paper."""
@@ -123,14 +111,14 @@ def _large(setting: Setting) -> Setting:
     return replace(setting, toy=toy, train=train)
 
 
-VALUES_FROZEN = frozen("W_V", name="values frozen")
+VALUES_FROZEN = toys.frozen("W_V", name="values frozen")
 USUAL = Control("usual initialisation", train=_usual)
 LARGE = Control("noise 1", train=_large)
 
 # --- measuring --------------------------------------------------------------------------------------
 
 
-def stages(case: Case) -> dict[str, float]:
+def stages(case: toys.Case) -> dict[str, float]:
     """Which norm grows when, and by how much; nothing for a training that diverged.
 
     ``flat ÷ start``, of the step from which W_V is flat and the step at which W_K or W_Q starts, is below 1 where there
@@ -176,7 +164,7 @@ def _attention_start(history: History) -> float:
     return float(report.attention_start[0])
 
 
-def attention(case: Case) -> dict[str, float]:
+def attention(case: toys.Case) -> dict[str, float]:
     """How far from uniform attention is, in stage 1 at most and at the end, of rows of words and of ``[MASK]``.
 
     Stage 1 lasts until W_K or W_Q starts. There is nothing of a training that diverged.
@@ -197,7 +185,7 @@ def attention(case: Case) -> dict[str, float]:
     return {**found, "other words": found["same topic"] / found["different topic"]}
 
 
-def gradients(case: Case) -> dict[str, float]:
+def gradients(case: toys.Case) -> dict[str, float]:
     """Norms of the first gradients of W_K and W_Q ÷ that of W_V, and beside what is predicted for the noise."""
     history = case.trained.history
     if "W_V" not in history.gradients or "W_K" not in history.gradients:
@@ -218,13 +206,12 @@ def gradients(case: Case) -> dict[str, float]:
 
 
 def _of_pair(result: RecipeResult, *pairs: Pair) -> list[str]:
-    return [name for name, setting in trained_settings(result).items() if setting.pair in pairs]
+    return [name for name, setting in toys.trained_settings(result).items() if setting.pair in pairs]
 
 
 _ORDER = Claim(
     text="The norm of W_V plateaus, and only after that W_K and W_Q start to move (step from which W_V is flat ÷ step "
     "at which W_K or W_Q starts; 1 where none starts)",
-    source=SOURCE,
     paper="already plateaus, and only after that, do the key and query matrices start to move",
     below=1.0,
 )
@@ -234,10 +221,10 @@ def _two_stages(result: RecipeResult) -> Iterator[Claim]:
     """The paper's sentences, where its picture appears."""
     for name in _of_pair(result, SQ_SGD):
         steps = ", ".join(
-            f"{what} {number(result, name, of)}"
+            f"{what} {toys.number(result, name, of)}"
             for what, of in (("W_V is flat from step", "flat"), ("W_K or W_Q starts at", "start"))
         )
-        broken = (NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL)
+        broken = (toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, VALUES_FROZEN, USUAL)
         yield _beside(_ORDER, result, name, "flat ÷ start", *broken, detail=steps)
         yield from _first_stage(result, name)
         yield from _second_stage(result, name)
@@ -254,7 +241,6 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
     yield _at_rest(
         Claim(
             text="In stage 1 W_K and W_Q stay close to 0 (largest relative change of a norm until W_V is flat)",
-            source=SOURCE,
             paper="stay close to 0",
             below=MOVED,
         ),
@@ -268,7 +254,6 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
             Claim(
                 text=f"In stage 1 positions that show {rows} pay a near-uniform attention (largest |mean − 1| until "
                 "W_K or W_Q starts, uniform being 1)",
-                source=SOURCE,
                 paper="each position pays a near-uniform attention to all positions",
                 below=NEAR_UNIFORM,
             ),
@@ -279,38 +264,37 @@ def _first_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
         )
     grows = Claim(
         text="In stage 1 the norm of W_V increases significantly (norm when W_K or W_Q starts ÷ at the beginning)",
-        source=SOURCE,
         paper="increases significantly",
         above=SIGNIFICANT,
     )
-    yield _beside(grows, result, name, "W_V in stage 1", NO_TOPICS, UNTRAINED, VALUES_FROZEN)
+    yield _beside(grows, result, name, "W_V in stage 1", toys.NO_TOPICS, toys.UNTRAINED, VALUES_FROZEN)
 
 
 def _second_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
     start = Claim(
         text="In stage 2 the norms of W_K and W_Q increase significantly (the smaller of the two, at the end ÷ at the "
         "beginning)",
-        source=SOURCE,
         paper="start increasing significantly",
         above=SIGNIFICANT,
     )
-    yield _beside(start, result, name, "W_K, W_Q at the end", NO_TOPICS, UNTRAINED, ATTENTION_FROZEN)
+    yield _beside(
+        start, result, name, "W_K, W_Q at the end", toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN
+    )
     level = Claim(
         text="In stage 2 the norm of W_V stays flat (at the end ÷ when W_K or W_Q starts)",
-        source=SOURCE,
         paper="relatively flat",
         above=0.75,
         below=1.25,
     )
-    before = {"in stage 1": number(result, name, "W_V in stage 1")}
-    yield _with(_beside(level, result, name, "W_V in stage 2", NO_TOPICS), before)
+    before = {"in stage 1": toys.number(result, name, "W_V in stage 1")}
+    yield _with(_beside(level, result, name, "W_V in stage 2", toys.NO_TOPICS), before)
     turns = Claim(
         text="In stage 2 W_V goes on turning (mean of (1 − cosine)/2 between W_V and W_V ten steps before)",
         source=DISCUSSION,
         paper="non-vanishing changes at a constant norm",
         above=0.001,
     )
-    yield _beside(turns, result, name, "rotation", NO_TOPICS)
+    yield _beside(turns, result, name, "rotation", toys.NO_TOPICS)
     for rows, names in WATCHED.items():
         changes = Claim(
             text=f"In stage 2 the attention of positions that show {rows} changes (largest |mean − 1| at the end, "
@@ -320,9 +304,10 @@ def _second_stage(result: RecipeResult, name: str) -> Iterator[Claim]:
             above=NEAR_UNIFORM,
         )
         means = ", ".join(
-            f"{of} {number(result, name, of).value:.3f}" for of in (one.replace("_", " ") for one in names)
+            f"{of} {toys.number(result, name, of).value:.3f}"
+            for of in (one.replace("_", " ") for one in names)
         )
-        broken = (NO_TOPICS, UNTRAINED, ATTENTION_FROZEN)
+        broken = (toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN)
         reason = _STILL if rows == "words" else ""
         yield _beside(changes, result, name, f"{rows} at the end", *broken, detail=means, reason=reason)
 
@@ -334,11 +319,13 @@ def _where_words_attend(result: RecipeResult) -> Iterator[Claim]:
         "topics)",
         source="our own, beside the second stage of SGD",
         paper="same-topic attention is larger than different-topic attention",
-        above=ABOVE_UNIFORM,
+        above=toys.ABOVE_UNIFORM,
         ours=True,
     )
     for name in _of_pair(result, CE_ADAM, SQ_ADAM):
-        yield _beside(statement, result, name, "other words", NO_TOPICS, UNTRAINED, ATTENTION_FROZEN)
+        yield _beside(
+            statement, result, name, "other words", toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN
+        )
 
 
 def _first_steps(result: RecipeResult) -> Iterator[Claim]:
@@ -346,7 +333,6 @@ def _first_steps(result: RecipeResult) -> Iterator[Claim]:
     for name in _of_pair(result, CE_SGD):
         stay = Claim(
             text=f"W_K and W_Q stay where they are for {FIRST_STAGE} steps (largest relative change of a norm)",
-            source=SOURCE,
             paper="stay close to 0 in steps 0-400",
             below=MOVED,
             ours=True,
@@ -355,12 +341,11 @@ def _first_steps(result: RecipeResult) -> Iterator[Claim]:
         yield _at_rest(stay, result, name, f"change of W_K, W_Q {by}", "change of W_K, W_Q at the end")
         grows = Claim(
             text=f"W_V grows meanwhile (norm at step {FIRST_STAGE} ÷ at the beginning)",
-            source=SOURCE,
             paper="increases significantly in steps 0-400",
             above=SIGNIFICANT,
             ours=True,
         )
-        yield _beside(grows, result, name, f"W_V {by}", NO_TOPICS, UNTRAINED, VALUES_FROZEN)
+        yield _beside(grows, result, name, f"W_V {by}", toys.NO_TOPICS, toys.UNTRAINED, VALUES_FROZEN)
 
 
 def _sensitivity(result: RecipeResult) -> Iterator[Claim]:
@@ -372,15 +357,15 @@ def _sensitivity(result: RecipeResult) -> Iterator[Claim]:
         paper="sensitive to hyperparameters; not usually visible with common ones",
         above=1.0,
     )
-    two = {name: number(result, name, "flat ÷ start") for name in _of_pair(result, SQ_SGD)[:1]}
+    two = {name: toys.number(result, name, "flat ÷ start") for name in _of_pair(result, SQ_SGD)[:1]}
     for name in _of_pair(result, CE_SGD, CE_ADAM, SQ_ADAM):
-        yield _with(_beside(statement, result, name, "flat ÷ start", UNTRAINED, VALUES_FROZEN), two)
+        yield _with(_beside(statement, result, name, "flat ÷ start", toys.UNTRAINED, VALUES_FROZEN), two)
 
 
 def _first_gradients(result: RecipeResult) -> Iterator[Claim]:
     """The argument of Section 8.1, which looks at the beginning only: at one setting of each loss and noise."""
     first: dict[tuple[str, float], str] = {}
-    for name, setting in trained_settings(result).items():
+    for name, setting in toys.trained_settings(result).items():
         assert isinstance(setting.toy, ToyConfig)
         first.setdefault((setting.train.loss, setting.toy.noise), name)
     for (loss, noise), name in first.items():
@@ -408,8 +393,8 @@ def _first_gradients(result: RecipeResult) -> Iterator[Claim]:
             yield replace(
                 predicted,
                 setting=where,
-                measured=number(result, name, f"{of} ÷ predicted"),
-                controls={twice: number(result, name, f"{of} ÷ {twice}")},
+                measured=toys.number(result, name, f"{of} ÷ predicted"),
+                controls={twice: toys.number(result, name, f"{of} ÷ {twice}")},
             )
 
 
@@ -417,14 +402,14 @@ def _beside(
     statement: Claim, result: RecipeResult, name: str, quantity: str, *broken: Control, **changes: Any
 ) -> Claim:
     """A statement about a setting, with the same number of what is broken."""
-    return judged(statement, result, name, quantity, [control.name for control in broken], **changes)
+    return toys.judged(statement, result, name, quantity, [control.name for control in broken], **changes)
 
 
 def _at_rest(statement: Claim, result: RecipeResult, name: str, quantity: str, later: str) -> Claim:
     """A claim that something has not changed yet, which must not be true of the end of the same training."""
     return _with(
-        _beside(statement, result, name, quantity, NO_TOPICS),
-        {"at the end": number(result, name, later)},
+        _beside(statement, result, name, quantity, toys.NO_TOPICS),
+        {"at the end": toys.number(result, name, later)},
     )
 
 
@@ -440,7 +425,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
     from topic_probe.show.figures import attention_panels, training_panels
 
     columns: dict[str, Sequence[History]] = {}
-    for name, setting in trained_settings(result).items():
+    for name, setting in toys.trained_settings(result).items():
         pair = ", ".join(NAMES[part] for part in setting.pair)
         assert isinstance(setting.toy, ToyConfig)
         title = f"{pair}\nrate {setting.train.learning_rate:g}, noise {setting.toy.noise:g}"
@@ -453,15 +438,14 @@ def _seeds(result: RecipeResult, name: str) -> list[Trained]:
 
 
 RECIPE = Recipe(
-    name="figure4",
-    title="two stages of training",
-    source=SOURCE,
+    *listed("figure4"),
+    source="Figure 4, Section 5.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
-    controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL, LARGE),
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, VALUES_FROZEN, USUAL, LARGE),
     # Without the one that only shows where an argument ends.
-    quick_controls=(NO_TOPICS, UNTRAINED, ATTENTION_FROZEN, VALUES_FROZEN, USUAL),
-    measure=each_training(stages, attention, gradients, watch={"attention": word_attention}),
+    quick_controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.ATTENTION_FROZEN, VALUES_FROZEN, USUAL),
+    measure=toys.each_training(stages, attention, gradients, watch={"attention": word_attention}),
     claims=(_two_stages, _where_words_attend, _first_steps, _sensitivity, _first_gradients),
     figures=_figures,
 )

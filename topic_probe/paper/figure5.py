@@ -37,6 +37,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from topic_probe.lens.opening import load_tokenizer
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.pretrained import NO_WIKIPEDIA, hub_is_reachable, plain_values
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
@@ -54,7 +55,6 @@ from topic_probe.uncertainty import divide
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Figure 5, Section 8.1"
 FIRST_STEPS = 400
 """Steps that the paper describes, and all that is checked."""
 
@@ -271,7 +271,6 @@ def _mean(values: Float64[np.ndarray, " row"]) -> float:
 
 _FLAT_FIRST = Claim(
     text="Two stages by the rule of Figure 4: W_V is flat before W_K and W_Q start (share of layers)",
-    source=SOURCE,
     paper="an approximately two-stage phenomenon, for all 4 layers",
     above=0.9,
     reason="W_V goes on growing after W_K and W_Q have started, which the paper does not exclude here",
@@ -283,8 +282,6 @@ _CLAIMS = (
         Claim(
             text="In place of being flat W_V goes on growing in stage 2 (norm at its end ÷ at the end of stage 1, "
             "smallest over the layers)",
-            source=SOURCE,
-            paper="",
             above=1.25,
             ours=True,
         ),
@@ -294,7 +291,6 @@ _CLAIMS = (
         Claim(
             text="In stage 1 the norms of W_K and W_Q stay close to 0 (largest in the first quarter of the steps ÷ in "
             "the end, largest over the layers)",
-            source=SOURCE,
             paper="stay close to 0, roughly steps 0–100",
             below=CLOSE,
             reason="they start a little before the first quarter of the steps ends, which is only roughly stage 1; "
@@ -306,7 +302,6 @@ _CLAIMS = (
         Claim(
             text="In stage 1 the norm of W_V increases significantly (share of its growth that it has made in the "
             "first quarter of the steps, smallest over the layers)",
-            source=SOURCE,
             paper="increases significantly",
             above=SHARE,
         ),
@@ -316,7 +311,6 @@ _CLAIMS = (
         Claim(
             text="In stage 1 the orientation of W_V changes rapidly (mean rotation in ten steps, stage 1 ÷ stage 2, "
             "smallest over the layers)",
-            source=SOURCE,
             paper="changes rapidly",
             above=2.0,
         ),
@@ -325,7 +319,6 @@ _CLAIMS = (
         "later",
         Claim(
             text="W_K and W_Q start to grow much later than W_V (step ÷ step, smallest over the layers)",
-            source=SOURCE,
             paper="much later",
             above=LATER,
         ),
@@ -335,7 +328,6 @@ _CLAIMS = (
         Claim(
             text=f"In stage 2 W_K and W_Q increase significantly (their norm ÷ that of W_V by step {FIRST_STEPS}, "
             "smallest over the layers)",
-            source=SOURCE,
             paper="increase significantly",
             above=SHARE,
         ),
@@ -411,9 +403,8 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="figure5",
-    title="two stages of training in a BERT on real text",
-    source=SOURCE,
+    *listed("figure5"),
+    source="Figure 5, Section 8.1",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
     controls=(USUAL, WORD_BY_WORD),

@@ -12,18 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from topic_probe.paper import listed, toys
 from topic_probe.paper.claims import Claim, Number
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run
-from topic_probe.paper.toys import (
-    NO_TOPICS,
-    OF_TRAINING,
-    UNTRAINED,
-    Case,
-    each_training,
-    judged,
-    number,
-    trained_settings,
-)
 from topic_probe.paper.training import SQ_ADAM, Setting, Trained, pair_setting
 from topic_probe.toy import theory
 from topic_probe.toy.landscape import LandscapeReport, attention_weights, measure_landscape
@@ -33,7 +24,6 @@ from topic_probe.toy.world import World
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Appendix D.5, Theorem 3"
 
 # (T, v, τ) -> the weighted mean of the best attention, from another minimisation than the one that is checked by it.
 WORLDS = {
@@ -57,12 +47,12 @@ QUICK_SETTINGS: tuple[Setting, ...] = (
 
 def measure(run: Run) -> RecipeResult:
     """The landscape of every world, and in one of them where training arrives."""
-    trained = each_training(_attention)(run)
+    trained = toys.each_training(_attention)(run)
     reports = ((_name(world), _landscape(world, trained.shown_runs)) for world in WORLDS)
     return run.result(reports, runs=trained.runs, tables=trained.tables)
 
 
-def _attention(case: Case) -> dict[str, float]:
+def _attention(case: toys.Case) -> dict[str, float]:
     """What a toy attends to, from its weights alone, and Theorem 3's mean of it."""
     same_topic, same_word, mask = attention_weights(case.trained.model())
     mean = theory.weighted_mean(LONG_WORLD, alpha=same_topic, beta=same_word)
@@ -102,7 +92,6 @@ def _checks(world: tuple[int, int, int], report: LandscapeReport) -> list[Claim]
     return [
         Claim(
             text="Where the loss is smallest, (v − 1)/v · α + β/v lies in the interval of Theorem 3",
-            source=SOURCE,
             paper="between λ1(τ − 1) and λ2 T",
             measured=mean,
             above=low,
@@ -145,15 +134,15 @@ def _trained(result: RecipeResult) -> Iterator[Claim]:
         above=0.85 * best,
         below=1.15 * best,
     )
-    for name in trained_settings(result):
+    for name in toys.trained_settings(result):
         three = ", ".join(
-            f"{what} {number(result, name, what).value:.3f}"
+            f"{what} {toys.number(result, name, what).value:.3f}"
             for what in ("other words", "same word", "[MASK] to itself")
         )
         detail = (
             f"{three}; on documents of {LONG_WORLD.max_length} words, the landscape is that of endless ones"
         )
-        yield judged(statement, result, name, "weighted mean", OF_TRAINING, detail=detail)
+        yield toys.judged(statement, result, name, "weighted mean", toys.OF_TRAINING, detail=detail)
 
 
 def _figures(result: RecipeResult) -> "dict[str, Figure]":
@@ -166,12 +155,11 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="landscape",
-    title="the loss over attention weights, and where it is smallest",
-    source=SOURCE,
+    *listed("landscape"),
+    source="Appendix D.5, Theorem 3",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
-    controls=(NO_TOPICS, UNTRAINED),
+    controls=(toys.NO_TOPICS, toys.UNTRAINED),
     measure=measure,
     claims=(_minima, _trained),
     figures=_figures,

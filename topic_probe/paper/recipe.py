@@ -32,7 +32,7 @@ class Recipe:
     Attributes:
         name: That of its module.
         title: What the paper shows there.
-        source: Where it shows it.
+        source: Where it shows it, and where claims have their words that say nothing else.
         measure: From a `Run`, and keyword-only options of the recipe's own, to a result without claims.
         claims: Functions from what was measured to claims, in the order in which they are shown. They look at nothing
             else, so that the same claims can be made of anything else that is measured in the same way.
@@ -311,7 +311,8 @@ def run_recipe(
         progress,
     )
     measured = recipe.measure(run, **options)
-    claims = ordered(claim for check in recipe.claims for claim in check(measured))
+    made = (claim for check in recipe.claims for claim in check(measured))
+    claims = ordered(replace(claim, source=claim.source or recipe.source) for claim in made)
     return replace(measured, claims=tuple(claims), seconds=time.perf_counter() - start)
 
 

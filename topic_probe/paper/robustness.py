@@ -48,28 +48,9 @@ from torch import Tensor
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import measure_attention
+from topic_probe.paper import listed, toys
 from topic_probe.paper.claims import Claim
 from topic_probe.paper.recipe import Recipe, RecipeResult
-from topic_probe.paper.toys import (
-    ABOVE_UNIFORM,
-    EVALUATION_SEED,
-    NEAR_OPTIMA,
-    NO_TOPICS,
-    OF_LABELS,
-    OF_TRAINING,
-    SHUFFLED,
-    UNTRAINED,
-    Case,
-    agreement,
-    between_words,
-    block_statement,
-    blocks,
-    each_training,
-    judged,
-    number,
-    trained_settings,
-    was_measured,
-)
 from topic_probe.paper.training import CE_ADAM, NAMES, SQ_ADAM, Pair, Setting, pair_setting
 from topic_probe.toy.masking import Loss
 from topic_probe.toy.model import ToyConfig
@@ -252,7 +233,7 @@ QUICK_SETTINGS = _settings(QUICK_DATA, QUICK_KINDS, QUICK_STEPS, seconds=0.2)
 # --- measuring ----------------------------------------------------------------------------------------
 
 
-def _toy(case: Case) -> ToyConfig:
+def _toy(case: toys.Case) -> ToyConfig:
     assert isinstance(case.setting.toy, ToyConfig)
     return case.setting.toy
 
@@ -262,15 +243,15 @@ def _is_deep(toy: ToyConfig) -> bool:
     return toy.n_layers > 1 or toy.n_heads > 1 or toy.residual
 
 
-def _values(case: Case) -> dict[str, float]:
+def _values(case: toys.Case) -> dict[str, float]:
     """How far W_V forms blocks: of several heads their sum, of several layers their product, and each by itself."""
     toy, tensors = _toy(case), case.trained.history.tensors
     layers = [tensors[name].double() for name in toy.tensor_names if name.startswith("W_V")]
     layers = [W if toy.n_heads == 1 else W.sum(dim=0) for W in layers]
-    found = blocks(_path(layers, residual=toy.residual).numpy(), case.topics)
+    found = toys.blocks(_path(layers, residual=toy.residual).numpy(), case.topics)
     if toy.n_layers > 1:
         for layer, W in enumerate(layers):
-            found[f"own topic first, layer {layer}"] = blocks(W.numpy(), case.topics)["own topic first"]
+            found[f"own topic first, layer {layer}"] = toys.blocks(W.numpy(), case.topics)["own topic first"]
     return found
 
 
@@ -280,19 +261,19 @@ def _path(layers: Sequence[Float64[Tensor, "to from"]], *, residual: bool) -> Fl
     return reduce(lambda below, W: (W + identity) @ below, layers[1:], layers[0] + identity)
 
 
-def _attention(case: Case) -> dict[str, float]:
+def _attention(case: toys.Case) -> dict[str, float]:
     """Attention between words where it is trained; of a deep toy all heads pooled, and each layer by itself."""
     toy = _toy(case)
     if toy.regime != "attention":
         return {}
     if not _is_deep(toy):
-        seen = between_words(case)
+        seen = toys.between_words(case)
         return {
             "weighted mean": seen["weighted mean"],
             "other words": seen["other words"],
             "above other topics": 1 - 1 / seen["other words"],
         }
-    generator = torch.Generator().manual_seed(EVALUATION_SEED)
+    generator = torch.Generator().manual_seed(toys.EVALUATION_SEED)
     drawn = masked_documents(toy.world, toy.masking, DRAWN_AT_ONCE, DRAWN_AT_ONCE, generator)
     shown = [ids[mask] for _, batch in drawn for ids, mask in zip(batch.shown, batch.mask, strict=True)]
     report = measure_attention(case.trained.model(), case.topics, shown, n_permutations=0, n_resamples=0)
@@ -322,9 +303,9 @@ def guessing(world: World, loss: Loss) -> float:
     return float(torch.special.entr(frequencies).sum())
 
 
-def _losses(case: Case) -> dict[str, float]:
+def _losses(case: toys.Case) -> dict[str, float]:
     """The loss on fresh documents, on the scale from guessing to the best possible, and how far W_V is from optima."""
-    report, toy = agreement(case), _toy(case)
+    report, toy = toys.agreement(case), _toy(case)
     guess = guessing(toy.world, case.setting.train.loss)
     found = {
         "loss": report.loss,
@@ -362,9 +343,9 @@ class Statement:
 
 PAPER = "remain robust even under settings that are more complex and realistic"
 BLOCKS = Statement(
-    replace(block_statement("W_V", "Section 2.3, Figures 2 and 10"), paper=PAPER),
+    replace(toys.block_statement("W_V", "Section 2.3, Figures 2 and 10"), paper=PAPER),
     "own topic first",
-    OF_LABELS,
+    toys.OF_LABELS,
     ("effect size", "loss", "guess", "best possible"),
 )
 TO_THE_TOPIC = Statement(
@@ -372,22 +353,20 @@ TO_THE_TOPIC = Statement(
         text="A word attends more to words of its topic, itself included, than to words of other topics (ratio)",
         source="Section 2.3, Table 3",
         paper=PAPER,
-        above=ABOVE_UNIFORM,
+        above=toys.ABOVE_UNIFORM,
     ),
     "weighted mean",
-    OF_LABELS,
+    toys.OF_LABELS,
 )
-TO_OTHER_WORDS = Statement(
-    Claim(
+TO_OTHER_WORDS = replace(
+    TO_THE_TOPIC,
+    claim=replace(
+        TO_THE_TOPIC.claim,
         text="A word attends more to other words of its topic than to words of other topics (ratio)",
-        source="Section 2.3, Table 3",
-        paper=PAPER,
-        above=ABOVE_UNIFORM,
     ),
-    "other words",
-    OF_LABELS,
+    quantity="other words",
 )
-OPTIMA = Statement(NEAR_OPTIMA, "distance to the optima", OF_TRAINING)
+OPTIMA = Statement(toys.NEAR_OPTIMA, "distance to the optima", toys.OF_TRAINING)
 STATEMENTS = (BLOCKS, TO_THE_TOPIC, TO_OTHER_WORDS, OPTIMA)
 
 
@@ -408,7 +387,7 @@ def _along(
     claims = {
         at: _at(result, axis, statement, _name(kind, point))
         for at, point in axis.names.items()
-        if was_measured(result, _name(kind, point), statement.quantity)
+        if toys.was_measured(result, _name(kind, point), statement.quantity)
     }
     own = [at for at, claim in claims.items() if claim.setting not in claimed]
     if axis is not ALONE and own:
@@ -420,21 +399,23 @@ def _along(
 
 
 def _at(result: RecipeResult, axis: Axis, statement: Statement, setting: str) -> Claim:
-    beside = ", ".join(f"{what} {number(result, setting, what)}" for what in statement.beside)
+    beside = ", ".join(f"{what} {toys.number(result, setting, what)}" for what in statement.beside)
     text = "; ".join(part for part in (statement.claim.text, axis.note) if part)
     text = f"{axis.label}: {text}" if axis.label else text
     claim = replace(statement.claim, text=text, ours=axis is not ALONE)
-    return judged(claim, result, setting, statement.quantity, statement.controls, detail=beside)
+    return toys.judged(claim, result, setting, statement.quantity, statement.controls, detail=beside)
 
 
 def _layers(result: RecipeResult) -> Iterator[Claim]:
     """Which layer of two carries the topics: what is claimed of the whole model, claimed of each layer."""
-    for name, setting in trained_settings(result).items():
+    for name, setting in toys.trained_settings(result).items():
         assert isinstance(setting.toy, ToyConfig)
         for layer in range(setting.toy.n_layers if setting.toy.n_layers > 1 else 0):
             for statement in (BLOCKS, TO_THE_TOPIC):
                 claim = replace(statement.claim, text=f"Layer {layer}: {statement.claim.text}", ours=True)
-                yield judged(claim, result, name, f"{statement.quantity}, layer {layer}", statement.controls)
+                yield toys.judged(
+                    claim, result, name, f"{statement.quantity}, layer {layer}", statement.controls
+                )
 
 
 def _not_in_quick(result: RecipeResult) -> Iterator[Claim]:
@@ -464,7 +445,7 @@ def _along_axis(result: RecipeResult, axis: Axis) -> list[dict[str, Any]]:
         for curve, (quantity, regime) in CURVES.items()
         for kind in KINDS
         for at, point in axis.names.items()
-        if kind[0] == regime and was_measured(result, _name(kind, point), quantity)
+        if kind[0] == regime and toys.was_measured(result, _name(kind, point), quantity)
     ]
     return rows if len({row["at"] for row in rows}) > 1 else []
 
@@ -473,8 +454,8 @@ def _row(
     result: RecipeResult, axis: Axis, at: Place, curve: str, kind: Kind, quantity: str
 ) -> dict[str, Any]:
     name = _name(kind, axis.names[at])
-    shown = number(result, name, quantity)
-    broken = [number(result, name, quantity, control).value for control in OF_LABELS]
+    shown = toys.number(result, name, quantity)
+    broken = [toys.number(result, name, quantity, control).value for control in toys.OF_LABELS]
     return {
         "axis": axis.label,
         "logarithmic": axis.logarithmic,
@@ -496,13 +477,12 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="robustness",
-    title="how blocks, attention and loss degrade outside the assumptions",
+    *listed("robustness"),
     source="Section 2.3",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
-    controls=(NO_TOPICS, UNTRAINED, SHUFFLED),
-    measure=each_training(_losses, of_labels=(_values, _attention)),
+    controls=(toys.NO_TOPICS, toys.UNTRAINED, toys.SHUFFLED),
+    measure=toys.each_training(_losses, of_labels=(_values, _attention)),
     claims=(_everywhere, _layers, _not_in_quick),
     figures=_figures,
 )

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float64
 
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, over_seeds
 from topic_probe.paper.figure4 import NEAR_UNIFORM, attention, near_zero, stages
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run
@@ -56,7 +57,6 @@ from topic_probe.train.stages import find_stages
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = "Section 8.1, left open"
 STEPS = 1_000
 """As many as Figure 4 shows."""
 
@@ -465,9 +465,8 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
 
 
 RECIPE = Recipe(
-    name="stages",
-    title="a map of the two stages of training",
-    source=SOURCE,
+    *listed("stages"),
+    source="Section 8.1, left open",
     settings=SETTINGS,
     quick_settings=QUICK_SETTINGS,
     seeds=3,

@@ -39,6 +39,7 @@ from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
 from topic_probe.measure.nulls import Null
 from topic_probe.measure.runs import model_facts
 from topic_probe.options import shares
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, of_contrast
 from topic_probe.paper.pretrained import (
     NO_DIFFERENCE,
@@ -115,11 +116,10 @@ class Table:
         return self.printed.get(subject.label, {}).get(subject.threshold, (None, None, None))
 
 
-def table_recipe(name: str, title: str, source: str, table: Table) -> Recipe:
+def table_recipe(name: str, source: str, table: Table) -> Recipe:
     """The recipe of one of the two."""
     return Recipe(
-        name=name,
-        title=title,
+        *listed(name),
         source=source,
         measure=partial(measure, table),
         claims=(partial(ratios, table),),
@@ -382,7 +382,7 @@ def ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
     reports = result.of(AttentionReport)
     for setting, subject in result.subjects.items():
         if subject.missing:
-            yield _not_checked(table, subject, source=result.source)
+            yield _not_checked(table, subject)
             continue
         for score in SCORES:
             row = rows[subject.label, subject.threshold, score]
@@ -395,16 +395,16 @@ def ratios(table: Table, result: RecipeResult) -> Iterator[Claim]:
             stacks = _by_stack(reports[setting]) if score == "attention" else ""
             for claim in claims:
                 detail = claim.detail if claim.ours else claim.detail + stacks
-                yield replace(claim, source=result.source, setting=setting, detail=detail)
+                yield replace(claim, setting=setting, detail=detail)
 
 
-def _not_checked(table: Table, subject: Subject, *, source: str) -> Claim:
+def _not_checked(table: Table, subject: Subject) -> Claim:
     missing: dict[str, Any] = {"setting": subject.label, "not_checked": subject.missing}
     if subject.random:
         text = "Topics make no difference in an untrained model (ratio)"
         missing |= {"above": 1 - NO_DIFFERENCE, "below": 1 + NO_DIFFERENCE}
-        return Claim(text, source, table.untrained, **missing)
-    return Claim("Every ratio is above 1", source, "> 1", above=_ABOVE_1, **missing)
+        return Claim(text, paper=table.untrained, **missing)
+    return Claim("Every ratio is above 1", paper="> 1", above=_ABOVE_1, **missing)
 
 
 def _trained(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> Claim:
@@ -419,7 +419,6 @@ def _trained(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> Claim:
     positive = row["different_topic"] is not None and row["different_topic"] > 0
     return Claim(
         text=f"{_WORDS[row['score']]}: other words of the same topic ÷ words of different topics",
-        source="",
         paper="> 1",
         measured=number_of(row["ratio"], row["low"], row["high"], _units(row)) if positive else Number(nan),
         above=_ABOVE_1,
@@ -433,8 +432,6 @@ def _beyond_shuffles(row: Mapping[str, Any], twin: Mapping[str, Any] | None) -> 
     ends = f"{short(row['shuffled_low'])} and {short(row['shuffled_high'])}"
     return Claim(
         text=f"{_WORDS[row['score']]}: shuffled labels do not give as much (share of shuffles that do)",
-        source="",
-        paper="",
         measured=exact_number(row["reached"]),
         below=CHANCE,
         controls={} if twin is None else {UNTRAINED: exact_number(twin["reached"])},
@@ -455,7 +452,6 @@ def _untrained(row: Mapping[str, Any], trained: Mapping[str, Any] | None, *, pap
         name, middle, ends = "difference", 0.0, (row["difference_low"], row["difference_high"])
     return Claim(
         text=f"{_WORDS[row['score']]}: {text}",
-        source="",
         paper=paper,
         measured=number_of(row[name], *ends, _units(row)),
         above=middle - NO_DIFFERENCE,
@@ -518,7 +514,6 @@ def _control_bar(row: Mapping[str, Any]) -> dict[str, Any]:
 
 RECIPE = table_recipe(
     "table1",
-    "same-topic words in pretrained models",
     "Table 1, Section 6.2",
     Table(one_topic_per_word=True, printed=PRINTED, untrained="1.000 ± 0.001 (ratio)"),
 )
@@ -526,7 +521,6 @@ RECIPE = table_recipe(
 # topic when they share one. The table is in an appendix whose numbers are not part of this package.
 TABLE5 = table_recipe(
     "table5",
-    "same-topic words in pretrained models, several topics per word",
     "Table 5, Appendix E.3",
     Table(one_topic_per_word=False, printed={}, untrained="not printed here"),
 )

@@ -46,6 +46,7 @@ from topic_probe.lens.opening import random_init
 from topic_probe.measure.matched import MatchedReport, measure_matched
 from topic_probe.measure.matching import MATCHED_ON, WITH_DISTANCE, ClassSums, attention_by_class
 from topic_probe.options import shares
+from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, of_contrast
 from topic_probe.paper.pretrained import (
     NO_DIFFERENCE,
@@ -80,7 +81,6 @@ from topic_probe.words import form
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE, SECTION = "Table 2, Section 8.2", "Section 8.2"
 MODELS = ("bert",)
 
 PRINTED: Mapping[float, Mapping[str, tuple[float, float]]] = {
@@ -407,19 +407,17 @@ def _is_bert(label: str) -> bool:
 
 LESS_ATTENTION = Claim(
     text="Words of the same topic attend to each other less than the pairs that co-occur most often (quotient)",
-    source=SOURCE,
     paper="0.88 to 0.89",
     below=1.0,
 )
 MORE_SIMILAR = Claim(
     text="Embeddings of one topic are more similar than those of the pairs that co-occur most often (quotient)",
-    source=SOURCE,
     paper="1.32 to 1.48",
     above=1.0,
 )
 SIMILAR_WHEN_MATCHED = Claim(
     text="Embeddings of the same topic are more similar also at equal co-occurrence and frequency (ratio)",
-    source=SECTION,
+    source="Section 8.2",
     paper="conjectured, not measured",
     above=1 + NO_DIFFERENCE,
     ours=True,
@@ -520,9 +518,8 @@ def _control_mark(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RECIPE = Recipe(
-    name="table2",
-    title="words of the same topic beside words that merely co-occur",
-    source=SOURCE,
+    *listed("table2"),
+    source="Table 2, Section 8.2",
     measure=measure,
     claims=(_comparisons,),
     figures=_figures,

@@ -326,7 +326,7 @@ NEAR_OPTIMA = Claim(
 )
 
 
-def block_statement(matrix: str, source: str) -> Claim:
+def block_statement(matrix: str, source: str = "") -> Claim:
     """That a matrix has the blocks that `blocks` looks for, before anything was measured."""
     return Claim(
         text=f"{matrix} has a block for every topic (share of words whose mean entry with other words of their "
@@ -343,7 +343,7 @@ def block_claims(
     """A block for every topic in every setting that has the numbers of `blocks`; ``reasons`` say why where not."""
 
     def claims(result: RecipeResult) -> Iterator[Claim]:
-        statement = block_statement(matrix, result.source)
+        statement = block_statement(matrix)
         for name in trained_settings(result):
             if was_measured(result, name, "own topic first"):
                 three = ", ".join(
@@ -369,7 +369,6 @@ def convergence(reasons: Mapping[str, str] | None = None) -> Callable[[RecipeRes
     def claims(result: RecipeResult) -> Iterator[Claim]:
         arrived = Claim(
             text="Training has converged to the best of its regime (gain over guessing ÷ gain of the regime's floor)",
-            source=result.source,
             paper="convergence point",
             above=0.9,
         )

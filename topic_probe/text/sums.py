@@ -25,6 +25,11 @@ from topic_probe.topics import Topics
 
 Sum = np.ndarray | SourceSums
 
+Sums = Mapping[str, Any]
+"""What accumulators have added up, by name; everything in it is a `Sum`."""
+
+Parts = Mapping[str, Any]
+"""What a report is made of beside sums, by name, as it is known before documents are read."""
 
 SUMS, OF_BLOCK, PARTS = "sums of a shard", "sums of a block", "parts of a report"
 
@@ -151,13 +156,11 @@ class Share:
     n: int
     folder: Path
     kind: str
-    parts: Mapping[str, Any]
+    parts: Parts
     options: Mapping[str, Any]
 
     @classmethod
-    def of(
-        cls, shards: Shards, kind: str, parts: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> "Share | None":
+    def of(cls, shards: Shards, kind: str, parts: Parts, options: Mapping[str, Any]) -> "Share | None":
         """The shard that was asked for; None where none was."""
         if shards.shard is None or shards.sums is None:
             return None

@@ -135,7 +135,7 @@ class Masking:
     def choose(self, documents: Documents, n_words: int, draws: Draws) -> "Chosen":
         """The positions that :meth:`corrupt` would choose in the documents of every generator, without the rest."""
         words = torch.arange(1, n_words + 1, device=draws.device)
-        return self._choose(documents.ids, documents.mask, documents.mask, words, MASK_ID, draws)
+        return self._choose(documents.ids, documents.mask, words, MASK_ID, draws)
 
     def corrupt_tokens(
         self,
@@ -157,18 +157,18 @@ class Masking:
             mask_id: Id of the tokenizer's ``[MASK]``.
             generator: The only source of randomness.
         """
-        return self._choose(ids, mask, maskable, words, mask_id, Draws(generator)).batch(ids, mask)
+        return self._choose(ids, maskable, words, mask_id, Draws(generator)).batch(ids, mask)
 
     def _choose(
         self,
         ids: Int64[Tensor, "batch position"],
-        mask: Bool[Tensor, "batch position"],
         maskable: Bool[Tensor, "batch position"],
         words: Int64[Tensor, " word"],
         mask_id: int,
         draws: Draws,
     ) -> "Chosen":
-        widths = [ids.shape[1]] if len(draws) == 1 else draws.largest(mask.sum(dim=1))
+        # Several generators draw for documents of worlds, in which every token may be chosen.
+        widths = [ids.shape[1]] if len(draws) == 1 else draws.largest(maskable.sum(dim=1))
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
         # is shown there, so one draw decides both.
         draw = draws.uniform(len(ids) // len(draws), widths)

@@ -29,15 +29,21 @@ ValueMatrix = Literal["blocks", "identity", "diagonal"]
 """``blocks``: the optimum of Theorem 2. ``identity``: the identity over all tokens, ``[MASK]`` included.
 ``diagonal``: the optimum of Lemma 1 that puts everything on the diagonal, 1/a on words, −c1 from ``[MASK]``."""
 
+Value = ValueMatrix | Float[Tensor, "token token"]
+"""A value matrix by its name, or any over the token ids."""
+
+Weight = float | Float[Tensor, "*#grid"]
+"""An attention weight, or one for every point of a grid; shapes broadcast."""
+
 
 def attention_loss(
     world: World,
     masking: Masking,
     *,
-    alpha: float | Float[Tensor, "*#grid"],
-    beta: float | Float[Tensor, "*#grid"],
-    value: ValueMatrix | Float[Tensor, "token token"] = "blocks",
-    scale: float | Float[Tensor, "*#grid"] | None = 1.0,
+    alpha: Weight,
+    beta: Weight,
+    value: Value = "blocks",
+    scale: Weight | None = 1.0,
 ) -> Float64[Tensor, "*grid"]:
     """The squared loss at masked positions for attention weights (α, β), exact and differentiable.
 
@@ -67,12 +73,7 @@ def attention_loss(
 
 
 def best_scale(
-    world: World,
-    masking: Masking,
-    *,
-    alpha: float | Float[Tensor, "*#grid"],
-    beta: float | Float[Tensor, "*#grid"],
-    value: ValueMatrix | Float[Tensor, "token token"] = "identity",
+    world: World, masking: Masking, *, alpha: Weight, beta: Weight, value: Value = "identity"
 ) -> Float64[Tensor, "*grid"]:
     """The factor on W_V that makes :func:`attention_loss` smallest at each (α, β).
 
@@ -92,7 +93,7 @@ def attention_landscape(
     *,
     alphas: Float[Tensor, "alpha"],
     betas: Float[Tensor, "beta"],
-    value: ValueMatrix | Float[Tensor, "token token"] = "blocks",
+    value: Value = "blocks",
     scale: float | None = 1.0,
 ) -> Float64[Tensor, "alpha beta"]:
     """The loss over a grid of attention weights (Appendix D.5), a row for every α."""
@@ -100,9 +101,7 @@ def attention_landscape(
     return attention_loss(world, masking, alpha=grid[0], beta=grid[1], value=value, scale=scale)
 
 
-def weighted_mean(
-    world: World, *, alpha: float | Float[Tensor, "*#grid"], beta: float | Float[Tensor, "*#grid"]
-) -> Float64[Tensor, "*grid"]:
+def weighted_mean(world: World, *, alpha: Weight, beta: Weight) -> Float64[Tensor, "*grid"]:
     """(v − 1)/v · α + β/v, the mean attention to the words of the query's topic relative to other topics.
 
     Example:
@@ -183,7 +182,7 @@ def optimal_attention(
     masking: Masking,
     *,
     tied: bool = False,
-    value: ValueMatrix | Float[Tensor, "token token"] = "blocks",
+    value: Value = "blocks",
     scale: float | None = 1.0,
 ) -> AttentionOptimum:
     """The numerical minimum of :func:`attention_loss`, over free α and β or (``tied``) over α = β.
@@ -235,9 +234,7 @@ class _ValueSums:
     square_everything: Float64[Tensor, ""]
 
 
-def _value_sums(
-    world: World, masking: Masking, value: ValueMatrix | Float[Tensor, "token token"]
-) -> _ValueSums:
+def _value_sums(world: World, masking: Masking, value: Value) -> _ValueSums:
     """The sums of a value matrix; those of the named ones cost the same for any vocabulary."""
     if isinstance(value, Tensor):
         return _sums_of_matrix(value, world)
@@ -326,7 +323,7 @@ def _prediction_moments(
     masking: Masking,
     alpha: Float64[Tensor, "*#grid"],
     beta: Float64[Tensor, "*#grid"],
-    value: ValueMatrix | Float[Tensor, "token token"],
+    value: Value,
 ) -> tuple[Float64[Tensor, "*grid"], Float64[Tensor, "*grid"]]:
     """E|W y|² and E[(W y)_target] at masked positions; the loss is the first − 2 · the second + 1."""
     tau = required_uniform_topics(world, "the loss over attention weights")
