@@ -1,14 +1,20 @@
 """Series of checkpoints measured: the numbers of each, what is wrong with some left out, interruptions made up for."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+import series_in_processes
 import small_language
 import torch
 import zoo
+from safetensors.torch import load_file, save_file
 
 import topic_probe as tp
 from topic_probe.cli import main
@@ -221,6 +227,94 @@ def test_trainings_of_several_seeds_are_one_report(series, topics, tokenizer, tm
     mean = [one.curve("embeddings")[:, 0] for one in found.trainings.values()]
     drawn = next(line for line in ax.lines if line.get_label() == "embeddings")
     assert drawn.get_ydata() == pytest.approx(np.mean(mean, axis=0))
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory, tokenizer):
+    """Two of four and three checkpoints, one of which is broken."""
+    root = tmp_path_factory.mktemp("trainings")
+    for seed, steps in ((3, STEPS[:4]), (8, STEPS[:3])):
+        checkpoints(root / f"training {seed}", tokenizer, seed)
+        for step in set(STEPS) - set(steps):
+            shutil.rmtree(root / f"training {seed}" / f"checkpoint-{step}")
+    file = root / "training 8" / "checkpoint-10" / "model.safetensors"
+    state = load_file(file)
+    next(iter(state.values())).view(-1)[0] = np.nan
+    save_file(state, file, metadata={"format": "pt"})
+    return root
+
+
+@pytest.fixture(scope="module")
+def two_processes(trainings, tmp_path_factory):
+    """What two processes saved that torchrun has started."""
+    folder = tmp_path_factory.mktemp("two processes")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [*torchrun, series_in_processes.__file__, str(trainings), str(folder)],
+        check=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(two_processes):
+    return [json.loads((two_processes / f"told {rank}.json").read_text()) for rank in range(2)]
+
+
+def test_two_processes_give_the_series_of_one(two_processes, trainings):
+    alone = series_in_processes.measured(series_in_processes.trainings(trainings))
+    first, second = (tp.load_report(two_processes / f"report {rank}") for rank in range(2))
+    assert first == second
+    assert first.weights == alone.weights
+    assert first.reasons == alone.reasons == ("",) * 5 + (alone.reasons[5], "")
+    assert "NaN or infinity" in alone.reasons[5]
+    for by in ("step", "layer", "head"):
+        for table in ("to_dataframe", "bands", "onsets"):
+            found, expected = (getattr(one, table)(by) for one in (first, alone))
+            assert len(expected) > 1
+            # Rounding is that of sums in another order: intervals draw the same sources, p-values the same labels.
+            pd.testing.assert_frame_equal(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_both_processes_take_up_the_same_and_the_first_one_alone_writes(told):
+    first, second = told
+    assert first["begun"]["measured"] == second["begun"]["measured"] == [0, 10, 0, 20]
+    assert first["whole"]["measured"] == second["whole"]["measured"] == [20, 40]
+    places = [f"kept/seed {seed}/step {step}" for seed, step in ((3, 0), (3, 10), (8, 0), (8, 20))]
+    assert first["begun"]["saved"] == places
+    assert first["whole"]["saved"] == ["kept/seed 3/step 20", "kept/seed 3/step 40"]
+    assert second["begun"]["saved"] == second["whole"]["saved"] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "rank"), [("cannot open", 1), ("cannot read", 1), ("cannot save", 0), ("cannot check", 0)]
+)
+def test_an_error_in_one_process_leaves_none_with_a_report(case, rank, told):
+    assert told[rank][case][0] == "OSError: the disk is gone"
+    said = told[1 - rank][case]
+    assert said[0].startswith(
+        f"OtherProcessError: there is no result, because process {rank} failed: OSError"
+    )
+    assert said[1] < 20  # and not the ten minutes for which one is waited that is alive
+
+
+def test_processes_that_do_something_else_have_no_series(told):
+    for seen in told:
+        assert (
+            "process 1 does something else than process 0; they differ in series" in seen["other series"][0]
+        )
+        assert "they differ in what folder= holds" in seen["other folder"][0]
+
+
+@pytest.mark.parametrize("case", ["no point", "no point behind some documents"])
+def test_what_one_process_cannot_measure_is_missing_in_all(case, told):
+    reasons = {
+        "no point": ["", "no model", ""],
+        "no point behind some documents": ["", "", "the disk is gone"],
+    }
+    assert [seen[case][0] for seen in told] == [reasons[case]] * 2
 
 
 def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topics, tmp_path, capsys):

@@ -3,7 +3,8 @@
 import gc
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, shares
-from topic_probe.processes import Together, joined
+from topic_probe.processes import OtherProcessError, Processes, Together, joined
 from topic_probe.series.check import CheckpointReport, check_checkpoints
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
 from topic_probe.series.measured import Plan, SeriesReport
@@ -93,17 +94,18 @@ def measure_series(
         also={"documents": _known_by(documents), "groups": reading.facts["groups"]},
     )  # fmt: skip
     trainings = _trainings(series)
-    certificates = _certificates(trainings, checked, progress)
     several = isinstance(series, Mapping)
-    places = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
-    kept = _kept(places, plan, certificates)
-    with joined(together.distributed, together.patience) as processes:
-        writes = processes.index == 0
-        processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
     entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
     rows = []
-    gc.freeze()  # what was there before any model need not be looked through after each of them
-    try:
+    # One error, wherever it comes up, is to leave no process with a report.
+    with joined(together.distributed, together.patience) as processes, _frozen():
+        writes = processes.index == 0
+        processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
+        # Weights are read once for all; that those measured are the same in all is seen when they are measured.
+        certificates = processes.gather(_certificates(trainings, checked, progress) if writes else None)[0]
+        places = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
+        kept = _kept(places, plan, certificates)
+        processes.check_equal({"what folder= holds": sorted(kept)})
         for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
             entry, found = trainings[seed][number], certificates[seed]
             weights, why = found.weights[number], found.reasons[number]
@@ -112,12 +114,10 @@ def measure_series(
             elif (seed, entry.step) in kept:
                 row = kept[seed, entry.step]
             else:
-                row = _measured(plan, entry, weights, host, opening or {})
+                row = _measured(plan, entry, weights, host, opening or {}, processes)
                 if places and writes:
                     row.save(places[seed, entry.step], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
-    finally:
-        gc.unfreeze()
     if not any(row.reports[0] for row in rows):
         raise ValueError(
             f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
@@ -125,19 +125,55 @@ def measure_series(
     return SeriesReport.joined(rows)
 
 
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What was there before any model need not be looked through after each of them."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def _measured(
-    plan: Plan, entry: Checkpoint, weights: str, host: Host, opening: Mapping[str, Any]
+    plan: Plan,
+    entry: Checkpoint,
+    weights: str,
+    host: Host,
+    opening: Mapping[str, Any],
+    processes: Processes,
 ) -> SeriesReport:
     """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
+    model: Any = None
+    row: SeriesReport
     try:
-        row = plan.at(entry.step, entry.open(host=host, **opening), None, host, weights=weights)
-        return replace(row, measuring=np.zeros(1))
-    except ValueError as error:
-        if plan.together["distributed"]:  # the others do not know of it
-            raise
-        return plan.nothing(entry.step, str(error), weights=weights)
+        model, why = _in_all(processes, lambda: entry.open(host=host, **opening))
+        if why is None:
+            row, why = _in_all(processes, lambda: plan.at(entry.step, model, None, host, weights=weights))
+        if why is None:
+            return replace(row, measuring=np.zeros(1))
+        return plan.nothing(entry.step, why, weights=weights)
     finally:
+        del model
         gc.collect()  # hooked models refer to themselves, and the next one is to have their room
+
+
+def _in_all(processes: Processes, work: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What comes of work that all processes do, and why it cannot be done, where one of them cannot (ValueError).
+
+    All learn of it before they go on, so that none waits where the others do not come.
+    """
+    done = None
+    try:
+        done = work()
+    except ValueError as error:
+        reasons = processes.gather(str(error))
+    except OtherProcessError:  # another one says why, or is gone
+        if not any(reasons := processes.gather(None)):
+            raise
+    else:
+        reasons = processes.gather(None)
+    return done, next(filter(None, reasons), None)
 
 
 def _trainings(series: Any) -> dict[int, Checkpoints]:
