@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -152,9 +154,7 @@ def test_an_interrupted_series_goes_on_and_gives_the_same_bytes(
     )
     again = tp.measure_series(series, topics, documents, folder=tmp_path / "kept", **FEW)
     assert seen == list(STEPS[2:])
-    one, other = again.save(tmp_path / "again"), report.save(tmp_path / "whole")
-    assert [f.name for f in sorted(one.iterdir())] == [f.name for f in sorted(other.iterdir())]
-    assert all(f.read_bytes() == (other / f.name).read_bytes() for f in one.iterdir())
+    assert same_bytes(again.save(tmp_path / "again"), report.save(tmp_path / "whole"))
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,19 @@ def test_a_folder_of_something_else_is_refused(changed, said, kept, series, topi
         ({"series": {"a": 1}}, TypeError, "seed of a training must be a whole number"),
         ({"documents": iter([])}, ValueError, "can be read only once"),
         ({"documents": None}, ValueError, "are measured in documents: pass these"),
-        ({"shard": (0, 2)}, TypeError, "measure_series knows no option 'shard'"),
+        ({"shard": (0, 2)}, ValueError, "shard= came without folder=: shards keep what they measure in one"),
+        (
+            {"shard": (0, 6), "folder": "new"},
+            ValueError,
+            "n from 1 to 5, the checkpoints that there are, got",
+        ),
+        (
+            {"shard": (2, 2), "folder": "new"},
+            ValueError,
+            r"got \(2, 2\); job arrays that count from 1 need i - 1",
+        ),
+        ({"shard": 1, "folder": "new"}, TypeError, "shard must be a list of whole numbers"),
+        ({"sums": "new"}, TypeError, "measure_series knows no option 'sums'"),
         ({"checked": 3}, TypeError, "checked= needs the report of check_checkpoints"),
         ({"n_permutations": -1}, ValueError, "n_permutations"),
     ],
@@ -213,6 +225,65 @@ def test_what_was_checked_is_not_read_again_and_belongs_to_these_checkpoints(ser
     assert found.weights == checked.weights
     with pytest.raises(ValueError, match="checked= is of other checkpoints"):
         tp.measure_series(series[:2], topics, measure=["embeddings"], checked=checked)
+
+
+def same_bytes(one, other):
+    """Whether two saved results hold the same files."""
+    files = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in (one, other)]
+    return files[0] == files[1]
+
+
+def test_shards_that_write_at_once_leave_the_bytes_of_a_single_process(
+    report, series, topics, documents, tmp_path, monkeypatch
+):
+    checked = tp.check_checkpoints(series)
+    given = {"folder": tmp_path / "kept", "checked": checked, **FEW}
+    with ThreadPoolExecutor() as threads:
+        shards = list(
+            threads.map(
+                lambda i: tp.measure_series(series, topics, documents, shard=(i, 3), **given), range(3)
+            )
+        )
+    assert [shard.steps.tolist() for shard in shards] == [[0, 40], [10, 80], [20]]
+    assert shards[1].curve("attention").tolist() == report.curve("attention")[[1, 4]].tolist()
+    assert "shard 1 of 3 alone: the same call without shard= gives the report of all" in str(shards[1])
+    monkeypatch.setattr("topic_probe.series.whole._measured", None)
+    whole = tp.measure_series(series, topics, documents, **given)
+    assert same_bytes(whole.save(tmp_path / "whole"), report.save(tmp_path / "alone"))
+    again = tp.measure_series(series, topics, documents, shard=(1, 3), **given)
+    assert same_bytes(again.save(tmp_path / "again"), shards[1].save(tmp_path / "first"))
+    assert "alone" not in str(whole)
+
+
+def test_shards_go_through_the_checkpoints_of_all_trainings(series, topics, tmp_path):
+    given = {"measure": ["embeddings"], "folder": tmp_path, "n_resamples": 0}
+    both = {3: series, 8: series}
+    found = [tp.measure_series(both, topics, shard=(i, 4), **given) for i in range(4)]
+    rows = [list(zip(one.seeds, one.steps.tolist(), strict=True)) for one in found]
+    assert rows[1] == [(3, 10), (8, 0), (8, 80)]
+    assert sorted(chain(*rows)) == [(seed, step) for seed in both for step in STEPS]
+
+
+def test_a_shard_may_have_nothing_to_measure_and_a_series_not(series, topics, tmp_path):
+    for step in (0, 1):
+        shutil.copytree(series[step].name, tmp_path / str(step))
+        (tmp_path / str(step) / "model.safetensors").write_bytes(b"")
+    broken = tp.Checkpoints.from_folders(tmp_path)
+    given = {"measure": ["embeddings"], "folder": tmp_path / "kept"}
+    found = tp.measure_series(broken, topics, shard=(1, 2), **given)
+    assert found.steps.tolist() == [1]
+    assert "step 1: cannot be read" in str(found)
+    with pytest.raises(ValueError, match="nothing could be measured at any step: step 0: cannot be read"):
+        tp.measure_series(broken, topics, **given)
+
+
+def test_what_a_killed_save_has_left_is_measured_anew(series, topics, tmp_path):
+    (tmp_path / "step 0").mkdir()
+    (tmp_path / "step 0" / "arrays-0123456789abcdef.safetensors").write_bytes(b"half of it")
+    given = {"measure": ["embeddings"], "n_resamples": 0}
+    found = tp.measure_series(series[:1], topics, folder=tmp_path, **given)
+    assert found == tp.measure_series(series[:1], topics, **given)
+    assert tp.load_report(tmp_path / "step 0").steps.tolist() == [0]
 
 
 def test_trainings_of_several_seeds_are_one_report(series, topics, tokenizer, tmp_path):
@@ -317,7 +388,9 @@ def test_what_one_process_cannot_measure_is_missing_in_all(case, told):
     assert [seen[case][0] for seen in told] == [reasons[case]] * 2
 
 
-def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topics, tmp_path, capsys):
+def test_the_command_line_measures_a_folder_of_checkpoints(
+    report, series, topics, tmp_path, capsys, monkeypatch
+):
     words = {f"topic {topic}": small_language.words(topic) for topic in range(small_language.N_TOPICS)}
     (tmp_path / "words.json").write_text(json.dumps(words))
     texts = small_language.texts(12, 20, seed=5)
@@ -347,5 +420,19 @@ def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topic
     found = tp.load_report(tmp_path / "out")
     assert found.curve("embeddings") == pytest.approx(report.curve("embeddings"))
     assert found.curve("attention")[:, 0] == pytest.approx(report.curve("attention")[:, 0], rel=1e-6)
+    command += [*options[:-2], "--folder", str(tmp_path / "kept"), "--checked", str(tmp_path / "checked")]
+    assert main(["check", "--series", root, "--out", str(tmp_path / "checked")]) == 0
+    monkeypatch.setattr("topic_probe.series.whole.check_checkpoints", None)
+    for i in range(2):
+        assert main([*command, "--shard", str(i), "2"]) == 0
+        assert f"shard {i} of 2 alone" in capsys.readouterr().out
+    monkeypatch.setattr("topic_probe.series.whole._measured", None)
+    assert main([*command, "--out", str(tmp_path / "of shards")]) == 0
+    assert same_bytes(tmp_path / "out", tmp_path / "of shards")
+    capsys.readouterr()
+    assert main([*command, "--shard", "2", "2"]) == 2
+    assert "--shard must be (i, n) with i from 0 to n - 1" in capsys.readouterr().err
+    assert main([*command, "--checked", "one", "two"]) == 2
+    assert "--checked needs what was found of each of the 1 SERIES, got 2" in capsys.readouterr().err
     assert main(["series", root, "--topics", "empath", "--measure", "embeddings", "--max-length", "9"]) == 2
     assert "--max-length needs texts: name them with --corpus" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import gc
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from topic_probe import storage
 from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
@@ -22,6 +23,7 @@ from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Seen, read_documents
 from topic_probe.text.same_texts import Level
+from topic_probe.text.shares import check_shard
 from topic_probe.topics import Topics
 
 
@@ -33,6 +35,7 @@ def measure_series(
     *,
     measure: Collection[str] = ("embeddings", "attention", "states"),
     folder: str | os.PathLike[str] | None = None,
+    shard: Sequence[int] | None = None,
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
@@ -52,8 +55,12 @@ def measure_series(
     and so is what cannot be measured.
 
     With ``folder`` every step is kept there as soon as it is measured: the same call takes them up after an
-    interruption, and gives the report that it would have given. Shards (``shard``, ``sums``) are of single
-    measurements; a series is shared out by ``distributed``, or one call for each part of its steps.
+    interruption, and gives the report that it would have given.
+
+    A series is shared out by ``distributed``, which gives every process its part of the documents of each step, or by
+    ``shard``, which gives every process whole checkpoints. Processes that know nothing of each other measure theirs
+    into one ``folder``; then the same call without ``shard`` takes all from there, without opening a model, and gives
+    the bytes of a single process.
 
     Args:
         series: `Checkpoints`; or those of several trainings by their seeds.
@@ -62,8 +69,10 @@ def measure_series(
             are measured.
         measure: "embeddings" (cosines of the table), "attention", "states" (cosines of the states of every layer).
         folder: where measurements are kept. It belongs to one series, and to these topics, documents and options.
+        shard: (i, n): measure every n-th checkpoint of all trainings, from the i-th on, counted from 0, and keep it in
+            ``folder``. What comes back is the report of these alone.
         checked: what `check_checkpoints` has found of these checkpoints (by seeds, where there are several trainings),
-            so that weights are not read again; None checks them.
+            so that weights are not read again, as every shard would; None checks them.
         level: of attention, as in `measure_attention`.
         center: whether embeddings are centred, as in `measure_embeddings`.
         host: as in `open_model`.
@@ -71,8 +80,8 @@ def measure_series(
         progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: for a folder of another series, other topics, documents or options; where nothing can be measured at
-            any step.
+        ValueError: for a folder of another series, other topics, documents or options; for a shard without a folder, or
+            one of more shards than checkpoints; where nothing can be measured at any step, but for a shard.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=8)
@@ -96,14 +105,20 @@ def measure_series(
     trainings = _trainings(series)
     several = isinstance(series, Mapping)
     entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
+    if shard is not None:
+        shard = _checked_shard(shard, len(entries), folder)
+        entries = entries[shard[0] :: shard[1]]
     rows = []
     # One error, wherever it comes up, is to leave no process with a report.
     with joined(together.distributed, together.patience) as processes, _frozen():
         writes = processes.index == 0
-        processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
+        named = [list(map(str, own)) for own in trainings.values()]
+        processes.check_equal({"series": named, "shard": shard, **plan.facts})
         # Weights are read once for all; that those measured are the same in all is seen when they are measured.
         certificates = processes.gather(_certificates(trainings, checked, progress) if writes else None)[0]
-        places = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
+        every = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
+        # Of other shards nothing is needed, and it may be on its way to the disk.
+        places = {own: place for own, place in every.items() if own in entries}
         kept = _kept(places, plan, certificates)
         processes.check_equal({"what folder= holds": sorted(kept)})
         for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
@@ -111,18 +126,31 @@ def measure_series(
             weights, why = found.weights[number], found.reasons[number]
             if why:
                 row = plan.nothing(entry.step, why, weights=weights)
-            elif (seed, entry.step) in kept:
-                row = kept[seed, entry.step]
+            elif (seed, number) in kept:
+                row = kept[seed, number]
             else:
                 row = _measured(plan, entry, weights, host, opening or {}, processes)
                 if places and writes:
-                    row.save(places[seed, entry.step], overwrite=True)
+                    row.save(places[seed, number], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
-    if not any(row.reports[0] for row in rows):
+    if shard is None and not any(row.reports[0] for row in rows):
         raise ValueError(
             f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
         )
-    return SeriesReport.joined(rows)
+    report = SeriesReport.joined(rows)
+    if shard is None or shard[1] == 1:
+        return report
+    return replace(report, provenance={**report.provenance, "shard": list(shard)})
+
+
+def _checked_shard(shard: Sequence[int], n_checkpoints: int, folder: Any) -> tuple[int, int]:
+    """Which shard of how many; ValueError for what is none, and where it would be lost."""
+    if folder is None:
+        raise ValueError(
+            "shard= came without folder=: shards keep what they measure in one folder, out of which the same call "
+            "without shard= makes the report of all"
+        )
+    return check_shard(shard, n_checkpoints, "the checkpoints that there are")
 
 
 @contextmanager
@@ -219,7 +247,7 @@ _REMEDY = "choose another folder=, or delete this one to start over"
 
 
 def _places(folder: Path, trainings: Mapping[int, Checkpoints], several: bool) -> dict[tuple[int, int], Path]:
-    """Where each step of each training is kept.
+    """Where each checkpoint of each training is kept, by its seed and number.
 
     Raises:
         ValueError: where the folder holds other trainings.
@@ -232,9 +260,9 @@ def _places(folder: Path, trainings: Mapping[int, Checkpoints], several: bool) -
         if not other.match(pattern) or (several and other.name not in names.values()):
             raise ValueError(f"{folder} holds {other.name!r} of another series: {_REMEDY}")
     return {
-        (seed, step): folder / names[seed] / f"step {step}"
+        (seed, number): folder / names[seed] / f"step {step}"
         for seed, own in trainings.items()
-        for step in own.steps
+        for number, step in enumerate(own.steps)
     }
 
 
@@ -247,13 +275,13 @@ def _kept(
         ValueError: where it is of another series, other topics, documents or options.
     """
     found = {}
-    for (seed, step), place in places.items():
-        if not place.is_dir():
+    for (seed, number), place in places.items():
+        if storage.kind_of(place) is None:  # or a save that was killed before it was whole
             continue
-        report, certificate = plan.kept(place), certificates[seed]
-        if report.weights != (certificate.weights[certificate.steps.tolist().index(step)],):
+        report = plan.kept(place)
+        if report.weights != (certificates[seed].weights[number],):
             raise ValueError(f"{place} was measured with other weights, of another series: {_REMEDY}")
-        found[seed, step] = report
+        found[seed, number] = report
     return found
 
 
