@@ -338,6 +338,7 @@ def test_two_processes_give_the_series_of_one(two_processes, trainings):
     alone = series_in_processes.measured(series_in_processes.trainings(trainings))
     first, second = (tp.load_report(two_processes / f"report {rank}") for rank in range(2))
     assert first == second
+    assert [one.reports[0]["attention"].provenance["processes"] for one in (first, alone)] == [2, 1]
     assert first.weights == alone.weights
     assert first.reasons == alone.reasons == ("",) * 5 + (alone.reasons[5], "")
     assert "NaN or infinity" in alone.reasons[5]
