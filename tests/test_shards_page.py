@@ -9,6 +9,7 @@ from pathlib import Path
 
 import many_processes
 import pytest
+import torch
 import transformers as hf
 import zoo
 
@@ -23,8 +24,10 @@ SMALL = {
     '"openai-community/gpt2"': '"decoder"',
     "tp.Corpus.wikipedia(1_000_000)": 'tp.Corpus.from_files("texts.txt", split="line")',
     "batch_size=32, ": "batch_size=4, n_permutations=20, ",
+    "tp.Corpus.bundled()": 'tp.Corpus.from_files("few.txt", split="line")',
+    'tp.Topics.builtin("empath", model.tokenizer)': 'tp.Topics.load("topics/topics")',
 }
-READ = ("model", "decoder", "topics", "topics of gpt2", "counted")
+READ = ("model", "decoder", "topics", "topics of gpt2", "counted", "output")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def programs(tmp_path_factory):
     """A folder with the programs of the page and what they read, and what one process makes of it."""
     folder = tmp_path_factory.mktemp("page")
     page = (ROOT / "demos" / "shards.md").read_text(encoding="utf-8")
-    page = page.replace("topic-probe merge", "python -m topic_probe merge")  # installed or not
+    page = re.sub("topic-probe (merge|check)", r"python -m topic_probe \1", page)  # installed or not
     blocks = re.findall(r"```(?:python|bash)\n(.*?)```", page, flags=re.DOTALL)
     for block in blocks:
         for was, small in SMALL.items():
@@ -45,6 +48,13 @@ def programs(tmp_path_factory):
     assert all(was in page for was in SMALL)
     gpt2 = hf.GPT2Config(vocab_size=30_522, n_positions=64, n_embd=16, n_layer=2, n_head=2)
     many_processes.model(30_522).float().save_pretrained(folder / "model")
+    model = many_processes.model(30_522).float()
+    for step in (0, 10, 20):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + step / 1000)
+        model.save_pretrained(folder / "output" / f"checkpoint-{step}")
+        many_processes.stream().tokenizer.save_pretrained(folder / "output" / f"checkpoint-{step}")
     zoo.drawn(lambda: hf.GPT2LMHeadModel(gpt2)).save_pretrained(folder / "decoder")
     topics = many_processes.text_topics()
     tokenizer = many_processes.stream().tokenizer
@@ -105,7 +115,7 @@ def test_each_measurement_that_takes_shards_is_on_the_page(programs):
     named = set(re.findall(r"tp\.(measure_\w+)\(", (programs / "each_measurement.py").read_text()))
     measurements = {name: getattr(tp, name) for name in dir(tp) if name.startswith("measure_")}
     assert named == {
-        name for name, function in measurements.items() if "shard" in signature(function).parameters
+        name for name, function in measurements.items() if "sums" in signature(function).parameters
     }
     shards = "python -c 'from each_measurement import measure; [measure(i, {n}) for i in range({n})]'"
     one, two = (run(programs, shards.format(n=n), f"each in {n}") for n in (1, 2))
@@ -117,6 +127,15 @@ def test_each_measurement_that_takes_shards_is_on_the_page(programs):
         merged = tp.merge_sums(two / name)
         assert merged == tp.merge_sums(one / name), name
         assert "of 2 alone" not in repr(merged)
+
+
+def test_a_series_of_checkpoints(programs):
+    place = run(programs, "bash series.sh", "series")
+    alone = run(programs, "python series_shard.py", "series alone")
+    assert sorted(entry.name for entry in (place / "kept").iterdir()) == ["step 0", "step 10", "step 20"]
+    files = [{file.name: file.read_bytes() for file in (one / "learned").iterdir()} for one in (place, alone)]
+    assert files[0] == files[1]
+    assert tp.load_report(place / "learned").reasons == ("", "", "")
 
 
 def test_counts_of_cooccurrence(programs):

@@ -245,13 +245,16 @@ def about_trial(provenance: Mapping[str, Any]) -> list[str]:
     return [f"a trial run of {' and '.join(few)} at most: leave out --quick for the whole"] if few else []
 
 
-def about_shard(provenance: Mapping[str, Any]) -> list[str]:
-    """That a report is of a shard alone, if it is."""
+def about_shard(
+    provenance: Mapping[str, Any],
+    whole: str = "merge_sums (topic-probe merge) adds up the sums of all",
+) -> list[str]:
+    """That a report is of a shard alone, if it is, and what gives that of all."""
     documents = provenance.get("documents")
     counted = documents if isinstance(documents, Mapping) else provenance
     if (shard := counted.get("shard")) is None:
         return []
-    return [f"shard {shard[0]} of {shard[1]} alone: merge_sums (topic-probe merge) adds up the sums of all"]
+    return [f"shard {shard[0]} of {shard[1]} alone: {whole}"]
 
 
 def _resampled(provenance: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import topic_probe as tp
 from topic_probe.cli import main
-from topic_probe.series.check import _signed_sums
+from topic_probe.series.check import _has_no_numbers, _is_one_number, _signed_sums
+from topic_probe.series.checkpoints import Checkpoint
 from topic_probe.series.files import tensor_files, tensors_of
 
 STEPS = [0, 10, 20, 40, 80, 160, 320]
@@ -55,6 +56,22 @@ def flagged(folders):
     return tp.check_checkpoints(tp.Checkpoints.from_folders(folders)).flagged
 
 
+def weights(step):
+    return torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) * (1 + 0.01 * step)
+
+
+def written(root, change, steps=(2,)):
+    """Checkpoints of one matrix at steps 0, 1 and 2, of which some are changed."""
+    for step in range(3):
+        weight = weights(step)
+        if step in steps:
+            change(step, weight)
+        (root / str(step)).mkdir(exist_ok=True)
+        (root / str(step) / "config.json").write_text("{}")
+        save_file({"weight": weight}, root / str(step) / "model.safetensors", metadata={"format": "pt"})
+    return {step: root / str(step) for step in range(3)}
+
+
 def shards(folder):
     return sorted(folder.glob("model-*.safetensors"))
 
@@ -93,6 +110,72 @@ def test_signed_sums_keep_squared_lengths_without_bias():
     # Of 200 draws with a deviation of √(2/509), so 0.0044 of the mean.
     assert np.mean(squared) == pytest.approx(float((tensor**2).sum()), rel=3 * (2 / 509 / 200) ** 0.5)
     assert np.std(squared) == pytest.approx((2 / 509) ** 0.5 * np.mean(squared), rel=0.25)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_number_falls_into_the_sum_of_its_place_with_a_sign_of_its_own(dtype):
+    """Counted by hand: each of 509 sums has every 509th number, plus or minus."""
+    ones = torch.zeros(509 * 4096 + 700, dtype=dtype)  # longer than what is added up at once, and not by 509
+    places = [0, 508, 509, 509 * 4096 - 1, 509 * 4096, 509 * 4096 + 699]
+    ones[places] = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], dtype=dtype)
+    sums = _signed_sums("name", ones)
+    assert abs(sums[0]) in {abs(a + b + c) for a in (1, -1) for b in (4, -4) for c in (16, -16)}
+    assert abs(sums[508]) in {6, 10}
+    assert abs(sums[190]) == 32
+    assert np.count_nonzero(sums) == 3
+    assert np.array_equal(sums, _signed_sums("name", ones.reshape(4, -1)))
+    signs = [_signed_sums(name, torch.ones(509, dtype=dtype)) for name in ("name", "other")]
+    # Of 509 independent pairs of signs half agree, give or take 11.
+    assert abs(np.mean(signs[0] == signs[1]) - 0.5) < 0.09
+
+
+@pytest.mark.parametrize(("low", "high"), [(np.inf, -np.inf), (np.nan, 0.0), (0.0, np.inf)])
+def test_numbers_that_are_none_are_found_wherever_they_stand(low, high, tmp_path):
+    """Plus and minus infinity are in one sum, where they could cancel."""
+    given = written(
+        tmp_path, lambda step, weight: weight.view(-1)[3 : 3 + 510 : 509].copy_(torch.tensor([low, high]))
+    )
+    assert flagged(given) == {2: "NaN or infinity in 1 tensors, such as weight"}
+
+
+def test_numbers_may_be_so_large_that_their_sums_are_infinite(tmp_path):
+    given = written(tmp_path, lambda step, weight: weight.fill_(3e38), steps=(0, 1, 2))
+    report = tp.check_checkpoints(tp.Checkpoints.from_folders(given))
+    assert report.flagged == {1: "copy of step 0", 2: "copy of step 0"}
+    given = written(
+        tmp_path, lambda step, weight: weight.sign_().mul_((2 + 0.01 * step) * 1e38), steps=(0, 1, 2)
+    )
+    report = tp.check_checkpoints(tp.Checkpoints.from_folders(given))
+    assert report.flagged == {}
+    assert report.distances[0, 2] == pytest.approx(0.02e38 * 2000**0.5, rel=0.15)
+    double = torch.full((2000,), 1.7e308, dtype=torch.float64)
+    assert not _has_no_numbers(double, _signed_sums("weight", double))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "same"),
+    [
+        (torch.zeros(0), True),
+        (torch.tensor(3), True),
+        (torch.full((7, 50), 2.5), True),
+        (torch.full((7, 50), 2.5).index_fill(0, torch.tensor([6]), 1.0), False),
+        (torch.arange(3), False),
+    ],
+)
+def test_one_number_over_and_over_is_known(tensor, same):
+    assert _is_one_number(tensor) is same
+
+
+def test_a_tokenizer_is_read_once_where_its_files_are_the_same(folders, monkeypatch):
+    seen = []
+    read = Checkpoint.tokenizer
+    monkeypatch.setattr(Checkpoint, "tokenizer", lambda entry: seen.append(entry.step) or read(entry))
+    (folders[40] / "trainer_state.json").write_text(json.dumps({"global_step": 40}))
+    assert flagged(folders) == {}
+    assert seen == [0]
+    small_language.tokenizer(reverse=True).save_pretrained(folders[80])
+    assert flagged(folders) == {80: "another vocabulary than 6 others"}
+    assert seen == [0, 0, 80]
 
 
 @pytest.mark.parametrize(("source", "place"), [(40, 160), (160, 20), (320, 80), (0, 80), (20, 320), (320, 0)])

@@ -32,8 +32,7 @@ from topic_probe.notices import quiet_transformers
 
 SERIES = Call(
     "topic_probe.series.whole:measure_series",
-    filled=("series", "topics", "documents", "host", "opening", "distributed", "progress"),
-    without={"checked": "checkpoints are checked here"},
+    filled=("series", "topics", "documents", "host", "opening", "checked", "distributed", "progress"),
 )
 OPENED = Call(
     "topic_probe.lens.opening:open_model",
@@ -43,6 +42,10 @@ OPENED = Call(
 _EPILOG = """examples:
   topic-probe series output --topics empath --corpus bundled --max-length 128 --out learned
   topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics empath --corpus bundled
+  topic-probe check --series output --out checked
+  for i in 0 1 2; do  # or the tasks of a job array; then the same without --shard
+    topic-probe series output --topics empath --corpus bundled --checked checked --folder kept --shard $i 3 &
+  done
 
 Several SERIES are trainings of several seeds, 0, 1 and so on in their order."""
 
@@ -54,6 +57,12 @@ def add_to(parser: Parser) -> None:
     parser.add_argument("--steps", metavar="N", type=int, nargs="+", help="the steps of a series on the hub")
     parser.add_argument("--topics", metavar="TOPICS", required=True, help=TOPICS_HELP)
     parser.add_argument("--corpus", metavar="CORPUS", help=CORPUS_HELP, default=None)
+    parser.add_argument(
+        "--checked",
+        metavar="DIR",
+        nargs="+",
+        help="what `check --series` has saved of every SERIES, so that weights are not read again",
+    )
     add_out(parser, "a new folder for the report")
     add_wide(parser)
     add_options(
@@ -77,6 +86,10 @@ def run(parsed: argparse.Namespace) -> int:
         given := [option for call in (*CORPORA, DOCUMENTS) for option in call.given(parsed)]
     ):
         raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
+    if parsed.checked is not None and len(parsed.checked) != len(parsed.series):
+        raise WrongUsageError(
+            f"--checked needs what was found of each of the {len(parsed.series)} SERIES, got {len(parsed.checked)}"
+        )
     writes = parsed.out is not None and not parsed.console.silent
     with storage.draft(parsed.out, overwrite=parsed.overwrite) if writes else nullcontext() as draft:
         named = [open_series(_with(parsed, series=name)) for name in parsed.series]
@@ -84,7 +97,9 @@ def run(parsed: argparse.Namespace) -> int:
         corpus = None if parsed.corpus is None else open_corpus(parsed)
         topics, documents = _read_as(parsed, named[0][0], corpus)
         opening = opening_options(parsed)
-        running = {"progress": parsed.console.progress, "distributed": several_processes()}
+        # Shards know nothing of each other, whoever has started them.
+        several = several_processes() and "shard" not in parsed
+        running = {"progress": parsed.console.progress, "distributed": several}
         with quiet_transformers(progress=parsed.console.progress):
             report = SERIES.call(
                 parsed,
@@ -93,6 +108,7 @@ def run(parsed: argparse.Namespace) -> int:
                 documents,
                 host=opening.pop("host", "auto"),
                 opening=opening,
+                checked=_checked(parsed.checked),
                 **running,
             )
         answer(parsed, report, draft)
@@ -101,6 +117,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _with(parsed: argparse.Namespace, **given: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(parsed), **given})
+
+
+def _checked(folders: list[str] | None) -> Any:
+    """What was found of the checkpoints of every series before; None where they are to be checked."""
+    from topic_probe.series.check import CheckpointReport
+
+    return None if folders is None else dict(enumerate(map(CheckpointReport.load, folders)))
 
 
 def _read_as(parsed: argparse.Namespace, first: Any, corpus: Any) -> tuple[Any, Any]:

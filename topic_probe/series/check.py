@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from topic_probe.notices import progress_bar
 from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
-from topic_probe.series.files import sha256_of_tensor
+from topic_probe.series.files import sha256_of_file, sha256_of_tensor
 from topic_probe.series.path import LEAST_COSINE, MAX_DETOUR, detour, off_the_path
 from topic_probe.storage import read_json
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -37,6 +38,10 @@ _LEAST_SHARE = 0.01
 _NO_MATTER = {"transformers_version", "_name_or_path", "_commit_hash", "torch_dtype", "dtype"}
 # What a tokenizer was last told to do with long and short texts, which is no part of it.
 _PASSING = ("truncation", "padding")
+# Files of a checkpoint that have nothing to do with its tokenizer; of a training some differ from step to step.
+_NO_TOKENIZER = re.compile(
+    r"\.(safetensors|bin|pt|pth|h5|msgpack|onnx|gguf|index\.json)$|^(trainer_state|generation_config)\.json$"
+)
 _TEXT = (
     "Same words, DIFFERENT tokenizers: naïve café, 1,024 bassoonists re-tuned antidisestablishmentarianism!"
 )
@@ -143,6 +148,10 @@ class _Seen:
         return hashlib.sha256(every.encode()).hexdigest()
 
 
+# What is known of tokenizers, by the files that they are read from.
+_Tokenizers = dict[tuple[tuple[str, str], ...], tuple[str, str] | None]
+
+
 @checked
 def check_checkpoints(series: Checkpoints, *, progress: bool | None = None) -> CheckpointReport:
     """Which checkpoints of a series are not what their steps say, with the reason.
@@ -175,7 +184,8 @@ def check_checkpoints(series: Checkpoints, *, progress: bool | None = None) -> C
         >>> tp.check_checkpoints(tp.Checkpoints.from_history(history)).flagged
         {}
     """
-    seen = [_look_at(entry) for entry in progress_bar(series, shown=progress, unit="checkpoint")]
+    tokenizers: _Tokenizers = {}
+    seen = [_look_at(entry, tokenizers) for entry in progress_bar(series, shown=progress, unit="checkpoint")]
     reasons: list[list[str]] = [list(one.broken) for one in seen]
     readable = [number for number, one in enumerate(seen) if one.tensors]
     for judge in (_other_configuration, _other_tokenizer):
@@ -209,19 +219,22 @@ def check_checkpoints(series: Checkpoints, *, progress: bool | None = None) -> C
 # --- what is kept of a checkpoint ---------------------------------------------------------------------
 
 
-def _look_at(entry: Checkpoint) -> _Seen:
+def _look_at(entry: Checkpoint, tokenizers: _Tokenizers) -> _Seen:
     seen = _Seen()
     try:
         folder = entry.folder()
         if folder is not None:
             seen.config = read_json(folder / "config.json")
-            seen.tokenizer = _known_by(entry.tokenizer())
+            beside = _beside_weights(folder)
+            if beside not in tokenizers:
+                tokenizers[beside] = _known_by(entry.tokenizer())
+            seen.tokenizer = tokenizers[beside]
         infinite = []
         for file, sha256, tensors in entry.files():
             seen.files[file] = sha256
             for name, tensor in tensors:
                 seen.tensors[name] = _kept(file, name, tensor)
-                if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                if _has_no_numbers(tensor, seen.tensors[name].sums):
                     infinite.append(name)
         if infinite:
             seen.broken.append(f"NaN or infinity in {len(infinite)} tensors, such as {infinite[0]}")
@@ -229,6 +242,14 @@ def _look_at(entry: Checkpoint) -> _Seen:
         seen.broken.append(f"cannot be read: {error}")
         seen.tensors.clear()
     return seen
+
+
+def _beside_weights(folder: Path) -> tuple[tuple[str, str], ...]:
+    """All small files of a checkpoint by their checksums: where they are the same, so is the tokenizer."""
+    files = (
+        file for file in sorted(folder.iterdir()) if file.is_file() and not _NO_TOKENIZER.search(file.name)
+    )
+    return tuple((file.name, sha256_of_file(file)) for file in files)
 
 
 def _known_by(tokenizer: Any) -> tuple[str, str] | None:
@@ -244,20 +265,37 @@ def _known_by(tokenizer: Any) -> tuple[str, str] | None:
 
 def _kept(file: str, name: str, tensor: Tensor) -> _Tensor:
     sums = _signed_sums(name, tensor) if tensor.is_floating_point() else None
-    same = tensor.numel() == 0 or bool((tensor == tensor.reshape(-1)[0]).all())
-    return _Tensor(file, tuple(tensor.shape), sha256_of_tensor(tensor), sums, same)
+    return _Tensor(file, tuple(tensor.shape), sha256_of_tensor(tensor), sums, _is_one_number(tensor))
+
+
+def _is_one_number(tensor: Tensor) -> bool:
+    """Whether all numbers are the same; those that are not mostly show it at once."""
+    flat = tensor.reshape(-1)
+    return all(bool((part == flat[0]).all()) for part in (flat[:_LEAST_NUMBERS], flat) if len(part))
+
+
+def _has_no_numbers(tensor: Tensor, sums: Float64[np.ndarray, " sum"] | None) -> bool:
+    """Whether NaN or infinity is among numbers; it is in their sums then, and so it is where these are too large."""
+    return sums is not None and not np.isfinite(sums).all() and not bool(tensor.isfinite().all())
 
 
 def _signed_sums(name: str, tensor: Tensor) -> Float64[np.ndarray, " sum"]:
-    """Sums of a tensor's numbers under random signs, which are the same for every tensor of a name."""
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    generator = torch.Generator().manual_seed(seed)
+    """Sums of a tensor's numbers under random signs, which are the same for every tensor of a name.
+
+    A sign is a bit. What is added in the precision of the tensor are a few thousand numbers (float32 at least; torch
+    adds them pairwise), and their sums in float64.
+    """
+    generator = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big"))
     sums = torch.zeros(_N_SUMS, dtype=torch.float64)
     for part in torch.split(tensor.detach().reshape(-1), _N_SUMS * 2**12):
-        signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8) * 2 - 1
+        n, whole = len(part), len(part) - len(part) % _N_SUMS
+        bits = np.unpackbits(np.frombuffer(generator.bytes(-(-n // 8)), np.uint8), count=n)
+        signs = torch.from_numpy(bits).view(torch.int8) * 2 - 1
         signed = part.to(torch.promote_types(part.dtype, torch.float32)) * signs
-        padded = torch.nn.functional.pad(signed, (0, -len(signed) % _N_SUMS))
-        sums += padded.view(-1, _N_SUMS).sum(0, dtype=torch.float64)
+        sums += signed[:whole].view(-1, _N_SUMS).sum(0)
+        sums[: n - whole] += signed[whole:]
+    if not bool(sums.isfinite().all()) and tensor.dtype != torch.float64 and bool(tensor.isfinite().all()):
+        return _signed_sums(name, tensor.double())  # their sums alone are too large for float32
     return np.asarray(sums.numpy())
 
 

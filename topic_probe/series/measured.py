@@ -20,7 +20,7 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.words import SCORES
 from topic_probe.options import check_value, check_whole, refuse_unknown
-from topic_probe.report import Report, provenance
+from topic_probe.report import Report, about_shard, provenance
 from topic_probe.series.onsets import (
     IN_A_ROW,
     LEAST_STEPS,
@@ -458,6 +458,7 @@ class SeriesReport(Report, kind="series"):
             for seed, step, why in zip(seeds, self.steps.tolist(), self.reasons, strict=True)
             if why
         ]
+        notes += about_shard(self.provenance, "the same call without shard= gives the report of all")
         if self.sums is None and len(self.steps) > IN_A_ROW:
             notes.append(f"no onsets: {NOT_KEPT}")
         elif len(self._grid_steps) > IN_A_ROW:

@@ -3,24 +3,27 @@
 import gc
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from topic_probe import storage
 from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, shares
-from topic_probe.processes import Together, joined
+from topic_probe.processes import OtherProcessError, Processes, Together, joined
 from topic_probe.series.check import CheckpointReport, check_checkpoints
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
 from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Seen, read_documents
 from topic_probe.text.same_texts import Level
+from topic_probe.text.shares import check_shard
 from topic_probe.topics import Topics
 
 
@@ -32,6 +35,7 @@ def measure_series(
     *,
     measure: Collection[str] = ("embeddings", "attention", "states"),
     folder: str | os.PathLike[str] | None = None,
+    shard: Sequence[int] | None = None,
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
@@ -51,8 +55,12 @@ def measure_series(
     and so is what cannot be measured.
 
     With ``folder`` every step is kept there as soon as it is measured: the same call takes them up after an
-    interruption, and gives the report that it would have given. Shards (``shard``, ``sums``) are of single
-    measurements; a series is shared out by ``distributed``, or one call for each part of its steps.
+    interruption, and gives the report that it would have given.
+
+    A series is shared out by ``distributed``, which gives every process its part of the documents of each step, or by
+    ``shard``, which gives every process whole checkpoints. Processes that know nothing of each other measure theirs
+    into one ``folder``; then the same call without ``shard`` takes all from there, without opening a model, and gives
+    the bytes of a single process.
 
     Args:
         series: `Checkpoints`; or those of several trainings by their seeds.
@@ -61,8 +69,10 @@ def measure_series(
             are measured.
         measure: "embeddings" (cosines of the table), "attention", "states" (cosines of the states of every layer).
         folder: where measurements are kept. It belongs to one series, and to these topics, documents and options.
+        shard: (i, n): measure every n-th checkpoint of all trainings, from the i-th on, counted from 0, and keep it in
+            ``folder``. What comes back is the report of these alone.
         checked: what `check_checkpoints` has found of these checkpoints (by seeds, where there are several trainings),
-            so that weights are not read again; None checks them.
+            so that weights are not read again, as every shard would; None checks them.
         level: of attention, as in `measure_attention`.
         center: whether embeddings are centred, as in `measure_embeddings`.
         host: as in `open_model`.
@@ -70,8 +80,8 @@ def measure_series(
         progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: for a folder of another series, other topics, documents or options; where nothing can be measured at
-            any step.
+        ValueError: for a folder of another series, other topics, documents or options; for a shard without a folder, or
+            one of more shards than checkpoints; where nothing can be measured at any step, but for a shard.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=8)
@@ -93,51 +103,105 @@ def measure_series(
         also={"documents": _known_by(documents), "groups": reading.facts["groups"]},
     )  # fmt: skip
     trainings = _trainings(series)
-    certificates = _certificates(trainings, checked, progress)
     several = isinstance(series, Mapping)
-    places = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
-    kept = _kept(places, plan, certificates)
-    with joined(together.distributed, together.patience) as processes:
-        writes = processes.index == 0
-        processes.check_equal({"series": [list(map(str, own)) for own in trainings.values()], **plan.facts})
     entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
+    if shard is not None:
+        shard = _checked_shard(shard, len(entries), folder)
+        entries = entries[shard[0] :: shard[1]]
     rows = []
-    gc.freeze()  # what was there before any model need not be looked through after each of them
-    try:
+    # One error, wherever it comes up, is to leave no process with a report.
+    with joined(together.distributed, together.patience) as processes, _frozen():
+        writes = processes.index == 0
+        named = [list(map(str, own)) for own in trainings.values()]
+        processes.check_equal({"series": named, "shard": shard, **plan.facts})
+        # Weights are read once for all; that those measured are the same in all is seen when they are measured.
+        certificates = processes.gather(_certificates(trainings, checked, progress) if writes else None)[0]
+        every = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
+        # Of other shards nothing is needed, and it may be on its way to the disk.
+        places = {own: place for own, place in every.items() if own in entries}
+        kept = _kept(places, plan, certificates)
+        processes.check_equal({"what folder= holds": sorted(kept)})
         for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
             entry, found = trainings[seed][number], certificates[seed]
             weights, why = found.weights[number], found.reasons[number]
             if why:
                 row = plan.nothing(entry.step, why, weights=weights)
-            elif (seed, entry.step) in kept:
-                row = kept[seed, entry.step]
+            elif (seed, number) in kept:
+                row = kept[seed, number]
             else:
-                row = _measured(plan, entry, weights, host, opening or {})
+                row = _measured(plan, entry, weights, host, opening or {}, processes)
                 if places and writes:
-                    row.save(places[seed, entry.step], overwrite=True)
+                    row.save(places[seed, number], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
-    finally:
-        gc.unfreeze()
-    if not any(row.reports[0] for row in rows):
+    if shard is None and not any(row.reports[0] for row in rows):
         raise ValueError(
             f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
         )
-    return SeriesReport.joined(rows)
+    report = SeriesReport.joined(rows)
+    if shard is None or shard[1] == 1:
+        return report
+    return replace(report, provenance={**report.provenance, "shard": list(shard)})
+
+
+def _checked_shard(shard: Sequence[int], n_checkpoints: int, folder: Any) -> tuple[int, int]:
+    """Which shard of how many; ValueError for what is none, and where it would be lost."""
+    if folder is None:
+        raise ValueError(
+            "shard= came without folder=: shards keep what they measure in one folder, out of which the same call "
+            "without shard= makes the report of all"
+        )
+    return check_shard(shard, n_checkpoints, "the checkpoints that there are")
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What was there before any model need not be looked through after each of them."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _measured(
-    plan: Plan, entry: Checkpoint, weights: str, host: Host, opening: Mapping[str, Any]
+    plan: Plan,
+    entry: Checkpoint,
+    weights: str,
+    host: Host,
+    opening: Mapping[str, Any],
+    processes: Processes,
 ) -> SeriesReport:
     """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
+    model: Any = None
+    row: SeriesReport
     try:
-        row = plan.at(entry.step, entry.open(host=host, **opening), None, host, weights=weights)
-        return replace(row, measuring=np.zeros(1))
-    except ValueError as error:
-        if plan.together["distributed"]:  # the others do not know of it
-            raise
-        return plan.nothing(entry.step, str(error), weights=weights)
+        model, why = _in_all(processes, lambda: entry.open(host=host, **opening))
+        if why is None:
+            row, why = _in_all(processes, lambda: plan.at(entry.step, model, None, host, weights=weights))
+        if why is None:
+            return replace(row, measuring=np.zeros(1))
+        return plan.nothing(entry.step, why, weights=weights)
     finally:
+        del model
         gc.collect()  # hooked models refer to themselves, and the next one is to have their room
+
+
+def _in_all(processes: Processes, work: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What comes of work that all processes do, and why it cannot be done, where one of them cannot (ValueError).
+
+    All learn of it before they go on, so that none waits where the others do not come.
+    """
+    done = None
+    try:
+        done = work()
+    except ValueError as error:
+        reasons = processes.gather(str(error))
+    except OtherProcessError:  # another one says why, or is gone
+        if not any(reasons := processes.gather(None)):
+            raise
+    else:
+        reasons = processes.gather(None)
+    return done, next(filter(None, reasons), None)
 
 
 def _trainings(series: Any) -> dict[int, Checkpoints]:
@@ -183,7 +247,7 @@ _REMEDY = "choose another folder=, or delete this one to start over"
 
 
 def _places(folder: Path, trainings: Mapping[int, Checkpoints], several: bool) -> dict[tuple[int, int], Path]:
-    """Where each step of each training is kept.
+    """Where each checkpoint of each training is kept, by its seed and number.
 
     Raises:
         ValueError: where the folder holds other trainings.
@@ -196,9 +260,9 @@ def _places(folder: Path, trainings: Mapping[int, Checkpoints], several: bool) -
         if not other.match(pattern) or (several and other.name not in names.values()):
             raise ValueError(f"{folder} holds {other.name!r} of another series: {_REMEDY}")
     return {
-        (seed, step): folder / names[seed] / f"step {step}"
+        (seed, number): folder / names[seed] / f"step {step}"
         for seed, own in trainings.items()
-        for step in own.steps
+        for number, step in enumerate(own.steps)
     }
 
 
@@ -211,13 +275,13 @@ def _kept(
         ValueError: where it is of another series, other topics, documents or options.
     """
     found = {}
-    for (seed, step), place in places.items():
-        if not place.is_dir():
+    for (seed, number), place in places.items():
+        if storage.kind_of(place) is None:  # or a save that was killed before it was whole
             continue
-        report, certificate = plan.kept(place), certificates[seed]
-        if report.weights != (certificate.weights[certificate.steps.tolist().index(step)],):
+        report = plan.kept(place)
+        if report.weights != (certificates[seed].weights[number],):
             raise ValueError(f"{place} was measured with other weights, of another series: {_REMEDY}")
-        found[seed, step] = report
+        found[seed, number] = report
     return found
 
 

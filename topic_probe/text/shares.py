@@ -49,15 +49,21 @@ class Shards(Group):
             )
         if self.shard is None:
             return
-        if len(self.shard) != 2:
-            raise ValueError(f"shard must be (i, n), which of how many, got {tuple(self.shard)}")
-        index, n = (check_whole("shard", number, 0) for number in self.shard)
-        if not (1 <= n <= BLOCKS and index < n):
-            raise ValueError(
-                f"shard must be (i, n) with i from 0 to n - 1 and n from 1 to {BLOCKS}, the blocks that sources fall "
-                f"into, got ({index}, {n}); job arrays that count from 1 need i - 1"
-            )
+        index, n = check_shard(self.shard, BLOCKS, "the blocks that sources fall into")
         object.__setattr__(self, "shard", (index, n))
+
+
+def check_shard(shard: Sequence[int], most: int, of_what: str) -> tuple[int, int]:
+    """Which of how many shares it is; ValueError for what is none, where there can be so many of them at most."""
+    if len(shard) != 2:
+        raise ValueError(f"shard must be (i, n), which of how many, got {tuple(shard)}")
+    index, n = (check_whole("shard", number, 0) for number in shard)
+    if not (1 <= n <= most and index < n):
+        raise ValueError(
+            f"shard must be (i, n) with i from 0 to n - 1 and n from 1 to {most}, {of_what}, got ({index}, {n}); job "
+            "arrays that count from 1 need i - 1"
+        )
+    return index, n
 
 
 def block_of(source: int, limit: int = 2**64) -> int:
