@@ -212,8 +212,8 @@ _FLOORS = {
     "words cannot follow the logarithms of their probabilities",
     "value, cross-entropy, SGD, L2": _SMALL_LOGITS,
     "value, cross-entropy, Adam, L2": _SMALL_LOGITS,
-    "value, squared, SGD": "the floor is that of endless documents: W_V is where theory has it, but the 100 to 150 words "
-    "of a document tell only so much of its topics; the long documents beside reach the floor",
+    "value, squared, SGD": "the floor is that of endless documents: W_V is where theory has it, but the 100 to 150 "
+    "words of a document tell only so much of its topics; the long documents beside reach the floor",
     "value, squared, Adam": "Adam at a constant rate never settles, which costs a part of what W_V has gained before",
     "attention, cross-entropy": _ONE_LAYER,
     "attention, squared, Adam": _ONE_LAYER,
