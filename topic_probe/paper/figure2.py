@@ -188,8 +188,8 @@ _UNIFORM = {
     "where they were; from the usual beginning it would take 180 million, which is 60,000 at a rate of 30",
 }
 _ITSELF = (
-    "trained for long, a word attends above all to itself, up to twelve times as much as uniformly, which leaves little "
-    "for other words, and what is left does not go to the topic for every word"
+    "trained for long, a word attends above all to itself, up to twelve times as much as uniformly, which leaves "
+    "little for other words, and what is left does not go to the topic for every word"
 )
 _NO_MORE = {
     "squared, Adam": "uniform attention allows hardly less than its floor, 0.945, and leaves 0.956 after 5,000 steps, "
