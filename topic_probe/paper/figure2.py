@@ -195,6 +195,8 @@ _NO_MORE = {
     "squared, Adam": "uniform attention allows hardly less than its floor, 0.945, and leaves 0.956 after 5,000 steps, "
     "as Adam never settles; trained attention goes below, because it learns to look at the word that every fifth "
     "masked position shows, half of the time the right one",
+    "squared, SGD": "attention stays uniform, so both lose alike, but with less than half of what attention could gain "
+    "there is nothing to compare with",
 }
 _DIAGONAL = {
     "attention, squared, Adam, in turns": "where attention goes to the word itself, so do the values: the diagonal of "
