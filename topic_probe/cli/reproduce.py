@@ -139,28 +139,38 @@ def _side_by_side(parsed: argparse.Namespace, recipes: list[str]) -> Iterator[_R
             raise
 
 
+_stop: Any = None
+_interrupted = False
+"""Whether all processes are to stop; whether this one has heard of Ctrl-C between two recipes."""
+
+
 def _begin(stop: Any) -> None:
-    """Let a process hear of Ctrl-C in recipes alone, which end in order."""
+    """Let a process stop in order at Ctrl-C, which reaches all of them."""
     global _stop
     _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _take_note)
 
 
-_stop: Any = None
+def _take_note(*_: Any) -> None:
+    global _interrupted
+    _interrupted = True
 
 
 def _apart(given: Mapping[str, Any], name: str, place: str) -> _Result | None:
     """The result of a recipe in a process of its own; None where all are to stop."""
-    if _stop.is_set():
-        return None
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if _interrupted or _stop.is_set():
+            return None
         parsed = argparse.Namespace(**given)
         with only_answers_on_stdout(debug=parsed.debug) as answers:
             parsed.console = Console(answers, json=parsed.json)
             return _one(parsed, name, _options(parsed), place)
+    except KeyboardInterrupt:
+        _stop.set()  # before the next recipe is begun here
+        raise
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, _take_note)
 
 
 def _options(parsed: argparse.Namespace) -> dict[str, Any]:
