@@ -15,6 +15,7 @@ import many_processes
 import numpy as np
 import pytest
 import threads_as_processes
+from torchrun import in_two_processes
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Relations
@@ -30,13 +31,7 @@ PROGRAM = Path(many_processes.__file__)
 def two_processes(tmp_path_factory):
     """What two processes saved that torchrun has started."""
     folder = tmp_path_factory.mktemp("two processes")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [*command, str(PROGRAM), "in each process", str(folder)],
-        check=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    in_two_processes(PROGRAM, "in each process", folder)
     return folder
 
 

@@ -1,10 +1,7 @@
 """Series of checkpoints measured: the numbers of each, what is wrong with some left out, interruptions made up for."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -17,6 +14,7 @@ import small_language
 import torch
 import zoo
 from safetensors.torch import load_file, save_file
+from torchrun import in_two_processes
 
 import topic_probe as tp
 from topic_probe.cli import main
@@ -319,13 +317,7 @@ def trainings(tmp_path_factory, tokenizer):
 def two_processes(trainings, tmp_path_factory):
     """What two processes saved that torchrun has started."""
     folder = tmp_path_factory.mktemp("two processes")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [*torchrun, series_in_processes.__file__, str(trainings), str(folder)],
-        check=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    in_two_processes(series_in_processes.__file__, trainings, folder)
     return folder
 
 

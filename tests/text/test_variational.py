@@ -1,15 +1,12 @@
 """Topics fitted by several processes: the bits of one, gensim's own E-step and M-step, and errors in all of them."""
 
-import os
-import subprocess
-import sys
-
 import many_fits
 import numpy as np
 import pytest
 import torch
 from gensim.models import LdaModel
 from gensim.utils import FakeDict
+from torchrun import in_two_processes
 
 import topic_probe as tp
 from topic_probe.processes import Processes
@@ -131,13 +128,7 @@ def test_processes_that_were_given_different_things_have_no_topics(options, word
 def two_processes(tmp_path_factory):
     """What two processes saved that torchrun has started."""
     folder = tmp_path_factory.mktemp("two fits")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run(
-        [*command, many_fits.__file__, str(folder)],
-        check=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    in_two_processes(many_fits.__file__, folder)
     return folder
 
 
