@@ -9,7 +9,7 @@ import small_language
 
 import topic_probe as tp
 from topic_probe.paper import recipe_named
-from topic_probe.paper.emergence import IN_ARTICLES, IN_CORPUS, EmergenceSettings, trainings
+from topic_probe.paper.emergence import IN_ARTICLES, IN_CORPUS, EmergenceSettings, _spread, trainings
 from topic_probe.paper.figure5 import shuffled_text
 from topic_probe.paper.pretrained import TextSettings
 from topic_probe.paper.recipe import RecipeResult, Run
@@ -41,9 +41,9 @@ def test_what_is_trained_is_every_architecture_twice_and_two_on_shuffled_text():
 def test_steps_are_spaced_by_equal_ratios_from_the_untrained_model_on():
     at = EmergenceSettings().at
     assert len(at) == 12
-    assert (at[0], at[-1]) == (0, 12_000)
+    assert (at[0], at[-1]) == (0, EmergenceSettings().training.steps)
     quotients = np.array(at[2:]) / np.array(at[1:-1])
-    assert 1.8 < quotients.min() <= quotients.max() < 1.95  # 512 ** (1 / 10) = 1.866
+    assert 1.58 < quotients.min() <= quotients.max() < 1.66  # 128 ** (1 / 10) = 1.625
 
 
 def test_words_stay_in_their_article_where_they_are_dealt_within_articles():
@@ -83,6 +83,14 @@ def test_what_was_trained_is_not_trained_again(tiny, monkeypatch):
     monkeypatch.setattr("topic_probe.paper.emergence.train_small", None)
     again = tp.reproduce("emergence", **tiny.options)
     assert [claim.to_dict() for claim in again.claims] == [claim.to_dict() for claim in tiny.first.claims]
+
+
+def test_of_a_stream_of_unknown_length_not_more_is_kept_than_wanted_and_evenly():
+    for length in (0, 1, 7, 8, 9, 100, 1000):
+        kept, step = _spread(iter(range(length)), at_most=8)
+        assert kept == list(range(0, length, step))
+        assert len(kept) <= 8
+        assert step == 1 or len(kept) > 4
 
 
 def test_few_articles_are_refused(tmp_path):

@@ -1,6 +1,8 @@
 """Small models of every architecture: their tasks, their trainings, and how far they have come."""
 
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import topic_probe as tp
 from topic_probe.train.architectures import ARCHITECTURES, NOTHING, TOKENIZERS, SmallConfig, Task, build_small
 from topic_probe.train.tasks import TrainingText
-from topic_probe.train.trainer import HeldOut, Rows, SmallTraining, held_out, train_small
+from topic_probe.train.trainer import HeldOut, Rows, SmallTraining, fast_precision, held_out, train_small
 
 WORDS = "army band battle river music soldier drum flute water boat fish cannon song trumpet".split()  # noqa: SIM905
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=20)) for number in range(12)]
@@ -65,7 +67,7 @@ def test_the_joint_loss_of_electra_is_that_of_its_two_models(texts):
         torch.testing.assert_close(ours.found, by_hand)
         assert ours.replaced == pytest.approx(float(wrong.sum() / real.sum()))
         torch.manual_seed(5)
-        torch.testing.assert_close(task.loss(pair, batch), ours.loss + 50 * by_hand)
+        torch.testing.assert_close(task.loss(pair, batch), ours.loss + by_hand)
 
 
 def test_the_pair_has_one_table_of_embeddings_and_saves_it_once(texts):
@@ -96,7 +98,7 @@ def test_putting_the_hidden_spans_back_gives_the_text(number, texts):
     assert len(set(of_masks)) == len(of_masks)
 
 
-def test_so_many_tokens_are_masked_as_bert_has_it(texts):
+def test_three_of_ten_tokens_are_picked_and_of_these_so_many_masked_as_bert_has_it(texts):
     text = texts["wordpiece"]
     rows = Rows(text, Task("bert", text.tokenizer, 24), 3000, seed=0)
     every = [rows[number] for number in range(3000)]
@@ -105,7 +107,7 @@ def test_so_many_tokens_are_masked_as_bert_has_it(texts):
     picked = labels != NOTHING
     words = int(real.sum()) - 2 * len(every)  # without [CLS] and [SEP]
     masked = ids[picked] == text.tokenizer.mask_token_id
-    assert float(picked.sum()) / words == pytest.approx(0.15, abs=0.012)  # one is picked where none would be
+    assert float(picked.sum()) / words == pytest.approx(0.3, abs=0.012)  # one is picked where none would be
     assert float(masked.float().mean()) == pytest.approx(0.8, abs=0.02)
     assert float((ids[picked] == labels[picked]).float().mean()) == pytest.approx(0.1, abs=0.02)
     assert not np.isin(ids[~real & ~picked], text.tokenizer.all_special_ids, invert=True).any()
@@ -173,6 +175,61 @@ def test_a_model_that_knows_only_how_often_tokens_occur_gains_nothing(texts):
         float(-logits.double()[torch.from_numpy(seen).long()].mean()), rel=1e-5
     )
     assert not found.far_enough
+
+
+def test_a_bert_that_copies_what_it_sees_gains_nothing(texts):
+    """It knows how often tokens occur; one picked token of ten stands there as it is, and is not counted."""
+    text = texts["wordpiece"]
+    counts = np.bincount(text.ids, minlength=len(text.tokenizer))
+    counts[text.tokenizer.all_special_ids] = 0
+    known = torch.tensor(np.log(np.maximum(counts, 1e-9) / counts.sum()), dtype=torch.float32)
+    mask = text.tokenizer.mask_token_id
+
+    class Head(torch.nn.Module):
+        def forward(self, ids):
+            copied = 100 * torch.nn.functional.one_hot(ids, len(known)).float()
+            return torch.where((ids == mask)[:, None], known, copied)
+
+    copier = torch.nn.Module()
+    copier.base_model = lambda input_ids, **_: SimpleNamespace(last_hidden_state=input_ids)
+    copier.cls = Head()
+    found = held_out(copier, "bert", text, length=24, seed=2)
+    rows = Rows(text, Task("bert", text.tokenizer, 24), len(text), seed=2)
+    every = [rows[number] for number in range(len(text))]
+    shown, labels = (torch.cat([row[name] for row in every]) for name in ("input_ids", "labels"))
+    assert 0 < found.tokens == int((shown == mask).sum()) < int((labels != NOTHING).sum())
+    assert found.loss == pytest.approx(float(-known.double()[labels[shown == mask]].mean()), rel=1e-5)
+    assert abs(found.gain) < 0.3  # of copies counted in, it would be a tenth of the entropy lower
+
+
+def test_products_in_bfloat16_train_nearly_the_same_weights_and_go_on_from_a_checkpoint(texts, tmp_path):
+    text, half = texts["wordpiece"], replace(SHORT, precision="bfloat16")
+    exact = train_small("bert", text, SMALL, SHORT, folder=tmp_path / "exact")
+    model = train_small("bert", text, SMALL, half, folder=tmp_path / "half")
+    begun = build_small("bert", text.tokenizer, SMALL, seed=3)
+    weights = [
+        torch.cat([one.flatten() for one in some.parameters()]).detach() for some in (exact, model, begun)
+    ]
+    assert {one.dtype for one in weights} == {torch.float32}
+    assert 0 < float((weights[1] - weights[0]).norm()) < 0.3 * float((weights[0] - weights[2]).norm())
+    assert model.config._attn_implementation == begun.config._attn_implementation == "sdpa"
+    (tmp_path / "half" / "checkpoint-6").rename(tmp_path / "away")
+    again = train_small("bert", text, SMALL, half, folder=tmp_path / "half")
+    assert torch.equal(torch.cat([one.flatten() for one in again.parameters()]), weights[1])
+    with pytest.raises(ValueError, match="precision must be one of 'float32', 'bfloat16', got 'half'"):
+        SmallTraining(precision="half")
+
+
+@pytest.mark.parametrize(
+    ("known", "precision"),
+    [({"avx512_bf16": True}, "bfloat16"), ({"bf16": True}, "bfloat16"), ({"avx2": True}, "float32"), ({}, "float32")],
+)  # fmt: skip
+def test_bfloat16_is_taken_where_the_processor_multiplies_it_itself(known, precision, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert fast_precision() == precision
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as of older versions
+    assert fast_precision() == "float32"
 
 
 def test_half_a_nat_below_is_far_enough_and_a_discriminator_has_to_beat_guessing():

@@ -17,7 +17,7 @@ others in every training; and untrained twins.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -55,6 +55,7 @@ from topic_probe.series.probe import TopicProbe
 from topic_probe.storage import draft
 from topic_probe.text.cache import tokenizer_identity
 from topic_probe.text.corpus import Corpus
+from topic_probe.text.documents import Document
 from topic_probe.text.subwords import subword_tokenizer
 from topic_probe.topics import Topics
 from topic_probe.train.architectures import (
@@ -66,7 +67,14 @@ from topic_probe.train.architectures import (
     measured_part,
 )
 from topic_probe.train.tasks import TrainingText
-from topic_probe.train.trainer import NEEDED, HeldOut, SmallTraining, held_out, train_small
+from topic_probe.train.trainer import (
+    NEEDED,
+    HeldOut,
+    SmallTraining,
+    fast_precision,
+    held_out,
+    train_small,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +86,7 @@ CONTROLLED: tuple[Architecture, ...] = ("bert", "gpt2")
 HELD_OUT = 10
 """Every so manieth article is held out."""
 
-FIRST, LIKELY, LEARNED = 512, 0.95, 0.1
+FIRST, LIKELY, LEARNED = 128, 0.95, 0.1
 """How much earlier than the last the first measured step is; from where on an order is likely, and a topic learned."""
 
 Articles = Int64[np.ndarray, "_"]
@@ -102,9 +110,13 @@ class EmergenceSettings:
     """
 
     n_tokens: int = 4000
-    model: SmallConfig = field(default_factory=SmallConfig)
-    training: SmallTraining = field(default_factory=lambda: SmallTraining(steps=12_000, batch_size=8))
-    texts: TextSettings = field(default_factory=lambda: TextSettings(n_topics=20, n_documents=600))
+    model: SmallConfig = field(default_factory=lambda: SmallConfig(max_length=64))
+    training: SmallTraining = field(
+        default_factory=lambda: SmallTraining(
+            steps=6000, batch_size=32, learning_rate=1e-3, warmup=0.2, precision=fast_precision()
+        )
+    )
+    texts: TextSettings = field(default_factory=lambda: TextSettings(n_topics=20, length=64, n_documents=600))
     thresholds: Sequence[float] = (0.004, 0.008, 0.016)
     n_steps: int = 12
 
@@ -315,19 +327,21 @@ class _School:
         return PreTrainedTokenizerFast.from_pretrained(place)
 
     def _read_all(self, kind: Any) -> Sample:
-        """The corpus in pieces as long as the models take them."""
-        length = self._settings.model.max_length
+        """The corpus in pieces as long as the models take them, of a large one not more than a training reads."""
+        length, training = self._settings.model.max_length, self._settings.training
         stream = self._corpus.documents(
             self._tokenizer(kind), max_length=length, long="chunk", min_length=length // 2,
             progress=self._run.progress,
         )  # fmt: skip
-        return Sample(stream, stream.provenance)
+        kept, step = _spread(stream, at_most=training.steps * training.batch_size)
+        return Sample(kept, {**stream.provenance, "every": step})
 
     def _documents(self, kind: Any) -> Sample:
         """Those that are measured, of all articles."""
         every, wanted = self._all(kind), self._settings.texts.n_documents
         step = 1 if wanted is None else max(1, len(every) // wanted)
-        return Sample(every[::step][:wanted], {**every.provenance, "every": step, "at_most": wanted})
+        facts = {**every.provenance, "every": step * every.provenance["every"], "at_most": wanted}
+        return Sample(every[::step][:wanted], facts)
 
     def _read_pieces(self, kind: Any) -> tuple[TrainingText, TrainingText, Articles, Articles]:
         """What is trained on and what is held out, and of which article each piece of both is."""
@@ -380,6 +394,18 @@ class _School:
         facts = [asdict(self._settings), asdict(training), self._run.seed, tokenizer_identity(tokenizer)]
         facts += [text.fingerprint for text in self._pieces(TOKENIZERS[training.name])[:2]]
         return self._folder / kind / f"{slug(training.label)}-{digest(facts)}"
+
+
+def _spread(documents: Iterable[Document], *, at_most: int) -> tuple[list[Document], int]:
+    """Documents that are spread evenly over a stream of unknown length: every so manieth, and how manieth."""
+    kept: list[Document] = []
+    step = 1
+    for number, document in enumerate(documents):
+        if number % step == 0:
+            kept.append(document)
+        if len(kept) > at_most:
+            kept, step = kept[::2], 2 * step
+    return kept, step
 
 
 _MEASURED = ("embeddings", "attention", "states")

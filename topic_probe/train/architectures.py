@@ -7,6 +7,7 @@ each. What transformers has no loss or collator for is here: the pair of ELECTRA
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -33,14 +34,14 @@ TOKENIZERS: Mapping[Architecture, Kind] = {
 }
 """The kind of tokenizer that an architecture has."""
 
-MASKED, INFILLED = 0.15, 0.3
-"""Share of the tokens that are masked, and that BART's masks hide."""
+_MASKED = ("bert", "albert", "roberta")
+
+HIDDEN = 0.3
+"""Share of the tokens that are masked, as BART's masks hide; half of that, as BERT has it, takes small models twice as
+long."""
 
 SPAN = 3
 """Mean length of what one mask of BART hides (Poisson)."""
-
-DISCRIMINATOR = 50.0
-"""Weight of the discriminator's loss beside that of its generator."""
 
 NOTHING = -100
 """The label of a position that is not predicted."""
@@ -55,7 +56,7 @@ class SmallConfig:
     Attributes:
         n_layers: layers; BART has half of them in each of its two stacks.
         n_heads: heads of every layer.
-        d_model: width, a multiple of ``n_heads``. Embeddings of ALBERT and ELECTRA's generator are half as wide.
+        d_model: width, a multiple of ``n_heads``. Embeddings of ALBERT are at most 128 wide.
         max_length: tokens of the longest document.
         scale: standard deviation of the initial weights; BERT has 0.02.
     """
@@ -127,8 +128,8 @@ def _bert(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
 def _albert(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     from transformers import AlbertConfig, AlbertForMaskedLM
 
-    narrow = max(1, sizes.d_model // 2)
-    model: nn.Module = AlbertForMaskedLM(AlbertConfig(**_encoder(sizes, ids, embedding_size=narrow)))
+    width = min(128, sizes.d_model)  # as in ALBERT of any size
+    model: nn.Module = AlbertForMaskedLM(AlbertConfig(**_encoder(sizes, ids, embedding_size=width)))
     return model
 
 
@@ -176,7 +177,10 @@ def _bart(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
 
 
 class ElectraPair(nn.Module):
-    """ELECTRA's generator, half as wide, and discriminator, with one and the same embeddings.
+    """ELECTRA's generator and discriminator, of one size, with one and the same embeddings.
+
+    Both losses have the same weight. ELECTRA has a smaller generator and fifty times the other loss, which in batches
+    as small as those of a processor drowns what the generator is to learn of the embeddings.
 
     Trained together, and each measured by its name: ``TopicProbe(..., model="discriminator")``.
     """
@@ -207,12 +211,8 @@ class ElectraPair(nn.Module):
 def _electra(sizes: SmallConfig, ids: Mapping[str, int]) -> nn.Module:
     from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-    whole = _encoder(sizes, ids, embedding_size=sizes.d_model)
-    half = {**whole, "hidden_size": sizes.d_model // 2, "intermediate_size": 2 * sizes.d_model}
-    half["num_attention_heads"] = max(1, sizes.n_heads // 2)
-    return ElectraPair(
-        ElectraForMaskedLM(ElectraConfig(**half)), ElectraForPreTraining(ElectraConfig(**whole))
-    )
+    config = ElectraConfig(**_encoder(sizes, ids, embedding_size=sizes.d_model))
+    return ElectraPair(ElectraForMaskedLM(config), ElectraForPreTraining(config))
 
 
 _MAKERS: Mapping[str, Callable[[SmallConfig, Mapping[str, int]], nn.Module]] = {
@@ -278,20 +278,26 @@ class Task:
 
     def loss(self, model: Any, batch: Mapping[str, Tensor]) -> Float[Tensor, ""]:
         """What is minimised."""
-        if self.architecture == "bart":
-            logits, labels = self._logits(model, batch)
-            return cross_entropy(logits, labels)
-        told = self.predicted(model, batch)
-        return told.loss if told.found is None else told.loss + DISCRIMINATOR * told.found
+        if self.architecture == "electra":
+            told = _of_pair(model, batch)
+            assert told.found is not None
+            return told.loss + told.found
+        return cross_entropy(*self._logits(model, batch))
 
     def predicted(self, model: Any, batch: Mapping[str, Tensor]) -> Predicted:
-        """The loss of tokens that the model does not see; where models tell what was replaced, of that, too."""
+        """The loss of tokens that the model does not see; where models tell what was replaced, of that, too.
+
+        What BERT is to predict and still sees, one picked token of ten, costs it next to nothing and is left out, as
+        are the tokens that others stand for, and what BART copies.
+        """
         if self.architecture == "electra":
             return _of_pair(model, batch)
+        predicted, hidden = batch["labels"] != NOTHING, batch.get("hidden")
+        if self.architecture in _MASKED:
+            hidden = batch["input_ids"] == self.tokenizer.mask_token_id
         logits, labels = self._logits(model, batch)
-        if self.architecture == "bart":  # which copies what it is shown
-            unseen = batch["hidden"][batch["labels"] != NOTHING]
-            logits, labels = logits[unseen], labels[unseen]
+        if hidden is not None:
+            logits, labels = logits[hidden[predicted]], labels[hidden[predicted]]
         return Predicted(cross_entropy(logits, labels), labels)
 
     def _logits(
@@ -309,6 +315,10 @@ class Task:
         at = predicted.roll(-1, dims=1) if self.architecture == "gpt2" else predicted
         return _head(model)(states[at]), labels[predicted]
 
+    @cached_property
+    def _n_tokens(self) -> int:
+        return vocabulary_size(self.tokenizer)  # which reads all of a vocabulary
+
     @property
     def _pad(self) -> int:
         return int(self.tokenizer.pad_token_id)
@@ -323,11 +333,11 @@ class Task:
     ) -> tuple[Int64[np.ndarray, " position"], Bool[np.ndarray, " position"]]:
         """Of the tokens so many are picked; of these 8 of 10 masked, 1 of 10 another token. ELECTRA masks all."""
         words = ~np.isin(ids, self.tokenizer.all_special_ids)
-        picked = words & (rng.random(len(ids)) < MASKED)
+        picked = words & (rng.random(len(ids)) < HIDDEN)
         if words.any() and not picked.any():
             picked[rng.choice(np.flatnonzero(words))] = True
         shown, kind = ids.copy(), rng.random(len(ids))
-        others = rng.integers(len(self.tokenizer.all_special_ids), vocabulary_size(self.tokenizer), len(ids))
+        others = rng.integers(len(self.tokenizer.all_special_ids), self._n_tokens, len(ids))
         shown[picked] = self.tokenizer.mask_token_id
         if self.architecture != "electra":
             shown[picked & (kind >= 0.9)] = others[picked & (kind >= 0.9)]
@@ -340,7 +350,7 @@ class Task:
         """With one mask for every hidden span, the ends of a text being none; and which positions are hidden."""
         first, last = int(ids[0] == self.tokenizer.bos_token_id), int(ids[-1] == self.tokenizer.eos_token_id)
         inside = ids[first : len(ids) - last]
-        n_hidden = max(1, round(INFILLED * len(inside)))
+        n_hidden = max(1, round(HIDDEN * len(inside)))
         lengths = np.diff(np.minimum(np.cumsum(rng.poisson(SPAN, n_hidden)), n_hidden), prepend=0)
         lengths = np.trim_zeros(lengths, "b") if lengths.any() else np.array([n_hidden])
         # A span, which may be empty, stands in a gap between tokens that stay, and no two in one.
