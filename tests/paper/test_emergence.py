@@ -9,7 +9,7 @@ import small_language
 
 import topic_probe as tp
 from topic_probe.paper import recipe_named
-from topic_probe.paper.emergence import IN_ARTICLES, IN_CORPUS, EmergenceSettings, _spread, trainings
+from topic_probe.paper.emergence import BEYOND, IN_ARTICLES, IN_CORPUS, EmergenceSettings, _spread, trainings
 from topic_probe.paper.figure5 import shuffled_text
 from topic_probe.paper.pretrained import TextSettings
 from topic_probe.paper.recipe import RecipeResult, Run
@@ -75,7 +75,7 @@ def test_a_model_that_was_not_trained_far_enough_is_not_interpreted(tiny):
     verdicts = {claim.verdict for claim in result.claims if not claim.text.startswith("Trained far enough")}
     assert verdicts == {"not checked"}
     assert "ratios" not in result.tables
-    assert list(result.figures()) == ["emergence bert, seed 0"]
+    assert list(result.figures()) == ["emergence", "emergence bert, seed 0"]
     assert result.reports["series"]["bert, seed 0"].steps.tolist() == TINY.at
 
 
@@ -101,7 +101,9 @@ def test_few_articles_are_refused(tmp_path):
 # --- claims on numbers made by hand -------------------------------------------------------------------
 
 
-def result_of(*, gain=0.8, before=1.0, of_shuffled=0.0, low=1.4, high=1.2, within=0.5, nothing=0.0):
+def result_of(
+    *, gain=0.8, before=1.0, of_shuffled=0.0, low=1.4, high=1.2, within=0.5, nothing=0.0, beside=True
+):
     """A result of GPT-2 with two seeds and controls, as `measure` makes them."""
     about = [("", seed) for seed in (0, 1)] + [
         (control, seed) for control in (IN_CORPUS, IN_ARTICLES) for seed in (0, 1)
@@ -116,9 +118,10 @@ def result_of(*, gain=0.8, before=1.0, of_shuffled=0.0, low=1.4, high=1.2, withi
     ends = {"": 0.6, IN_CORPUS: nothing, IN_ARTICLES: within}
     pair = {"first": "embeddings", "second": "attention", "after": 0.0}
     orders = [
-        {**one, "labels": labels, **pair, "before": before if not (labels or one["control"]) else of_shuffled}
+        {**one, "labels": labels, **pair, "before": of_shuffled if labels == "shuffled labels" else before}
         for one in every
-        for labels in ("", "shuffled labels")
+        if not one["control"]
+        for labels in ("", "shuffled labels", *([BEYOND] if beside else []))
     ]
     ratios = [
         {"model": one["training"] + twin, "score": "attention", "threshold": threshold, "ratio": 1.0 if twin else ratio,
@@ -167,6 +170,7 @@ def test_claims_hold_of_what_they_say_and_fail_of_what_is_broken():
     assert verdicts() == {FAR: {"holds"}, FALLS: {"holds"}, FIRST: {"holds"}, ORDERLESS: {"holds"}}
     assert verdicts(before=0.5)[FIRST] == {"does not hold"}
     assert verdicts(of_shuffled=1.0)[FIRST] == {"not evidence"}
+    assert verdicts(beside=False)[FIRST] == {"not checked"}
     assert verdicts(low=1.2, high=1.4)[FALLS] == {"does not hold"}
     assert verdicts(within=0.0)[ORDERLESS] == {"does not hold"}
     assert verdicts(nothing=0.5)[ORDERLESS] == {"not evidence"}

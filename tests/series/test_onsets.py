@@ -176,6 +176,82 @@ def test_noise_has_no_onsets():
         assert report.onsets("head")["onset"].isna().all()
 
 
+@pytest.fixture(scope="module")
+def beside():
+    """Of text and of what has no topics: all is at step 4 in both, and from step 32 on there is more in text."""
+
+    def series(seed, more):
+        generator = np.random.default_rng(seed)
+        grown = np.where(np.arange(len(STEPS)) >= 3, 0.6, 0) + np.where(np.arange(len(STEPS)) >= 6, more, 0)
+        heads = attention_sums(generator, np.stack([grown, 0 * grown]), n_sources=60, n_layers=1)
+        words = word_sums(generator, 1.5 * grown, topics_of(4, 8))
+        return series_report(
+            STEPS, [{"attention": row, "embeddings": word} for row, word in zip(heads, words, strict=True)],
+            measure=["attention", "embeddings"],
+        )  # fmt: skip
+
+    return series(11, 1.0), series(12, 0.0)
+
+
+def test_beyond_another_training_is_only_what_that_one_has_not(beside):
+    text, without = beside
+    for by, name in (("step", "embeddings"), ("head", "L0H0")):
+        assert near(text.onsets(by).set_index("measured")["onset"][name], 4)
+        assert near(without.onsets(by).set_index("measured")["onset"][name], 4)
+        assert near(text.onsets(by, beyond=without).set_index("measured")["onset"][name], 32)
+    assert text.onsets("head", beyond=without).set_index("measured")["onset"].isna()["L0H1"]
+    itself = text.onsets(beyond=text)
+    assert itself["onset"].isna().all()
+    assert (itself["p_value"] == 1).all()
+    assert text.order("head")["before"][0] > 0.95  # which was asked before, and is not what is asked now
+    assert text.order("head", beyond=text)["neither"][0] == 1
+    bands = text.bands("head", beyond=without).set_index(["measured", "step"])
+    assert bands.loc[("L0H0", 64), "low"] > 0 > bands.loc[("L0H0", 8), "low"]
+
+
+def test_leaving_out_sources_of_both_by_hand_gives_the_errors_of_what_is_beyond(beside):
+    """The jackknife of a head's change in one training − in the other, source by source."""
+
+    def effect(row, kept):
+        part = row["attention"]
+        sums, n = part["sums"][kept, 0].sum(0), part["counts"][kept, 0].sum(0)
+        spread = np.sqrt(part["squares"][kept, 0].sum() / n[1:].sum() - (sums[1:].sum() / n[1:].sum()) ** 2)
+        return (sums[1] / n[1] - sums[2] / n[2]) / spread
+
+    def more(kept):
+        own, other = (effect(one.sums[-1], kept) - effect(one.sums[0], kept) for one in beside)
+        return own - other
+
+    every = np.arange(60)
+    without = [more(every[every != k]) for k in every]
+    row = beside[0].bands("head", beyond=beside[1]).set_index(["measured", "step"]).loc[("L0H0", 128)]
+    onsets = beside[0]._onsets("head", "effect_size", 0.95, 0, beside[1])[0]
+    assert row["change"] == pytest.approx(more(every))
+    error = np.sqrt(59 / 60 * ((without - np.mean(without)) ** 2).sum())
+    assert onsets.changes[0].errors[-1] == pytest.approx(error)
+    assert row["high"] - row["change"] == pytest.approx(onsets.reaches[0] * error)
+
+
+def test_of_several_trainings_each_is_told_beyond_its_counterpart(beside):
+    text, without = (series_report(STEPS, one.sums * 2, (3,) * 9 + (8,) * 9) for one in beside)
+    found = text.onsets("head", beyond=without)
+    assert found["seed"].unique().tolist() == [3, 8, "all"]
+    one = beside[0].onsets("head", beyond=beside[1])["onset"].fillna(-1).tolist()
+    assert all(part["onset"].fillna(-1).tolist() == one for _, part in found.groupby("seed"))
+
+
+def test_what_cannot_be_compared_is_refused(beside, planted):
+    text, without = beside
+    with pytest.raises(TypeError, match="takes the SeriesReport of another training, got 3"):
+        text.onsets(beyond=3)
+    with pytest.raises(ValueError, match="beyond= has other steps"):
+        text.onsets(beyond=series_report(STEPS[:5], without.sums[:5]))
+    with pytest.raises(ValueError, match="beyond= has other seeds"):
+        text.onsets(beyond=series_report(STEPS, without.sums, (1,) * 9))
+    with pytest.raises(ValueError, match="beyond= has other options"):
+        text.onsets(beyond=planted)
+
+
 def test_leaving_out_sources_by_hand_gives_the_errors_of_a_change(planted):
     """The jackknife of value − untrained value of a head, source by source."""
 

@@ -13,7 +13,8 @@ paper's. Thresholds are such that topics have as many words as the paper's (16, 
 
 Controls are models trained on the same text shuffled word by word, within the corpus (nothing is left to learn but how
 often a word occurs) and within articles (topics stay, order goes); topics of shuffled labels, watched beside the
-others in every training; and untrained twins.
+others in every training; and untrained twins. Words of a topic are alike in how often they occur, and embeddings learn
+that first: what begins when is told by how far a model is beyond the one with the same seed in text without topics.
 """
 
 import json
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IN_CORPUS, IN_ARTICLES = "shuffled within the corpus", "shuffled within articles"
+BEYOND = f"beyond text {IN_CORPUS}"
 CONTROLLED: tuple[Architecture, ...] = ("bert", "gpt2")
 """The architectures that are trained on shuffled text as well."""
 
@@ -209,10 +211,15 @@ def measure(
         filled = fill(_TABLE, run, (each for one in own for each in school.prepared(one)), chosen.thresholds)
     sizes = {**asdict(chosen.model), **asdict(chosen.training), "n_tokens": chosen.n_tokens}
     shown = settings_table(chosen.texts, **{**sizes, "seed": run.seed}, at=chosen.at)
+    without = {
+        (one.training.name, one.training.seed): one.series
+        for one in learned
+        if one.training.control == IN_CORPUS
+    }
     tables: dict[str, Any] = {
         "trainings": [_training_row(one, chosen) for one in learned],
-        "onsets": [row for one in learned for row in _of_series(one, "onsets")],
-        "order": [row for one in learned for row in _of_series(one, "order")],
+        "onsets": [row for one in learned for row in _of_series(one, "onsets", without)],
+        "order": [row for one in learned for row in _of_series(one, "order", without)],
         "end": [row for one in learned for row in _end_rows(one)],
         "settings": shown,
     }
@@ -452,13 +459,19 @@ def _training_row(one: Learned, settings: EmergenceSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_series(one: Learned, table: str) -> list[dict[str, Any]]:
-    """The rows of a table that a series makes, of the topics and of shuffled labels."""
-    every = [("", one.series), (SHUFFLED, one.shuffled)]
+def _of_series(
+    one: Learned, table: str, without: Mapping[tuple[Architecture, int], SeriesReport]
+) -> list[dict[str, Any]]:
+    """The rows of a table that a series makes, of topics, of shuffled labels, and beyond text without topics."""
+    training = one.training
+    every: list[tuple[str, SeriesReport, SeriesReport | None]]
+    every = [("", one.series, None), (SHUFFLED, one.shuffled, None)]
+    if not training.control and (beside := without.get((training.name, training.seed))) is not None:
+        every.append((BEYOND, one.series, beside))
     return [
         {**_about(one), "labels": labels, **plain_values(row)}
-        for labels, series in every
-        for row in getattr(series, table)().to_dict("records")
+        for labels, series, beyond in every
+        for row in getattr(series, table)(beyond=beyond).to_dict("records")
     ]
 
 
@@ -551,28 +564,30 @@ def _first(result: RecipeResult) -> Iterator[Claim]:
     for row in result.tables["trainings"]:
         if row["control"]:
             continue
-        if row["not_far_enough"]:
-            yield replace(_EMBEDDINGS_FIRST, setting=row["training"], not_checked=row["not_far_enough"])
+        claim, label = replace(_EMBEDDINGS_FIRST, setting=row["training"]), row["training"]
+        beside = any(one["training"] == label and one["labels"] == BEYOND for one in result.tables["order"])
+        if why := row["not_far_enough"] or ("" if beside else _NO_TEXT_WITHOUT_TOPICS):
+            yield replace(claim, not_checked=why)
             continue
-        controls = {SHUFFLED: Number(_before(result, row["training"], SHUFFLED))}
-        without_topics = Training(row["architecture"], row["seed"], IN_CORPUS).label
-        if any(one["training"] == without_topics for one in result.tables["order"]):
-            controls[IN_CORPUS] = Number(_before(result, without_topics, ""))
         yield replace(
-            _EMBEDDINGS_FIRST,
-            setting=row["training"],
-            measured=Number(_before(result, row["training"], "")),
-            controls=controls,
-            detail=_onsets(result, row["training"]),
+            claim,
+            measured=Number(_before(result, label, BEYOND)),
+            controls={SHUFFLED: Number(_before(result, label, SHUFFLED))},
+            detail=f"{_onsets(result, label, BEYOND)}; without the comparison: {_onsets(result, label, '')}",
         )
 
 
 _EMBEDDINGS_FIRST = Claim(
-    text="Topics are in the word embeddings before they are in attention (share of draws in which their onset is "
-    "earlier)",
+    text="Topics are in the word embeddings before they are in attention (share of draws in which their onset beyond "
+    "that in text without topics is earlier)",
     above=LIKELY,
     reason="what was measured earlier or together stands beside it",
     ours=True,
+)
+
+_NO_TEXT_WITHOUT_TOPICS = (
+    "embeddings of words that are equally frequent come to resemble each other, whether or not there are topics, and "
+    f"no model of this architecture was trained on text {IN_CORPUS}"
 )
 
 
@@ -587,9 +602,9 @@ def _before(result: RecipeResult, label: str, labels: str) -> float:
     return nan
 
 
-def _onsets(result: RecipeResult, label: str) -> str:
-    rows = [row for row in result.tables["onsets"] if (row["training"], row["labels"]) == (label, "")]
-    return "; ".join(
+def _onsets(result: RecipeResult, label: str, labels: str) -> str:
+    rows = [row for row in result.tables["onsets"] if (row["training"], row["labels"]) == (label, labels)]
+    return ", ".join(
         f"{row['measured']} {'never' if row['onset'] is None else 'from step ' + format(row['onset'], ',.0f')}"
         for row in rows
     )
@@ -651,19 +666,26 @@ def _is_missing(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figures(result: RecipeResult) -> "dict[str, Figure]":
-    """Curves of every training on one scale; and Table 1 of those that may be interpreted."""
+    """All trainings beside their controls, curves of every one, and Table 1 of those that may be interpreted."""
     from topic_probe.show.bars import ratio_panels
-    from topic_probe.show.series import series_curves
+    from topic_probe.show.series import series_curves, series_panels
 
     short = {
         row["training"] for row in result.tables["trainings"] if row["not_far_enough"] and not row["control"]
     }
-    figures: dict[str, Any] = {}
-    for label, series in result.of(SeriesReport).items():
+    every = result.of(SeriesReport)
+    groups: dict[str, dict[str, list[SeriesReport]]] = {}
+    for name, rows in _by_architecture(result).items():
+        kinds = groups.setdefault(name + (", not trained far enough" if _is_missing(rows) else ""), {})
+        for row in result.tables["trainings"]:
+            if row["architecture"] == name:
+                kinds.setdefault(row["control"] or "text as it is", []).append(every[row["training"]])
+    figures: dict[str, Any] = {"emergence": series_panels(groups)}
+    for label, series in every.items():
         note = ", not trained far enough" if label in short else ""
         figures[f"emergence {label}"] = series_curves(series, title=f"{label}{note}").figure
-    if rows := result.tables.get("ratios"):
-        figures["emergence table 1"] = ratio_panels(list(rows), title="Table 1 of models trained here")
+    if filled := result.tables.get("ratios"):
+        figures["emergence table 1"] = ratio_panels(list(filled), title="Table 1 of models trained here")
     return figures
 
 

@@ -31,6 +31,7 @@ from topic_probe.series.onsets import (
     Order,
     bend,
     change,
+    difference,
     nothing,
     paired_difference,
 )
@@ -175,7 +176,13 @@ class SeriesReport(Report, kind="series"):
     # --- from when on ---------------------------------------------------------------------------------
 
     def onsets(
-        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
+        self,
+        by: By = "step",
+        *,
+        statistic: Chosen = "effect_size",
+        confidence: float = 0.95,
+        seed: int = 0,
+        beyond: "SeriesReport | None" = None,
     ) -> "pd.DataFrame":
         """From which step on each curve is told from its untrained value.
 
@@ -198,6 +205,10 @@ class SeriesReport(Report, kind="series"):
             statistic: what is followed.
             confidence: at most what is left of it is the share of false onsets among those of a table.
             seed: of draws.
+            beyond: the same measurement of a training in which topics cannot be learned, such as one on shuffled text:
+                from when on a curve has come further than that one has by the same step, so that what has other
+                reasons drops out (embeddings of words that are equally frequent come to resemble each other). It has
+                the same steps and seeds.
 
         Returns:
             for every curve (and training) ``onset``, NaN where there is none; ``against``, the step of the untrained
@@ -206,7 +217,7 @@ class SeriesReport(Report, kind="series"):
         import pandas as pd
 
         tables = []
-        for label, found in self._onsets(by, statistic, confidence, seed).items():
+        for label, found in self._onsets(by, statistic, confidence, seed, beyond).items():
             steps = self._grid_steps
             columns = {
                 "measured": [one.name for one in found.changes],
@@ -224,7 +235,13 @@ class SeriesReport(Report, kind="series"):
         return pd.concat(tables, ignore_index=True)
 
     def order(
-        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
+        self,
+        by: By = "step",
+        *,
+        statistic: Chosen = "effect_size",
+        confidence: float = 0.95,
+        seed: int = 0,
+        beyond: "SeriesReport | None" = None,
     ) -> "pd.DataFrame":
         """How likely each curve begins before each other one.
 
@@ -238,11 +255,12 @@ class SeriesReport(Report, kind="series"):
             statistic: what is followed.
             confidence: of onsets.
             seed: of draws.
+            beyond: as in `onsets`.
         """
         import pandas as pd
 
         rows = []
-        for label, found in self._onsets(by, statistic, confidence, seed).items():
+        for label, found in self._onsets(by, statistic, confidence, seed, beyond).items():
             if self.seeds is not None and label != "all":
                 continue
             names = [one.name for one in found.changes]
@@ -251,13 +269,19 @@ class SeriesReport(Report, kind="series"):
         return pd.DataFrame(rows, columns=["first", "second", *Order._fields])
 
     def bands(
-        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
+        self,
+        by: By = "step",
+        *,
+        statistic: Chosen = "effect_size",
+        confidence: float = 0.95,
+        seed: int = 0,
+        beyond: "SeriesReport | None" = None,
     ) -> "pd.DataFrame":
         """Value − untrained value of every curve at every step, with the band that `onsets` goes by."""
         import pandas as pd
 
         rows = []
-        for label, found in self._onsets(by, statistic, confidence, seed).items():
+        for label, found in self._onsets(by, statistic, confidence, seed, beyond).items():
             seeds = {} if self.seeds is None else {"seed": label}
             for number, one in enumerate(found.changes):
                 for place, value, (low, high) in zip(one.places, one.number, found.band(number), strict=True):
@@ -365,24 +389,50 @@ class SeriesReport(Report, kind="series"):
         """The steps of all trainings."""
         return np.unique(self.steps)
 
-    def _curves(self, by: By, statistic: Chosen, confidence: float) -> "dict[Any, list[Curve]]":
-        """All curves of each training, and of several together as "all".
-
-        Raises:
-            ValueError: for a report that was saved before sums were kept.
-        """
+    def _curves(
+        self, by: By, statistic: Chosen, confidence: float, beyond: "SeriesReport | None" = None
+    ) -> "dict[Any, list[Curve]]":
+        """All curves of each training, and of several together as "all"; how far they are beyond those of others."""
         check_value("by", by, By)
         check_value("statistic", statistic, Chosen)
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
         known = self.__dict__.setdefault("_known_curves", {})
-        if (key := (by, statistic, confidence)) not in known:
+        if (key := (by, statistic, confidence)) not in known and beyond is None:
             known[key] = self._curves_of(by, statistic, confidence)
-        curves: list[Curve] = known[key]
+        curves: list[Curve] = (
+            known[key]
+            if beyond is None
+            else [difference(curve) for curve in self._beside(beyond)._curves_of(by, statistic, confidence)]
+        )
         if self.seeds is None:
             return {0: curves}
         labels = list(dict.fromkeys(self.seeds))
         return {seed: [curve.of(n) for curve in curves] for n, seed in enumerate(labels)} | {"all": curves}
+
+    def _beside(self, other: "SeriesReport") -> "SeriesReport":
+        """Our rows and those of another report, as twice as many trainings.
+
+        Raises:
+            TypeError: for what is no series.
+            ValueError: for one of other steps, seeds, topics or options.
+        """
+        if not isinstance(other, SeriesReport):
+            raise TypeError(f"beyond= takes the SeriesReport of another training, got {other!r:.80}")
+        for what, one, its in (
+            ("steps", self._grid_steps.tolist(), other._grid_steps.tolist()),
+            ("seeds", sorted(set(self.seeds or ())), sorted(set(other.seeds or ()))),
+            *(
+                (part, self.provenance.get(part), other.provenance.get(part))
+                for part in ("topics", "options")
+            ),
+        ):
+            if one != its:
+                raise ValueError(f"beyond= has other {what}: {its!r:.200} where this has {one!r:.200}")
+        none = (0,) * len(self.steps)
+        behind = 1 + max(self.seeds or none)
+        theirs = tuple(behind + seed for seed in other.seeds or (0,) * len(other.steps))
+        return SeriesReport.joined([replace(self, seeds=self.seeds or none), replace(other, seeds=theirs)])
 
     def _curves_of(self, by: By, statistic: Chosen, confidence: float) -> list[Curve]:
         steps, seeds = self._grid_steps.tolist(), self.seeds or (0,) * len(self.steps)
@@ -402,16 +452,24 @@ class SeriesReport(Report, kind="series"):
             found.append(Curve(name, values, grid.empty(0), grid.empty(), "sources", NOT_KEPT))
         return found
 
-    def _onsets(self, by: By, statistic: Chosen, confidence: float, seed: int) -> "dict[Any, Onsets]":
+    def _onsets(
+        self,
+        by: By,
+        statistic: Chosen,
+        confidence: float,
+        seed: int,
+        beyond: "SeriesReport | None" = None,
+    ) -> "dict[Any, Onsets]":
         """Those of each training, and of several together as "all"."""
         known = self.__dict__.setdefault("_known_onsets", {})
-        if (key := (by, statistic, confidence, seed)) not in known:
+        if (key := (by, statistic, confidence, seed, id(beyond))) not in known:
             draws = Draws(seed)
-            known[key] = {
+            found = {
                 label: Onsets([self._since_untrained(curve) for curve in curves], draws, confidence)
-                for label, curves in self._curves(by, statistic, confidence).items()
+                for label, curves in self._curves(by, statistic, confidence, beyond).items()
             }
-        return cast(dict[Any, Onsets], known[key])
+            known[key] = found, beyond  # which stays, so that no other one gets its id
+        return cast(dict[Any, Onsets], known[key][0])
 
     def _since_untrained(self, curve: Curve) -> Change:
         """How far a curve has come since it was untrained, where that can be judged."""

@@ -130,6 +130,18 @@ def change(curve: Curve, against: int, places: Sequence[int]) -> Change:
     )
 
 
+def difference(curve: Curve) -> Curve:
+    """What the first half of the trainings of a curve has more than the second, each more than its counterpart.
+
+    All have the same sources or words, so what one of these does to both drops out.
+    """
+    values, units, n = curve.values, curve.units, len(curve.values) // 2
+    effective = np.minimum(curve.effective[:n], curve.effective[n:])
+    return Curve(
+        curve.name, values[:n] - values[n:], units[:, :n] - units[:, n:], effective, curve.kind, curve.reason
+    )
+
+
 def paired_difference(found: Change, confidence: float) -> tuple[float, float, float, float]:
     """A change at a single step: the number, the ends of its interval, and its two-sided p-value."""
     from scipy.special import stdtr

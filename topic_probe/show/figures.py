@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from topic_probe.show.series import checkpoint_distances as checkpoint_distances
     from topic_probe.show.series import series_curves as series_curves
     from topic_probe.show.series import series_heads as series_heads
+    from topic_probe.show.series import series_panels as series_panels
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -64,7 +65,7 @@ _FIGURES = {
     "heads": ("depth_curve", "head_map"),
     "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
     "robustness": ("robustness_curves", "robustness_panels"),
-    "series": ("checkpoint_distances", "series_curves", "series_heads"),
+    "series": ("checkpoint_distances", "series_curves", "series_heads", "series_panels"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 

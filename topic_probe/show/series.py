@@ -1,6 +1,8 @@
 """Figures of series of checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +11,11 @@ from jaxtyping import Float64, Int64
 from topic_probe.series.check import CheckpointReport
 from topic_probe.series.measured import Number, SeriesReport
 from topic_probe.series.sums import By
-from topic_probe.show.style import ACCENTS, LINES, axes_for, diverging, drawable, say
+from topic_probe.show.style import ACCENTS, LINES, axes_for, diverging, drawable, panels, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def checkpoint_distances(
@@ -111,6 +114,52 @@ def series_curves(
     return ax
 
 
+def series_panels(
+    groups: Mapping[str, Mapping[str, Sequence[SeriesReport]]],
+    *,
+    number: Number = "effect_size",
+    title: str = "",
+) -> "Figure":
+    """Trainings beside their controls: a row for every group, a column for each that was measured, on one scale.
+
+    Every line is a training, with its interval as a band; those of one kind look the same.
+
+    Args:
+        groups: for every row its kinds of trainings by name, each with its reports.
+        number: which number; effect sizes are on one scale whatever was measured.
+        title: above all.
+    """
+    every = [report for kinds in groups.values() for reports in kinds.values() for report in reports]
+    columns = list(dict.fromkeys(name.split(" of ")[0] for report in every for name in report.contrasts()))
+    kinds = list(dict.fromkeys(kind for own in groups.values() for kind in own))
+
+    def draw(ax: "Axes", group: str, measured: str) -> None:
+        ax.axhline(1.0 if number.endswith("ratio") else 0.0, color="0.7", linewidth=0.8)
+        for kind, reports in groups[group].items():
+            place, label = kinds.index(kind), kind
+            look: dict[str, Any] = {
+                "color": ACCENTS[place % len(ACCENTS)],
+                "linestyle": LINES[place % len(LINES)],
+            }
+            for report in reports:
+                name = next(one for one in report.contrasts() if one.split(" of ")[0] == measured)
+                middle, low, high = report.curve(name, number).T
+                ax.plot(report.steps, middle, linewidth=1.3, label=drawable(label), **look)
+                ax.fill_between(report.steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
+                label = "_"  # once in the legend
+        _step_axis(ax, np.unique(np.concatenate([report.steps for report in every])))
+        ax.label_outer()
+        if group == next(iter(groups)):
+            ax.set_title(drawable(f"{measured}: {number.replace('_', ' ')}"), fontsize="medium")
+        if measured == columns[0]:
+            ax.set_ylabel(drawable(fill(group, 16)))
+            if len(groups[group]) > 1:
+                ax.legend(fontsize="x-small")
+
+    cells = [partial(draw, group=group, measured=measured) for group in groups for measured in columns]
+    return panels(cells, columns=len(columns), size=(3.1, 2.3), title=title, sharex=True, sharey=True)
+
+
 def _on(
     steps: Int64[np.ndarray, " step"], report: SeriesReport, curve: Float64[np.ndarray, "known 3"]
 ) -> Float64[np.ndarray, "step 3"]:
@@ -185,4 +234,5 @@ def _step_axis(ax: "Axes", steps: Int64[np.ndarray, " step"]) -> None:
     later = steps[steps > 0]
     if len(later) > 2 and later[-1] > 50 * later[0]:
         ax.set_xscale("symlog", linthresh=float(later[0]), linscale=0.3)
+        ax.set_xticks([0, *(10**k for k in range(9) if later[0] <= 10**k <= later[-1])])
         ax.set_xlim(min(0, int(steps[0])), None)
