@@ -75,7 +75,7 @@ def test_a_model_that_was_not_trained_far_enough_is_not_interpreted(tiny):
     verdicts = {claim.verdict for claim in result.claims if not claim.text.startswith("Trained far enough")}
     assert verdicts == {"not checked"}
     assert "ratios" not in result.tables
-    assert list(result.figures()) == ["emergence", "emergence bert, seed 0"]
+    assert list(result.figures()) == ["all of emergence", "emergence bert, seed 0"]
     assert result.reports["series"]["bert, seed 0"].steps.tolist() == TINY.at
 
 
@@ -94,7 +94,7 @@ def test_of_a_stream_of_unknown_length_not_more_is_kept_than_wanted_and_evenly()
 
 
 def test_few_articles_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least 10 are needed, got 4"):
+    with pytest.raises(ValueError, match="at least 10 of 16 tokens or more are needed, got 4"):
         tp.reproduce("emergence", quick=True, corpus=small_language.corpus(4, 60), settings=TINY)
 
 

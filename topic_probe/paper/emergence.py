@@ -337,11 +337,16 @@ class _School:
         """The corpus in pieces as long as the models take them, of a large one not more than a training reads."""
         length, training = self._settings.model.max_length, self._settings.training
         stream = self._corpus.documents(
-            self._tokenizer(kind), max_length=length, long="chunk", min_length=length // 2,
+            self._tokenizer(kind), max_length=length, long="chunk", min_length=self._shortest,
             progress=self._run.progress,
         )  # fmt: skip
         kept, step = _spread(stream, at_most=training.steps * training.batch_size)
         return Sample(kept, {**stream.provenance, "every": step})
+
+    @property
+    def _shortest(self) -> int:
+        """Tokens of the shortest piece that is read."""
+        return self._settings.model.max_length // 2
 
     def _documents(self, kind: Any) -> Sample:
         """Those that are measured, of all articles."""
@@ -358,8 +363,8 @@ class _School:
         }
         if len(articles) < HELD_OUT:
             raise ValueError(
-                f"every tenth article is held out, so at least {HELD_OUT} are needed, got {len(articles)}: pass a "
-                "larger corpus"
+                f"every tenth article is held out, so at least {HELD_OUT} of {self._shortest} tokens or more are "
+                f"needed, got {len(articles)}: pass a larger corpus"
             )
         numbers = np.array([articles[one.source] for one in pieces])
         out, kept = np.flatnonzero(numbers % HELD_OUT == 0), np.flatnonzero(numbers % HELD_OUT)
@@ -680,7 +685,7 @@ def _figures(result: RecipeResult) -> "dict[str, Figure]":
         for row in result.tables["trainings"]:
             if row["architecture"] == name:
                 kinds.setdefault(row["control"] or "text as it is", []).append(every[row["training"]])
-    figures: dict[str, Any] = {"emergence": series_panels(groups)}
+    figures: dict[str, Any] = {"all of emergence": series_panels(groups)}  # the first one of a page
     for label, series in every.items():
         note = ", not trained far enough" if label in short else ""
         figures[f"emergence {label}"] = series_curves(series, title=f"{label}{note}").figure
