@@ -317,7 +317,7 @@ class _School:
         }  # fmt: skip
         model = open_model(one.model, tokenizer=tokenizer)
         yield Prepared(label=label, model=model, **shared)
-        twin = random_init(model, seed=self._run.seed)
+        twin = random_init(model, seed=one.training.seed)
         yield Prepared(label=label + RANDOM, random=True, added=True, model=twin, **shared)
 
     # --- texts --------------------------------------------------------------------------------------
