@@ -176,14 +176,9 @@ class SeriesReport(Report, kind="series"):
     # --- from when on ---------------------------------------------------------------------------------
 
     def onsets(
-        self,
-        by: By = "step",
-        *,
-        statistic: Chosen = "effect_size",
-        confidence: float = 0.95,
-        seed: int = 0,
+        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0,
         beyond: "SeriesReport | None" = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """From which step on each curve is told from its untrained value.
 
         An onset is the first step from which a band that holds the whole of a curve of value − untrained value excludes
@@ -235,14 +230,9 @@ class SeriesReport(Report, kind="series"):
         return pd.concat(tables, ignore_index=True)
 
     def order(
-        self,
-        by: By = "step",
-        *,
-        statistic: Chosen = "effect_size",
-        confidence: float = 0.95,
-        seed: int = 0,
+        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0,
         beyond: "SeriesReport | None" = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """How likely each curve begins before each other one.
 
         Sources, words and, where there are several trainings, seeds are drawn for all curves at once, and the rule of
@@ -269,14 +259,9 @@ class SeriesReport(Report, kind="series"):
         return pd.DataFrame(rows, columns=["first", "second", *Order._fields])
 
     def bands(
-        self,
-        by: By = "step",
-        *,
-        statistic: Chosen = "effect_size",
-        confidence: float = 0.95,
-        seed: int = 0,
+        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0,
         beyond: "SeriesReport | None" = None,
-    ) -> "pd.DataFrame":
+    ) -> "pd.DataFrame":  # fmt: skip
         """Value − untrained value of every curve at every step, with the band that `onsets` goes by."""
         import pandas as pd
 
