@@ -84,6 +84,7 @@ def test_the_page_on_learning_does_what_it_says(tmp_path, monkeypatch):
     assert len(programs) == page.count("```python") == 3
     replaced = {
         "= ...  # yours": "= yours",
+        "= ...  # the report of": "= report  #",
         "n_documents=40": "n_documents=2",
         "max_length=128": "max_length=16",
     }
