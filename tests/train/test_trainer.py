@@ -202,7 +202,7 @@ def test_a_bert_that_copies_what_it_sees_gains_nothing(texts):
     assert abs(found.gain) < 0.3  # of copies counted in, it would be a tenth of the entropy lower
 
 
-def test_products_in_bfloat16_train_nearly_the_same_weights_and_go_on_from_a_checkpoint(texts, tmp_path):
+def test_products_in_bfloat16_train_nearly_the_same_weights_and_go_on(texts, tmp_path, unchecked):
     text, half = texts["wordpiece"], replace(SHORT, precision="bfloat16")
     exact = train_small("bert", text, SMALL, SHORT, folder=tmp_path / "exact")
     model = train_small("bert", text, SMALL, half, folder=tmp_path / "half")

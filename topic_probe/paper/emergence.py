@@ -56,7 +56,6 @@ from topic_probe.series.probe import TopicProbe
 from topic_probe.storage import draft
 from topic_probe.text.cache import tokenizer_identity
 from topic_probe.text.corpus import Corpus
-from topic_probe.text.documents import Document
 from topic_probe.text.subwords import subword_tokenizer
 from topic_probe.topics import Topics
 from topic_probe.train.architectures import (
@@ -334,13 +333,13 @@ class _School:
         return PreTrainedTokenizerFast.from_pretrained(place)
 
     def _read_all(self, kind: Any) -> Sample:
-        """The corpus in pieces as long as the models take them, of a large one not more than a training reads."""
+        """The corpus in pieces as long as the models take them, of a large one at most twice what a training reads."""
         length, training = self._settings.model.max_length, self._settings.training
         stream = self._corpus.documents(
             self._tokenizer(kind), max_length=length, long="chunk", min_length=self._shortest,
             progress=self._run.progress,
         )  # fmt: skip
-        kept, step = _spread(stream, at_most=training.steps * training.batch_size)
+        kept, step = _spread(stream, at_most=2 * training.steps * training.batch_size)
         return Sample(kept, {**stream.provenance, "every": step})
 
     @property
@@ -408,9 +407,9 @@ class _School:
         return self._folder / kind / f"{slug(training.label)}-{digest(facts)}"
 
 
-def _spread(documents: Iterable[Document], *, at_most: int) -> tuple[list[Document], int]:
+def _spread(documents: Iterable[Any], *, at_most: int) -> tuple[list[Any], int]:
     """Documents that are spread evenly over a stream of unknown length: every so manieth, and how manieth."""
-    kept: list[Document] = []
+    kept: list[Any] = []
     step = 1
     for number, document in enumerate(documents):
         if number % step == 0:
