@@ -141,9 +141,14 @@ def series_panels(
                 "color": ACCENTS[place % len(ACCENTS)],
                 "linestyle": LINES[place % len(LINES)],
             }
-            for report in reports:
-                name = next(one for one in report.contrasts() if one.split(" of ")[0] == measured)
-                middle, low, high = report.curve(name, number).T
+            curves = [
+                (report, report.curve(name, number))
+                for report in reports
+                for name in report.contrasts()
+                if name.split(" of ")[0] == measured
+            ]
+            for report, curve in curves:
+                middle, low, high = curve.T
                 ax.plot(report.steps, middle, linewidth=1.3, label=drawable(label), **look)
                 ax.fill_between(report.steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
                 label = "_"  # once in the legend
