@@ -382,14 +382,10 @@ class SeriesReport(Report, kind="series"):
         check_value("statistic", statistic, Chosen)
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-        known = self.__dict__.setdefault("_known_curves", {})
-        if (key := (by, statistic, confidence)) not in known and beyond is None:
-            known[key] = self._curves_of(by, statistic, confidence)
-        curves: list[Curve] = (
-            known[key]
-            if beyond is None
-            else [difference(curve) for curve in self._beside(beyond)._curves_of(by, statistic, confidence)]
-        )
+        both = self if beyond is None else self._beside(beyond)
+        curves = both._curves_of(by, statistic, confidence)
+        if beyond is not None:
+            curves = [difference(curve) for curve in curves]
         if self.seeds is None:
             return {0: curves}
         labels = list(dict.fromkeys(self.seeds))
@@ -420,6 +416,12 @@ class SeriesReport(Report, kind="series"):
         return SeriesReport.joined([replace(self, seeds=self.seeds or none), replace(other, seeds=theirs)])
 
     def _curves_of(self, by: By, statistic: Chosen, confidence: float) -> list[Curve]:
+        known: dict[Any, list[Curve]] = self.__dict__.setdefault("_known_curves", {})
+        if (key := (by, statistic, confidence)) not in known:
+            known[key] = self._made_curves(by, statistic, confidence)
+        return known[key]
+
+    def _made_curves(self, by: By, statistic: Chosen, confidence: float) -> list[Curve]:
         steps, seeds = self._grid_steps.tolist(), self.seeds or (0,) * len(self.steps)
         labels = list(dict.fromkeys(seeds))
         places = [
@@ -438,12 +440,7 @@ class SeriesReport(Report, kind="series"):
         return found
 
     def _onsets(
-        self,
-        by: By,
-        statistic: Chosen,
-        confidence: float,
-        seed: int,
-        beyond: "SeriesReport | None" = None,
+        self, by: By, statistic: Chosen, confidence: float, seed: int, beyond: "SeriesReport | None" = None
     ) -> "dict[Any, Onsets]":
         """Those of each training, and of several together as "all"."""
         known = self.__dict__.setdefault("_known_onsets", {})
@@ -539,6 +536,11 @@ class SeriesReport(Report, kind="series"):
 
 _LISTS = ("reports", "reasons", "weights")
 _ARRAYS = ("steps", "measuring", "between")
+
+
+def measured_by(name: str) -> str:
+    """Which of the measurements a curve is of, by its name: the "states" of "states of layer 4"."""
+    return name.split(" of ")[0]
 
 
 def _contrasts(reports: Mapping[str, Any], measured: Sequence[str], by: str) -> dict[str, Contrast]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from topic_probe.show.style import ACCENTS, LINES, axes_for, drawable, panels, say
+from topic_probe.show.style import ACCENTS, axes_for, curve_look, drawable, panels, say
 from topic_probe.train.history import History
 from topic_probe.train.stages import MIN_ROWS, DynamicsReport, measure_dynamics
 
@@ -60,7 +60,7 @@ def norm_curves(
     suffix = _suffix(histories[0], layer)
     ax = axes_for(ax, size=(5.4, 3.4))
     for number, name in enumerate(tensors):
-        look = {**_look(number), "linewidth": 1.4}
+        look = {**curve_look(number), "linewidth": 1.4}
         for run, recorded in enumerate(histories):
             norms = recorded.norms
             if name + suffix not in norms:
@@ -140,7 +140,7 @@ def loss_curve(
     lines = _floors(floors)
     for number, (name, value) in enumerate(lines.items(), start=1):
         if np.isfinite(value):
-            ax.axhline(value, label=f"{drawable(name)}: {value:.4g}", linewidth=1.3, **_look(number))
+            ax.axhline(value, label=f"{drawable(name)}: {value:.4g}", linewidth=1.3, **curve_look(number))
     ax.set_xlabel("step")
     ax.set_ylabel(history.train.loss.replace("_", "-") + " loss")
     # A few first steps far above all others would press everything else together.
@@ -229,7 +229,7 @@ def attention_curves(
         return say(ax, 'attention was not watched: train with measure={"attention": tp.word_attention}')
     ax.axhline(1.0, color="0.7", linewidth=0.8)
     for number, name in enumerate(names):
-        look = {**_look(number), "linewidth": 1.4}
+        look = {**curve_look(number), "linewidth": 1.4}
         for run, recorded in enumerate(histories):
             series = recorded.measured[f"attention.{name}"]
             ax.plot(series.steps, series.values, label=name.replace("_", " ") if run == 0 else None, **look)
@@ -363,11 +363,6 @@ def _suffix(history: History, layer: int | None) -> str:
         if layer is None
         else f"no layer {layer}; there are {there}"
     )
-
-
-def _look(number: int) -> dict[str, Any]:
-    """Colour and style of a curve, by its number."""
-    return {"color": ACCENTS[number % len(ACCENTS)], "linestyle": LINES[number % len(LINES)]}
 
 
 def _formula(name: str) -> str:

@@ -15,10 +15,9 @@ from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.weights import WeightReport
 from topic_probe.measure.writes import WritesReport
 from topic_probe.show.style import (
-    ACCENTS,
-    LINES,
     arrows,
     axes_for,
+    curve_look,
     diverging,
     drawable,
     ink_over,
@@ -321,11 +320,10 @@ def depth_curve(
 
 
 def _curve(ax: "Axes", layers: np.ndarray, contrast: Contrast, number: int, label: str) -> None:
-    colour, line = ACCENTS[number % len(ACCENTS)], LINES[number % len(LINES)]
-    values = getattr(contrast, contrast.statistic)
-    ax.plot(layers, values, color=colour, linestyle=line, marker="o", markersize=4, label=label)
+    look, values = curve_look(number), getattr(contrast, contrast.statistic)
+    ax.plot(layers, values, marker="o", markersize=4, label=label, **look)
     if contrast.interval is not None and np.isfinite(contrast.interval).all(-1).any():
         low, high = np.where(np.isfinite(contrast.interval), contrast.interval, np.nan).T
-        ax.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(layers, low, high, color=look["color"], alpha=0.2, linewidth=0)
         # A single layer has no area, so the ends are drawn too.
-        ax.vlines(layers, low, high, color=colour, linewidth=1)
+        ax.vlines(layers, low, high, color=look["color"], linewidth=1)

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from topic_probe.series.check import CheckpointReport
-from topic_probe.series.measured import Number, SeriesReport
+from topic_probe.series.measured import Number, SeriesReport, measured_by
 from topic_probe.series.sums import By
-from topic_probe.show.style import ACCENTS, LINES, axes_for, diverging, drawable, panels, say
+from topic_probe.show.style import axes_for, curve_look, diverging, drawable, panels, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,14 +34,14 @@ def checkpoint_distances(
     if not len(known):
         return say(ax, "no checkpoint has weights that could be read")
     for number, (end, label) in enumerate(((known[0], "first"), (known[-1], "last"))):
-        look: dict[str, Any] = {"color": ACCENTS[number], "linestyle": LINES[number]}
+        look = curve_look(number)
         right = known[~wrong[known]]
         step = f"to the {label}, step {report.steps[end]}"
         ax.plot(
             report.steps[right], report.distances[end, right], marker=".", label=step, linewidth=1.4, **look
         )
         at = known[wrong[known]]
-        ax.plot(report.steps[at], report.distances[end, at], "x", color=ACCENTS[number], markersize=7)
+        ax.plot(report.steps[at], report.distances[end, at], "x", color=look["color"], markersize=7)
     for step in report.steps[wrong]:
         ax.axvline(step, color="0.7", linewidth=0.8, linestyle=":", zorder=0)
     ax.set_ylim(0, None)
@@ -83,13 +83,10 @@ def series_curves(
     }
     if not any(np.isfinite(curve[..., 0]).any() for curve in curves.values()):
         return say(ax, f"no {number.replace('_', ' ')} was measured at any step")
-    ax.axhline(1.0 if number.endswith("ratio") else 0.0, color="0.7", linewidth=0.8)
+    ax.axhline(_equal(number), color="0.7", linewidth=0.8)
     onsets = _onsets(report, number, "step")
     for place, (name, curve) in enumerate(curves.items()):
-        look: dict[str, Any] = {
-            "color": ACCENTS[place % len(ACCENTS)],
-            "linestyle": LINES[place % len(LINES)],
-        }
+        look = curve_look(place)
         middle, low, high = curve[0].T
         if len(trainings) > 1:
             middle, low, high = curve[..., 0].mean(0), curve[..., 0].min(0), curve[..., 0].max(0)
@@ -130,22 +127,18 @@ def series_panels(
         title: above all.
     """
     every = [report for kinds in groups.values() for reports in kinds.values() for report in reports]
-    columns = list(dict.fromkeys(name.split(" of ")[0] for report in every for name in report.contrasts()))
+    columns = list(dict.fromkeys(measured_by(name) for report in every for name in report.contrasts()))
     kinds = list(dict.fromkeys(kind for own in groups.values() for kind in own))
 
     def draw(ax: "Axes", group: str, measured: str) -> None:
-        ax.axhline(1.0 if number.endswith("ratio") else 0.0, color="0.7", linewidth=0.8)
+        ax.axhline(_equal(number), color="0.7", linewidth=0.8)
         for kind, reports in groups[group].items():
-            place, label = kinds.index(kind), kind
-            look: dict[str, Any] = {
-                "color": ACCENTS[place % len(ACCENTS)],
-                "linestyle": LINES[place % len(LINES)],
-            }
+            look, label = curve_look(kinds.index(kind)), kind
             curves = [
                 (report, report.curve(name, number))
                 for report in reports
                 for name in report.contrasts()
-                if name.split(" of ")[0] == measured
+                if measured_by(name) == measured
             ]
             for report, curve in curves:
                 middle, low, high = curve.T
@@ -212,7 +205,7 @@ def series_heads(
     }
     n, height = len(steps), 1.2 + 0.16 * len(heads)
     ax = axes_for(ax, size=(2.6 + 0.3 * n, max(2.4, min(height, 12.0))))
-    table = np.array(list(heads.values())) - (1.0 if number.endswith("ratio") else 0.0)
+    table = np.array(list(heads.values())) - _equal(number)
     if not np.isfinite(table).any():
         return say(ax, "no attention was measured at any step")
     most = float(np.nanmax(np.abs(table))) or 1.0
@@ -229,8 +222,13 @@ def series_heads(
     told = "heads as they learn" + (f"; lines: onsets of {len(onsets)}" if onsets else "")
     ax.set_title(drawable(told if title is None else title), fontsize="medium")
     bar = ax.figure.colorbar(image, ax=ax)
-    bar.set_label(number.replace("_", " ") + (" − 1" if number.endswith("ratio") else ""))
+    bar.set_label(number.replace("_", " ") + (" − 1" if _equal(number) else ""))
     return ax
+
+
+def _equal(number: Number) -> float:
+    """What a number is where same and different topics are alike."""
+    return 1.0 if number.endswith("ratio") else 0.0
 
 
 def _step_axis(ax: "Axes", steps: Int64[np.ndarray, " step"]) -> None:

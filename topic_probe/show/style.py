@@ -51,6 +51,11 @@ ACCENTS = ("#00366c", "#bc5a00", "#12827c", "#a2417d", "#8a7400", "#7a7a7a")
 LINES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 2)))
 
 
+def curve_look(number: int) -> dict[str, Any]:
+    """The colour and line of a curve that is no topic, by its number."""
+    return {"color": ACCENTS[number % len(ACCENTS)], "linestyle": LINES[number % len(LINES)]}
+
+
 def topic_colour(topic: int) -> str:
     """The colour of a topic as ``#rrggbb``, by its id alone: the same in every figure and page."""
     return PALETTE[topic % len(PALETTE)]
