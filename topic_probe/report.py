@@ -170,9 +170,9 @@ class Report(ABC):
                 f"p-value and interval disagree {disagreements} times: {_TWO_QUESTIONS} {' and '.join(kinds)}"
             ]
         read = (self.provenance.get("model") or {}).get("notes", ())
-        resampled, shard = _resampled(self.provenance), about_shard(self.provenance)
+        resampled, parts = _resampled(self.provenance), about_parts(self.provenance)
         trial = about_trial(self.provenance)
-        return [*trial, *reasons, *resampled, *both, *read, *shard]
+        return [*trial, *reasons, *resampled, *both, *read, *parts]
 
 
 _TWO_QUESTIONS = (
@@ -183,8 +183,9 @@ _TWO_QUESTIONS = (
 
 @checked
 def load_report(directory: str | os.PathLike[str]) -> Report:
-    """The report in a folder that `Report.save` wrote, as the class it was.
+    """The report in a folder that `Report.save` wrote, as the class it was; or of a folder of parts (``folder=``).
 
+    The second is made of the parts that are there, whether others are missing or not, without model and documents.
     Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
     corrupt, of a newer version, or no report.
 
@@ -199,7 +200,11 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
     """
     kind = storage.kind_of(directory)
     if kind is None:
-        raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
+        # By name, because what knows of sums of documents stands below.
+        report: Report | None = import_module("topic_probe.measure.folder").report_of(Path(directory))
+        if report is None:
+            raise FileNotFoundError(f"{directory} does not exist or holds nothing that topic_probe has saved")
+        return report
     return report_class(kind, f"{directory} holds").load(directory)
 
 
@@ -245,16 +250,16 @@ def about_trial(provenance: Mapping[str, Any]) -> list[str]:
     return [f"a trial run of {' and '.join(few)} at most: leave out --quick for the whole"] if few else []
 
 
-def about_shard(
-    provenance: Mapping[str, Any],
-    whole: str = "merge_sums (topic-probe merge) adds up the sums of all",
-) -> list[str]:
-    """That a report is of a shard alone, if it is, and what gives that of all."""
+def about_parts(provenance: Mapping[str, Any]) -> list[str]:
+    """How many parts of the documents a report is made of that was measured in a folder."""
     documents = provenance.get("documents")
     counted = documents if isinstance(documents, Mapping) else provenance
-    if (shard := counted.get("shard")) is None:
+    if (parts := counted.get("parts")) is None:
         return []
-    return [f"shard {shard[0]} of {shard[1]} alone: {whole}"]
+    said = f"{parts['there']} parts, not at its end yet"
+    if parts["of"] is not None:
+        said = f"{parts['there']} of {parts['of']} parts"
+    return [f"{said}, {parts['texts_left_out']} texts left out"]
 
 
 def _resampled(provenance: Mapping[str, Any]) -> list[str]:
@@ -263,13 +268,9 @@ def _resampled(provenance: Mapping[str, Any]) -> list[str]:
     counted = documents if isinstance(documents, Mapping) else options | provenance
     if "sources" not in counted or not options.get("n_resamples"):
         return []
-    n, groups = counted["sources"], counted["groups"]
+    n = counted["sources"]
     what = f"{n:,} {'blocks of ' if counted['sources_in_blocks'] else ''}source{'s' * (n != 1)}"
-    means = {
-        "source": "a source is a text, or an article with all its pieces",
-        "document": "groups='document' takes the pieces of one text as independent of each other",
-    }
-    return [f"intervals resample {what}: {means.get(groups, 'they are those that groups= named')}"]
+    return [f"intervals resample {what}: a source is a text, or an article with all its pieces"]
 
 
 @cache  # reading a package's metadata takes as long as measuring a small model

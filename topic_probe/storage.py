@@ -117,8 +117,8 @@ def save(
         with _made(folder):
             try:
                 if digest is not None:
-                    _write(folder / _ARRAYS.format(digest), packed)
-                _write(folder / MANIFEST, manifest)
+                    write_file(folder / _ARRAYS.format(digest), packed)
+                write_file(folder / MANIFEST, manifest)
             finally:
                 _sweep(folder)
     return folder
@@ -198,7 +198,7 @@ def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
     parts = sorted(part for part in folder.rglob("*") if part.is_file())
     files = {part.relative_to(folder).as_posix(): _sha256(part.read_bytes()) for part in parts}
     head = {"format": _FORMAT, "kind": kind, "schema": 1, "arrays_sha256": None}
-    _write(folder / MANIFEST, _sealed({**head, "content": {**content, "files": files}}))
+    write_file(folder / MANIFEST, _sealed({**head, "content": {**content, "files": files}}))
 
 
 def damaged_files(path: str | os.PathLike[str]) -> list[str]:
@@ -337,7 +337,7 @@ def _sealed(head: Mapping[str, Any]) -> bytes:
     return body.removesuffix(b"\n}") + _SEAL % _sha256(body).encode()
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Replace a file in one step, after all of it has reached the disk."""
     new = _beside(path)
     try:

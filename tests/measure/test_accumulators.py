@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import many_processes
+import small_runs
 import numpy as np
 import pytest
 import torch
@@ -200,17 +200,17 @@ def example():
     """The names that the lines in CONTRIBUTING.md make, and how many they are."""
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    names = {"model": many_processes.model(), "topics": many_processes.topics(), "documents": DOCUMENTS}
+    names = {"model": small_runs.model(), "topics": small_runs.topics(), "documents": DOCUMENTS}
     exec(code, names)
     return names, len(code.strip().splitlines())
 
 
-DOCUMENTS = many_processes.documents(30)
+DOCUMENTS = small_runs.documents(30)
 
 
 def attention_to_the_one_before(documents):
     """Sums and counts of every head from Hugging Face's own attention, pair by pair."""
-    model, lists = many_processes.model(), many_processes.TOPICS.values()
+    model, lists = small_runs.model(), small_runs.TOPICS.values()
     model.set_attn_implementation("eager")
     sums, n = np.zeros(4), 0
     for document in documents:
@@ -240,22 +240,22 @@ def test_sums_of_a_users_accumulator_are_taken_up_after_an_interruption_and_belo
     options = {"batch_size": 1, "checkpoint": tmp_path, "checkpoint_every": 0.0}
 
     def until_interrupted():
-        yield from many_processes.documents(90)[:45]
+        yield from small_runs.documents(90)[:45]
         raise KeyboardInterrupt
 
     def measured(documents, accumulators):
         tp.measure_attention(
-            many_processes.model(), many_processes.topics(), documents, accumulators=accumulators, **options
+            small_runs.model(), small_runs.topics(), documents, accumulators=accumulators, **options
         )
 
     first, second = neighbours(4), neighbours(4)
     measured(until_interrupted(), [first])
-    measured(many_processes.documents(90), [second])
-    sums, n = attention_to_the_one_before(many_processes.documents(90))
+    measured(small_runs.documents(90), [second])
+    sums, n = attention_to_the_one_before(small_runs.documents(90))
     assert 0 < first.sums["pairs"][0] < n
     np.testing.assert_allclose(second.sums["attention"], sums, rtol=1e-9)
     with pytest.raises(ValueError, match="belongs to another measurement, which differs in accumulators"):
-        measured(many_processes.documents(90), [])
+        measured(small_runs.documents(90), [])
 
 
 def test_two_accumulators_of_one_class_keep_their_sums_apart(tmp_path):
@@ -263,7 +263,7 @@ def test_two_accumulators_of_one_class_keep_their_sums_apart(tmp_path):
     both = [neighbours(4), neighbours(4)]
     for _ in range(2):  # the second time from the checkpoint
         tp.measure_attention(
-            many_processes.model(), many_processes.topics(), DOCUMENTS, accumulators=both, checkpoint=tmp_path
+            small_runs.model(), small_runs.topics(), DOCUMENTS, accumulators=both, checkpoint=tmp_path
         )
     np.testing.assert_array_equal(both[0].sums["pairs"], both[1].sums["pairs"])
     assert both[0].sums["pairs"][0] == attention_to_the_one_before(DOCUMENTS)[1]

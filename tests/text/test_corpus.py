@@ -1,6 +1,5 @@
 """Corpora: every text once and in order, whatever breaks, with all that is left out counted."""
 
-import errno
 import gzip
 import json
 import os
@@ -17,14 +16,12 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from real_text import minilm_folder
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from topic_probe.storage import load, save
-from topic_probe.text import cache as cache_module
-from topic_probe.text import corpus as corpus_module
-from topic_probe.text import encoder, hub, sources
+from topic_probe.text import encoder, sources
 from topic_probe.text.batches import token_batches
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
 from topic_probe.text.encoder import encode_texts
 from topic_probe.text.sources import prose
+from topic_probe.topics.vocabulary import tokenizer_identity
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 MIXED = [TEXTS[0], None, TEXTS[1], "", *TEXTS, "frog", "long " * 9]
@@ -768,245 +765,29 @@ def test_a_data_set_that_breaks_is_read_on_in_the_file_where_it_broke(parquet, m
     assert opened == [0, 1, 2, 2, 3, 4, 5]
 
 
-# --- the cache ---------------------------------------------------------------------------------------
-
-
-class Counted:
-    """A tokenizer that counts the texts it is given."""
-
-    def __init__(self, tokenizer):
-        self._tokenizer, self.texts = tokenizer, 0
-
-    def __getattr__(self, name):
-        return getattr(self._tokenizer, name)
-
-    def __call__(self, texts, **options):
-        self.texts += len(texts) if isinstance(texts, list) else 0
-        return self._tokenizer(texts, **options)
-
-
-OPTIONS = {"max_length": 6, "long": "chunk", "min_length": 2}
-
-
-@pytest.fixture
-def small_shards(monkeypatch):
-    """Two texts at a time, and shards of some ten tokens."""
-    monkeypatch.setattr(corpus_module, "_TEXTS_AT_ONCE", 2)
-    monkeypatch.setattr(cache_module, "TOKENS_PER_SHARD", 10)
-
-
-@pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("make", [minilm, byte_level, SlowTokenizer])
-def test_a_cache_gives_the_same_documents_and_counts_without_tokenizing(make, tmp_path):
-    counted = Counted(make())
-    plain = Corpus.from_texts(MIXED).documents(counted, **OPTIONS)
-    documents = list(plain)
-    first = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
-    assert same(list(first), documents)
-    counted.texts = 0
-    second = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
-    assert same(list(second), documents)
-    assert counted.texts == 0
-    assert plain.counts == first.counts == second.counts
-    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert {name.partition("-")[0] for name in files} == {"saved.json", "arrays"}
-    assert len(list(tmp_path.rglob("saved.json"))) > 2
-
-
-def lower_casing(lowercase):
-    """Two tokenizers of one vocabulary that differ in a rule."""
-    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "frog": 1, "Frog": 2}, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
-
-
-def test_another_text_tokenizer_option_or_share_is_never_taken_from_the_cache(tmp_path):
-    def ids(texts, lowercase=True, share=(0, 1), **options):
-        corpus = Corpus.from_texts(texts).shard(*share)
-        cached, plain = (
-            [d.ids.tolist() for d in corpus.documents(lower_casing(lowercase), cache=cache, **options)]
-            for cache in (tmp_path, None)
-        )
-        assert cached == plain
-        return cached
-
-    texts = ["Frog frog", "frog"]
-    assert ids(texts) == [[1, 1], [1]]
-    assert ids(texts, lowercase=False) == [[2, 1], [1]]
-    assert ids(["Frog frog", "Frog"], lowercase=False) == [[2, 1], [2]]
-    assert ids(["Frog frogfrog"]) == [[1, 0]]
-    assert ids(["Frog", "frogfrog"]) == [[1], [0]]
-    assert ids(texts, max_length=1) == [[1], [1]]
-    assert ids(texts, max_length=1, long="chunk") == [[1], [1], [1]]
-    assert ids(texts, min_length=2) == [[1, 1]]
-    assert ids(texts, share=(1, 2)) == [[1]]
-    assert len(list(tmp_path.iterdir())) == 9
-
-
-def test_a_changed_file_is_noticed_even_with_its_old_size_and_time(tmp_path):
-    import os
-
-    path = tmp_path / "a.txt"
-    path.write_text("frog")
-    stamp = path.stat()
-    corpus, cache = Corpus.from_files(path), tmp_path / "cache"
-    assert [d.ids.tolist() for d in corpus.documents(lower_casing(False), cache=cache)] == [[1]]
-    path.write_text("Frog")
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    corpus = Corpus.from_files(path)
-    assert [d.ids.tolist() for d in corpus.documents(lower_casing(False), cache=cache)] == [[2]]
+# --- what texts are known by -------------------------------------------------------------------------
 
 
 def test_the_identity_of_a_tokenizer_ignores_what_every_call_sets(tokenizer):
     copy = transformers.AutoTokenizer.from_pretrained(minilm_folder())
     copy.backend_tokenizer.enable_truncation(7)
     copy.backend_tokenizer.no_padding()
-    assert cache_module.tokenizer_identity(copy) == cache_module.tokenizer_identity(tokenizer)
+    assert tokenizer_identity(copy) == tokenizer_identity(tokenizer)
     copy.add_special_tokens({"additional_special_tokens": ["frog"]})
-    assert cache_module.tokenizer_identity(copy) != cache_module.tokenizer_identity(tokenizer)
+    assert tokenizer_identity(copy) != tokenizer_identity(tokenizer)
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_a_pass_that_was_interrupted_is_taken_up_where_its_last_shard_ends(tmp_path):
-    counted = Counted(byte_level())
-    whole = Corpus.from_texts(MIXED).documents(counted, **OPTIONS)
-    documents = list(whole)
-    n_texts, counted.texts = counted.texts, 0
-    interrupted = iter(Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS))
-    for _ in range(6):
-        next(interrupted)
-    interrupted.close()
-    assert 0 < counted.texts < n_texts
-    before, counted.texts = counted.texts, 0
-    stream = Corpus.from_texts(MIXED).documents(counted, cache=tmp_path, **OPTIONS)
-    assert same(list(stream), documents)
-    assert stream.counts == whole.counts
-    assert counted.texts <= n_texts - before + 2
+def test_a_stream_of_the_hub_is_known_by_its_commit_and_everything_else_by_its_texts(parquet, monkeypatch):
+    def name(revision="a" * 40, data="some/name", **options):
+        return Corpus.from_dataset(data, revision=revision, **options).source.name()
 
-
-@pytest.mark.usefixtures("small_shards")
-@pytest.mark.parametrize("damage", ["cut", "swap", "foreign", "newer", "gone"])
-def test_a_damaged_shard_is_warned_about_and_made_again(damage, tmp_path):
-    tokenizer = byte_level()
-    corpus = Corpus.from_texts(MIXED)
-    documents = list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS))
-    shards = sorted(path.parent for path in tmp_path.rglob("saved.json"))
-    (arrays,) = shards[1].glob("arrays-*")
-    saved = load(shards[1], newest=2)
-    content = saved.content
-    if damage == "cut":
-        arrays.write_bytes(arrays.read_bytes()[:-3])
-    elif damage == "swap":
-        (others,) = shards[2].glob("arrays-*")
-        arrays.write_bytes(others.read_bytes())
-    elif damage == "foreign":
-        save(
-            shards[1],
-            saved.kind,
-            {**content, "key": "0" * 64},
-            saved.arrays,
-            schema=saved.schema,
-            overwrite=True,
-        )
-    elif damage == "newer":
-        save(shards[1], saved.kind, content, saved.arrays, schema=saved.schema + 1, overwrite=True)
-    else:
-        arrays.unlink()
-    with pytest.warns(UserWarning, match="a cached shard is made again, because it cannot be used"):
-        assert same(list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
-    assert same(list(corpus.documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
-
-
-def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, tokenizer):
-    (tmp_path / "file").write_text("no folder")
-    stream = Corpus.from_texts(TEXTS).documents(tokenizer, cache=tmp_path / "file" / "cache")
-    with pytest.warns(UserWarning, match="going on without a cache, which cannot be written"):
-        assert same(list(stream), list(encode_texts(TEXTS, tokenizer)))
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_a_disk_that_fills_up_midway_costs_only_the_rest_of_the_cache(tmp_path, monkeypatch):
-    tokenizer = byte_level()
-    documents = list(Corpus.from_texts(MIXED).documents(tokenizer, **OPTIONS))
-    write, written = cache_module.save, []
-
-    def full(path, *content, **options):
-        if len(written) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(path)
-        return write(path, *content, **options)
-
-    monkeypatch.setattr(cache_module, "save", full)
-    with pytest.warns(UserWarning, match="No space left on device") as warned:
-        assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
-    assert len(warned) == 1
-    monkeypatch.setattr(cache_module, "save", write)
-    assert same(list(Corpus.from_texts(MIXED).documents(tokenizer, cache=tmp_path, **OPTIONS)), documents)
-
-
-def test_a_cache_that_may_only_be_read_is_used(tmp_path, tokenizer, monkeypatch):
-    documents = list(Corpus.from_texts(TEXTS).documents(tokenizer, cache=tmp_path))
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EACCES, "Read-only file system")
-
-    monkeypatch.setattr(cache_module, "save", refuse)
-    counted = Counted(tokenizer)
-    counted_class = cache_module.tokenizer_identity
-    monkeypatch.setattr(corpus_module, "tokenizer_identity", lambda _: counted_class(tokenizer))
-    assert same(list(Corpus.from_texts(TEXTS).documents(counted, cache=tmp_path)), documents)
-    assert counted.texts == 0
-
-
-def test_a_stream_that_cannot_be_known_again_is_not_cached(tmp_path, tokenizer):
-    data = Dataset.from_dict({"text": TEXTS}).to_iterable_dataset()
-    stream = Corpus.from_dataset(data).documents(tokenizer, cache=tmp_path)
-    with pytest.warns(UserWarning, match="going on without a cache, because it cannot be known"):
-        assert len(list(stream)) == 3
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_pinned_data_set_of_the_hub_is_cached_and_then_needs_no_network(
-    parquet, tmp_path, tokenizer, monkeypatch
-):
-    from datasets import load_dataset
-
-    def documents():
-        return list(Corpus.wikipedia(12, seed=0, spread=2).documents(tokenizer, cache=tmp_path / "cache"))
-
-    monkeypatch.setattr(hub, "_open", lambda _: load_dataset(str(parquet), split="train", streaming=True))
-    first = documents()
-    monkeypatch.undo()  # offline again
-    assert len(first) == 12
-    assert same(documents(), first)
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_two_passes_at_once_share_a_cache(tmp_path):
-    corpus = Corpus.from_texts(MIXED)
-    plain = list(corpus.documents(byte_level(), **OPTIONS))
-    streams = [corpus.documents(byte_level(), cache=tmp_path, **OPTIONS) for _ in range(2)]
-    pairs = list(zip(*streams, strict=True))
-    assert all(same([one for one, _ in pairs], documents) for documents in (plain, [two for _, two in pairs]))
-    assert same(list(corpus.documents(byte_level(), cache=tmp_path, **OPTIONS)), plain)
-
-
-def test_a_data_set_is_known_by_its_texts_or_its_commit(parquet):
-    def identity(data, **options):
-        return Corpus.from_dataset(data, **options).source.identity()
-
-    assert identity(str(parquet)) == identity(Dataset.from_dict({"text": ROWS}))
-    assert identity(str(parquet)) != identity(Dataset.from_dict({"text": ROWS[::-1]}))
-    assert identity(Dataset.from_dict({"text": ROWS}), n_documents=9) != identity(
-        Dataset.from_dict({"text": ROWS})
-    )
-
-    stream = Dataset.from_dict({"text": ROWS}).to_iterable_dataset()
-    pinned = [identity(stream, revision="a" * 40, n_documents=9, seed=seed) for seed in (0, 0, 1)]
-    assert pinned[0] == pinned[1] != pinned[2]
-    assert identity(stream, revision="a" * 40) != identity(stream, revision="b" * 40)
-    assert identity(stream, revision="main") is None
+    assert name()["revision"] == "a" * 40
+    assert name() != name("b" * 40)
+    assert name() == name(n_documents=9)  # more of the same texts
+    assert name(n_documents=9, seed=0) == name(n_documents=9, seed=0) != name(n_documents=9, seed=1)
+    assert name(data_files="a.json") is None  # options may mean other texts
+    assert name(data=str(parquet)) is name(data=Dataset.from_dict({"text": ROWS})) is None
+    assert Corpus.from_texts(ROWS).source.name() is Corpus.bundled().source.name() is None
 
 
 # --- the articles inside gensim ----------------------------------------------------------------------
@@ -1044,7 +825,7 @@ def test_neighbouring_chunks_go_on_in_the_numbers_of_their_text(tokenizer):
     assert len({chunk.source for chunk in chunks}) == 1
 
 
-def test_the_first_texts_of_files_are_read_whatever_part_they_are_in(tmp_path, tokenizer):
+def test_the_first_texts_of_files_are_read_whatever_part_they_are_in(tmp_path):
     for name, lines in {"a": ["one", "two"], "b": ["three"], "c": ["four", "five"]}.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     (tmp_path / "b.jsonl").write_text('{"text": null}\n{"text": "three"}\n')
@@ -1056,8 +837,6 @@ def test_the_first_texts_of_files_are_read_whatever_part_they_are_in(tmp_path, t
     four = Corpus.from_files(tmp_path, n_documents=4)
     assert list(sources.First(four.source.source, 4).read(0, 3)) == ["three", "four"]
     assert four.provenance["n_documents"] == 4
-    stream = four.documents(tokenizer)
-    assert stream.identity != Corpus.from_files(tmp_path, n_documents=3).documents(tokenizer).identity
     with pytest.raises(ValueError, match="n_documents must be at least 1, got 0"):
         Corpus.from_files(tmp_path, n_documents=0)
 

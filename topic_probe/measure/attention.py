@@ -37,11 +37,9 @@ from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
-from topic_probe.processes import joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import check_read_again
-from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Parts, Progress, Share, Sums
+from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -112,7 +110,7 @@ class AttentionReport(Report, kind="attention"):
         left_out = progress.counts.left_out + progress.left_out
         return cls(
             **contrasts,
-            provenance=record | progress.about_shard | {
+            provenance=record | progress.about_parts | {
                 "options": record["options"] | {"stopped": progress.stopped},
                 "left_out": dict(sorted(left_out.items())),
                 "documents": progress.counts.documents,
@@ -236,7 +234,6 @@ def measure_attention(
     resampling: Resampling,
     permutations: Permutations,
     run: Run,
-    shards: Shards,
 ) -> AttentionReport | list[AttentionReport]:
     """How much more a model attends to words of the same topic, by stack, layer and head.
 
@@ -265,9 +262,7 @@ def measure_attention(
 
     Raises:
         ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
-            checkpoint of another measurement.
-        OSError: where the checkpoint cannot be written.
-        RuntimeError: where another process failed, did not come, or was gone, or ``distributed`` finds no processes.
+            folder of another measurement.
 
     Example:
         >>> import torch
@@ -283,68 +278,47 @@ def measure_attention(
     resampled = resampling.of("sources")
     if "fits" in resampled:
         check_fits(every if several else None)
-    check_twins(twins, documents, shards)
-    _check_passes(several, own, documents, permutations, shards)
-    # Twins and further permutations are further passes, in which all processes have to meet again.
-    passes = {"twins": twins, **recorded(patterns, intervals, permutations)}
-    with joined(run.distributed, run.patience) as processes:
-        processes.check_equal(passes)
-        model = open_model(model)
-        view = capture.view(model, *every)
-        reading = reading.of(view.facts)
-        readers = [
-            PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every
+    if run.folder is not None and any(own):
+        raise ValueError(ACCUMULATORS_IN_FOLDER)
+    model = open_model(model)
+    view = capture.view(model, *every)
+    reading = reading.of(view.facts)
+    readers = [PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every]
+    n = readers[0].n_cells
+    sums = [
+        [
+            *_sums(each, permutations, intervals, n),
+            *([WordEffects(each, n)] if "words" in resampled else []),
+            *part,
         ]
-        n = readers[0].n_cells
-        sums = [
-            [
-                *_sums(each, permutations, intervals, n),
-                *([WordEffects(each, n)] if "words" in resampled else []),
-                *part,
-            ]
-            for each, part in zip(every, own, strict=True)
-        ]
-        facts: dict[str, Any] = {
-            "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
-            "n_permutations": permutations.n, "seed": intervals.seed, "limit": source_limit(n),
-        }  # fmt: skip
-        if "words" in resampled:
-            facts["resample"] = ["words"]
-        if any(own):
-            names = [[type(accumulator).__qualname__ for accumulator in part] for part in own]
-            facts["accumulators"] = names if several else names[0]
-        options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
-        options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
-        told = {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]}
-        parts = [
-            {
-                "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
-                "provenance": provenance(
-                    each, model=view.facts.description, options=options, seed=intervals.seed
-                ) | told,
-            }
-            for each in every
-        ]  # fmt: skip
-        shard = Share.of(shards, AttentionReport.kind, parts[0], recorded(intervals, permutations))
-        engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
-        taken = functools.partial(Engine.run, documents=documents, reading=reading, processes=processes)
-        progress = taken(engine, run=run, facts=facts, shard=shard)
-        of_topics = [progress.of_topics(number) for number in range(len(every))]
-        reports = [
-            AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
-        ]
-        further = None
-        if progress.stopped is None and permutations.n_permutations == "enough":
-            further = further_null(reports[0].heads, permutations, every[0], intervals.seed, n)
-        if further is not None:
-            facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
-            again = Engine(readers[0], [further], only_labelled=True)
-            progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
-            further = further if progress.stopped is None else None
-            reports = [AttentionReport.of_sums(engine.sums, progress, parts[0], further)]
+        for each, part in zip(every, own, strict=True)
+    ]
+    facts: dict[str, Any] = {
+        "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
+        "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
+        "words": "words" in resampled,
+    }  # fmt: skip
+    options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
+    options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
+    parts = [
+        {
+            "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
+            "provenance": provenance(
+                each, model=view.facts.description, options=options, seed=intervals.seed
+            ) | {"read": _READ[view.reads_rows(patterns.through)]},
+        }
+        for each in every
+    ]  # fmt: skip
+    engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
+    of_report = {"kind": AttentionReport.kind, "parts": parts[0]}
+    progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)
+    of_topics = [progress.of_topics(number) for number in range(len(every))]
+    reports = [
+        AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
+    ]
     named: Any = engine.by_topics
     for found, known in zip(named, of_topics, strict=True):
-        if not (found["n_rows"].any() or progress.shard):
+        if progress.whole and not found["n_rows"].any():
             warn(why_nothing(known), stacklevel=3)
     if pooled := "fits" in resampled:
         reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]

@@ -1,4 +1,4 @@
-"""The one way of documents through a model into accumulators, shared out over processes and taken up where it stopped.
+"""The one way of documents through a model into accumulators.
 
 Documents are cut and batched; a reader runs a batch through the model, in parts where memory or the host want it so,
 and scores its words where the model is; every accumulator says there what it wants of these scores, and adds what comes
@@ -7,10 +7,11 @@ of it to its sums on the host.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, repeat
-from operator import add, length_hint
+from operator import length_hint
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -18,21 +19,18 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
 from topic_probe.measure.accumulators import BatchSums, OfDocuments, check_accumulator
+from topic_probe.measure.folder import Folder, model_facts
 from topic_probe.measure.options import Reading, Run
-from topic_probe.measure.runs import Checkpoint, model_facts
 from topic_probe.measure.scores import BatchScores, Pairs
-from topic_probe.measure.shards import BlockSums, in_groups_of_blocks
 from topic_probe.notices import progress_bar
-from topic_probe.processes import Processes
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Counts, Document, of_sources, read_documents
-from topic_probe.text.shares import BLOCKS, OwnDocuments, Shards, check_same_documents, share_of
-from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
+from topic_probe.text.documents import Counts, Document
+from topic_probe.text.parts import Worker, facts_of_documents, parts_to_measure
+from topic_probe.text.sums import Progress, Sum, clear_sums
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -156,18 +154,9 @@ def topics_and_accumulators(
     return every, own
 
 
-def refuse_in_shards(own: Sequence[Any], shards: Shards) -> None:
-    """ValueError for accumulators of a user where sums are left to be merged."""
-    if shards.shard is not None and any(own):
-        raise ValueError(
-            "the sums of your own accumulators= are in no report, so nothing could be merged into them: measure with "
-            "them in one process, or with distributed=True"
-        )
-
-
 def source_limit(n_cells: int) -> int:
-    """How many sources to keep apart for intervals, with so many cells each."""
-    return int(np.clip(MAX_SOURCE_CELLS // n_cells, 256, 4096))
+    """How many sources to keep apart for intervals, with so many cells each: a power of two."""
+    return 2 ** int(np.clip(np.log2(MAX_SOURCE_CELLS / n_cells), 8, 12))
 
 
 def check_broken(progress: Progress) -> None:
@@ -236,69 +225,68 @@ class Engine:
         *,
         reading: Reading,
         run: Run,
-        processes: Processes,
         facts: Mapping[str, Any],
-        shard: Share | None = None,
+        report: Mapping[str, Any],
     ) -> Progress:
-        """Adds the documents that are not in the sums yet.
+        """Adds documents to the sums; with a folder, those of the parts that are not there, and then all that are.
 
         Args:
             documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
             reading: how they are read, with nothing left open (`Reading.of`).
-            run: how the run is kept and shown.
-            processes: those that share out the documents.
+            run: where sums are kept, which parts are measured here, and what is shown.
             facts: what the sums depend on beside model, topics, documents and how these are read.
-            shard: which sources are added, and where their sums are saved; None: all, and nowhere.
+            report: the "kind" of the report, and the "parts" that make one of sums.
 
         Raises:
-            ValueError: for a checkpoint or a folder of sums of another measurement, processes that measure different
-                things, ids that the model does not know, and where so many documents have NaN that the model must be at
-                fault.
+            ValueError: for a folder of another measurement or of other texts, ids that the model does not know, and
+                where so many documents have NaN that the model must be at fault.
         """
-        view, prints = self.view, [reader.topics.fingerprint for reader in self.reader.readers]
-        documents = in_groups(documents, reading.groups, view.facts.pad_id)
-        share = share_of(documents, processes, view.facts.pad_id)
-        blocks = None if shard is None else BlockSums(shard, self.sums)
-        sums = self.sums if blocks is None else blocks.flat
-        checkpoint = None
-        if run.checkpoint is not None or processes.size > 1 or shard is not None:
-            facts = {
-                **facts,
-                **self._read_as(reading),
-                "topics": prints[0] if len(prints) == 1 else prints,
-                **model_facts(view.model),
-            }
-            if processes.size > 1:
-                processes.check_equal({**facts, **share.outline()})
-            if shard is not None:
-                facts = as_from_disk({**facts, **shard.options, "blocks": BLOCKS})
-                shard.check_place(facts, documents, processes)
-                self.progress.shard = None if shard.n == 1 else (shard.index, shard.n)
-            if run.checkpoint is not None:
-                told = {"revision": view.facts.description["revision"]}
-                numbers = None if shard is None else (shard.index, shard.n)
-                checkpoint = Checkpoint(run, {**facts, **told}, share, processes, numbers)
-        if checkpoint is None or not checkpoint.resume(sums, self.progress):
-            shown = run.progress if processes.index == 0 else False
-            keep = self._has_word if self.only_labelled else None
-            batches = self._batches(share, reading, keep, blocks)
-            self._add_all(
-                batches, sums, _n_expected(share, shard), checkpoint, processes, blocks, shown=shown
-            )
-            self.progress.corpus = getattr(share, "provenance", None)
-            if checkpoint is not None and self.progress.stopped is None:
-                checkpoint.finish(sums, self.progress)
-        if blocks is not None:
-            if self.progress.stopped is None:
-                blocks.share.save(blocks.by_block, described(blocks.own), self.progress, facts)
-            blocks.give_back()
-        if processes.size > 1:
-            check_same_documents(share, processes, read=self.progress.stopped is None)
-            self._add_up(processes)
-        if self.progress.shard is None:  # a shard has too few documents to know
-            for number in range(len(prints)):
+        if run.folder is None:
+            self._add_all(documents, reading, shown=run.progress)
+        else:
+            self._add_parts(documents, reading, run, facts, report)
+        if self.progress.whole:
+            for number in range(len(self.by_topics)):
                 check_broken(self.progress.of_topics(number))
         return self.progress
+
+    def _add_parts(
+        self, documents: Any, reading: Reading, run: Run, facts: Mapping[str, Any], report: Mapping[str, Any]
+    ) -> None:
+        """Measures the parts of this worker that are not in the folder, and adds up all that are."""
+        assert run.folder is not None
+        if len(self.by_topics) > 1:
+            raise ValueError("a folder is for one report: measure several topics one after the other, or without it")
+        check_unhooked(self.view)
+        topics = self.reader.readers[0].topics
+        facts = {
+            **facts, **self._read_as(reading), "topics": topics.fingerprint, "part_size": run.part_size,
+            **model_facts(self.view.model), **facts_of_documents(documents),
+        }  # fmt: skip
+        folder, worker = Folder(Path(run.folder), facts), Worker.of(run.part)
+        folder.look()
+        parts = parts_to_measure(
+            documents, run.part_size, worker, folder.place, pad_id=self.view.facts.pad_id
+        )
+        try:
+            for part in progress_bar(parts, unit=" parts", shown=run.progress):
+                folder.look()
+                self._add_all(part.documents, reading, shown=False)
+                if self.progress.stopped is not None:
+                    raise KeyboardInterrupt
+                folder.add(part.number, part.place, self.sums, self.progress, report)
+                self._forget()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped: {len(folder.places)} parts are in {folder.path}. The same call goes on from there, and "
+                "tp.load_report gives the report of these"
+            ) from None
+        self.progress = folder.total(self.sums)
+
+    def _forget(self) -> None:
+        """Begins anew."""
+        clear_sums(self.sums)
+        self.progress = Progress()
 
     def _read_as(self, reading: Reading) -> dict[str, Any]:
         """The options of reading that decide about this model's sums."""
@@ -313,59 +301,22 @@ class Engine:
         self.progress.counts.left_out[NO_WORD] += not has_word
         return has_word
 
-    def _batches(
-        self,
-        documents: Any,
-        reading: Reading,
-        keep: Callable[[Document], bool] | None,
-        blocks: BlockSums | None,
-    ) -> Iterator[tuple[TokenBatch, int]]:
-        """Batches, each with the block that its documents are in; without blocks all are in one."""
-        view = self.view
-        read = partial(read_batches, view=view, reading=reading, keep=keep, counts=self.progress.counts)
-        if blocks is None:
-            yield from ((batch, 0) for batch in read(documents))
-            return
-        own = OwnDocuments(
-            documents,
-            blocks.share.blocks,
-            blocks.limit,
-            pad_id=view.facts.pad_id,
-            vocabulary_size=view.facts.vocabulary_size,
-        )
-        for block, few in in_groups_of_blocks(own, reading.batch_size):
-            yield from ((batch, block) for batch in read(few))
-        self.progress.seen = vars(own.seen)
-
-    def _add_all(
-        self,
-        batches: Iterator[tuple[TokenBatch, int]],
-        sums: Mapping[str, Sum],
-        n_documents: int,
-        checkpoint: Checkpoint | None,
-        processes: Processes,
-        blocks: BlockSums | None,
-        *,
-        shown: bool | None,
-    ) -> None:
-        """Adds the documents until they end or somebody interrupts."""
-        progress, counts = self.progress, self.progress.counts
+    def _add_all(self, documents: Any, reading: Reading, *, shown: bool | None) -> None:
+        """Adds documents until they end or somebody interrupts."""
+        counts = self.progress.counts
+        keep = self._has_word if self.only_labelled else None
+        n_documents = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
         with progress_bar(unit=" documents", shown=shown) as bar:
             try:
-                for batch, block in batches:
-                    processes.check()
-                    if checkpoint is None or checkpoint.lacks(batch):
-                        self.add(batch)
-                        if blocks is not None:
-                            blocks.take(block)
-                        if checkpoint is not None:
-                            checkpoint.save_if_due(sums, progress)
+                for batch in read_batches(documents, self.view, reading, keep=keep, counts=counts):
+                    self.add(batch)
                     if n_documents:
                         n_kept = counts.documents - counts.left_out[NO_WORD]
                         bar.total = round(max(n_documents / counts.documents, 1) * n_kept)
                     bar.update(len(batch))
             except KeyboardInterrupt:
-                progress.stopped = f"interrupted after {progress.measured} documents"
+                self.progress.stopped = f"interrupted after {self.progress.measured} documents"
+        self.progress.corpus = getattr(documents, "provenance", None)
 
     def add(self, batch: TokenBatch) -> None:
         """Adds a batch, in halves where memory or the host want it so."""
@@ -421,18 +372,6 @@ class Engine:
                 known = {name: numbers for name, numbers in index.items() if isinstance(numbers, np.ndarray)}
                 own.add(scores, known | sums, kept)
 
-    def _add_up(self, processes: Processes) -> None:
-        """Makes the sums and the progress of every process those of all; beyond rounding they do not depend on them."""
-        if self.progress.stopped is not None:
-            self.progress.stopped = f"process {processes.index} {self.progress.stopped}"
-        every: list[Progress] = processes.gather(self.progress)
-        self.progress = reduce(add, every)
-        for values in self.sums.values():
-            if isinstance(values, SourceSums):
-                _add_up_sources(values, processes)
-            else:
-                np.copyto(values, processes.add(values))
-
 
 def _read_alone(
     readers: Sequence[Reader], batch: TokenBatch, units: Any, prepare: Sequence[Prepare]
@@ -463,12 +402,6 @@ def to_host(found: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: values.cpu().numpy() for name, values in found.items()}
 
 
-def _n_expected(documents: Any, shard: Share | None) -> int:
-    """About how many documents there are; 0 where nobody knows."""
-    n = length_hint(documents, 0) if isinstance(documents, DocumentStream) else 0
-    return n if shard is None else n // shard.n
-
-
 def read_batches(
     documents: Any,
     view: capture.View,
@@ -477,8 +410,8 @@ def read_batches(
     keep: Callable[[Document], bool] | None = None,
     counts: Counts | None = None,
 ) -> Iterator[TokenBatch]:
-    """Documents in batches as a model takes them, each under what it is resampled with."""
-    batches = token_batches(
+    """Documents in batches as a model takes them."""
+    return token_batches(
         documents,
         batch_size=reading.batch_size,
         max_length=reading.max_length,
@@ -490,43 +423,3 @@ def read_batches(
         keep=keep,
         counts=counts,
     )
-    if reading.groups == "document":
-        return (replace(batch, sources=batch.keys) for batch in batches)
-    return batches
-
-
-def in_groups(documents: Any, groups: Any, pad_id: int | None) -> Any:
-    """The documents, under the sources that were named for them, one for each.
-
-    Raises:
-        ValueError: for a stream of a corpus, and where there are not as many names as documents.
-    """
-    if isinstance(groups, str):
-        return documents
-    if isinstance(documents, DocumentStream):
-        raise ValueError(
-            "a corpus knows the sources of its documents, and how many of these it will have is not known before it "
-            "is read: leave groups out, or pass list(documents) with a label for each"
-        )
-    named = of_sources(read_documents(documents, pad_id=pad_id), groups, "documents")
-    return (replace(document, source=source) for document, source in named)
-
-
-def _add_up_sources(own: SourceSums, processes: Processes) -> None:
-    """The sums by source of all processes, without any process ever holding those of each."""
-    keys, *values_of_keys = own.rows()
-    every = processes.gather((keys, own.folded, *(values.shape[1:] for values in values_of_keys)))
-    all_keys = np.unique(np.concatenate([part[0] for part in every]))
-    folded = len(all_keys) > own.limit or any(part[1] for part in every)
-    if folded:
-        keys, all_keys = keys % own.limit, np.unique(all_keys % own.limit)
-    shapes = next((part[2:] for part in every if len(part[0])), None)
-    if shapes is None:
-        return
-    places = np.searchsorted(all_keys, keys)
-    parts = []
-    for values, shape in zip(values_of_keys, shapes, strict=True):
-        part = np.zeros((len(all_keys), *shape))
-        np.add.at(part, places, values.reshape(len(keys), *shape))
-        parts.append(processes.add(part))
-    own.restore(all_keys, *parts, folded=folded)

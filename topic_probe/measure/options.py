@@ -4,7 +4,7 @@ A group that decides what is in the numbers goes into the provenance of a report
 """
 
 import os
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 from topic_probe.contrast import RESAMPLED
 from topic_probe.lens import capture
 from topic_probe.options import Group, check_value, check_whole
-from topic_probe.processes import Together
-from topic_probe.text.documents import content_hash, source_keys
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import Alternative, check_interval
 
@@ -41,11 +39,6 @@ class Reading(Group):
         'what stands at the beginning of a document to a causal model: "sink" is no word but one of the sinks of '
         'attention, because models attend to it whatever stands there; "word" takes it as any other position',
     ] = "sink"
-    groups: Annotated[
-        Literal["source", "document"] | Iterable[Hashable],
-        'what intervals resample: "source" takes the pieces of one text or article together, "document" takes every '
-        "piece as independent of the others; or a label of its source for each of the documents, in their order",
-    ] = "source"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or (self.max_length is not None and self.max_length < 1):
@@ -58,20 +51,11 @@ class Reading(Group):
         limit = model.context_length
         longest = limit if self.max_length is None else min(self.max_length, limit or self.max_length)
         specials = model.special_ids if self.special_ids is None else self.special_ids
-        groups = self.groups if isinstance(self.groups, str) else tuple(source_keys(self.groups))
         return replace(
             self,
             max_length=longest,
             special_ids=sorted(set(token_id_array(specials, "special_ids").tolist())),
-            groups=groups,
         )
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The options as a provenance and a checkpoint hold them: of labels a hash."""
-        known = isinstance(self.groups, str)
-        groups = self.groups if known else f"labels {content_hash(repr(self.groups).encode()):016x}"
-        return vars(self) | {"groups": groups}
 
 
 @dataclass(frozen=True)
@@ -171,36 +155,42 @@ class Permutations(Group):
 
 
 @dataclass(frozen=True)
-class Run(Together):
-    """How a run over documents is kept, shared out and shown; none of it changes a number."""
+class Shown(Group):
+    """What is shown of a run over documents."""
 
-    checkpoint: Annotated[
-        str | os.PathLike[str] | None,
-        "a folder in which sums are saved on the way. The same call takes them up after an interruption, whatever "
-        "stopped it, and gives the report that it would have given; once it is through, a further call has the sums at "
-        "once. Documents in them are read again (from a corpus's cache, if it has one) but not measured",
-    ] = None
-    checkpoint_every: Annotated[float, "seconds between two saves: what is lost at most, and one batch"] = (
-        300.0
-    )
     progress: Annotated[
         bool | None,
-        "whether to show a progress bar over documents, with the time left; by default in a terminal or a notebook",
+        "whether to show a progress bar, with the time left; by default in a terminal or a notebook",
     ] = None
 
+
+@dataclass(frozen=True)
+class Run(Shown):
+    """How a run over documents is kept, shared out and shown; none of it changes a number beyond rounding."""
+
+    folder: Annotated[
+        str | os.PathLike[str] | None,
+        "where the sums of every part of the documents are kept as soon as it is measured. The same call goes on where "
+        "it was stopped, several processes share one folder, and the report is made of what is there "
+        "(`topic_probe.load_report`)",
+    ] = None
+    part: Annotated[
+        Sequence[int] | Literal["env"] | None,
+        '(i, n): measure the parts i, i + n, i + 2n … that are not in the folder; "env" takes i and n from the variables '
+        "of torchrun or of a slurm array. By default all that are not there",
+    ] = None
+    part_size: Annotated[int, "texts of a part: what is lost at most when a process is stopped"] = 256
+
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.checkpoint_every >= 0:
-            raise ValueError(
-                f"checkpoint_every is a number of seconds and cannot be negative, got {self.checkpoint_every}"
-            )
+        check_whole("part_size", self.part_size)
+        if self.folder is None and self.part is not None:
+            raise ValueError("part= came without folder=, in which all workers keep what they measure")
 
     def beside(self, name: str) -> "Run":
-        """The same for a further run that belongs to this one, with a checkpoint of its own."""
-        return self if self.checkpoint is None else replace(self, checkpoint=Path(self.checkpoint) / name)
+        """The same for a further run that belongs to this one, with a folder of its own."""
+        return self if self.folder is None else replace(self, folder=Path(self.folder) / name)
 
 
 def recorded(*groups: Reading | Patterns | Intervals | Permutations) -> dict[str, Any]:
     """The options of groups for the provenance of a report, which has a place of its own for the seed."""
-    values = [group.facts if isinstance(group, Reading) else vars(group) for group in groups]
-    return {name: value for options in values for name, value in options.items() if name != "seed"}
+    return {name: value for group in groups for name, value in vars(group).items() if name != "seed"}

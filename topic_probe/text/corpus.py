@@ -3,16 +3,16 @@
 import copy
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from topic_probe.notices import progress_bar, warn
+from topic_probe.notices import progress_bar
 from topic_probe.options import checked
 from topic_probe.remote import Retry
-from topic_probe.text.cache import Progress, TokenStore, tokenizer_identity
-from topic_probe.text.documents import Counts, Document, Long, Seen
+from topic_probe.text.documents import Counts, Document, Long
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.hub import HubData
 from topic_probe.text.sources import (
@@ -23,8 +23,6 @@ from topic_probe.text.sources import (
     Source,
     Split,
     Texts,
-    content_of,
-    hash_of_texts,
     read_on,
 )
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -33,9 +31,6 @@ __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
 
 WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
 """Name, configuration and commit of the English Wikipedia on the Hugging Face hub."""
-
-# Parts whose first text is compared where processes share out whole ones.
-_COMPARED_PARTS = 4
 
 # Texts that the tokenizer is given at once: enough for its threads, few enough to stay small.
 _TEXTS_AT_ONCE, _LETTERS_AT_ONCE = 256, 1_000_000
@@ -201,7 +196,7 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         """The texts. ValueError if there is none in the whole corpus."""
         counts = Counts()
-        for _, entry in self._entries(Progress()):
+        for entry in self._entries():
             if isinstance(entry, Excluded):
                 counts.left_out[entry.reason] += 1
             else:
@@ -220,7 +215,6 @@ class Corpus:
         min_length: int = 1,
         add_special_tokens: bool = True,
         begin_token: bool = False,
-        cache: str | os.PathLike[str] | None = None,
         progress: bool | None = None,
     ) -> "DocumentStream":
         """The texts as documents of token ids, with what of them are words and which text they are of.
@@ -235,9 +229,6 @@ class Corpus:
             add_special_tokens: Whether the tokenizer adds its special tokens, as in pretraining.
             begin_token: Whether to put the tokenizer's begin token before a document where the tokenizer itself does
                 not, for a model that was trained with one.
-            cache: A folder in which token ids are kept for the next time, and found again only for the same texts,
-                tokenizer and options. To know the texts they are read once more (not for a stream of the hub, which is
-                known by its commit).
             progress: Whether to show a progress bar; by default in a terminal or a notebook.
 
         Example:
@@ -254,7 +245,6 @@ class Corpus:
             self,
             Encoder(tokenizer, max_length, long, add_special_tokens, begin_token),
             min_length,
-            cache,
             progress,
         )
 
@@ -289,31 +279,28 @@ class Corpus:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _outline(self) -> dict[str, Any]:
-        """What is known of the whole corpus before it is read, some first texts included."""
-        n_parts = self.source.n_parts
-        parts = range(0, n_parts, math.ceil(n_parts / _COMPARED_PARTS))
-        first = (entry for part in parts for entry in islice(read_on(self.source, part, 0, self.retry), 1))
-        return {**self.source.outline(), "first texts": hash_of_texts(first)}
+    def files(self) -> list["Run"]:
+        """What falls into parts by itself: every file of a data set that is streamed; of all else everything."""
+        if self.n_shards > 1 or not self.source.in_files:
+            return [Run(self._from, None if self.n_shards > 1 else self.source.n_entries, self.source.name())]
+        return [
+            Run(partial(read_on, self.source, file, retry=self.retry), None, self.source.name(file))
+            for file in range(self.source.n_parts)
+        ]
 
-    def _entries(
-        self, reached: Progress, seen: Seen | None = None
-    ) -> Iterator[tuple[Progress, str | Excluded]]:
-        """The entries of this share from a place on, each with the place behind it; nothing is counted.
+    def _from(self, start: int) -> Iterator[str | Excluded]:
+        """The entries of this share from a place on; nothing is counted."""
+        return islice(self._entries(), start, None)
 
-        Those of other shares that have to be read are seen too, where somebody wants to know.
-        """
+    def _entries(self) -> Iterator[str | Excluded]:
         n_parts = self.source.n_parts
         whole_files = n_parts >= 4 * self.n_shards
-        for part in range(reached.part, n_parts):
+        for part in range(n_parts):
             if whole_files and part % self.n_shards != self.shard_index:
                 continue
-            start = reached.place if part == reached.part else 0
-            for place, entry in enumerate(read_on(self.source, part, start, self.retry), start):
-                if seen is not None and not whole_files:
-                    seen.add(content_of(entry))
+            for place, entry in enumerate(read_on(self.source, part, 0, retry=self.retry)):
                 if whole_files or (part + place) % self.n_shards == self.shard_index:
-                    yield Progress(part=part, place=place + 1), entry
+                    yield entry
 
     def _n_entries(self) -> int | None:
         total = self.source.n_entries
@@ -326,38 +313,43 @@ class Corpus:
             raise ValueError(f"the corpus has no document ({why or 'it is empty'})")
 
 
+class Run(NamedTuple):
+    """Texts that follow each other.
+
+    Attributes:
+        read: the entries from one of them on.
+        n_entries: how many there are; None where only reading would tell.
+        name: what they are known by without being read, as a file of a commit is; None where only reading tells.
+    """
+
+    read: Callable[[int], Iterator[str | Excluded]]
+    n_entries: int | None
+    name: Mapping[str, Any] | None
+
+
 def _first(source: Source, n_documents: int | None) -> Source:
     return source if n_documents is None else First(source, n_documents)
 
 
 class DocumentStream:
-    """Documents of a corpus, tokenized anew (or read from a cache) on every pass.
+    """Documents of a corpus, tokenized anew on every pass.
 
     Iterating gives a `Document` after the other; a measurement takes the stream as it is.
 
     Attributes:
         corpus: The texts.
         tokenizer: The tokenizer; it comes back as it went in.
-        seen: Of a share, what its last whole pass has read, the texts of other shares included where they had to be
-            read (and of whole files nothing); None before there was one, and where it came from a cache.
+        counts: What the last whole pass counted: texts, documents, tokens, and what was left out and why; None before
+            there was one.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        encoder: Encoder,
-        min_length: int,
-        cache: str | os.PathLike[str] | None,
-        progress: bool | None,
-    ) -> None:
+    def __init__(self, corpus: Corpus, encoder: Encoder, min_length: int, progress: bool | None) -> None:
         if min_length < 1:
             raise ValueError(f"min_length must be at least 1, got {min_length}")
         self.corpus, self.tokenizer = corpus, encoder.tokenizer
-        self._encoder, self._min_length = encoder, min_length
-        self._cache, self._progress = cache, progress
-        self._identity: str | None = None
-        self._last: Progress | None = None
-        self.seen: Seen | None = None
+        self._encoder, self._min_length, self._progress = encoder, min_length, progress
+        self._given: Sequence[str | Excluded] | None = None
+        self.counts: dict[str, Any] | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -365,44 +357,18 @@ class DocumentStream:
         return {
             "corpus": self.corpus.provenance,
             "tokenizer": tokenizer_hash(self.tokenizer),
-            "options": self._options,
+            "options": self.options,
             "read": self.counts,
         }
 
-    def identity(self) -> str | None:
-        """A hash that equals another one only if the documents are the same; None where that cannot be known.
-
-        To know the texts they are read once (not for a stream of the hub, which is known by its commit).
-        """
-        facts = self._facts()
-        return None if facts is None else TokenStore.key_of(facts)
-
-    def outline(self) -> dict[str, Any]:
-        """What is known of the stream of the whole corpus before it is read, whichever share of it this is.
-
-        Processes that share out the same stream have the same outline; where it has a cache, only they.
-        """
-        return {
-            "texts": (self._cache and self._texts()) or self.corpus._outline(),
-            "tokenizer": tokenizer_identity(self.tokenizer),
-            "options": self._options,
-        }
-
-    def shard(self, index: int, n_shards: int) -> "DocumentStream":
-        """The documents of one of ``n_shards`` shares of the corpus; only the first one shows a progress bar."""
-        share = copy.copy(self)
-        share.corpus = self.corpus.shard(index, n_shards)
-        share._last, share.seen = None, None
-        share._progress = self._progress if index == 0 else False
-        return share
+    def of_entries(self, entries: Sequence[str | Excluded]) -> "DocumentStream":
+        """The documents of some entries of the corpus."""
+        part = copy.copy(self)
+        part._given, part.counts, part._progress = entries, None, False
+        return part
 
     @property
-    def counts(self) -> dict[str, Any] | None:
-        """What the last whole pass counted: texts, documents, tokens, and what was left out and why."""
-        return None if self._last is None else self._last.counts.summary()
-
-    @property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """What changes the documents, as JSON content."""
         encoder = self._encoder
         return {
@@ -410,54 +376,33 @@ class DocumentStream:
             "long": encoder.long,
             "min_length": self._min_length,
             "add_special_tokens": encoder.add_special_tokens,
-            # Only where it says something, so that caches of before are found again.
-            **({"begin_token": True} if encoder.begin_token else {}),
+            "begin_token": encoder.begin_token,
         }
 
     def __repr__(self) -> str:
-        counts = "not read yet" if self._last is None else str(self.counts)
-        return f"DocumentStream({self.corpus!r}, {self._options}): {counts}"
+        counts = "not read yet" if self.counts is None else str(self.counts)
+        return f"DocumentStream({self.corpus!r}, {self.options}): {counts}"
 
     def __length_hint__(self) -> Any:
         """About how many documents there are (``operator.length_hint``), where each text is one."""
-        n_entries = None if self._encoder.long == "chunk" else self.corpus._n_entries()
-        return NotImplemented if n_entries is None else n_entries
+        n_entries = self._n_entries()
+        return NotImplemented if n_entries is None or self._encoder.long == "chunk" else n_entries
+
+    def _n_entries(self) -> int | None:
+        return self.corpus._n_entries() if self._given is None else len(self._given)
 
     def __iter__(self) -> Iterator[Document]:
         """The documents. ValueError if the whole corpus gives none."""
-        store, progress = self._store(), Progress()
-        seen = Seen() if self.corpus.n_shards > 1 and store is None else None
-        with progress_bar(total=self.corpus._n_entries(), unit=" texts", shown=self._progress) as bar:
-            for documents, progress in () if store is None else store.shards():
-                bar.update(progress.counts.texts - bar.n)
-                yield from documents
-            cached = progress
-            for documents, progress in () if cached.finished else self._tokenized(cached, seen):
-                if store is not None:
-                    store.add(documents, progress)
-                bar.update(progress.counts.texts - bar.n)
-                yield from documents
-        self._last, self.seen = progress, seen
-        if progress.counts.documents == 0:
-            self.corpus._check_not_empty(progress.counts)
-
-    def _tokenized(self, reached: Progress, seen: Seen | None) -> Iterator[tuple[list[Document], Progress]]:
-        texts: list[str] = []
-        counts, n_letters = Counts(), 0
-        for where, entry in self.corpus._entries(reached, seen):
-            counts.texts += 1
-            if isinstance(entry, Excluded):
-                counts.left_out[entry.reason] += 1
-            else:
-                texts.append(entry)
-                n_letters += len(entry)
-            if counts.texts == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
+        counts = Counts()
+        entries = self.corpus._entries() if self._given is None else iter(self._given)
+        with progress_bar(total=self._n_entries(), unit=" texts", shown=self._progress) as bar:
+            for texts in _texts_at_once(entries, counts):
                 documents = self._encoded(texts, counts)
-                reached = Progress(where.part, where.place, reached.counts + counts)
-                yield documents, reached
-                texts, counts, n_letters = [], Counts(), 0
-        documents = self._encoded(texts, counts)
-        yield documents, replace(reached, counts=reached.counts + counts, finished=True)
+                bar.update(counts.texts - bar.n)
+                yield from documents
+        self.counts = counts.summary()
+        if counts.documents == 0 and self._given is None:
+            self.corpus._check_not_empty(counts)
 
     def _encoded(self, texts: list[str], counts: Counts) -> list[Document]:
         """The documents of some texts that are long enough, counted."""
@@ -472,30 +417,20 @@ class DocumentStream:
                 counts.left_out["tokens in these"] += length
         return kept
 
-    def _store(self) -> TokenStore | None:
-        if self._cache is None:
-            return None
-        if (facts := self._facts()) is None:
-            warn(
-                "going on without a cache, because it cannot be known whether a stream gives the same texts next time: "
-                "pass the name of the data set on the hub, without more options of datasets.load_dataset",
-                stacklevel=3,
-            )
-            return None
-        return TokenStore(self._cache, facts)
 
-    def _texts(self) -> str | None:
-        """What identifies the texts of the whole corpus, found out once."""
-        self._identity = self._identity or self.corpus.source.identity()
-        return self._identity
-
-    def _facts(self) -> dict[str, Any] | None:
-        """What decides about the documents; None where it cannot be known whether texts stay the same."""
-        if (texts := self._texts()) is None:
-            return None
-        return {
-            "texts": texts,
-            "shard": [self.corpus.shard_index, self.corpus.n_shards],
-            "tokenizer": tokenizer_identity(self.tokenizer),
-            "options": self._options,
-        }
+def _texts_at_once(entries: Iterator[str | Excluded], counts: Counts) -> Iterator[list[str]]:
+    """Texts that the tokenizer is given at once; what is no text is counted."""
+    texts: list[str] = []
+    n_entries = n_letters = 0
+    for entry in entries:
+        counts.texts += 1
+        n_entries += 1
+        if isinstance(entry, Excluded):
+            counts.left_out[entry.reason] += 1
+        else:
+            texts.append(entry)
+            n_letters += len(entry)
+        if n_entries == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
+            yield texts
+            texts, n_entries, n_letters = [], 0, 0
+    yield texts

@@ -1,7 +1,5 @@
 """Texts of `datasets`: of the hub, of a folder, or opened by someone else; whole, their beginning, or a sample."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +16,7 @@ import numpy as np
 from topic_probe.notices import warn
 from topic_probe.options import check_whole
 from topic_probe.remote import Found, fetch, hub_error, is_transient, persistently, refusal
-from topic_probe.text.sources import Excluded, Source, field_of, hash_of_texts
+from topic_probe.text.sources import Excluded, Source, field_of
 
 
 @dataclass(frozen=True)
@@ -179,21 +177,24 @@ class HubData(Source):
             "spread": self.spread if self.seed is not None else None,
         }
 
-    def outline(self) -> dict[str, Any]:
-        """Its description; a folder may have another name elsewhere."""
-        return super().outline() | ({} if self._remote else {"name": None})
+    @property
+    def in_files(self) -> bool:
+        """Whether files of a stream are read one by one, whole."""
+        return self.seed is None and self.n_parts > 1
 
-    def identity(self) -> str | None:
-        """Hash of name, commit, field and sample; of all texts where they are on this machine; else None.
+    def name(self, part: int = 0) -> dict[str, Any] | None:
+        """Name, commit, field and sample of a stream of the hub; None where texts may be others next time.
 
         The hub is asked for the commit of a branch.
         """
-        opened = not isinstance(self.data, str | os.PathLike)
-        if not self._streams or not (self._remote or opened):
-            return hash_of_texts(entry for part in range(self.n_parts) for entry in self.read(part, 0))
-        if self.options or (commit := self._commit) is None or not _COMMIT.fullmatch(commit):
+        if not (self._remote and self._streams) or self.options:
             return None
-        return hashlib.sha256(json.dumps(self.describe() | {"revision": commit}).encode()).hexdigest()
+        if (commit := self._commit) is None or not _COMMIT.fullmatch(commit):
+            return None
+        named = {**self.describe(), "revision": commit}
+        if self.seed is None:  # more of the same texts may be asked for
+            del named["n_documents"]
+        return named
 
 
 _COMMIT = re.compile("[0-9a-f]{40}")

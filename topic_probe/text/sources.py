@@ -1,7 +1,7 @@
 """Where texts come from, and how they are read: lists, functions, files, and articles that come with gensim.
 
 A source has parts (its files, or one) and reads any part from any place on. That is all that resuming a broken
-stream, sampling, splitting over processes and the cache of token ids need.
+stream, sampling and sharing out need.
 """
 
 import bz2
@@ -32,6 +32,9 @@ NOT_TEXT = "entries that are no text"
 NO_UNICODE = "texts with invalid Unicode"
 NO_FIELD = "records without the field"
 NOT_JSON = "lines that are no JSON"
+REDIRECTS = "redirects"
+NO_TEXT = frozenset({EMPTY, MISSING, NOT_TEXT, NO_UNICODE, NO_FIELD, NOT_JSON, REDIRECTS})
+"""Why an entry of a source is no text."""
 
 _BLOCK = 1 << 20
 
@@ -64,13 +67,14 @@ class Source(ABC):
     def describe(self) -> dict[str, Any]:
         """What is read, as JSON content for the provenance of a result."""
 
-    @abstractmethod
-    def identity(self) -> str | None:
-        """A hash that equals another one only if the texts are the same; None where it cannot be known."""
+    @property
+    def in_files(self) -> bool:
+        """Whether parts are files that can be opened one by one, each as long as all others."""
+        return False
 
-    def outline(self) -> dict[str, Any]:
-        """What is known of the parts before they are read, the same on every machine."""
-        return {**self.describe(), "n_parts": self.n_parts}
+    def name(self, part: int = 0) -> dict[str, Any] | None:
+        """What a part is known by without being read; None where only reading tells."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,6 @@ class First(Source):
     def describe(self) -> dict[str, Any]:
         """What they are the first of, and how many."""
         return {**self.source.describe(), "n_documents": self.n_documents}
-
-    def identity(self) -> str:
-        """Hash of these texts alone."""
-        return hash_of_texts(self._entries())
 
 
 # --- reading on after a break ------------------------------------------------------------------------
@@ -262,10 +262,6 @@ class Texts(Source):
         """Only that they came from memory: their hash is made where it is needed."""
         return {"source": "texts", "n_texts": self.n_entries}
 
-    def identity(self) -> str:
-        """Hash of all texts, which takes a pass over them."""
-        return hash_of_texts(self.read(0, 0))
-
 
 # --- files -------------------------------------------------------------------------------------------
 
@@ -357,18 +353,6 @@ class Files(Source):
             "files_of_other_kinds": self.skipped,
         }
 
-    def outline(self) -> dict[str, Any]:
-        """The names and sizes of all files, which may lie in other folders elsewhere."""
-        files = [(path.name, path.stat().st_size) for path in self.paths]
-        return {"source": "files", "files": files, "field": self.field, "split": self.split}
-
-    def identity(self) -> str:
-        """Hash of the content of all files."""
-        digest = hashlib.sha256(json.dumps([self.field, self.split]).encode())
-        for path in self.paths:
-            digest.update(f"{_kind(path)} {path.suffix} {_hash_of_file(path)}".encode())
-        return digest.hexdigest()
-
 
 def _path(item: Any) -> Path:
     """A path as a user names one; an empty one would be the current folder."""
@@ -435,17 +419,7 @@ def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
         yield "".join(paragraph)
 
 
-def _hash_of_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 # --- the articles that come with gensim ----------------------------------------------------------------
-
-REDIRECTS = "redirects"
 
 _DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 _ENDS_A_SENTENCE = re.compile(r"[.!?][\"'”’)]*(\s|$)")
@@ -473,10 +447,6 @@ class GensimArticles(Source):
         from importlib.metadata import version
 
         return {"source": "Wikipedia articles inside gensim", "gensim": version("gensim"), "file": _DUMP}
-
-    def identity(self) -> str:
-        """Hash of the articles as they are read."""
-        return hash_of_texts(_pages())
 
 
 @cache

@@ -66,6 +66,30 @@ def tokenizer_hash(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
+def tokenizer_identity(tokenizer: Any) -> str:
+    """A hash that equals another one only if the tokenizers do the same to every text.
+
+    Truncation and padding do not count, because they are set for every call.
+    """
+    facts: dict[str, Any] = {
+        "class": type(tokenizer).__name__,
+        "vocabulary": tokenizer_hash(tokenizer),
+        "special": sorted(tokenizer.all_special_ids),
+    }
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        facts["settings"] = getattr(tokenizer, "init_kwargs", {})
+    else:
+        from tokenizers import __version__
+
+        rules = json.loads(backend.to_str())
+        facts["rules"] = {
+            name: value for name, value in rules.items() if name not in ("truncation", "padding")
+        }
+        facts["version"] = __version__
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def readable(tokenizer: Any, pieces: Sequence[int]) -> str:
     """The text of some pieces, without the marks that tokenizers put for a space."""
     text = str(tokenizer.decode(list(pieces), clean_up_tokenization_spaces=False)).strip("▁ ")

@@ -1,0 +1,193 @@
+"""A folder of parts: the sums of every part of the documents in a file of its own, and the report of all of them.
+
+A file is written under another name and then renamed, so it is whole or not there: it is itself the mark that its part
+was measured. In its header stand the facts that its sums depend on, what its texts are known by, and what makes a
+report of the sums. A report is made of the files only, in the order of the parts. So an interrupted run goes on where
+it stopped, and any number of processes, started by whatever starts processes, gives the bits of one.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from topic_probe.report import Report, decode, encode, report_class
+from topic_probe.storage import write_file
+from topic_probe.text.parts import Place, n_parts
+from topic_probe.text.sums import Progress, Sum, Sums, add_sums, described, empty_sums, from_arrays, to_arrays
+
+_ENTRY, _FORMAT = "topic_probe", "sums, version 1"
+_PART = re.compile(r"part-(\d{6,})\.safetensors")
+_REPORT = "report "  # how arrays of the report are named beside those of the sums
+
+
+class Folder:
+    """The files of one measurement.
+
+    Attributes:
+        path: where they are.
+        facts: what their sums depend on.
+        places: what the texts of the parts that are there are known by, as far as these have been looked at.
+    """
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        self.path = path.expanduser().resolve()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.facts = _as_json(facts)
+        self.places: dict[int, Place] = {}
+
+    def look(self) -> list[int]:
+        """The parts that are there, in their order; ValueError where one is of another measurement."""
+        found = (_PART.fullmatch(entry.name) for entry in self.path.iterdir())
+        there = sorted(int(name[1]) for name in found if name)
+        for number in there:
+            self.place(number)
+        return there
+
+    def place(self, number: int) -> Place | None:
+        """What the texts of a part are known by; None where it is not there."""
+        if number not in self.places:
+            file = self._file(number)
+            if not file.exists():
+                return None
+            content = _content(file)
+            names = {*self.facts, *content["facts"]}
+            if differing := sorted(n for n in names if self.facts.get(n) != content["facts"].get(n)):
+                raise ValueError(
+                    f"{file} is of another measurement, which differs in {', '.join(differing)}: choose another "
+                    "folder, or delete this one"
+                )
+            self.places[number] = content["place"]
+        return self.places[number]
+
+    def add(
+        self, number: int, place: Place, sums: Sums, progress: Progress, report: Mapping[str, Any]
+    ) -> None:
+        """Saves a part; ``report`` has the "kind" of the report and the "parts" that make one of sums."""
+        arrays, folded = to_arrays(sums)
+        of_report: dict[str, np.ndarray] = {}
+        content = {
+            "facts": self.facts,
+            "place": dict(place),
+            "report": {"kind": report["kind"], "parts": encode(report["parts"], of_report, "parts")},
+            "sums": described(sums),
+            "folded": folded,
+            "progress": progress.content(),
+        }
+        arrays |= {f"{_REPORT}{name}": array for name, array in of_report.items()}
+        _write(self._file(number), content, arrays)
+        self.places[number] = place
+
+    def total(self, sums: Mapping[str, Sum]) -> Progress:
+        """Adds the parts that are there to sums, one after the other; what is known of their documents."""
+        total, there = Progress(), self.look()
+        for number in there:
+            content, arrays = _read(self._file(number))
+            own = empty_sums(content["sums"])
+            from_arrays(own, arrays, content["folded"])
+            add_sums(sums, own)
+            progress = Progress.of(content["progress"])
+            total = progress if number == there[0] else total + progress
+        total.parts = len(there), n_parts(list(self.places.values()))
+        if total.whole:
+            for draft in self.path.glob(".part-*.safetensors.*"):  # of workers that were killed
+                draft.unlink(missing_ok=True)
+        return total
+
+    def once(self, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """What is found of all documents before parts are measured: made by whoever comes first, and kept."""
+        file = self.path / f"{name}.safetensors"
+        if not file.exists():
+            _write(file, {"facts": self.facts}, make())
+        content, arrays = _read(file)
+        if content["facts"] != self.facts:
+            raise ValueError(f"{file} is of another measurement: choose another folder, or delete this one")
+        return arrays
+
+    def _file(self, number: int) -> Path:
+        return self.path / f"part-{number:06}.safetensors"
+
+
+def report_of(path: Path) -> Report | None:
+    """The report of a folder of parts, which needs neither model nor documents; None where there are none."""
+    files = sorted(entry for entry in path.iterdir() if _PART.fullmatch(entry.name)) if path.is_dir() else []
+    if not files:
+        return None
+    content, arrays = _read(files[0])
+    sums = empty_sums(content["sums"])
+    progress = Folder(path, content["facts"]).total(sums)
+    own = {name.removeprefix(_REPORT): array for name, array in arrays.items() if name.startswith(_REPORT)}
+    measured: Any = report_class(content["report"]["kind"], f"{path} is of")
+    report: Report = measured.of_sums(sums, progress, decode(content["report"]["parts"], own))
+    return report
+
+
+def _as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts as they come back when they were saved."""
+    loaded: dict[str, Any] = json.loads(json.dumps(facts, default=str))
+    return loaded
+
+
+def _write(file: Path, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    packed = {name: np.array(array, order="C") for name, array in arrays.items()}
+    text = json.dumps({"format": _FORMAT, **content}, default=str)
+    try:
+        # In one entry, because their order would be another one each time.
+        write_file(file, save(packed, {_ENTRY: f"{_sha256(text, packed)} {text}"}))
+    except (
+        FileNotFoundError
+    ):  # another worker has measured the same part, and removed drafts when all was there
+        if not file.exists():
+            raise
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """What stands in the header of a file."""
+    return _opened(file, arrays=False)[0]
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What stands in the header of a file, and its arrays; ValueError where anything was changed."""
+    return _opened(file, arrays=True)
+
+
+def _opened(file: Path, *, arrays: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        with safe_open(file, "numpy") as opened:
+            sha256, text = opened.metadata()[_ENTRY].split(" ", 1)
+            found = {name: opened.get_tensor(name) for name in opened.keys()} if arrays else {}  # noqa: SIM118
+        content: dict[str, Any] = json.loads(text)
+        if content.pop("format") != _FORMAT:
+            raise ValueError("it is of another version of topic_probe")
+        if arrays and sha256 != _sha256(text, found):
+            raise ValueError("it was changed since it was written")
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{file} is no whole file of sums ({error}): delete it, and the same call measures its part again"
+        ) from error
+    return content, found
+
+
+def _sha256(text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def model_facts(model: Any) -> dict[str, Any]:
+    """What of a model its numbers depend on: its class, and a hash of all weights with their types."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        content = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+        digest.update(content.numpy())
+    return {"model": type(model).__name__, "weights": digest.hexdigest()}
