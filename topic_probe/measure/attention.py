@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, in_a_row, matched_contrast
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
@@ -22,23 +22,21 @@ from topic_probe.measure.doubt import (
     with_p_values_of_fits,
 )
 from topic_probe.measure.engine import (
+    ACCUMULATORS_IN_FOLDER,
     FIRST,
     Engine,
     Several,
-    refuse_in_shards,
     source_limit,
     topics_and_accumulators,
     why_nothing,
 )
-from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
+from topic_probe.measure.nulls import Null, about_floor, with_matched_p_value, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
-from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
-from topic_probe.text.documents import check_read_again
 from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
@@ -61,13 +59,11 @@ class AttentionReport(Report, kind="attention"):
         heads: by stack, layer and head; ``heads.top(5)`` lists those with the strongest evidence.
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
-        overall_matched: the same, all heads pooled.
+        overall_matched: the same, all heads pooled, with a p-value.
         without_sinks: by head, after taking the sinks out of every row and renormalising it: special tokens and, in a
             causal stack, the first position, to which models attend whatever stands there.
         sink_mass: by head, the share of attention that goes to these.
         provenance: model, topics, options and everything left out.
-        twins: "overall" and "heads" of untrained twins, a cell for each seed (and head); None where none were asked
-            for.
         fits: ``overall`` of every fit of topics, where several are reported together; otherwise None.
     """
 
@@ -81,17 +77,10 @@ class AttentionReport(Report, kind="attention"):
     without_sinks: Contrast
     sink_mass: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
-    twins: Mapping[str, Contrast] | None = None
     fits: Contrast | None = None
 
     @classmethod
-    def of_sums(
-        cls,
-        sums: Sums,
-        progress: Progress,
-        parts: Parts,
-        further: Null | None = None,
-    ) -> "AttentionReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "AttentionReport":
         """The report of what accumulators have added up.
 
         Args:
@@ -99,13 +88,10 @@ class AttentionReport(Report, kind="attention"):
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
                 "provenance", as far as it is known without documents. Words are resampled where they are in the sums.
-            further: the sums of heads that needed more permutations.
         """
-        permutations = Permutations(**parts["permutations"])
         doubt = Doubt([sums], sums) if "of_words" in sums else None
-        contrasts = _contrasts(
-            parts["index"], sums, Intervals(**parts["intervals"]), permutations, further, doubt
-        )
+        permutations = Permutations(**parts["permutations"])
+        contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, doubt)
         record = parts["provenance"]
         left_out = progress.counts.left_out + progress.left_out
         return cls(
@@ -118,7 +104,6 @@ class AttentionReport(Report, kind="attention"):
                 "without_words": progress.counts.without_words,
                 "documents_measured": progress.measured,
                 **sums["by_source"].record,
-                "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
                 "corpus": progress.corpus,
             },
         )  # fmt: skip
@@ -142,9 +127,9 @@ class AttentionReport(Report, kind="attention"):
         pooled = pooled_sums(fits)
         doubt = Doubt(fits, pooled, words="of_words" in pooled)
         contrasts = _contrasts(
-            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), None, doubt
+            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), doubt
         )
-        for name in ("overall", "stacks", "layers", "heads", "matched", "overall_matched"):
+        for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
                 contrasts[name], [getattr(report, name) for report in reports]
             )
@@ -160,7 +145,7 @@ class AttentionReport(Report, kind="attention"):
         return cls(
             **contrasts,
             provenance=record,
-            fits=in_a_row([report.overall for report in reports], "fit", range(len(reports))),
+            fits=side_by_side([report.overall for report in reports], {"fit": tuple(range(len(reports)))}),
         )
 
     def to_dataframe(self) -> "pd.DataFrame":
@@ -195,7 +180,6 @@ class AttentionReport(Report, kind="attention"):
             *self.about_variance(),
             *super()._notes(),
             *about_floor(self.heads, self.provenance),
-            *about_twins(self.twins, "overall"),
         ]
         if n := self.provenance.get("without_words"):
             notes.append(
@@ -227,7 +211,6 @@ def measure_attention(
     level: Level = "token",
     include_self: bool = True,
     accumulators: Sequence[Any] = (),
-    twins: int = 0,
     reading: Reading,
     patterns: Patterns,
     intervals: Intervals,
@@ -257,8 +240,6 @@ def measure_attention(
         include_self: whether the pair of a position with itself is a same-word pair, as in the paper.
         accumulators: what else is to be added up in the same pass, see `topic_probe.measure.accumulators`; when the
             report is there, so are their sums. Of several topics, a list of them for each.
-        twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
-            documents: what the number is where nothing was learned, and how much that varies.
 
     Raises:
         ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
@@ -322,56 +303,13 @@ def measure_attention(
             warn(why_nothing(known), stacklevel=3)
     if pooled := "fits" in resampled:
         reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]
-    if twins and progress.stopped is None:
-
-        def of_twin(twin: Any, kept: Run) -> Any:
-            groups = vars(reading) | vars(patterns) | vars(kept)
-            options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
-            if "fits" in resampled:
-                return [
-                    measure_attention(
-                        twin, every, documents, resample=("sources", "fits"), **options, **groups
-                    )
-                ]
-            return measure_attention(twin, every, documents, **options, **groups)
-
-        of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
-        reports = [
-            replace(report, twins={name: by_seed(of_twins, name, topics=n) for name in ("overall", "heads")})
-            for n, report in enumerate(reports)
-        ]
     return reports if several and not pooled else reports[0]
 
 
 def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:
     """What a report is made of."""
-    null = Null(topics, permutations.n, intervals.seed, n_heads)
+    null = Null(topics, permutations.n_permutations, intervals.seed, n_heads)
     return [Relations(source_limit(n_heads), n_heads), Distances(n_heads), Sinks(n_heads), null]
-
-
-def _check_passes(
-    several: bool, own: Sequence[Any], documents: Any, permutations: Permutations, shards: Shards
-) -> None:
-    """ValueError for what cannot be had of the passes that are asked for."""
-    enough = permutations.n_permutations == "enough"
-    if several and shards.shard is not None:
-        raise ValueError(
-            "the sums of a shard make one report: measure several topics one after the other, each with sums= of its "
-            "own, or at once in one process or with distributed=True"
-        )
-    if several and enough:
-        raise ValueError(
-            "n_permutations='enough' goes on where one report leaves a doubt: give several topics a number, such as "
-            "2000, or measure them one after the other"
-        )
-    refuse_in_shards(own, shards)
-    if shards.shard is not None and enough:
-        raise ValueError(
-            "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
-            "shards a number, such as 2000"
-        )
-    if enough:
-        check_read_again(documents, "n_permutations='enough' reads the documents a second time")
 
 
 def _contrasts(
@@ -379,10 +317,9 @@ def _contrasts(
     sums: Sums,
     intervals: Intervals,
     permutations: Permutations,
-    further: Null | None = None,
     doubt: Doubt | None = None,
 ) -> dict[str, Any]:
-    """What the sums of the accumulators say, by their names, and what further permutations and other doubt add."""
+    """What the sums of the accumulators say, by their names, and what other doubt adds."""
     places = list(zip(index["stack"], index["layer"], strict=True))
     sites = list(dict.fromkeys(places))
     site_of = np.array([sites.index(place) for place in places])
@@ -400,26 +337,21 @@ def _contrasts(
         contrast = contrast if doubt is None else doubt.explained(contrast)
         contrast = replace(contrast, index=names or None)
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
-        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
-
-    def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
-        starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        binned, n_binned, squares = (
-            np.add.reduceat(sums[name], starts) for name in ("binned", "n_binned", "squares_binned")
-        )
-        total, n = (part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
-        contrast = matched_contrast(binned, n_binned, squares)
-        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
+        return with_p_values(contrast, (total, n), sums, starts, permutations)
 
     every_head = np.arange(len(places))
+    by_distance = [sums[name] for name in ("binned", "n_binned", "squares_binned")]
+    of_all_heads = [part.sum(0) for part in by_distance]
+    total, n = (part[:, 1:].sum(1, keepdims=True) for part in of_all_heads[:2])
+    overall_matched = with_matched_p_value(matched_contrast(*of_all_heads), (total, n), sums, permutations)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
     return {
         "overall": pooled(np.zeros_like(site_of))[0],
         "stacks": pooled(stack_of, stack=tuple(stacks)),
         "layers": pooled(site_of, stack=tuple(s for s, _ in sites), layer=tuple(n for _, n in sites)),
         "heads": pooled(every_head, **index),
-        "matched": replace(matched(every_head), index=index),
-        "overall_matched": matched(np.zeros_like(every_head))[0],
+        "matched": matched_contrast(*by_distance, index=index),
+        "overall_matched": overall_matched,
         "without_sinks": without_sinks.contrast(index=index),
         "sink_mass": divide(sums["sink_mass"], sums["n_rows"]),
     }

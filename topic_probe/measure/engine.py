@@ -154,6 +154,11 @@ def topics_and_accumulators(
     return every, own
 
 
+ACCUMULATORS_IN_FOLDER = (
+    "the sums of your own accumulators= are in no report, so a folder cannot keep them: measure with them without folder="
+)
+
+
 def source_limit(n_cells: int) -> int:
     """How many sources to keep apart for intervals, with so many cells each: a power of two."""
     return 2 ** int(np.clip(np.log2(MAX_SOURCE_CELLS / n_cells), 8, 12))
