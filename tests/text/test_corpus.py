@@ -321,7 +321,9 @@ def test_provenance_is_json_and_tells_everything(tokenizer):
     told = json.loads(json.dumps(stream.provenance))
     assert told == stream.provenance
     assert told["corpus"] == {"source": "texts", "n_texts": 3, "shard_index": 0, "n_shards": 1}
-    assert told["options"] == {"max_length": 8, "long": "cut", "min_length": 1, "add_special_tokens": True}
+    assert told["options"] == {
+        "max_length": 8, "long": "cut", "min_length": 1, "add_special_tokens": True, "begin_token": False
+    }  # fmt: skip
     assert told["read"]["documents"] == 3
     assert "source='texts', n_texts=3" in repr(stream)
 

@@ -22,10 +22,12 @@ from topic_probe.lens.huggingface import (
     Probe,
     check_outputs,
     decoder_start,
+    is_edited,
     own_function,
     unedited,
     unwrapped,
 )
+from topic_probe.lens.points import has_hooks_of_others
 from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
 from topic_probe.lens.sites import (
     SIDES,
@@ -95,6 +97,13 @@ class View(Trial):
     def decoder_start(self) -> int:
         """The token that stands before a document in a decoder."""
         return decoder_start(self.host.config)
+
+    def is_changed(self) -> bool:
+        """Whether somebody has put hooks on the model or edits its heads: more than its weights is in its numbers."""
+        inside = self.host.inside
+        return self.host.has_hooks() or (
+            inside is not None and (is_edited(inside) or any(map(has_hooks_of_others, inside.modules())))
+        )
 
     def inputs(self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]) -> Inputs:
         """What goes into the model for right-padded documents, which are moved to where it is.

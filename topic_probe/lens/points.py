@@ -31,6 +31,13 @@ def has_hooks(point: nn.Module) -> bool:
     )
 
 
+def has_hooks_of_others(module: nn.Module) -> bool:
+    """Whether a module has hooks that are not of the packages which models are built with."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    packages = {str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks}
+    return not packages <= {"torch", "transformers", "accelerate", "peft"}
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the hook points of a model stand, in the order of a pass.

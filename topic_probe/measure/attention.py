@@ -113,7 +113,7 @@ class AttentionReport(Report, kind="attention"):
         cls,
         fits: Sequence[Mapping[str, Any]],
         reports: Sequence["AttentionReport"],
-        parts: Parts,
+        intervals: Intervals,
     ) -> "AttentionReport":
         """One report of several fits of topics: of their pairs together, with intervals that include other fits.
 
@@ -122,13 +122,13 @@ class AttentionReport(Report, kind="attention"):
         Args:
             fits: the sums of every fit.
             reports: their reports.
-            parts: those of any of them.
+            intervals: how sure numbers are said to be.
         """
         pooled = pooled_sums(fits)
         doubt = Doubt(fits, pooled, words="of_words" in pooled)
-        contrasts = _contrasts(
-            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), doubt
-        )
+        index = reports[0].heads.index
+        assert index is not None
+        contrasts = _contrasts(index, pooled, intervals, Permutations(0), doubt)
         for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
                 contrasts[name], [getattr(report, name) for report in reports]
@@ -261,10 +261,51 @@ def measure_attention(
         check_fits(every if several else None)
     if run.folder is not None and any(own):
         raise ValueError(ACCUMULATORS_IN_FOLDER)
-    model = open_model(model)
-    view = capture.view(model, *every)
+    reports, sums = attention_of(
+        open_model(model), every, documents, accumulators=own, level=level, include_self=include_self, reading=reading,
+        patterns=patterns, intervals=intervals, resampled=resampled, permutations=permutations, run=run,
+    )  # fmt: skip
+    if "fits" in resampled:
+        return AttentionReport.of_fits(sums, reports, intervals)
+    return reports if several else reports[0]
+
+
+def attention_of(
+    model: Any,
+    topics: Sequence[Topics],
+    documents: Any,
+    *,
+    accumulators: Sequence[Sequence[Any]],
+    level: Level,
+    include_self: bool,
+    reading: Reading,
+    patterns: Patterns,
+    intervals: Intervals,
+    resampled: Sequence[str],
+    permutations: Permutations,
+    run: Run,
+    facts: Mapping[str, Any] | None = None,
+) -> tuple[list[AttentionReport], list[Sums]]:
+    """The report of each of the topics, and the sums that it is made of; a folder keeps those of accumulators, too.
+
+    Args:
+        model: a hooked model.
+        topics: each of the topics that are measured at once.
+        documents: as in `measure_attention`.
+        accumulators: what else is added up, for each of the topics.
+        level: as in `measure_attention`.
+        include_self: as in `measure_attention`.
+        reading: how documents are read.
+        patterns: how attention is read.
+        intervals: how sure numbers are said to be.
+        resampled: what intervals include.
+        permutations: what numbers are compared with.
+        run: where sums are kept, and what is shown.
+        facts: what the sums of accumulators depend on, beside model, topics and documents.
+    """
+    view = capture.view(model, *topics)
     reading = reading.of(view.facts)
-    readers = [PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every]
+    readers = [PatternReader(view, each, patterns, level=level, include_self=include_self) for each in topics]
     n = readers[0].n_cells
     sums = [
         [
@@ -272,12 +313,12 @@ def measure_attention(
             *([WordEffects(each, n)] if "words" in resampled else []),
             *part,
         ]
-        for each, part in zip(every, own, strict=True)
+        for each, part in zip(topics, accumulators, strict=True)
     ]
-    facts: dict[str, Any] = {
+    of_sums = {
         "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
         "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
-        "words": "words" in resampled,
+        "words": "words" in resampled, **(facts or {}),
     }  # fmt: skip
     options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
     options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
@@ -288,22 +329,20 @@ def measure_attention(
                 each, model=view.facts.description, options=options, seed=intervals.seed
             ) | {"read": _READ[view.reads_rows(patterns.through)]},
         }
-        for each in every
+        for each in topics
     ]  # fmt: skip
     engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
     of_report = {"kind": AttentionReport.kind, "parts": parts[0]}
-    progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)
-    of_topics = [progress.of_topics(number) for number in range(len(every))]
+    progress = engine.run(documents, reading=reading, run=run, facts=of_sums, report=of_report)
+    of_topics = [progress.of_topics(number) for number in range(len(topics))]
     reports = [
         AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
     ]
-    named: Any = engine.by_topics
-    for found, known in zip(named, of_topics, strict=True):
+    every: Any = engine.by_topics
+    for found, known in zip(every, of_topics, strict=True):
         if progress.whole and not found["n_rows"].any():
-            warn(why_nothing(known), stacklevel=3)
-    if pooled := "fits" in resampled:
-        reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]
-    return reports if several and not pooled else reports[0]
+            warn(why_nothing(known), stacklevel=4)
+    return reports, every
 
 
 def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:

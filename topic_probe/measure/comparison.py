@@ -13,12 +13,12 @@ from topic_probe.contrast import Contrast, PairSums, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.attention import AttentionReport, measure_attention
+from topic_probe.measure.attention import AttentionReport, attention_of
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.engine import source_limit
 from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.nulls import Null, null_means, with_p_values
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Run, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
 from topic_probe.measure.pair_sums import Cosines, cosines_of_words
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
@@ -243,6 +243,8 @@ def compare(
     by_model: tuple[dict[str, Contrast], dict[str, Contrast]] = ({}, {})
     if "embeddings" in chosen:
         compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, intervals)
+    if run.folder is not None and "attention" not in chosen:
+        raise ValueError("parts are of documents, in which attention is measured: leave folder= out")
     if "attention" in chosen:
         read = documents_of_each(sides, documents, max_length, long, level, sources)
         options = {"level": level, "batch_size": batch_size, "long": long}
@@ -379,14 +381,15 @@ def _attention(
     for side, documents, own, n in zip(sides, read.each, names, n_cells, strict=True):
         kept = Relations(limit, n)
         null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)
+        facts = {"compared": read.facts, "limit": limit, "null": [permutations.n_permutations, own]}
         added = [kept, null] if permutations.n_permutations else [kept]
-        reports.append(
-            measure_attention(
-                side.model, side.topics, documents, accumulators=added,
-                max_length=read.max_length, n_permutations=0, **options, **vars(intervals),
-                **vars(run.beside(side.name)),
-            )
+        (report,), _ = attention_of(
+            side.model, [side.topics], documents, accumulators=[added], level=options["level"], include_self=True,
+            reading=Reading(batch_size=options["batch_size"], max_length=read.max_length, long=options["long"]),
+            patterns=Patterns(), intervals=intervals, resampled=("sources",), permutations=Permutations(0),
+            run=run.beside(side.name), facts=facts,
         )  # fmt: skip
+        reports.append(report)
         rows.append(kept.by_source)
         nulls.append(null)
     of_sources = aligned(rows)
@@ -478,6 +481,7 @@ def _read(
         "documents": {name: record["documents"] for name, record in records.items()},
         "tokens": {name: record["tokens"] for name, record in records.items()},
         "left_out": {name: record["left_out"] for name, record in records.items()},
+        "parts": {name: record["parts"] for name, record in records.items() if "parts" in record},
         "stopped": "; ".join(filter(None, (record["options"]["stopped"] for record in records.values()))) or None,
         "read": None if told is None else {
             "texts": told.texts, "words": told.words, "cut_off": told.cut_off, "measurable": told.measurable,

@@ -16,11 +16,12 @@ from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.doubt import Doubt, WordEffects
 from topic_probe.measure.engine import (
+    ACCUMULATORS_IN_FOLDER,
     Engine,
     Part,
     Prepare,
     Several,
-    refuse_in_shards,
+    about_documents,
     topics_and_accumulators,
     why_nothing,
 )
@@ -42,15 +43,12 @@ from topic_probe.measure.patterns import (
     units_of,
     width,
 )
-from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
-from topic_probe.processes import Processes, joined
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
-from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Parts, Progress, Share, Sums
+from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import no_interval_reason, word_intervals
@@ -91,15 +89,15 @@ class EmbeddingReport(Report, kind="embeddings"):
         Args:
             sums: their sums by name.
             progress: what is known of the documents beside them.
-            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read"
-                (`how_read`).
+            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read", at
+                how many tokens documents were cut.
 
         Raises:
             ValueError: where no document is left to measure.
         """
         by_source, words = sums["by_source"], parts["words"]
         beside = Doubt([sums], sums).beside if "of_words" in sums else None
-        if not (len(by_source) or progress.shard):
+        if not (len(by_source) or not progress.whole):
             raise ValueError(why_nothing(progress))
         contrast = by_source.contrast(
             statistic=parts["statistic"], confidence=parts["confidence"], beside=beside
@@ -177,7 +175,6 @@ def measure_embeddings(
     intervals: Intervals,
     resampling: Resampling,
     run: Run,
-    shards: Shards,
 ) -> EmbeddingReport | list[EmbeddingReport]:
     """Cosines and dot products of word embeddings, same topic against different topics, over all pairs of words.
 
@@ -213,9 +210,8 @@ def measure_embeddings(
             list of them for each.
 
     Raises:
-        ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
+        ValueError: for topics of another vocabulary, or where no word is left to measure; for a folder of another
             measurement.
-        RuntimeError: where another process failed, did not come, or was gone, or ``distributed`` finds no processes.
 
     Example:
         >>> import torch
@@ -229,45 +225,37 @@ def measure_embeddings(
     resampled = check_resample(resampling, documents)
     several = not isinstance(topics, Topics)
     every, own = topics_and_accumulators(topics, accumulators)
-    refuse_in_shards(own, shards)
     if any(own) and documents is None:
         raise ValueError("accumulators add up what states say in documents: pass these, or leave them out")
-    if shards.shard is not None and documents is None:
-        raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
-    if shards.shard is not None and several:
-        raise ValueError(
-            "the sums of a shard make one report: measure several topics one after the other, each with sums= of its "
-            "own, or at once in one process or with distributed=True"
-        )
+    if run.folder is not None and documents is None:
+        raise ValueError("parts are of documents: pass these, or leave folder= out")
+    if run.folder is not None and any(own):
+        raise ValueError(ACCUMULATORS_IN_FOLDER)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     options = {
         "center": center or remove_components > 0, "remove_components": remove_components, "exclude": excluded,
         "statistic": statistic, "effect_size": effect_size, **recorded(intervals), "resample": resampled,
     }  # fmt: skip
-    with joined(run.distributed and documents is not None, run.patience) as processes:
-        processes.check_equal({"statistic": statistic, **recorded(intervals)})
-        model = open_model(model)
-        known = capture.facts(model, *every)
-        reports = [_of_words(model, each, known, options, intervals) for each in every]
-        if documents is not None:
-            reading = reading.of(known)
-            specials = reading.special_ids or ()
-            for report in reports:
-                of_words = cast(dict[str, Any], report.provenance["options"])
-                of_words |= {"include_self": include_self, "special_ids": specials}
-            reports = _with_states(
-                reports,
-                model,
-                every,
-                documents,
-                include_self=include_self,
-                accumulators=own,
-                reading=replace(reading, special_ids=sorted({*specials, *excluded})),
-                run=run,
-                processes=processes,
-                shards=shards,
-                confidence=intervals.over_sources,
-            )
+    model = open_model(model)
+    known = capture.facts(model, *every)
+    reports = [_of_words(model, each, known, options, intervals) for each in every]
+    if documents is not None:
+        reading = reading.of(known)
+        specials = reading.special_ids or ()
+        for report in reports:
+            of_words = cast(dict[str, Any], report.provenance["options"])
+            of_words |= {"include_self": include_self, "special_ids": specials}
+        reports = _with_states(
+            reports,
+            model,
+            every,
+            documents,
+            include_self=include_self,
+            accumulators=own,
+            reading=replace(reading, special_ids=sorted({*specials, *excluded})),
+            run=run,
+            confidence=intervals.over_sources,
+        )
     return reports if several else reports[0]
 
 
@@ -362,6 +350,13 @@ def _with_intervals(
 # ---------------------------------------------------------------------------- states of layers
 
 
+_OF_TABLE = (
+    "center",
+    "remove_components",
+    "exclude",
+    "statistic",
+    "effect_size",
+)  # what is in the report besides
 NO_STATE = "states that are zero or not finite"
 
 
@@ -375,8 +370,6 @@ def _with_states(
     accumulators: Sequence[Sequence[Any]],
     reading: Reading,
     run: Run,
-    processes: Processes,
-    shards: Shards,
     confidence: float | None,
 ) -> list[EmbeddingReport]:
     """The reports of words with cosine and dot product of states by layer, and what was read, cut and left out.
@@ -399,19 +392,17 @@ def _with_states(
         "measurement": "states",
         "include_self": include_self,
         "limit": sums[0][0].by_source.limit,
+        "words": both,
+        **{name: words[0].provenance["options"][name] for name in _OF_TABLE},
     }
-    if both:
-        facts["resample"] = ["words"]
-    if any(accumulators):
-        facts["accumulators"] = [[type(each).__qualname__ for each in own] for own in accumulators]
-    options, read = words[0].provenance["options"], how_read(reading, processes)
+    options, read = words[0].provenance["options"], {"max_length": reading.max_length}
     parts = [
         {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
         for report in words
     ]
     engine = Engine(Several(readers, read_states), sums)
-    shard = Share.of(shards, EmbeddingReport.kind, parts[0], options)
-    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
+    of_report = {"kind": EmbeddingReport.kind, "parts": parts[0]}
+    progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)
     return [
         EmbeddingReport.of_sums(found, progress.of_topics(number), parts[number])
         for number, found in enumerate(engine.by_topics)

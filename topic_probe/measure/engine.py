@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
 from topic_probe.lens.running import exact_products
 from topic_probe.measure.accumulators import BatchSums, OfDocuments, check_accumulator
@@ -30,7 +31,7 @@ from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, Document
 from topic_probe.text.parts import Worker, facts_of_documents, parts_to_measure
-from topic_probe.text.sums import Progress, Sum, clear_sums
+from topic_probe.text.sums import Parts, Progress, Sum, clear_sums
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -155,7 +156,8 @@ def topics_and_accumulators(
 
 
 ACCUMULATORS_IN_FOLDER = (
-    "the sums of your own accumulators= are in no report, so a folder cannot keep them: measure with them without folder="
+    "the sums of your own accumulators= are in no report, so a folder cannot keep them: measure with them without "
+    "folder="
 )
 
 
@@ -173,6 +175,13 @@ def check_broken(progress: Progress) -> None:
             f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
             "half precision: load the model in float32"
         )
+
+
+def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -> dict[str, Any]:
+    """What a report says of its documents: what was read and left out, how many sources, and "read" of its parts."""
+    by_source = sums["by_source"]
+    assert isinstance(by_source, SourceSums)
+    return {**progress.record(), **by_source.record, **parts["read"]}
 
 
 def why_nothing(progress: Progress) -> str:
@@ -261,8 +270,14 @@ class Engine:
         """Measures the parts of this worker that are not in the folder, and adds up all that are."""
         assert run.folder is not None
         if len(self.by_topics) > 1:
-            raise ValueError("a folder is for one report: measure several topics one after the other, or without it")
-        check_unhooked(self.view)
+            raise ValueError(
+                "a folder is for one report: measure several topics one after the other, or without it"
+            )
+        if self.view.is_changed():
+            raise ValueError(
+                "hooks or edits are on the model, and a folder knows a model by its weights: take them off, or measure "
+                "without folder="
+            )
         topics = self.reader.readers[0].topics
         facts = {
             **facts, **self._read_as(reading), "topics": topics.fingerprint, "part_size": run.part_size,
@@ -294,11 +309,11 @@ class Engine:
         self.progress = Progress()
 
     def _read_as(self, reading: Reading) -> dict[str, Any]:
-        """The options of reading that decide about this model's sums."""
-        options = reading.facts
+        """The options of reading that decide about this model's sums beyond rounding."""
+        read_as = {name: value for name, value in vars(reading).items() if name != "batch_size"}
         if not self.view.is_causal:  # what stands first is nothing special
-            return {name: value for name, value in options.items() if name != "first_position"}
-        return options
+            del read_as["first_position"]
+        return read_as
 
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""

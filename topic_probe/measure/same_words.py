@@ -14,7 +14,7 @@ from topic_probe.text.same_texts import Level, SameTexts
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.topics.builtin import word_lists
 from topic_probe.topics.lists import by_topic, word_list
-from topic_probe.topics.vocabulary import ONE_PIECE, SPLIT, look_up
+from topic_probe.topics.vocabulary import ONE_PIECE, SPLIT, look_up, tokenizer_identity
 from topic_probe.words import form
 
 
@@ -108,11 +108,19 @@ def _lists(topics: Any, language: str) -> dict[str, list[str]]:
 
 
 class SameDocuments(NamedTuple):
-    """The documents of every model, at how many tokens they are cut, and what reads texts for all models."""
+    """The documents of every model, at how many tokens they are cut, and what reads texts for all models.
+
+    Attributes:
+        each: the documents of every model.
+        max_length: at how many tokens these are still to be cut.
+        same: what reads texts for all models; None of documents that came as token ids.
+        facts: what the documents of every model depend on beside its own tokenizer.
+    """
 
     each: list[Any]
     max_length: int | None
     same: SameTexts | None
+    facts: Sequence[str]
 
 
 def documents_of_each(
@@ -147,7 +155,7 @@ def documents_of_each(
             )
         if sources is not None:
             raise ValueError("sources= is for texts: documents of token ids know where they are from")
-        return SameDocuments([documents] * len(sides), _least(*limits), None)
+        return SameDocuments([documents] * len(sides), _least(*limits), None, [])
     if any(tokenizer is None for tokenizer in tokenizers):
         lacking = ", ".join(side.name for side in sides if side.tokenizer is None)
         raise TypeError(
@@ -163,7 +171,8 @@ def documents_of_each(
         tokenizer = tokenizers[own.index(kind)]
         encoders.append(Encoder(tokenizer, longest, "cut", add_special_tokens=True, begin_token=False))
     same = SameTexts(documents, encoders, long=long, level=level, sources=sources)
-    return SameDocuments([same.of(kinds.index(kind)) for kind in own], None, same)
+    facts = [tokenizer_identity(tokenizers[own.index(kind)]) for kind in kinds]
+    return SameDocuments([same.of(kinds.index(kind)) for kind in own], None, same, facts)
 
 
 def _least(*limits: int | None) -> int | None:

@@ -20,7 +20,7 @@ from topic_probe.measure.attention import measure_attention
 from topic_probe.measure.embeddings import measure_embeddings
 from topic_probe.measure.words import SCORES
 from topic_probe.options import check_value, check_whole, refuse_unknown
-from topic_probe.report import Report, about_shard, provenance
+from topic_probe.report import Report, provenance
 from topic_probe.series.onsets import (
     IN_A_ROW,
     LEAST_STEPS,
@@ -59,7 +59,7 @@ Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # What one run over documents has and a series cannot give to each of its steps.
 _OF_ONE_RUN = {
-    "accumulators", "checkpoint", "checkpoint_every", "progress", "distributed", "patience", "shard", "sums",
+    "accumulators", "progress", "folder", "part", "part_size",
 }  # fmt: skip
 
 
@@ -498,7 +498,10 @@ class SeriesReport(Report, kind="series"):
             for seed, step, why in zip(seeds, self.steps.tolist(), self.reasons, strict=True)
             if why
         ]
-        notes += about_shard(self.provenance, "the same call without shard= gives the report of all")
+        if (part := self.provenance.get("part")) is not None:
+            notes.append(
+                f"part {part[0]} of {part[1]} alone: the same call without part= gives the report of all"
+            )
         if self.sums is None and len(self.steps) > IN_A_ROW:
             notes.append(f"no onsets: {NOT_KEPT}")
         elif len(self._grid_steps) > IN_A_ROW:
@@ -579,7 +582,6 @@ class Plan:
         measure: "embeddings", "attention", "states".
         attention: options of `measure_attention`.
         embeddings: options of `measure_embeddings`.
-        together: how processes share out documents (`Together`).
         also: what else belongs to the plan.
     """
 
@@ -588,7 +590,6 @@ class Plan:
     measure: Sequence[str]
     attention: Mapping[str, Any]
     embeddings: Mapping[str, Any]
-    together: Mapping[str, Any] = field(default_factory=dict)
     also: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -657,7 +658,7 @@ class Plan:
             documents = self.documents if "states" in self.measure else None
             states = Relations(MAX_SOURCES)
             options = self.embeddings if documents is None else {**self.embeddings, "accumulators": [states]}
-            words = measure_embeddings(model, self.topics, documents, **self._run, **options)
+            words = measure_embeddings(model, self.topics, documents, progress=False, **options)
             _check_whole({} if documents is None else words.provenance["documents"])
             # Thousands of numbers of every step that no curve has.
             reports["embeddings"] = replace(words, matrices=None)
@@ -671,16 +672,12 @@ class Plan:
         if "attention" in self.measure:
             by_source = Relations(MAX_SOURCES)
             heads = measure_attention(
-                model, self.topics, self.documents, accumulators=[by_source], **self._run, **self.attention
+                model, self.topics, self.documents, accumulators=[by_source], progress=False, **self.attention
             )
             _check_whole(heads.provenance["options"])
             reports["attention"] = heads
             sums["attention"] = kept_of_sources(by_source, heads.heads.index or {}, slice(None))
         return reports, sums
-
-    @property
-    def _run(self) -> dict[str, Any]:
-        return {"progress": False, **self.together}
 
 
 def _check_whole(read: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from topic_probe.lens.opening import Host
-from topic_probe.measure.runs import model_facts
+from topic_probe.measure.folder import model_facts
 from topic_probe.options import check_whole, checked
 from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.topics import Topics

@@ -3,11 +3,11 @@
 import gc
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,14 +16,13 @@ from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, shares
-from topic_probe.processes import OtherProcessError, Processes, Together, joined
 from topic_probe.series.check import CheckpointReport, check_checkpoints
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
 from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Seen, read_documents
+from topic_probe.text.documents import hash_of, read_documents
+from topic_probe.text.parts import Worker, facts_of_documents
 from topic_probe.text.same_texts import Level
-from topic_probe.text.shares import check_shard
 from topic_probe.topics import Topics
 
 
@@ -35,7 +34,7 @@ def measure_series(
     *,
     measure: Collection[str] = ("embeddings", "attention", "states"),
     folder: str | os.PathLike[str] | None = None,
-    shard: Sequence[int] | None = None,
+    part: Sequence[int] | Literal["env"] | None = None,
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
@@ -45,8 +44,7 @@ def measure_series(
     reading: Reading,
     intervals: Intervals,
     permutations: Permutations,
-    together: Together,
-) -> SeriesReport:
+) -> SeriesReport | None:
     """The same measurement at every checkpoint of a training, or of several, and from which step on topics are learned.
 
     Checkpoints are opened one after the other, so memory is that of one model. All have the same documents,
@@ -57,9 +55,8 @@ def measure_series(
     With ``folder`` every step is kept there as soon as it is measured: the same call takes them up after an
     interruption, and gives the report that it would have given.
 
-    A series is shared out by ``distributed``, which gives every process its part of the documents of each step, or by
-    ``shard``, which gives every process whole checkpoints. Processes that know nothing of each other measure theirs
-    into one ``folder``; then the same call without ``shard`` takes all from there, without opening a model, and gives
+    A part of a series is a checkpoint. Processes that know nothing of each other measure theirs into one ``folder``,
+    each with its ``part``; then the same call without ``part`` takes all from there, without opening a model, and gives
     the bytes of a single process.
 
     Args:
@@ -69,10 +66,11 @@ def measure_series(
             are measured.
         measure: "embeddings" (cosines of the table), "attention", "states" (cosines of the states of every layer).
         folder: where measurements are kept. It belongs to one series, and to these topics, documents and options.
-        shard: (i, n): measure every n-th checkpoint of all trainings, from the i-th on, counted from 0, and keep it in
-            ``folder``. What comes back is the report of these alone.
+        part: (i, n): measure every n-th checkpoint of all trainings, from the i-th on, counted from 0, and keep it in
+            ``folder``; "env" takes i and n from the variables of torchrun or of a slurm array. What comes back is the
+            report of these alone, None where there is none.
         checked: what `check_checkpoints` has found of these checkpoints (by seeds, where there are several trainings),
-            so that weights are not read again, as every shard would; None checks them.
+            so that weights are not read again, as every process would; None checks them.
         level: of attention, as in `measure_attention`.
         center: whether embeddings are centred, as in `measure_embeddings`.
         host: as in `open_model`.
@@ -80,8 +78,8 @@ def measure_series(
         progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: for a folder of another series, other topics, documents or options; for a shard without a folder, or
-            one of more shards than checkpoints; where nothing can be measured at any step, but for a shard.
+        ValueError: for a folder of another series, other topics, documents or options; for a part without a folder;
+            where nothing can be measured at any step.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=8)
@@ -93,35 +91,29 @@ def measure_series(
         >>> report.onsets()[["measured", "against"]].values.tolist()
         [['embeddings', 0.0]]
     """
-    run = {"distributed": together.distributed, "patience": together.patience}
-    if not isinstance(reading.groups, str):  # every step goes through them
-        reading = replace(reading, groups=tuple(reading.groups))
+    if part is not None and folder is None:
+        raise ValueError("part= came without folder=, in which all processes keep what they measure")
     both = vars(reading) | vars(intervals)
     attention = {"level": level, **both, **vars(permutations)}
     plan = Plan(
-        topics, documents, tuple(measure), attention, {"center": center, **both}, run,
-        also={"documents": _known_by(documents), "groups": reading.facts["groups"]},
+        topics, documents, tuple(measure), attention, {"center": center, **both},
+        also={"documents": _known_by(documents)},
     )  # fmt: skip
     trainings = _trainings(series)
     several = isinstance(series, Mapping)
     entries = [(seed, number) for seed, own in trainings.items() for number in range(len(own))]
-    if shard is not None:
-        shard = _checked_shard(shard, len(entries), folder)
-        entries = entries[shard[0] :: shard[1]]
+    worker = Worker.of(part)
+    entries = [entry for number, entry in enumerate(entries) if worker.does(number)]
+    if not entries:
+        return None
     rows = []
-    # One error, wherever it comes up, is to leave no process with a report.
-    with joined(together.distributed, together.patience) as processes, _frozen():
-        writes = processes.index == 0
-        named = [list(map(str, own)) for own in trainings.values()]
-        processes.check_equal({"series": named, "shard": shard, **plan.facts})
-        # Weights are read once for all; that those measured are the same in all is seen when they are measured.
-        certificates = processes.gather(_certificates(trainings, checked, progress) if writes else None)[0]
+    with _frozen():
+        certificates = _certificates(trainings, checked, progress)
         every = {} if folder is None else _places(Path(folder).expanduser(), trainings, several)
-        # Of other shards nothing is needed, and it may be on its way to the disk.
+        # Of other parts nothing is needed, and it may be on its way to the disk.
         places = {own: place for own, place in every.items() if own in entries}
         kept = _kept(places, plan, certificates)
-        processes.check_equal({"what folder= holds": sorted(kept)})
-        for seed, number in progress_bar(entries, shown=progress if writes else False, unit="checkpoint"):
+        for seed, number in progress_bar(entries, shown=progress, unit="checkpoint"):
             entry, found = trainings[seed][number], certificates[seed]
             weights, why = found.weights[number], found.reasons[number]
             if why:
@@ -129,28 +121,18 @@ def measure_series(
             elif (seed, number) in kept:
                 row = kept[seed, number]
             else:
-                row = _measured(plan, entry, weights, host, opening or {}, processes)
-                if places and writes:
+                row = _measured(plan, entry, weights, host, opening or {})
+                if places:
                     row.save(places[seed, number], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
-    if shard is None and not any(row.reports[0] for row in rows):
+    if part is None and not any(row.reports[0] for row in rows):
         raise ValueError(
             f"nothing could be measured at any step: step {rows[0].steps[0]}: {rows[0].reasons[0]}"
         )
     report = SeriesReport.joined(rows)
-    if shard is None or shard[1] == 1:
+    if worker.n == 1:
         return report
-    return replace(report, provenance={**report.provenance, "shard": list(shard)})
-
-
-def _checked_shard(shard: Sequence[int], n_checkpoints: int, folder: Any) -> tuple[int, int]:
-    """Which shard of how many; ValueError for what is none, and where it would be lost."""
-    if folder is None:
-        raise ValueError(
-            "shard= came without folder=: shards keep what they measure in one folder, out of which the same call "
-            "without shard= makes the report of all"
-        )
-    return check_shard(shard, n_checkpoints, "the checkpoints that there are")
+    return replace(report, provenance={**report.provenance, "part": [worker.index, worker.n]})
 
 
 @contextmanager
@@ -164,44 +146,19 @@ def _frozen() -> Iterator[None]:
 
 
 def _measured(
-    plan: Plan,
-    entry: Checkpoint,
-    weights: str,
-    host: Host,
-    opening: Mapping[str, Any],
-    processes: Processes,
+    plan: Plan, entry: Checkpoint, weights: str, host: Host, opening: Mapping[str, Any]
 ) -> SeriesReport:
     """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
     model: Any = None
-    row: SeriesReport
     try:
-        model, why = _in_all(processes, lambda: entry.open(host=host, **opening))
-        if why is None:
-            row, why = _in_all(processes, lambda: plan.at(entry.step, model, None, host, weights=weights))
-        if why is None:
-            return replace(row, measuring=np.zeros(1))
-        return plan.nothing(entry.step, why, weights=weights)
+        model = entry.open(host=host, **opening)
+        row = plan.at(entry.step, model, None, host, weights=weights)
+        return replace(row, measuring=np.zeros(1))
+    except ValueError as error:
+        return plan.nothing(entry.step, str(error), weights=weights)
     finally:
         del model
         gc.collect()  # hooked models refer to themselves, and the next one is to have their room
-
-
-def _in_all(processes: Processes, work: Callable[[], Any]) -> tuple[Any, str | None]:
-    """What comes of work that all processes do, and why it cannot be done, where one of them cannot (ValueError).
-
-    All learn of it before they go on, so that none waits where the others do not come.
-    """
-    done = None
-    try:
-        done = work()
-    except ValueError as error:
-        reasons = processes.gather(str(error))
-    except OtherProcessError:  # another one says why, or is gone
-        if not any(reasons := processes.gather(None)):
-            raise
-    else:
-        reasons = processes.gather(None)
-    return done, next(filter(None, reasons), None)
 
 
 def _trainings(series: Any) -> dict[int, Checkpoints]:
@@ -285,13 +242,10 @@ def _kept(
     return found
 
 
-def _known_by(documents: Any) -> str | None:
-    """A hash by which the same documents are known again; None of a stream that cannot be known before it is read."""
+def _known_by(documents: Any) -> Any:
+    """What tells documents from others: the texts that they are made of, or themselves."""
     if documents is None:
         return None
     if isinstance(documents, DocumentStream):
-        return documents.identity()
-    seen = Seen()
-    for document in read_documents(documents):
-        seen.add(document.content)
-    return f"{seen.n} {seen.chain % 2**64:016x}"
+        return {"texts": documents.corpus.identity(), **facts_of_documents(documents)}
+    return hash_of(document.content for document in read_documents(documents))

@@ -1,6 +1,8 @@
 """Real text as documents of token ids: read as a stream, any number of times, with everything counted."""
 
 import copy
+import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 from topic_probe.notices import progress_bar
 from topic_probe.options import checked
 from topic_probe.remote import Retry
-from topic_probe.text.documents import Counts, Document, Long
+from topic_probe.text.documents import Counts, Document, Long, hash_of
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.hub import HubData
 from topic_probe.text.sources import (
@@ -23,6 +25,7 @@ from topic_probe.text.sources import (
     Source,
     Split,
     Texts,
+    content_of,
     read_on,
 )
 from topic_probe.topics.vocabulary import tokenizer_hash
@@ -287,6 +290,14 @@ class Corpus:
             Run(partial(read_on, self.source, file, retry=self.retry), None, self.source.name(file))
             for file in range(self.source.n_parts)
         ]
+
+    def identity(self) -> str:
+        """A hash that equals another one only if the texts are the same; to know them they are read once.
+
+        A stream of the hub is known by its commit.
+        """
+        described = self.source.name() or hash_of(map(content_of, self._entries()))
+        return hashlib.sha256(json.dumps([described, self.shard_index, self.n_shards]).encode()).hexdigest()
 
     def _from(self, start: int) -> Iterator[str | Excluded]:
         """The entries of this share from a place on; nothing is counted."""

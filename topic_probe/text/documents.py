@@ -136,6 +136,14 @@ def content_hash(content: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
+def hash_of(contents: Iterable[bytes]) -> str:
+    """SHA-256 of contents, one after the other."""
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
 def source_key(label: Hashable) -> int:
     """A signed 64-bit hash of the label of a source: equal labels have the same one, in every process."""
     if getattr(label, "ndim", None) == 0:  # a number of numpy or torch
@@ -182,29 +190,6 @@ def of_sources(
             came = f"{number} {what} and more labels" if item is none else f"{number} labels and more {what}"
             raise ValueError(f"each of the {what} needs a label that names its source, but there are {came}")
         yield item, source
-
-
-@dataclass
-class Seen:
-    """What is known of a stream when it has gone by: how many entries it had, which ones, and in which order."""
-
-    n: int = 0
-    hashes: int = 0
-    chain: int = 0
-
-    def add(self, content: bytes) -> None:
-        """One more entry."""
-        one = content_hash(content)
-        self.n, self.hashes = self.n + 1, (self.hashes + one) % 2**64
-        self.chain = content_hash(f"{self.chain} {one}".encode())
-
-    def other_than(self, other: "Seen") -> str:
-        """How the stream differs from another one; empty if it is the same."""
-        if self.n != other.n:
-            return f"{self.n} documents in place of {other.n}"
-        if self.hashes != other.hashes:
-            return f"other documents, though as many ({self.n})"
-        return "" if self.chain == other.chain else f"the same {self.n} documents in another order"
 
 
 def _between_words(

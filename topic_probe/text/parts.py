@@ -6,9 +6,8 @@ part ``n`` is the run ``n // files`` of the file ``n % files``: so parts have nu
 there are.
 """
 
-import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import count, islice
 from operator import attrgetter
@@ -16,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from topic_probe.options import check_whole
 from topic_probe.text.corpus import DocumentStream, Run
-from topic_probe.text.documents import can_be_read_again, read_documents
+from topic_probe.text.documents import can_be_read_again, hash_of, read_documents
 from topic_probe.text.sources import content_of
 from topic_probe.topics.vocabulary import tokenizer_identity
 
@@ -70,8 +69,8 @@ def _from_environment(known: Mapping[str, str]) -> tuple[int, int]:
     step, tasks = int(known.get("SLURM_ARRAY_TASK_STEP", 1)), int(known["SLURM_ARRAY_TASK_COUNT"])
     if (last - first) // step + 1 != tasks:
         raise ValueError(
-            f"part='env' found a slurm array with gaps: {tasks} tasks from {first} to {last}. Give part=(i, n), or leave "
-            "part= out to do all that is missing"
+            f"part='env' found a slurm array with gaps: {tasks} tasks from {first} to {last}. Give part=(i, n), or "
+            "leave part= out to do all that is missing"
         )
     return (task - first) // step * n + index, tasks * n
 
@@ -169,16 +168,16 @@ def _parts_of_file(
         if not worker.does(at):
             continue
         known = {"file": number, "run": run, "texts": len(entries)}
-        known |= name or {"sha256": _hash(map(file.content, entries))}
+        known |= name or {"sha256": hash_of(map(file.content, entries))}
         place = there(at)
         if place is not None:
             before = place["texts"]
             if last_one_grew := place["last"] and before < len(entries):
-                known |= {"texts": before, "sha256": _hash(map(file.content, entries[:before]))}
+                known |= {"texts": before, "sha256": hash_of(map(file.content, entries[:before]))}
             _check_same(place, known)
             if not last_one_grew:
                 continue
-            known |= {"texts": len(entries), "sha256": _hash(map(file.content, entries))}
+            known |= {"texts": len(entries), "sha256": hash_of(map(file.content, entries))}
         of_file = {"files": n_files, "last": last, "runs": n_entries and -(-n_entries // size)}
         yield Part(at, known | of_file, file.as_documents(entries))
 
@@ -192,13 +191,6 @@ def _runs(entries: Iterator[_Entry], size: int, first: int) -> Iterator[tuple[in
             yield run, own, not following
         if not following:
             return
-
-
-def _hash(contents: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for content in contents:
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def _check_same(place: Place, known: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ stream, sampling and sharing out need.
 import bz2
 import codecs
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -35,8 +34,6 @@ NOT_JSON = "lines that are no JSON"
 REDIRECTS = "redirects"
 NO_TEXT = frozenset({EMPTY, MISSING, NOT_TEXT, NO_UNICODE, NO_FIELD, NOT_JSON, REDIRECTS})
 """Why an entry of a source is no text."""
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -192,14 +189,6 @@ def field_of(record: Any, field: str, *, first: bool) -> str | Excluded:
         return Excluded(NO_FIELD)
     found = sorted(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
     raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
-
-
-def hash_of_texts(entries: Iterable[str | Excluded]) -> str:
-    """SHA-256 over all entries, those that are no text included."""
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(content_of(entry))
-    return digest.hexdigest()
 
 
 def content_of(entry: str | Excluded) -> bytes:
