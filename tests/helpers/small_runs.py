@@ -1,5 +1,6 @@
 """A small model, topics and documents that several tests measure."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,11 @@ def documents(n: int, seed: int = 0) -> list[list[int]]:
     return [[20, 40] if number % 10 == 3 else ids for number, ids in enumerate(found)]
 
 
-def stream() -> Any:
-    return tp.Corpus.from_texts(TEXTS).documents(AutoTokenizer.from_pretrained(minilm_folder()))
+@cache
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(minilm_folder())
 
 
 def text_topics() -> tp.Topics:
-    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     lists = {"animals": ["frog", "toad", "duck"], "places": ["water", "stone", "wood"]}
-    return tp.Topics.from_word_lists(lists, tokenizer)
+    return tp.Topics.from_word_lists(lists, tokenizer())
