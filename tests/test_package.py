@@ -30,7 +30,7 @@ lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.point
 lens.editable lens.edit lens.readout lens.check lens.bridges lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
 measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
-measure.nulls measure.twins
+measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
 measure.exchanges measure.log_odds measure.shift measure.text_cut

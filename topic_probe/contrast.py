@@ -6,7 +6,7 @@ analyzer brings scores, this module brings the arithmetic.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -342,15 +342,6 @@ def side_by_side(parts: Sequence[Contrast], index: Mapping[str, tuple[Any, ...]]
         else:
             joined[field.name] = values[0]
     return Contrast(**joined | {"index": index})
-
-
-def in_a_row(contrasts: Sequence[Contrast], name: str, labels: Iterable[Any]) -> Contrast:
-    """The cells of several contrasts one behind the other, each under a label on an axis of this name."""
-    sizes = [len(part) if part.shape else 1 for part in contrasts]
-    named = tuple(label for label, size in zip(labels, sizes, strict=True) for _ in range(size))
-    axes = contrasts[0].index or {}
-    index = {axis: tuple(cell for part in contrasts for cell in (part.index or {})[axis]) for axis in axes}
-    return side_by_side(contrasts, {name: named, **index})
 
 
 class SourceSums:

@@ -158,9 +158,8 @@ def not_fitting(rank: int, folder: Path) -> dict[str, Callable[[], Any]]:
             model(), topics() if rank else other_topics(), documents(60), distributed=True
         ),
         "share": lambda: tp.measure_attention(model(30_522), text_topics(), share, distributed=True),
-        "twins": lambda: attention(documents(9), twins=rank, patience=3.0).provenance["processes"],
         "n_permutations": lambda: attention(
-            documents(9), n_permutations="enough" if rank else 200, patience=3.0
+            documents(9), n_permutations=100 if rank else 200, patience=3.0
         ).provenance["processes"],
         "confidence": lambda: tp.measure_embeddings(
             model(), topics(), documents(9), confidence=0.95 - rank / 20, distributed=True

@@ -86,7 +86,7 @@ def test_what_does_not_fit_together_is_an_error_in_every_process(told):
     for seen in told:
         assert "differ in topics" in seen["topics"][0]
         assert "was given share 2 of 3 of the corpus" in seen["share"][0]
-        for option in ("twins", "n_permutations", "confidence"):
+        for option in ("n_permutations", "confidence"):
             assert f"differ in {option}:" in seen[option][0]
 
 

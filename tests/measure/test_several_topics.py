@@ -90,11 +90,10 @@ def test_attention_of_several_topics_is_that_of_each(model, through):
 
 
 def test_states_of_several_topics_are_those_of_each():
-    several = tp.measure_embeddings(bert(), TOPICS, documents(), batch_size=5, twins=1)
+    several = tp.measure_embeddings(bert(), TOPICS, documents(), batch_size=5)
     for topics, report in zip(TOPICS, several, strict=True):
-        alone = tp.measure_embeddings(bert(), topics, documents(), batch_size=5, twins=1)
+        alone = tp.measure_embeddings(bert(), topics, documents(), batch_size=5)
         same(alone, report)
-        np.testing.assert_allclose(report.twins["cosine"].ratio, alone.twins["cosine"].ratio)
         assert report.provenance["documents"]["left_out"] == alone.provenance["documents"]["left_out"]
 
 

@@ -523,8 +523,6 @@ def test_damaged_sums_are_refused_by_name(tmp_path):
         ({"shard": (1,), "sums": "x"}, ValueError, r"which of how many, got \(1,\)"),
         ({"shard": 1, "sums": "x"}, TypeError, "shard must be a list of whole numbers or None"),
         ({"shard": ("0", "2"), "sums": "x"}, TypeError, "shard"),
-        ({"shard": (0, 2), "sums": "x", "twins": 1}, ValueError, "measure twins by themselves"),
-        ({"shard": (0, 2), "sums": "x", "n_permutations": "enough"}, ValueError, "which no shard can know"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_shard_are_refused_before_anything_is_measured(

@@ -417,9 +417,9 @@ def test_what_measuring_took_is_told(report):
         ({"measure": ["attentions"]}, ValueError, "measure"),
         ({"measure": ["embeddings"], "every": 0}, ValueError, "every"),
         (
-            {"measure": ["embeddings"], "attention": {"twins": 2}},
+            {"measure": ["embeddings"], "attention": {"checkpoint": "sums"}},
             TypeError,
-            "attention= knows no option 'twins'",
+            "attention= knows no option 'checkpoint'",
         ),
         ({"measure": ["embeddings"], "embeddings": {"centre": True}}, TypeError, "did you mean 'center'"),
         ({"documents": iter([[1, 2]])}, ValueError, "these can be read only once"),

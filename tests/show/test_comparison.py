@@ -10,7 +10,7 @@ from topic_probe.measure.comparison import ComparisonReport
 from topic_probe.show import figures
 
 
-def report(twins=True):
+def report():
     """Two models with known numbers, of which one has a layer more."""
 
     def cells(values, **index):
@@ -34,7 +34,6 @@ def report(twins=True):
         ("small", "large"), {"attention": "ratio"}, {"attention": cells([1.2, 1.5], model=("small", "large"))},
         {"attention": of_pairs}, {"attention": np.array([[0.1, 0.9], [0.9, 0.1]])}, heads, heads, True,
         {"options": {}, "words": None, "documents": None},
-        {"attention": cells([1.01, 0.99], model=("small", "large"), seed=(0, 0))} if twins else None,
     )  # fmt: skip
 
 
@@ -51,18 +50,13 @@ def test_heads_of_all_models_have_the_same_colours_with_one_in_their_middle():
     np.testing.assert_array_equal(images[1].get_array().data, [[2, 1], [4, 1]])
 
 
-def test_every_model_has_its_number_its_interval_and_its_twins():
+def test_every_model_has_its_number_and_its_interval():
     ax = figures.comparison_forest(report())
     (points,) = [line for line in ax.lines if line.get_marker() == "o"]
     assert points.get_xdata().tolist() == [1.2, 1.5]
-    (twins,) = [line for line in ax.lines if line.get_marker() == "|"]
-    assert twins.get_xdata().tolist() == [1.01, 0.99]
     ends = [segment[:, 0].tolist() for segment in ax.collections[0].get_segments()]
     np.testing.assert_allclose(ends, [[1.08, 1.32], [1.35, 1.65]])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["small", "large"]
-    assert not [
-        line for line in figures.comparison_forest(report(twins=False)).lines if line.get_marker() == "|"
-    ]
 
 
 def test_given_axes_get_the_numbers_and_what_was_not_measured_is_refused():

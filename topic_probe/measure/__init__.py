@@ -13,7 +13,7 @@ side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`
 `embeddings`, `weights`. A module imports only from those before it:
 
     options, words, pair_sums, matrix, scores, accumulators, runs, shards, engine, merging, heads, patterns, nulls,
-    twins, matching, attention, embeddings, weights, matched, text_attention, outcomes, effects, standins, ablation,
+    matching, attention, embeddings, weights, matched, text_attention, outcomes, effects, standins, ablation,
     knockout, writes, exchanges, log_odds, shift, text_cut, same_words, comparison
 
 What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, in_a_row, matched_contrast
+from topic_probe.contrast import Contrast, PairSums, contrast_of_sources, matched_contrast, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
@@ -34,7 +34,6 @@ from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_va
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
-from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.processes import joined
@@ -68,8 +67,6 @@ class AttentionReport(Report, kind="attention"):
             causal stack, the first position, to which models attend whatever stands there.
         sink_mass: by head, the share of attention that goes to these.
         provenance: model, topics, options and everything left out.
-        twins: "overall" and "heads" of untrained twins, a cell for each seed (and head); None where none were asked
-            for.
         fits: ``overall`` of every fit of topics, where several are reported together; otherwise None.
     """
 
@@ -83,7 +80,6 @@ class AttentionReport(Report, kind="attention"):
     without_sinks: Contrast
     sink_mass: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
-    twins: Mapping[str, Contrast] | None = None
     fits: Contrast | None = None
 
     @classmethod
@@ -162,7 +158,7 @@ class AttentionReport(Report, kind="attention"):
         return cls(
             **contrasts,
             provenance=record,
-            fits=in_a_row([report.overall for report in reports], "fit", range(len(reports))),
+            fits=side_by_side([report.overall for report in reports], {"fit": tuple(range(len(reports)))}),
         )
 
     def to_dataframe(self) -> "pd.DataFrame":
@@ -197,7 +193,6 @@ class AttentionReport(Report, kind="attention"):
             *self.about_variance(),
             *super()._notes(),
             *about_floor(self.heads, self.provenance),
-            *about_twins(self.twins, "overall"),
         ]
         if n := self.provenance.get("without_words"):
             notes.append(
@@ -229,7 +224,6 @@ def measure_attention(
     level: Level = "token",
     include_self: bool = True,
     accumulators: Sequence[Any] = (),
-    twins: int = 0,
     reading: Reading,
     patterns: Patterns,
     intervals: Intervals,
@@ -260,8 +254,6 @@ def measure_attention(
         include_self: whether the pair of a position with itself is a same-word pair, as in the paper.
         accumulators: what else is to be added up in the same pass, see `topic_probe.measure.accumulators`; when the
             report is there, so are their sums. Of several topics, a list of them for each.
-        twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
-            documents: what the number is where nothing was learned, and how much that varies.
 
     Raises:
         ValueError: for topics of another vocabulary, rows that do not sum to one, too many documents with NaN, or a
@@ -283,7 +275,6 @@ def measure_attention(
     resampled = resampling.of("sources")
     if "fits" in resampled:
         check_fits(every if several else None)
-    check_twins(twins, documents, shards)
     _check_passes(several, own, documents, permutations, shards)
     # Twins and further permutations are further passes, in which all processes have to meet again.
     passes = {"twins": twins, **recorded(patterns, intervals, permutations)}
@@ -348,24 +339,6 @@ def measure_attention(
             warn(why_nothing(known), stacklevel=3)
     if pooled := "fits" in resampled:
         reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]
-    if twins and progress.stopped is None:
-
-        def of_twin(twin: Any, kept: Run) -> Any:
-            groups = vars(reading) | vars(patterns) | vars(kept)
-            options = {"level": level, "include_self": include_self, "n_resamples": 0, "n_permutations": 0}
-            if "fits" in resampled:
-                return [
-                    measure_attention(
-                        twin, every, documents, resample=("sources", "fits"), **options, **groups
-                    )
-                ]
-            return measure_attention(twin, every, documents, **options, **groups)
-
-        of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
-        reports = [
-            replace(report, twins={name: by_seed(of_twins, name, topics=n) for name in ("overall", "heads")})
-            for n, report in enumerate(reports)
-        ]
     return reports if several and not pooled else reports[0]
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 
-from topic_probe.contrast import Contrast, PairSums, in_a_row, side_by_side
+from topic_probe.contrast import Contrast, PairSums, side_by_side
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.attention import AttentionReport, measure_attention
-from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.engine import source_limit
 from topic_probe.measure.heads import layer_starts
 from topic_probe.measure.nulls import Null, null_means, with_p_values
@@ -22,14 +22,12 @@ from topic_probe.measure.options import Intervals, Patterns, Permutations, Run, 
 from topic_probe.measure.pair_sums import Cosines, cosines_of_words
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.same_words import SameDocuments, Side, documents_of_each, topics_of_each
-from topic_probe.measure.twins import check_twins
 from topic_probe.measure.words import LabelledWords, labelled_words
 from topic_probe.options import check_value, checked, shares
 from topic_probe.paired import Paired, Rows, aligned, paired_sources, paired_words
 from topic_probe.report import Report, provenance
 from topic_probe.text.documents import Long
 from topic_probe.text.same_texts import Level
-from topic_probe.text.shares import Shards
 from topic_probe.uncertainty import (
     benjamini_hochberg,
     divide,
@@ -74,7 +72,6 @@ class ComparisonReport(Report, kind="comparison"):
         paired: whether the models were measured on the same sources and words, so that intervals of differences leave
             out what these do to all models at once.
         provenance: models, topics, words that are left of them, options, and how much of the texts each model saw.
-        twins: by the names of numbers, untrained twins: a cell for each model and seed.
     """
 
     figure: ClassVar[str] = "comparison:comparison_panels"
@@ -87,7 +84,6 @@ class ComparisonReport(Report, kind="comparison"):
     heads: Mapping[str, Contrast]
     paired: bool
     provenance: Mapping[str, Any]
-    twins: Mapping[str, Contrast] | None = None
 
     def to_dataframe(self, by: By = "model") -> "pd.DataFrame":
         """A row for every model and measure; by "pair": for every two models; by "rank": how likely each rank is.
@@ -115,11 +111,6 @@ class ComparisonReport(Report, kind="comparison"):
             row = {"measure": name, "model": model, "statistic": statistic, "number": values[number]}
             row |= {"low": limits[number, 0], "high": limits[number, 1]}
             row |= {"p_value": cell["p_value"]} if "p_value" in cell else {}
-            if self.twins is not None and name in self.twins:
-                of_twins = self.twins[name]
-                assert of_twins.index is not None
-                own = np.array([twin == model for twin in of_twins.index["model"]])
-                row["twins"] = float(np.mean(getattr(of_twins, statistic)[own]))
             columns = ("same_topic", "different_topic", "n_same_topic", "n_different_topic")
             yield row | {column: cell[column] for column in columns}
 
@@ -197,7 +188,6 @@ def compare(
     level: Level = "token",
     center: bool = False,
     language: str = "en",
-    twins: int = 0,
     batch_size: int = 32,
     max_length: int | None = None,
     long: Long = "cut",
@@ -228,7 +218,6 @@ def compare(
             attention; word embeddings are of single tokens.
         center: subtract the mean of all rows of an embedding table before cosines are taken.
         language: of word lists that come along.
-        twins: how many untrained twins of every model to measure as well.
         batch_size: documents in one forward pass; changes nothing but speed and memory.
         max_length: texts are cut at so many tokens of any model; by default where the first model can take no more.
         long: "cut" drops the rest of longer texts, "chunk" makes documents of it, parted at the same words for all.
@@ -248,7 +237,6 @@ def compare(
     """
     if permutations.n_permutations == "enough":
         raise ValueError("n_permutations of a comparison is a number, such as 2000: all models share them")
-    check_twins(twins, documents, Shards())
     chosen, opened = _measured(measure, documents), _opened(models)
     each, words = topics_of_each(opened, topics, level, language)
     sides = [Side(name, model, of) for (name, model), of in zip(opened.items(), each, strict=True)]
@@ -256,10 +244,10 @@ def compare(
     about: dict[str, Any] | None = None
     by_model: tuple[dict[str, Contrast], dict[str, Contrast]] = ({}, {})
     if "embeddings" in chosen:
-        compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, twins, intervals)
+        compared["cosine"] = _embeddings(sides, statistic or _BY_DEFAULT["cosine"], center, intervals)
     if "attention" in chosen:
         read = documents_of_each(sides, documents, max_length, long, level, sources)
-        options = {"level": level, "batch_size": batch_size, "long": long, "twins": twins}
+        options = {"level": level, "batch_size": batch_size, "long": long}
         measured = _attention(
             sides, read, statistic or _BY_DEFAULT["attention"], options, intervals, permutations, run
         )
@@ -268,7 +256,7 @@ def compare(
     record = provenance(
         options={
             "measure": chosen, "statistic": statistic, "level": level, "center": center, "max_length": max_length,
-            "long": long, "twins": twins, **recorded(intervals, permutations),
+            "long": long, **recorded(intervals, permutations),
         },
         seed=intervals.seed,
     )  # fmt: skip
@@ -297,7 +285,6 @@ def _report(
         *by_model,
         paired=True,
         provenance=record,
-        twins={name: part.twins for name, part in compared.items() if part.twins is not None} or None,
     )
 
 
@@ -311,7 +298,6 @@ class _Compared:
         index: names of the cells; none where there is one.
         numbers: of models as a whole, a cell for each.
         permuted: what is compared, under permuted topic labels [model, cell, permutation].
-        twins: a cell for each model and seed.
     """
 
     statistic: Chosen
@@ -319,7 +305,6 @@ class _Compared:
     index: Mapping[str, tuple[Any, ...]]
     numbers: Contrast | None = None
     permuted: np.ndarray | None = None
-    twins: Contrast | None = None
 
 
 def _differences(models: tuple[str, ...], part: _Compared) -> dict[str, Any]:
@@ -424,13 +409,7 @@ def _attention(
         for report, part, null, at in zip(reports, of_sources, nulls, all_heads, strict=True)
     ]
     models = tuple(side.name for side in sides)
-    of_twins = [report.twins["overall"] for report in reports if report.twins is not None]
-    found = {
-        "attention": replace(
-            overall, numbers=side_by_side(each, {"model": models}),
-            twins=in_a_row(of_twins, "model", models) if of_twins else None,
-        )
-    }  # fmt: skip
+    found = {"attention": replace(overall, numbers=side_by_side(each, {"model": models}))}
     by_layer = [np.array(layer_starts(report.heads.index or {})) for report in reports]
     by_head = [np.arange(len(report.heads)) for report in reports]
     if len(sides) > 1 and all(report.heads.index == reports[0].heads.index for report in reports):
@@ -525,7 +504,7 @@ def _names(words: LabelledWords) -> list[str]:
 
 
 def _embeddings(
-    sides: Sequence[Side], statistic: Chosen, center: bool, twins: int, intervals: Intervals
+    sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals
 ) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
     every = [
@@ -547,16 +526,7 @@ def _embeddings(
     drawn = [part.ends for part in parts], [part.squares for part in parts]
     paired = paired_words(*drawn, strata, statistic=cast(Any, statistic), **vars(intervals))
     models = tuple(side.name for side in sides)
-    of_twins = None
-    if twins:
-        reports = [
-            measure_embeddings(
-                side.model, side.topics, center=center, twins=twins, n_resamples=0, seed=intervals.seed
-            )
-            for side in sides
-        ]
-        of_twins = in_a_row([cast(Any, report.twins)["cosine"] for report in reports], "model", models)
-    return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}), twins=of_twins)
+    return _Compared(statistic, paired, {}, side_by_side(cells, {"model": models}))
 
 
 def _with_intervals(

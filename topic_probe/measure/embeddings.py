@@ -44,7 +44,6 @@ from topic_probe.measure.patterns import (
 )
 from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.scores import BatchScores, Pairs, Units
-from topic_probe.measure.twins import about_twins, by_seed, check_twins, measure_twins
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.processes import Processes, joined
@@ -75,8 +74,6 @@ class EmbeddingReport(Report, kind="embeddings"):
         provenance: model, topics, options, versions, and what was left out and why.
         matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
             between topics. None for thousands of topics, and in reports saved before there were any.
-        twins: "cosine" and "dot" of untrained twins, a cell for each seed, and with documents "layers cosine" and
-            "layers dot", a cell for each seed and layer; None where none were asked for.
     """
 
     figure: ClassVar[str] = "blocks:block_map"
@@ -86,7 +83,6 @@ class EmbeddingReport(Report, kind="embeddings"):
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
     matrices: MatrixReport | None = None
-    twins: Mapping[str, Contrast] | None = None
 
     @classmethod
     def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EmbeddingReport":
@@ -153,7 +149,7 @@ class EmbeddingReport(Report, kind="embeddings"):
         centred = [f"taken out of the embeddings: {' and '.join(taken_out)}"] if taken_out else []
         layers = self.layers["cosine"].reason if self.layers is not None else None
         reasons = [f"layers: {layers}"] if layers and layers != self.cosine.reason else []
-        return [*centred, *super()._notes(), *reasons, *about_twins(self.twins, "cosine")]
+        return [*centred, *super()._notes(), *reasons]
 
 
 @overload
@@ -177,7 +173,6 @@ def measure_embeddings(
     statistic: Literal["ratio", "difference"] = "ratio",
     effect_size: bool = True,
     accumulators: Sequence[Any] = (),
-    twins: int = 0,
     reading: Reading,
     intervals: Intervals,
     resampling: Resampling,
@@ -216,8 +211,6 @@ def measure_embeddings(
         accumulators: what else is to be added up of states, in the same pass over documents, see
             `topic_probe.measure.accumulators`: of every layer its cosines and its dot products. Of several topics, a
             list of them for each.
-        twins: how many untrained twins (`random_init`, with the seeds from ``seed`` on) to measure as well, on the same
-            documents: what the numbers are where nothing was learned, and how much that varies.
 
     Raises:
         ValueError: for topics of another vocabulary, or where no word is left to measure; for a checkpoint of another
@@ -233,7 +226,6 @@ def measure_embeddings(
         >>> [round(float(mean), 5) for mean in (cosine.same_topic, cosine.different_topic)]
         [1.0, 0.6]
     """
-    check_twins(twins, documents, shards)
     resampled = check_resample(resampling, documents)
     several = not isinstance(topics, Topics)
     every, own = topics_and_accumulators(topics, accumulators)
@@ -253,7 +245,7 @@ def measure_embeddings(
         "statistic": statistic, "effect_size": effect_size, **recorded(intervals), "resample": resampled,
     }  # fmt: skip
     with joined(run.distributed and documents is not None, run.patience) as processes:
-        processes.check_equal({"twins": twins, "statistic": statistic, **recorded(intervals)})
+        processes.check_equal({"statistic": statistic, **recorded(intervals)})
         model = open_model(model)
         known = capture.facts(model, *every)
         reports = [_of_words(model, each, known, options, intervals) for each in every]
@@ -276,17 +268,6 @@ def measure_embeddings(
                 shards=shards,
                 confidence=intervals.over_sources,
             )
-    if twins:
-
-        def of_twin(twin: Any, kept: Run) -> list[EmbeddingReport]:
-            return measure_embeddings(
-                twin, every, documents, center=center, remove_components=remove_components, exclude=excluded,
-                include_self=include_self, statistic=statistic, effect_size=effect_size, n_resamples=0,
-                **vars(reading), **vars(kept),
-            )  # fmt: skip
-
-        of_twins = measure_twins(twins, model, intervals.seed, run, of_twin)
-        reports = [replace(r, twins=_twins(of_twins, n, documents)) for n, r in enumerate(reports)]
     return reports if several else reports[0]
 
 
@@ -307,16 +288,6 @@ def check_resample(resampling: Resampling, documents: Any) -> tuple[str, ...]:
             "resample names 'sources', which a table of embeddings has none of: pass documents, whose states have"
         )
     return resampled
-
-
-def _twins(
-    of_twins: Sequence[tuple[int, Sequence[EmbeddingReport]]], topics: int, documents: Any
-) -> dict[str, Contrast]:
-    """What twins have for the topics of this number."""
-    found = {score: by_seed(of_twins, score, topics=topics) for score in SCORES}
-    if documents is not None:
-        found |= {f"layers {score}": by_seed(of_twins, "layers", score, topics=topics) for score in SCORES}
-    return found
 
 
 def _of_words(

@@ -59,7 +59,7 @@ Number = Literal["effect_size", "ratio", "topic_ratio", "difference"]
 
 # What one run over documents has and a series cannot give to each of its steps.
 _OF_ONE_RUN = {
-    "twins", "accumulators", "checkpoint", "checkpoint_every", "progress", "distributed", "patience", "shard", "sums",
+    "accumulators", "checkpoint", "checkpoint_every", "progress", "distributed", "patience", "shard", "sums",
 }  # fmt: skip
 
 

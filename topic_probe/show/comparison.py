@@ -50,7 +50,7 @@ def comparison_forest(
     measure: str | None = None,
     title: str | None = None,
 ) -> "Axes":
-    """A row for every model: its number with its interval, and as grey marks those of untrained twins.
+    """A row for every model: its number with its interval.
 
     Whether two models differ is not seen from whether these intervals overlap: paired ones are in the report's table.
 
@@ -73,14 +73,6 @@ def comparison_forest(
         return say(ax, f"no model has a number here: {report.numbers[measure].reason}")
     statistic = report.statistics[measure]
     at = np.arange(len(rows))
-    twins = (report.twins or {}).get(measure)
-    if twins is not None:
-        names = (twins.index or {})["model"]
-        places = [report.models.index(name) for name in names]
-        ax.plot(
-            getattr(twins, statistic), places, "|", color="#9a9a9a", markersize=9, label="untrained twins"
-        )
-        ax.legend(fontsize="small", frameon=False)
     known = np.isfinite(rows.low) & np.isfinite(rows.high)
     ax.hlines(at[known], rows.low[known], rows.high[known], color=ACCENTS[0])
     ax.plot(rows.number, at, "o", color=ACCENTS[0], markersize=5)
