@@ -571,7 +571,6 @@ def test_the_answer_counts_what_of_a_corpus_was_not_read(run, model_folder, word
         ("measure attention m --topics t --corpus c --n-perm 3", "measure attention", "did you mean --n-permutations?"),
         ("train --out x --optimiser adam", "train --out DIR", "no option --optimiser: did you mean --optimizer?"),
         ("train --out x --optimizer adan", "train --out DIR", "did you mean adam?"),
-        ("measure attention m --topics t --corpus c --n-permutations enuogh", "measure", "did you mean enough?"),
         ("mesure attention", "[-h]", "did you mean measure?"),
         ("measure atention", "measure KIND", "did you mean attention?"),
         ("reproduce figur4", "reproduce NAME", "did you mean figure4?"),

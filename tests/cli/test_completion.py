@@ -39,7 +39,6 @@ def test_commands_kinds_and_options_are_completed_with_what_they_are(completed):
         ("measure attention model --level ", False, ["token", "word"]),
         ("measure attention model --level=w", False, ["--level=word"]),
         ("measure attention model --level = w", False, ["word"]),
-        ("measure attention model --n-permutations ", False, ["enough"]),
         ("measure attention model --seed ", False, []),
         ("measure attention model --seed 3 --lev", False, ["--level"]),
         ("measure attention ", True, []),

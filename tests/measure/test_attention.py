@@ -26,7 +26,7 @@ from topic_probe.measure import attention, engine, nulls
 from topic_probe.measure.accumulators import Relations
 from topic_probe.measure.engine import FIRST, Engine
 from topic_probe.measure.nulls import Null
-from topic_probe.measure.options import Patterns, Permutations
+from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.text.batches import token_batches
@@ -568,7 +568,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
         assert (contrast.q_value >= contrast.p_value).all()
 
 
-def test_enough_permutations_go_on_for_the_heads_at_the_floor_only(tmp_path):
+def test_heads_at_the_floor_are_told_with_how_many_permutations_would_lift_them():
     """Ten heads without structure and a layer of two that look for their topic: 2/201 · 12/2 is not below 0.05."""
     documents = block_documents(24)
     prefer, number = prefers_own_topic(documents, 3.0), count()
@@ -585,46 +585,24 @@ def test_enough_permutations_go_on_for_the_heads_at_the_floor_only(tmp_path):
     assert "p of 2 heads is at the floor, 2/201" in str(few)
     assert "3 of 12 heads must share it before any has q < 0.05" in str(few)
     assert "p-value and interval disagree" not in str(few)  # there are no intervals
+    assert "n_permutations=480 lets a single head stand out" in str(few)
 
-    enough = tp.measure_attention(
-        model, topics, documents, n_permutations="enough", checkpoint=tmp_path / "sums", **options
-    )
     # 2/(n + 1) · 12 < 0.05 takes 480 permutations for a head that is left alone.
-    assert enough.heads.p_value[lowest] == pytest.approx(2 / 481)
-    assert enough.matched.p_value[lowest] == pytest.approx(2 / 481)
-    assert (enough.heads.q_value[lowest] < 0.05).all()
-    np.testing.assert_array_equal(enough.heads.p_value[~lowest], few.heads.p_value[~lowest])
-    assert enough.provenance["options"]["n_permutations"] == "enough"
-    assert enough.provenance["n_permutations_at_floor"] == 480
-    assert "at the floor" not in str(enough)
-    assert enough.overall.p_value == few.overall.p_value
-
-    again = tp.measure_attention(
-        model, topics, documents, n_permutations="enough", checkpoint=tmp_path / "sums", **options
-    )
-    assert again.heads == enough.heads
-    with pytest.raises(ValueError, match="these can be read only once: pass a list"):
-        tp.measure_attention(model, topics, iter(documents), n_permutations="enough", **options)
-    with pytest.raises(ValueError, match="n_permutations must be 'enough' or a whole number, got 'many'"):
+    many = tp.measure_attention(model, topics, documents, n_permutations=480, **options)
+    assert many.heads.p_value[lowest] == pytest.approx(2 / 481)
+    assert (many.heads.q_value[lowest] < 0.05).all()
+    assert "at the floor" not in str(many)
+    with pytest.raises(TypeError, match="n_permutations must be a whole number, got 'many'"):
         tp.measure_attention(model, topics, documents, n_permutations="many", **options)
 
 
-def test_as_many_permutations_are_enough_as_there_is_room_for_and_the_table_says_so(topics, monkeypatch):
-    monkeypatch.setattr(nulls, "MOST_PERMUTATIONS", 210)
+def test_heads_at_the_floor_are_told_unless_they_share_it():
     p_value = np.array([2 / 201, *np.linspace(0.1, 1, 269)])
     heads = tp.Contrast(*np.ones((6, 270)), p_value=p_value, q_value=benjamini_hochberg(p_value))
-    further = nulls.further_null(heads, Permutations(n_permutations="enough"), topics, 0, 270)
-    assert (further.chosen.tolist(), further.n_permutations) == ([0], 10)
-    assert nulls.further_null(heads, Permutations(), topics, 0, 270) is None
     options = {"n_permutations": 200, "alternative": "two-sided"}
     [said] = nulls.about_floor(heads, {"options": options})
     assert "54 of 270 heads must share it" in said
-    assert said.endswith("n_permutations='enough' goes on for them")
-    p_value[0] = 2 / 211
-    [said] = nulls.about_floor(
-        heads, {"options": options | {"n_permutations": "enough"}, "n_permutations_at_floor": 210}
-    )
-    assert "n_permutations=10,800 lets a single head stand out" in said
+    assert said.endswith("n_permutations=10,800 lets a single head stand out")
     many = replace(heads, p_value=np.full(270, 2 / 201), q_value=np.full(270, 2 / 201))
     assert nulls.about_floor(many, {"options": options}) == []
 

@@ -148,8 +148,6 @@ def test_what_several_topics_cannot_be_asked_is_refused(tmp_path):
         ValueError, match="the sums of a shard make one report: measure several topics one after"
     ):
         tp.measure_embeddings(bert(), TOPICS, documents(), shard=(0, 2), sums=tmp_path)
-    with pytest.raises(ValueError, match="'enough' goes on where one report leaves a doubt"):
-        tp.measure_attention(bert(), TOPICS, documents(), n_permutations="enough")
     with pytest.raises(ValueError, match="needed topics, or a list of at least one, got an empty list"):
         tp.measure_attention(bert(), [], documents())
     with pytest.raises(TypeError, match="a list of topics needs Topics, got 'war'"):

@@ -30,7 +30,7 @@ from topic_probe.measure.engine import (
     topics_and_accumulators,
     why_nothing,
 )
-from topic_probe.measure.nulls import Null, about_floor, further_null, with_p_values
+from topic_probe.measure.nulls import Null, about_floor, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
@@ -38,7 +38,6 @@ from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.processes import joined
 from topic_probe.report import Report, provenance
-from topic_probe.text.documents import check_read_again
 from topic_probe.text.shares import Shards
 from topic_probe.text.sums import Parts, Progress, Share, Sums
 from topic_probe.topics import Topics
@@ -83,13 +82,7 @@ class AttentionReport(Report, kind="attention"):
     fits: Contrast | None = None
 
     @classmethod
-    def of_sums(
-        cls,
-        sums: Sums,
-        progress: Progress,
-        parts: Parts,
-        further: Null | None = None,
-    ) -> "AttentionReport":
+    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "AttentionReport":
         """The report of what accumulators have added up.
 
         Args:
@@ -97,13 +90,10 @@ class AttentionReport(Report, kind="attention"):
             progress: what is known of the documents beside them.
             parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
                 "provenance", as far as it is known without documents. Words are resampled where they are in the sums.
-            further: the sums of heads that needed more permutations.
         """
-        permutations = Permutations(**parts["permutations"])
         doubt = Doubt([sums], sums) if "of_words" in sums else None
-        contrasts = _contrasts(
-            parts["index"], sums, Intervals(**parts["intervals"]), permutations, further, doubt
-        )
+        permutations = Permutations(**parts["permutations"])
+        contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, doubt)
         record = parts["provenance"]
         left_out = progress.counts.left_out + progress.left_out
         return cls(
@@ -116,7 +106,6 @@ class AttentionReport(Report, kind="attention"):
                 "without_words": progress.counts.without_words,
                 "documents_measured": progress.measured,
                 **sums["by_source"].record,
-                "n_permutations_at_floor": permutations.n + (0 if further is None else further.n_permutations),
                 "corpus": progress.corpus,
             },
         )  # fmt: skip
@@ -140,7 +129,7 @@ class AttentionReport(Report, kind="attention"):
         pooled = pooled_sums(fits)
         doubt = Doubt(fits, pooled, words="of_words" in pooled)
         contrasts = _contrasts(
-            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), None, doubt
+            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), doubt
         )
         for name in ("overall", "stacks", "layers", "heads", "matched", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
@@ -275,11 +264,9 @@ def measure_attention(
     resampled = resampling.of("sources")
     if "fits" in resampled:
         check_fits(every if several else None)
-    _check_passes(several, own, documents, permutations, shards)
-    # Twins and further permutations are further passes, in which all processes have to meet again.
-    passes = {"twins": twins, **recorded(patterns, intervals, permutations)}
+    _check_shards(several, own, shards)
     with joined(run.distributed, run.patience) as processes:
-        processes.check_equal(passes)
+        processes.check_equal(recorded(patterns, intervals, permutations))
         model = open_model(model)
         view = capture.view(model, *every)
         reading = reading.of(view.facts)
@@ -297,7 +284,7 @@ def measure_attention(
         ]
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
-            "n_permutations": permutations.n, "seed": intervals.seed, "limit": source_limit(n),
+            "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
         }  # fmt: skip
         if "words" in resampled:
             facts["resample"] = ["words"]
@@ -318,21 +305,13 @@ def measure_attention(
         ]  # fmt: skip
         shard = Share.of(shards, AttentionReport.kind, parts[0], recorded(intervals, permutations))
         engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
-        taken = functools.partial(Engine.run, documents=documents, reading=reading, processes=processes)
-        progress = taken(engine, run=run, facts=facts, shard=shard)
+        progress = engine.run(
+            documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard
+        )
         of_topics = [progress.of_topics(number) for number in range(len(every))]
         reports = [
             AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
         ]
-        further = None
-        if progress.stopped is None and permutations.n_permutations == "enough":
-            further = further_null(reports[0].heads, permutations, every[0], intervals.seed, n)
-        if further is not None:
-            facts |= {"n_permutations": further.n_permutations, "heads": further.chosen.tolist()}
-            again = Engine(readers[0], [further], only_labelled=True)
-            progress.stopped = taken(again, run=run.beside("further permutations"), facts=facts).stopped
-            further = further if progress.stopped is None else None
-            reports = [AttentionReport.of_sums(engine.sums, progress, parts[0], further)]
     named: Any = engine.by_topics
     for found, known in zip(named, of_topics, strict=True):
         if not (found["n_rows"].any() or progress.shard):
@@ -344,33 +323,18 @@ def measure_attention(
 
 def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:
     """What a report is made of."""
-    null = Null(topics, permutations.n, intervals.seed, n_heads)
+    null = Null(topics, permutations.n_permutations, intervals.seed, n_heads)
     return [Relations(source_limit(n_heads), n_heads), Distances(n_heads), Sinks(n_heads), null]
 
 
-def _check_passes(
-    several: bool, own: Sequence[Any], documents: Any, permutations: Permutations, shards: Shards
-) -> None:
-    """ValueError for what cannot be had of the passes that are asked for."""
-    enough = permutations.n_permutations == "enough"
+def _check_shards(several: bool, own: Sequence[Any], shards: Shards) -> None:
+    """ValueError for what a shard cannot have."""
     if several and shards.shard is not None:
         raise ValueError(
             "the sums of a shard make one report: measure several topics one after the other, each with sums= of its "
             "own, or at once in one process or with distributed=True"
         )
-    if several and enough:
-        raise ValueError(
-            "n_permutations='enough' goes on where one report leaves a doubt: give several topics a number, such as "
-            "2000, or measure them one after the other"
-        )
     refuse_in_shards(own, shards)
-    if shards.shard is not None and enough:
-        raise ValueError(
-            "n_permutations='enough' goes on where all documents leave a doubt, which no shard can know: give all "
-            "shards a number, such as 2000"
-        )
-    if enough:
-        check_read_again(documents, "n_permutations='enough' reads the documents a second time")
 
 
 def _contrasts(
@@ -378,10 +342,9 @@ def _contrasts(
     sums: Sums,
     intervals: Intervals,
     permutations: Permutations,
-    further: Null | None = None,
     doubt: Doubt | None = None,
 ) -> dict[str, Any]:
-    """What the sums of the accumulators say, by their names, and what further permutations and other doubt add."""
+    """What the sums of the accumulators say, by their names, and what other doubt adds."""
     places = list(zip(index["stack"], index["layer"], strict=True))
     sites = list(dict.fromkeys(places))
     site_of = np.array([sites.index(place) for place in places])
@@ -399,7 +362,7 @@ def _contrasts(
         contrast = contrast if doubt is None else doubt.explained(contrast)
         contrast = replace(contrast, index=names or None)
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
-        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
+        return with_p_values(contrast, (total, n), sums, starts, permutations)
 
     def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
@@ -408,7 +371,7 @@ def _contrasts(
         )
         total, n = (part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
         contrast = matched_contrast(binned, n_binned, squares)
-        return with_p_values(contrast, (total, n), sums, starts, permutations, further)
+        return with_p_values(contrast, (total, n), sums, starts, permutations)
 
     every_head = np.arange(len(places))
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])

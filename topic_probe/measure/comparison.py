@@ -235,8 +235,6 @@ def compare(
         >>> report.models, report.statistics["cosine"]
         (('a', 'b'), 'effect_size')
     """
-    if permutations.n_permutations == "enough":
-        raise ValueError("n_permutations of a comparison is a number, such as 2000: all models share them")
     chosen, opened = _measured(measure, documents), _opened(models)
     each, words = topics_of_each(opened, topics, level, language)
     sides = [Side(name, model, of) for (name, model), of in zip(opened.items(), each, strict=True)]
@@ -380,10 +378,11 @@ def _attention(
     limit, reports, rows, nulls = min(map(source_limit, n_cells)), [], [], []
     for side, documents, own, n in zip(sides, read.each, names, n_cells, strict=True):
         kept = Relations(limit, n)
-        null = Null(side.topics, permutations.n, intervals.seed, n, names=own)
+        null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)
+        added = [kept, null] if permutations.n_permutations else [kept]
         reports.append(
             measure_attention(
-                side.model, side.topics, documents, accumulators=[kept, *([null] if permutations.n else [])],
+                side.model, side.topics, documents, accumulators=added,
                 max_length=read.max_length, n_permutations=0, **options, **vars(intervals),
                 **vars(run.beside(side.name)),
             )
@@ -397,7 +396,7 @@ def _attention(
         pooled = [_pooled(part, at) for part, at in zip(of_sources, starts, strict=True)]
         paired = paired_sources(pooled, statistic=statistic, confidence=intervals.confidence)
         permuted = None
-        if permutations.n and same_words:
+        if permutations.n_permutations and same_words:
             parts = zip(pooled, nulls, starts, strict=True)
             permuted = np.stack([_permuted(*part, paired.logarithm, statistic) for part in parts])
         return _Compared(statistic, _known(paired, intervals), index, permuted=permuted)
@@ -450,7 +449,7 @@ def _with_p_values(
     starts: Int64[np.ndarray, " group"],
     permutations: Permutations,
 ) -> Contrast:
-    return with_p_values(contrast, _every(_pooled(rows, starts)), null.sums, starts, permutations, None)
+    return with_p_values(contrast, _every(_pooled(rows, starts)), null.sums, starts, permutations)
 
 
 def _permuted(
@@ -503,9 +502,7 @@ def _names(words: LabelledWords) -> list[str]:
     return letters if len({*letters}) == len(letters) else [form(text) for text in texts]
 
 
-def _embeddings(
-    sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals
-) -> _Compared:
+def _embeddings(sides: Sequence[Side], statistic: Chosen, center: bool, intervals: Intervals) -> _Compared:
     """Cosines of the word embeddings of every model, by itself and beside the others."""
     every = [
         labelled_words(capture.word_embeddings(side.model), side.topics, center=center) for side in sides

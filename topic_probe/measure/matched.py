@@ -202,11 +202,6 @@ def measure_matched(
     Raises:
         ValueError: for topics or counts of another vocabulary, or where fewer than two words are left.
     """
-    if permutations.n_permutations == "enough":
-        raise ValueError(
-            "n_permutations='enough' goes on for single heads of measure_attention: give measure_matched a number, "
-            "such as 1000"
-        )
     if shards.shard is not None and documents is None:
         raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
     model = open_model(model)
@@ -242,7 +237,7 @@ def measure_matched(
             codes,
             documents,
             distances=DISTANCE_BINS,
-            table=permutations.n > 0,
+            table=permutations.n_permutations > 0,
             shard=Share.of(shards, MatchedReport.kind, kept, options),
             **vars(reading),
             **vars(patterns),
@@ -449,7 +444,7 @@ class _Comparison:
         score: str,
     ) -> Float64[np.ndarray, " way"]:
         """Permuted labels: words of equal frequency take each other's place; bins weigh as they do in truth."""
-        if self.permutations.n == 0:
+        if self.permutations.n_permutations == 0:
             return np.full(len(MATCHED_ON), np.nan)
         same, n_same = self._permuted[score], self._permuted[f"n {score}" if score == "attention" else "n"]
         total, n_total = sums[..., 1:].sum(-1), counts[..., 1:].sum(-1)
@@ -487,7 +482,7 @@ class _Comparison:
         strata, form = self.bins.strata(self.words), self.words.form.numpy()
         held = torch.unique(self.words.group)
         sharing = np.nonzero(np.triu(self.words.topics.incidence.sharing(held, held).numpy()))
-        for _ in range(self.permutations.n):
+        for _ in range(self.permutations.n_permutations):
             given = np.arange(self.words.n_forms)
             for words in strata:
                 given[generator.permutation(words)] = words
@@ -530,7 +525,7 @@ class _Comparison:
         uncertainty: dict[str, Any] = {"statistic": self.statistic, "index": {"matched_on": tuple(ways)}}
         if self.intervals.n_resamples:
             uncertainty |= intervals | {"note": no_interval_reason(intervals["interval"], *units)}
-        if self.permutations.n:
+        if self.permutations.n_permutations:
             uncertainty["p_value"] = p_values
         return noted(matched_contrast(parts[0], parts[1], parts[2][..., 0], **uncertainty), parts[1])
 

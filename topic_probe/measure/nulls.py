@@ -26,10 +26,6 @@ from topic_probe.uncertainty import (
     permutation_p_value,
 )
 
-# "Enough" permutations are no more than these, and no more than there is room for so many permuted words.
-MOST_PERMUTATIONS = 20_000
-MOST_PERMUTED_WORDS = 2**26
-
 # A head is called below this q-value.
 _CALLED = 0.05
 
@@ -45,23 +41,19 @@ class Null(BatchSums):
         self,
         topics: Topics,
         n_permutations: int,
-        seed: int | Sequence[int],
+        seed: int,
         n_cells: int,
-        chosen: Int64[np.ndarray, " cell"] | None = None,
         *,
         names: Sequence[str] | None = None,
     ) -> None:
-        """A null of the chosen cells of all that are measured; None: of each.
+        """A null of so many cells.
 
         ``names`` of the words, in the order of `LabelledWords.form`, put them in the order of these: topics of other
         vocabularies with the same words then have the same permutations.
         """
-        self.chosen = np.arange(n_cells) if chosen is None else chosen
         self.n_permutations = n_permutations
-        self.row_of_cell = np.full(n_cells, -1)
-        self.row_of_cell[self.chosen] = np.arange(len(self.chosen))
-        shape = (len(self.chosen), n_permutations)
-        by_distance = (len(self.chosen), len(DISTANCE_BINS) + 1, n_permutations)
+        shape = (n_cells, n_permutations)
+        by_distance = (n_cells, len(DISTANCE_BINS) + 1, n_permutations)
         self.sums: dict[str, np.ndarray] = {
             "null": np.zeros(shape), "n_null": np.zeros(shape),
             "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),
@@ -109,18 +101,13 @@ class Null(BatchSums):
 
     def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
         """For every permutation, the sums of the pairs of different words that would share a topic, by distance."""
-        cells = [number for number, row in enumerate(self.row_of_cell[scores.cells].tolist()) if row >= 0]
-        if not (index and cells and any(index["sizes"])):
+        if not (index and any(index["sizes"])):
             return {}
-        values = scores.values
-        if len(cells) < values.shape[1]:
-            values = torch.stack([values[:, number] for number in cells], 1)
-        shared, add_up = self._shared(index), None
-        found = []
-        for same in shared:
+        add_up, found = None, []
+        for same in self._shared(index):
             if add_up is None:
-                few = _are_few(same, values.shape[1])
-                add_up = (_few_pairs if few else _every_pair)(values, scores.seen, index)
+                few = _are_few(same, scores.values.shape[1])
+                add_up = (_few_pairs if few else _every_pair)(scores.values, scores.seen, index)
             found.append(add_up(same))
         return {"null": torch.cat(found, 2)}
 
@@ -136,8 +123,8 @@ class Null(BatchSums):
         """Adds all documents."""
         if "null" not in found:
             return
-        rows, sums = self.row_of_cell[scores.cells], found["null"].astype(np.float64)
-        rows, n_bins = rows[rows >= 0], sums.shape[1]
+        rows, sums = scores.cells, found["null"].astype(np.float64)
+        n_bins = sums.shape[1]
         for name, of_cells in (("null", sums[:-1]), ("n_null", sums[-1])):
             self.sums[name][rows] += of_cells.sum(-2)
             self.sums[name.replace("null", "binned_null")][rows, :n_bins] += of_cells
@@ -228,7 +215,6 @@ def with_p_values(
     sums: Mapping[str, Any],
     starts: Int64[np.ndarray, " group"],
     permutations: Permutations,
-    further: Null | None,
 ) -> Contrast:
     """The contrast of groups of heads with p-values and q-values of its ratios; as it is without permutations.
 
@@ -239,19 +225,13 @@ def with_p_values(
         sums: those of `Null`, by name.
         starts: where every group of heads begins.
         permutations: how many there are, and what counts as extreme.
-        further: the sums of heads that needed more permutations, which add to those of single heads.
     """
-    if not permutations.n:
+    if not permutations.n_permutations:
         return contrast
     names = ("null", "n_null") if every[0].ndim == 2 else ("binned_null", "n_binned_null")
     same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
-    null, alternative = _ratios((same, n_same), every), permutations.alternative
-    p_value = permutation_p_value(contrast.ratio, null, alternative=alternative)
-    if further is not None and len(starts) == len(sums[names[0]]):
-        chosen, (total, n) = further.chosen, every
-        more = _ratios((further.sums[names[0]], further.sums[names[1]]), (total[chosen], n[chosen]))
-        both = np.concatenate([null[chosen], more], axis=1)
-        p_value[chosen] = permutation_p_value(contrast.ratio[chosen], both, alternative=alternative)
+    null = _ratios((same, n_same), every)
+    p_value = permutation_p_value(contrast.ratio, null, alternative=permutations.alternative)
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
 
@@ -298,25 +278,10 @@ def at_floor(
     return np.asarray(np.isclose(p_value, n_sides(alternative) / (n + 1), rtol=1e-9, atol=0))
 
 
-def further_null(
-    heads: Contrast, permutations: Permutations, topics: Topics, seed: int, n_cells: int
-) -> Null | None:
-    """More permutations for the heads that need them, where enough are asked for; None where no head does."""
-    if permutations.n_permutations != "enough" or heads.p_value is None or heads.q_value is None:
-        return None
-    chosen = np.flatnonzero(at_floor(heads.p_value, permutations.n, permutations.alternative))
-    if not len(chosen) or heads.q_value[chosen].max() < _CALLED:
-        return None
-    # As if one of them were left at the end, as far as there is room for the permuted words.
-    wanted = needed_permutations(int(np.isfinite(heads.p_value).sum()), permutations.alternative, q=_CALLED)
-    n = min(wanted, MOST_PERMUTATIONS, MOST_PERMUTED_WORDS // len(topics.words))
-    return Null(topics, n - permutations.n, (seed, 1), n_cells, chosen) if n > permutations.n else None
-
-
 def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
     """How far permutations reach, where that is not far enough to call a head that no permutation has reached."""
     options, p_value, q_value = provenance["options"], heads.p_value, heads.q_value
-    n = provenance.get("n_permutations_at_floor", options.get("n_permutations"))
+    n = options.get("n_permutations")
     if p_value is None or q_value is None or not n:
         return []
     alternative = options["alternative"]
@@ -326,12 +291,8 @@ def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
     sides = n_sides(alternative)
     together = math.floor(sides * n_tests / (_CALLED * (n + 1))) + 1
     alone = needed_permutations(n_tests, alternative, q=_CALLED)
-    further = (
-        f"that is as far as 'enough' goes; n_permutations={alone:,} lets a single head stand out"
-        if options["n_permutations"] == "enough"
-        else "n_permutations='enough' goes on for them"
-    )
     return [
         f"p of {lowest.sum()} heads is at the floor, {sides}/{n + 1:,}, the least that {n:,} permutations can give: "
-        f"{together} of {n_tests} heads must share it before any has q < {_CALLED}; {further}"
+        f"{together} of {n_tests} heads must share it before any has q < {_CALLED}; "
+        f"n_permutations={alone:,} lets a single head stand out"
     ]

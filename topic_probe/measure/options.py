@@ -154,19 +154,13 @@ class Permutations(Group):
     """What a number is compared with."""
 
     n_permutations: Annotated[
-        int | Literal["enough"],
-        'permuted topic labels behind the p-values; 0 leaves them out. "enough" takes 200, and for heads whose p-value '
-        "then is the least that 200 can give so many more as these need, reading the documents once again",
+        int,
+        "permuted topic labels behind the p-values; 0 leaves them out",
     ] = 200
     alternative: Annotated[Alternative, "what counts as extreme in the p-values"] = "two-sided"
 
-    @property
-    def n(self) -> int:
-        """How many permutations there are of everything."""
-        return 200 if self.n_permutations == "enough" else self.n_permutations
-
     def __post_init__(self) -> None:
-        if self.n < 0:
+        if self.n_permutations < 0:
             raise ValueError(f"n_permutations must be at least 0 (no p-values), got {self.n_permutations}")
 
 
