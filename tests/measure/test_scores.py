@@ -161,7 +161,8 @@ def test_sums_of_a_batch_are_those_of_a_double_loop(number, monkeypatch):
         add(accumulator, scores)
     shape = (N_CELLS, len(DISTANCE_BINS) + 1, 3)
     binned, n_binned, squares = np.zeros(shape), np.zeros(shape), np.zeros(shape[:2])
-    shared, n_shared = np.zeros((N_CELLS, N_PERMUTATIONS)), np.zeros(N_PERMUTATIONS)
+    by_bin = (len(DISTANCE_BINS) + 1, N_PERMUTATIONS)
+    shared, binned_shared, n_shared = (np.zeros(n) for n in ((N_CELLS, N_PERMUTATIONS), by_bin, by_bin))
     by_class = np.zeros((N_CELLS, 3, 3))
     by_source = np.zeros((len(documents), N_CELLS, 3))
     incidence = topics.incidence.table.toarray()
@@ -177,14 +178,17 @@ def test_sums_of_a_batch_are_those_of_a_double_loop(number, monkeypatch):
                 one, other = (int(words.places[n]) for words, n in ((document.query, i), (document.key, j)))
                 share = (incidence[null.groups[one]] & incidence[null.groups[other]]).any(1)
                 shared += values[:, None] * share
-                n_shared += share
+                binned_shared[bin_] += values.sum() * share
+                n_shared[bin_] += share
     near(distances.sums["binned"], binned)
     np.testing.assert_array_equal(distances.sums["n_binned"], n_binned)
     near(distances.sums["squares_binned"], squares)
     near(relations.by_source.rows()[1], by_source)
     near(relations.by_source.rows()[3].sum(0), squares.sum(1))
     near(null.sums["null"], shared)
-    np.testing.assert_array_equal(null.sums["n_null"], np.tile(n_shared, (N_CELLS, 1)))
+    near(null.sums["binned_null"], binned_shared)
+    np.testing.assert_array_equal(null.sums["n_null"], np.tile(n_shared.sum(0), (N_CELLS, 1)))
+    np.testing.assert_array_equal(null.sums["n_binned_null"], N_CELLS * n_shared)
     near(classes.by_head.reshape(by_class.shape), by_class)
     near(classes.by_source.rows()[1].sum((0, 1)), by_class.sum((0, 1)))
     assert table.sums["table"].sum() == pytest.approx(by_class.sum(), rel=1e-6)

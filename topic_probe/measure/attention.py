@@ -30,7 +30,7 @@ from topic_probe.measure.engine import (
     topics_and_accumulators,
     why_nothing,
 )
-from topic_probe.measure.nulls import Null, about_floor, with_p_values
+from topic_probe.measure.nulls import Null, about_floor, with_matched_p_value, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
@@ -61,7 +61,7 @@ class AttentionReport(Report, kind="attention"):
         heads: by stack, layer and head; ``heads.top(5)`` lists those with the strongest evidence.
         matched: by head, with pairs compared at equal distance: both means weigh the distance bins by their number of
             same-topic pairs, so that words of a topic that merely stand closer do not count as an effect.
-        overall_matched: the same, all heads pooled.
+        overall_matched: the same, all heads pooled, with a p-value.
         without_sinks: by head, after taking the sinks out of every row and renormalising it: special tokens and, in a
             causal stack, the first position, to which models attend whatever stands there.
         sink_mass: by head, the share of attention that goes to these.
@@ -131,7 +131,7 @@ class AttentionReport(Report, kind="attention"):
         contrasts = _contrasts(
             parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), doubt
         )
-        for name in ("overall", "stacks", "layers", "heads", "matched", "overall_matched"):
+        for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
                 contrasts[name], [getattr(report, name) for report in reports]
             )
@@ -364,24 +364,19 @@ def _contrasts(
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
         return with_p_values(contrast, (total, n), sums, starts, permutations)
 
-    def matched(groups: Int64[np.ndarray, " head"]) -> Contrast:
-        starts = np.flatnonzero(np.diff(groups, prepend=-1))
-        binned, n_binned, squares = (
-            np.add.reduceat(sums[name], starts) for name in ("binned", "n_binned", "squares_binned")
-        )
-        total, n = (part[..., 1:].sum(2, keepdims=True) for part in (binned, n_binned))
-        contrast = matched_contrast(binned, n_binned, squares)
-        return with_p_values(contrast, (total, n), sums, starts, permutations)
-
     every_head = np.arange(len(places))
+    by_distance = [sums[name] for name in ("binned", "n_binned", "squares_binned")]
+    of_all_heads = [part.sum(0) for part in by_distance]
+    total, n = (part[:, 1:].sum(1, keepdims=True) for part in of_all_heads[:2])
+    overall_matched = with_matched_p_value(matched_contrast(*of_all_heads), (total, n), sums, permutations)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
     return {
         "overall": pooled(np.zeros_like(site_of))[0],
         "stacks": pooled(stack_of, stack=tuple(stacks)),
         "layers": pooled(site_of, stack=tuple(s for s, _ in sites), layer=tuple(n for _, n in sites)),
         "heads": pooled(every_head, **index),
-        "matched": replace(matched(every_head), index=index),
-        "overall_matched": matched(np.zeros_like(every_head))[0],
+        "matched": matched_contrast(*by_distance, index=index),
+        "overall_matched": overall_matched,
         "without_sinks": without_sinks.contrast(index=index),
         "sink_mass": divide(sums["sink_mass"], sums["n_rows"]),
     }

@@ -14,11 +14,10 @@ from torch import Tensor
 from topic_probe.contrast import SAME_WORD, Contrast, matched_means
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.options import Permutations
-from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, numbers_at_once, padded
+from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, numbers_at_once, padded, wide
 from topic_probe.measure.words import LabelledWords
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
-    Alternative,
     benjamini_hochberg,
     divide,
     n_sides,
@@ -33,8 +32,8 @@ _CALLED = 0.05
 class Null(BatchSums):
     """The sums of the pairs that would share a topic, were other words in the topics: for many permutations of words.
 
-    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Sums are of
-    all distances, and by distance.
+    A permutation gives every word (all its forms) the topics of another one, so topics keep their sizes. Sums are by
+    cell over all distances, and by distance over all cells.
     """
 
     def __init__(
@@ -52,8 +51,7 @@ class Null(BatchSums):
         vocabularies with the same words then have the same permutations.
         """
         self.n_permutations = n_permutations
-        shape = (n_cells, n_permutations)
-        by_distance = (n_cells, len(DISTANCE_BINS) + 1, n_permutations)
+        shape, by_distance = (n_cells, n_permutations), (len(DISTANCE_BINS) + 1, n_permutations)
         self.sums: dict[str, np.ndarray] = {
             "null": np.zeros(shape), "n_null": np.zeros(shape),
             "binned_null": np.zeros(by_distance), "n_binned_null": np.zeros(by_distance),
@@ -109,7 +107,11 @@ class Null(BatchSums):
                 few = _are_few(same, scores.values.shape[1])
                 add_up = (_few_pairs if few else _every_pair)(scores.values, scores.seen, index)
             found.append(add_up(same))
-        return {"null": torch.cat(found, 2)}
+        sums = wide(torch.cat(found, 2))
+        return {
+            "null": sums[:-1].sum(1), "n_null": sums[-1].sum(0),
+            "binned_null": sums[:-1].sum(0), "n_binned_null": sums[-1] * len(scores.cells),
+        }  # fmt: skip
 
     def _shared(self, index: Mapping[str, Any]) -> Iterator[Bool[Tensor, "pair permutation"]]:
         """Which pairs would share a topic, for some permutations after the other."""
@@ -123,11 +125,10 @@ class Null(BatchSums):
         """Adds all documents."""
         if "null" not in found:
             return
-        rows, sums = scores.cells, found["null"].astype(np.float64)
-        n_bins = sums.shape[1]
-        for name, of_cells in (("null", sums[:-1]), ("n_null", sums[-1])):
-            self.sums[name][rows] += of_cells.sum(-2)
-            self.sums[name.replace("null", "binned_null")][rows, :n_bins] += of_cells
+        for name in ("null", "n_null"):
+            self.sums[name][scores.cells] += found[name]
+        for name in ("binned_null", "n_binned_null"):
+            self.sums[name][: len(found[name])] += found[name]
 
     def same_topic(
         self, query: Int64[Tensor, " pair"], key: Int64[Tensor, " pair"], part: slice
@@ -205,7 +206,7 @@ def _few_pairs(
 # ---------------------------------------------------------------------------- p-values
 
 
-# Sums and numbers of pairs, [cell, permutation] or [cell, bin, permutation].
+# Sums and numbers of pairs: [group, permutation], or of all heads by distance, [bin, permutation].
 OfPairs = tuple[np.ndarray, np.ndarray]
 
 
@@ -220,17 +221,40 @@ def with_p_values(
 
     Args:
         contrast: what was measured, a cell for every group.
-        every: sums and numbers of the pairs of different words, [group, 1], or [group, bin, 1] where pairs are compared
-            at equal distance. What a permutation does not put into one topic is of different ones.
+        every: sums and numbers of the pairs of different words, [group, 1]. What a permutation does not put into one
+            topic is of different ones.
         sums: those of `Null`, by name.
         starts: where every group of heads begins.
         permutations: how many there are, and what counts as extreme.
     """
     if not permutations.n_permutations:
         return contrast
-    names = ("null", "n_null") if every[0].ndim == 2 else ("binned_null", "n_binned_null")
-    same, n_same = (np.add.reduceat(sums[name], starts) for name in names)
-    null = _ratios((same, n_same), every)
+    null = divide(*null_means(every, sums, starts))
+    p_value = permutation_p_value(contrast.ratio, null, alternative=permutations.alternative)
+    return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
+
+
+def with_matched_p_value(
+    contrast: Contrast, every: OfPairs, sums: Mapping[str, Any], permutations: Permutations
+) -> Contrast:
+    """The contrast of all heads at equal distance with its p-value; as it is without permutations.
+
+    Under every permutation, too, bins weigh their number of same-topic pairs.
+
+    Args:
+        contrast: what was measured.
+        every: sums and numbers of the pairs of different words, [bin, 1].
+        sums: those of `Null`, by name.
+        permutations: how many there are, and what counts as extreme.
+    """
+    if not permutations.n_permutations:
+        return contrast
+    # [permutation, bin, relation]; pairs of the same word are in none of it.
+    of_scores, counts = (
+        np.stack([np.zeros_like(sums[name]), sums[name], total - sums[name]], -1).swapaxes(0, 1)
+        for name, total in zip(("binned_null", "n_binned_null"), every, strict=True)
+    )
+    null = divide(*matched_means(of_scores, counts)[:2])
     p_value = permutation_p_value(contrast.ratio, null, alternative=permutations.alternative)
     return replace(contrast, p_value=p_value, q_value=benjamini_hochberg(p_value))
 
@@ -249,33 +273,7 @@ def null_means(
     return divide(same, n_same), divide(every[0] - same, every[1] - n_same)
 
 
-def _ratios(same: OfPairs, every: OfPairs) -> Float64[np.ndarray, "cell permutation"]:
-    """The ratio under every permutation; of sums by distance the matched one, bins weighed by own same-topic pairs."""
-    if same[0].ndim == 2:
-        above, below = (
-            divide(*of_pairs) for of_pairs in (same, [e - s for e, s in zip(every, same, strict=True)])
-        )
-        return divide(above, below)
-    ratios = np.empty((len(same[0]), same[0].shape[2]))
-    for cell in range(len(ratios)):  # one by one, because the tables of all of them are large
-        # [permutation, bin, relation]; pairs of the same word are in none of it.
-        sums, counts = (
-            np.stack([np.zeros_like(s[cell]), s[cell], e[cell] - s[cell]], -1).swapaxes(0, 1)
-            for s, e in zip(same, every, strict=True)
-        )
-        of_topic, of_others, *_ = matched_means(sums, counts)
-        ratios[cell] = divide(of_topic, of_others)
-    return ratios
-
-
 # ---------------------------------------------------------------------------- the least possible p-value
-
-
-def at_floor(
-    p_value: Float64[np.ndarray, " head"], n: int, alternative: Alternative
-) -> Bool[np.ndarray, " head"]:
-    """Which p-values are the least that so many permutations can give."""
-    return np.asarray(np.isclose(p_value, n_sides(alternative) / (n + 1), rtol=1e-9, atol=0))
 
 
 def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
@@ -285,10 +283,10 @@ def about_floor(heads: Contrast, provenance: Mapping[str, Any]) -> list[str]:
     if p_value is None or q_value is None or not n:
         return []
     alternative = options["alternative"]
-    lowest, n_tests = at_floor(p_value, n, alternative), int(np.isfinite(p_value).sum())
+    sides, n_tests = n_sides(alternative), int(np.isfinite(p_value).sum())
+    lowest = np.isclose(p_value, sides / (n + 1), rtol=1e-9, atol=0)
     if not lowest.any() or q_value[lowest].max() < _CALLED:
         return []
-    sides = n_sides(alternative)
     together = math.floor(sides * n_tests / (_CALLED * (n + 1))) + 1
     alone = needed_permutations(n_tests, alternative, q=_CALLED)
     return [

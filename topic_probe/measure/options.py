@@ -153,10 +153,7 @@ class Resampling(Group):
 class Permutations(Group):
     """What a number is compared with."""
 
-    n_permutations: Annotated[
-        int,
-        "permuted topic labels behind the p-values; 0 leaves them out",
-    ] = 200
+    n_permutations: Annotated[int, "permuted topic labels behind the p-values; 0 leaves them out"] = 200
     alternative: Annotated[Alternative, "what counts as extreme in the p-values"] = "two-sided"
 
     def __post_init__(self) -> None:
