@@ -14,12 +14,12 @@ from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
 from topic_probe.measure.doubt import (
     Doubt,
-    WordEffects,
     about_variance,
     check_fits,
     pooled_sums,
     variance_table,
     with_p_values_of_fits,
+    word_effects,
 )
 from topic_probe.measure.engine import (
     FIRST,
@@ -30,6 +30,7 @@ from topic_probe.measure.engine import (
     topics_and_accumulators,
     why_nothing,
 )
+from topic_probe.measure.heads import layer_starts, layers_of
 from topic_probe.measure.nulls import Null, about_floor, with_matched_p_value, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
@@ -88,10 +89,12 @@ class AttentionReport(Report, kind="attention"):
         Args:
             sums: their sums by name.
             progress: what is known of the documents beside them.
-            parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
-                "provenance", as far as it is known without documents. Words are resampled where they are in the sums.
+            parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options;
+                "provenance", as far as it is known without documents; and "strata" of words, where these are resampled.
         """
-        doubt = Doubt([sums], sums) if "of_words" in sums else None
+        doubt = None
+        if "strata" in parts:
+            doubt = Doubt([sums], sums["by_source"], layers_of(parts["index"]), [parts["strata"]])
         permutations = Permutations(**parts["permutations"])
         contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, doubt)
         record = parts["provenance"]
@@ -115,7 +118,7 @@ class AttentionReport(Report, kind="attention"):
         cls,
         fits: Sequence[Mapping[str, Any]],
         reports: Sequence["AttentionReport"],
-        parts: Parts,
+        parts: Sequence[Parts],
     ) -> "AttentionReport":
         """One report of several fits of topics: of their pairs together, with intervals that include other fits.
 
@@ -124,13 +127,12 @@ class AttentionReport(Report, kind="attention"):
         Args:
             fits: the sums of every fit.
             reports: their reports.
-            parts: those of any of them.
+            parts: those of each.
         """
-        pooled = pooled_sums(fits)
-        doubt = Doubt(fits, pooled, words="of_words" in pooled)
-        contrasts = _contrasts(
-            parts["index"], pooled, Intervals(**parts["intervals"]), Permutations(0), doubt
-        )
+        pooled, index = pooled_sums(fits), parts[0]["index"]
+        strata = [part["strata"] for part in parts] if "strata" in parts[0] else None
+        doubt = Doubt(fits, pooled["by_source"], layers_of(index), strata)
+        contrasts = _contrasts(index, pooled, Intervals(**parts[0]["intervals"]), Permutations(0), doubt)
         for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
                 contrasts[name], [getattr(report, name) for report in reports]
@@ -230,7 +232,7 @@ def measure_attention(
     topics alone. Only where documents have no word of some of them, which alone leaves them out, do others share their
     batches, and rounding may differ. With ``resample=("sources", "words", "fits")`` they are fits of one kind, such as
     those of several seeds, and give one report of all of them, whose intervals include that other fits, words and
-    sources would have given other numbers.
+    sources would have given other numbers; those of heads include other sources alone.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -274,20 +276,13 @@ def measure_attention(
             PatternReader(view, each, patterns, level=level, include_self=include_self) for each in every
         ]
         n = readers[0].n_cells
-        sums = [
-            [
-                *_sums(each, permutations, intervals, n),
-                *([WordEffects(each, n)] if "words" in resampled else []),
-                *part,
-            ]
-            for each, part in zip(every, own, strict=True)
-        ]
+        sums: list[list[Any]] = [_sums(each, permutations, intervals, n) for each in every]
         facts: dict[str, Any] = {
             "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
             "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
         }  # fmt: skip
         if "words" in resampled:
-            facts["resample"] = ["words"]
+            facts["resample"] = resampled[1:]
         if any(own):
             names = [[type(accumulator).__qualname__ for accumulator in part] for part in own]
             facts["accumulators"] = names if several else names[0]
@@ -303,21 +298,28 @@ def measure_attention(
             }
             for each in every
         ]  # fmt: skip
+        if "words" in resampled:
+            effects = word_effects(every, layers_of(readers[0].index), together="fits" in resampled)
+            for of_topics, part, effect in zip(sums, parts, effects, strict=True):
+                of_topics.append(effect)
+                part["strata"] = effect.strata
+        for of_topics, added in zip(sums, own, strict=True):
+            of_topics += added
         shard = Share.of(shards, AttentionReport.kind, parts[0], recorded(intervals, permutations))
         engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
         progress = engine.run(
             documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard
         )
-        of_topics = [progress.of_topics(number) for number in range(len(every))]
+        known = [progress.of_topics(number) for number in range(len(every))]
         reports = [
-            AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
+            AttentionReport.of_sums(*found) for found in zip(engine.by_topics, known, parts, strict=True)
         ]
     named: Any = engine.by_topics
-    for found, known in zip(named, of_topics, strict=True):
+    for found, counted in zip(named, known, strict=True):
         if not (found["n_rows"].any() or progress.shard):
-            warn(why_nothing(known), stacklevel=3)
+            warn(why_nothing(counted), stacklevel=3)
     if pooled := "fits" in resampled:
-        reports = [AttentionReport.of_fits(engine.by_topics, reports, parts[0])]
+        reports = [AttentionReport.of_fits(engine.by_topics, reports, parts)]
     return reports if several and not pooled else reports[0]
 
 
@@ -345,14 +347,11 @@ def _contrasts(
     doubt: Doubt | None = None,
 ) -> dict[str, Any]:
     """What the sums of the accumulators say, by their names, and what other doubt adds."""
-    places = list(zip(index["stack"], index["layer"], strict=True))
-    sites = list(dict.fromkeys(places))
-    site_of = np.array([sites.index(place) for place in places])
-    stacks = list(dict.fromkeys(index["stack"]))
+    layers, stacks = layers_of(index), list(dict.fromkeys(index["stack"]))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
     rows = sums["by_source"].rows()[1:]
 
-    def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
+    def pooled(groups: Int64[np.ndarray, " head"], doubt: Doubt | None, **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
         beside = None if doubt is None else functools.partial(doubt.beside, starts=starts)
@@ -364,17 +363,20 @@ def _contrasts(
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
         return with_p_values(contrast, (total, n), sums, starts, permutations)
 
-    every_head = np.arange(len(places))
     by_distance = [sums[name] for name in ("binned", "n_binned", "squares_binned")]
     of_all_heads = [part.sum(0) for part in by_distance]
     total, n = (part[:, 1:].sum(1, keepdims=True) for part in of_all_heads[:2])
     overall_matched = with_matched_p_value(matched_contrast(*of_all_heads), (total, n), sums, permutations)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
     return {
-        "overall": pooled(np.zeros_like(site_of))[0],
-        "stacks": pooled(stack_of, stack=tuple(stacks)),
-        "layers": pooled(site_of, stack=tuple(s for s, _ in sites), layer=tuple(n for _, n in sites)),
-        "heads": pooled(every_head, **index),
+        "overall": pooled(np.zeros_like(layers), doubt)[0],
+        "stacks": pooled(stack_of, doubt, stack=tuple(stacks)),
+        "layers": pooled(
+            layers,
+            doubt,
+            **{name: tuple(index[name][at] for at in layer_starts(index)) for name in ("stack", "layer")},
+        ),
+        "heads": pooled(np.arange(len(layers)), None, **index),
         "matched": matched_contrast(*by_distance, index=index),
         "overall_matched": overall_matched,
         "without_sinks": without_sinks.contrast(index=index),

@@ -119,8 +119,9 @@ class Resampling(Group):
     resample: Annotated[
         Collection[str] | None,
         'what intervals include: other "sources" (articles), other "words" of the same topics, other "fits" of topics. '
-        "For the last, topics are a list of at least three fits of one kind, which are reported together. By default "
-        "attention and states resample sources, tables of embeddings words",
+        "For the last, topics are a list of at least three fits of one kind, which are reported together. Intervals of "
+        "single heads include sources alone. By default attention and states resample sources, tables of embeddings "
+        "words",
     ] = None
 
     def __post_init__(self) -> None:
