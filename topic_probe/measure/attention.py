@@ -289,7 +289,7 @@ def measure_attention(
         options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
         options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
         told = {"processes": processes.size, "read": _READ[view.reads_rows(patterns.through)]}
-        parts = [
+        parts: list[dict[str, Any]] = [
             {
                 "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
                 "provenance": provenance(

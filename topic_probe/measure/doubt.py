@@ -125,14 +125,15 @@ class WordEffects(BatchSums):
             signed = torch.einsum(product, pairs, index[f"sign of {partner}"].to(values))
             ends = torch.stack([pairs.sum(axis), signed], 1)
             of_words.index_add_(2, (group * n_held + index[end]).flatten(), ends.flatten(2, 3))
-        return {"of_words": of_words.unflatten(2, (N_GROUPS, n_held))}
+        return {"of_words": of_words.view(len(rows), 2, N_GROUPS, n_held, _COLUMNS)}
 
     def add(
         self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
     ) -> None:
         """Adds all documents."""
         rows = np.unique(self.rows[scores.cells])
-        self.sums["of_words"][np.ix_(rows, range(2), range(N_GROUPS), found["held"])] += found["of_words"]
+        at = np.ix_(rows, np.arange(2), np.arange(N_GROUPS), found["held"])
+        self.sums["of_words"][at] += found["of_words"]
 
 
 def word_effects(
