@@ -13,7 +13,7 @@ from hand_scores import add
 import topic_probe as tp
 from topic_probe.contrast import contrast_of_sources
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.doubt import Doubt, WordEffects, pooled_sums
+from topic_probe.measure.doubt import Doubt, pooled_sums, word_effects
 from topic_probe.measure.scores import BatchScores, Pairs, Units
 from topic_probe.text.documents import source_key
 
@@ -47,13 +47,14 @@ class Setting:
 
 
 def draw(setting, generator, n_samples):
-    """The sums of every fit, a cell for each sample."""
+    """The sums of every fit, a cell for each sample, with the strata of its words."""
     s, n_words = setting, sum(setting.sizes)
     topic_of = np.repeat(np.arange(len(s.sizes)), s.sizes)
     every = [_topics(topic_of, generator if s.fits > 1 else None) for _ in range(s.fits)]
     of_article, of_word, of_pair, of_fit = _effects(setting, generator, n_samples)
     frequency = 1 / (1 + np.concatenate([np.arange(n) for n in s.sizes]))
-    sums = [[Relations(n_cells=n_samples), WordEffects(topics, n_samples)] for topics in every]
+    effects = word_effects(every, np.arange(n_samples), together=True)
+    sums = [[Relations(n_cells=n_samples), of_fit] for of_fit in effects]
     pieces = [(article, piece) for article in range(s.sources) for piece in range(PIECES)]
     mixtures = generator.dirichlet(np.full(len(s.sizes), 0.3), s.sources)
     positions = torch.arange(WORDS_IN_DOCUMENT)
@@ -93,14 +94,20 @@ def draw(setting, generator, n_samples):
             )
             add(relations, batch)
             add(effects, batch)
-    return [{**relations.sums, **effects.sums} for relations, effects in sums]
+    return [{**relations.sums, **of_fit.sums, "strata": of_fit.strata} for relations, of_fit in sums]
+
+
+def doubt_of(sums, *, words=True):
+    """What words and fits do, from the sums of every fit."""
+    by_source = pooled_sums(sums)["by_source"]
+    strata = [own["strata"] for own in sums] if words else None
+    return Doubt(sums, by_source, np.arange(*by_source.shape), strata)
 
 
 def contrast(sums, *, words=True, **options):
     """The contrast of all samples, from the sums of every fit."""
-    pooled = pooled_sums(sums)
-    doubt = Doubt(sums, pooled, words=words)
-    rows = pooled["by_source"].rows()[1:]
+    doubt = doubt_of(sums, words=words)
+    rows = doubt.by_source.rows()[1:]
     starts = np.arange(rows[0].shape[1])
     return contrast_of_sources(*rows, beside=lambda kind: doubt.beside(kind, starts), **options)
 

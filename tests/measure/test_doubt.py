@@ -1,4 +1,4 @@
-"""What words and fits of topics do to a number: sums with signs against loops, limits where nothing is to be found."""
+"""What words and fits of topics do to a number: sums of words against loops, limits where nothing is to be found."""
 
 from itertools import product
 
@@ -7,21 +7,13 @@ import pytest
 import torch
 from hand_scores import add, batch_scores
 from planted_articles import held
-from planted_doubt import RATIO, Setting, contrast, draw
+from planted_doubt import RATIO, Setting, contrast, doubt_of, draw
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5Model
 
 import topic_probe as tp
 from topic_probe.contrast import interval_of_sources
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.doubt import (
-    N_BUCKETS,
-    N_GROUPS,
-    Doubt,
-    WordEffects,
-    groups_of,
-    pooled_sums,
-    word_hashes,
-)
+from topic_probe.measure.doubt import N_GROUPS, Doubt, WordEffects, groups_of, names_of_words, pooled_sums
 
 VOCABULARY = 60
 LISTS = {"one": range(3, 15), "two": range(15, 27), "three": range(24, 40)}  # which overlap
@@ -76,19 +68,22 @@ def measure(topics=TOPICS, model=None, given=None, **options):
 # ---------------------------------------------------------------------------- sums
 
 
-def test_sums_with_signs_are_those_of_a_loop_over_pairs():
+def test_sums_of_words_are_those_of_a_loop_over_pairs():
+    """Four cells in two rows, of which the second is scored first; three documents of two groups of sources."""
     generator = np.random.default_rng(0)
     entries = [generator.integers(3, 40, 7).tolist() for _ in range(3)]
-    tables = [torch.from_numpy(generator.random((2, 7, 7))) for _ in entries]
+    tables = [torch.from_numpy(generator.random((4, 7, 7))) for _ in entries]
     sources = [3, 2**41, -(2**50)]
-    own = WordEffects(TOPICS, 4)
-    given = zip(sources, tables, entries, [range(7)] * 3, strict=True)
+    own = WordEffects(TOPICS, np.array([0, 0, 1, 1]))
     seen = torch.tensor(generator.random((3, 7, 7)) < 0.8)
     values = [table * mask for table, mask in zip(tables, seen, strict=True)]
-    given = list(zip(sources, values, entries, [list(range(7))] * 3, strict=True))
-    add(own, batch_scores(given, TOPICS, seen=seen))
-    expected = np.zeros((2, N_GROUPS, 2, 5, N_BUCKETS))
-    signs, scales, half = (own.tables[name].numpy() for name in ("signs", "scales", "half"))
+    for cells in ((2, 3), (0, 1)):
+        parts = [table[list(cells)] for table in values]
+        given = list(zip(sources, parts, entries, [list(range(7))] * 3, strict=True))
+        add(own, batch_scores(given, TOPICS, seen=seen, cells=cells))
+    names = sorted(names_of_words(TOPICS))
+    place = {entry: names.index(f"entry {entry}") for entry in range(3, 40)}
+    expected = np.zeros((2, 2, N_GROUPS, len(names), 5))
     of_topic = {entry: {name for name, ids in LISTS.items() if entry in ids} for entry in range(3, 40)}
     for document, (words, table) in enumerate(zip(entries, values, strict=True)):
         group = groups_of(np.array([sources[document]]))[0]
@@ -96,28 +91,26 @@ def test_sums_with_signs_are_those_of_a_loop_over_pairs():
             if words[i] == words[j] or not seen[document, i, j]:
                 continue
             kind = 0 if of_topic[words[i]] & of_topic[words[j]] else 1
-            for one, other in ((words[i] - 3, words[j] - 3), (words[j] - 3, words[i] - 3)):
-                for column, number in (
-                    (kind, table[:, i, j]),
-                    (2, table[:, i, j] ** 2),
-                    (3 + kind, torch.ones(2)),
-                ):
-                    moved = scales[one, column] * number.numpy()[:, None]
-                    expected[:, group, 0, column] += moved * signs[one, 0]
-                    expected[:, group, 1, column] += moved * signs[one, 1] * half[other]
-    np.testing.assert_allclose(own.sums["of_words"][:2], expected, atol=1e-12)
-    assert not own.sums["of_words"][2:].any()
+            score = table[:, i, j].numpy().reshape(2, 2)
+            numbers = np.zeros((2, 5))  # [row, column]
+            numbers[:, kind], numbers[:, 2], numbers[:, 3 + kind] = score.sum(1), (score**2).sum(1), 2
+            for one, other in ((words[i], words[j]), (words[j], words[i])):
+                expected[:, 0, group, place[one]] += numbers
+                expected[:, 1, group, place[one]] += numbers * own.sign[place[other]].item()
+    np.testing.assert_allclose(own.sums["of_words"], expected, atol=1e-12)
 
 
-def test_signs_of_a_word_are_the_same_in_all_topics_and_add_up_to_nothing_in_a_topic():
+def test_words_of_fits_have_one_place_and_one_sign_whichever_topics_they_are_in():
     one, other = fits(2)
-    assert dict(zip(one.words.tolist(), word_hashes(one).tolist(), strict=True)) == dict(
-        zip(other.words.tolist(), word_hashes(other).tolist(), strict=True)
-    )
-    disjoint = tp.Topics.from_token_ids({"a": range(3, 15), "b": range(15, 30)}, vocabulary_size=VOCABULARY)
-    signs = WordEffects(disjoint, 1).tables["signs"][:, 0]
-    np.testing.assert_allclose(signs[:12].sum(0), 0, atol=1e-12)
-    np.testing.assert_allclose(signs[12:].sum(0), 0, atol=1e-12)
+    rows, names = np.zeros(1, dtype=np.int64), [*names_of_words(one), *names_of_words(other), "entry 59"]
+    effects = [WordEffects(topics, rows, names) for topics in (one, other)]
+    assert torch.equal(effects[0].sign, effects[1].sign)
+    places = [
+        dict(zip(topics.words.tolist(), of_fit.place.tolist(), strict=True))
+        for topics, of_fit in zip((one, other), effects, strict=True)
+    ]
+    assert places[0] == places[1]
+    assert [(of_fit.strata < 0).sum() for of_fit in effects] == [1, 1]
 
 
 def test_the_variance_of_words_is_that_of_their_influences_in_two_halves_of_the_sources():
@@ -125,8 +118,7 @@ def test_the_variance_of_words_is_that_of_their_influences_in_two_halves_of_the_
     generator = np.random.default_rng(0)
     effect = generator.normal(size=40)
     topics = tp.Topics.from_token_ids({"a": range(3, 43), "b": [50]}, vocabulary_size=VOCABULARY)
-    sums = {"by_source": None}
-    own, relations = WordEffects(topics, 1), Relations(n_cells=1)
+    own, relations = WordEffects(topics, np.zeros(1, dtype=np.int64)), Relations(n_cells=1)
     for source in range(64):
         order = generator.permutation(40)
         pairs = [
@@ -143,7 +135,8 @@ def test_the_variance_of_words_is_that_of_their_influences_in_two_halves_of_the_
         add(own, batch)
         add(relations, batch)
     sums = relations.sums | own.sums
-    found = Doubt([sums], sums).beside("difference")
+    doubt = Doubt([sums], sums["by_source"], np.array([0]), [own.strata])
+    found = doubt.beside("difference", np.array([0]))
     # A word is in 1/20 of the pairs, whose partners are others every time: 1 / 20 · (u_i − ū), and 40 of them.
     expected = ((effect - effect.mean()) ** 2).sum() / 20**2
     np.testing.assert_allclose(found.words, expected, rtol=0.15)
@@ -155,13 +148,16 @@ def test_the_variance_of_words_is_that_of_their_influences_in_two_halves_of_the_
 def test_nothing_changes_without_being_asked_for():
     plain, with_words = measure(), measure(**BOTH)
     assert plain.overall.variance_shares is None
+    assert with_words.heads == plain.heads
     for name in ("same_topic", "different_topic", "spread", "p_value", "q_value"):
-        np.testing.assert_array_equal(getattr(with_words.heads, name), getattr(plain.heads, name))
-    lower, upper = (with_words.heads.interval - plain.heads.interval).T
+        np.testing.assert_array_equal(getattr(with_words.layers, name), getattr(plain.layers, name))
+    lower, upper = (with_words.layers.interval - plain.layers.interval).T
     assert (lower <= 1e-12).all()
     assert (upper >= -1e-12).all()
-    np.testing.assert_allclose(with_words.heads.variance_shares.sum(-1), 1)
-    table = with_words.to_dataframe()
+    np.testing.assert_allclose(with_words.layers.variance_shares.sum(-1), 1)
+    assert with_words.heads.variance_shares is None
+    assert "those of heads include other sources alone" in str(with_words)
+    table = with_words.layers.to_dataframe()
     assert {"variance_sources", "variance_words", "variance_fits"} <= {*table}
     assert (table["variance_fits"] == 0).all()
     shares = [f"{share:.0%}" for share in with_words.overall.variance_shares[:2]]
@@ -182,10 +178,11 @@ def test_the_interval_is_that_over_sources_where_words_bring_nothing():
 def test_fits_that_are_the_same_are_one_fit():
     one = measure(**BOTH)
     same = measure([TOPICS] * 3, resample=("sources", "words", "fits"))
-    for part in ("overall", "layers", "heads"):
+    for part in ("overall", "stacks", "layers", "heads"):
         np.testing.assert_allclose(getattr(same, part).ratio, getattr(one, part).ratio)
         np.testing.assert_allclose(getattr(same, part).interval, getattr(one, part).interval)
-        assert np.all(getattr(same, part).variance_shares[..., 2] < 1e-9)
+        if part != "heads":
+            assert np.all(getattr(same, part).variance_shares[..., 2] < 1e-9)
 
 
 @pytest.mark.parametrize("model", [gpt2, t5])
@@ -201,7 +198,7 @@ def test_several_fits_make_one_report(model):
     p = np.mean([own.heads.p_value for own in single], axis=0)
     np.testing.assert_allclose(report.heads.p_value, np.minimum(1, 2 * p))
     wide = measure(every, model(), resample=("sources", "fits"))
-    assert (np.diff(report.heads.interval) >= np.diff(wide.heads.interval) - 1e-9).mean() > 0.9
+    assert (np.diff(report.layers.interval) >= np.diff(wide.layers.interval) - 1e-9).mean() > 0.9
     assert "4 fits of topics" in str(report)
     assert len(report.provenance["fits"]) == 4
 
@@ -228,8 +225,8 @@ def test_batches_and_order_change_nothing(batch_size):
     given = documents()
     whole = measure(**BOTH, batch_size=30)
     other = measure(given=given[::-1], **BOTH, batch_size=batch_size)
-    np.testing.assert_allclose(other.heads.interval, whole.heads.interval, rtol=1e-9)
-    np.testing.assert_allclose(other.heads.variance_shares, whole.heads.variance_shares, atol=1e-9)
+    np.testing.assert_allclose(other.layers.interval, whole.layers.interval, rtol=1e-9)
+    np.testing.assert_allclose(other.layers.variance_shares, whole.layers.variance_shares, atol=1e-9)
 
 
 def test_shards_give_the_bits_of_one_process(tmp_path):
@@ -240,7 +237,7 @@ def test_shards_give_the_bits_of_one_process(tmp_path):
         reports.append(tp.merge_sums(tmp_path / str(n)))
     assert reports[0] == reports[1]
     assert reports[0].overall.variance_shares is not None
-    np.testing.assert_allclose(reports[0].heads.interval, measure(**BOTH).heads.interval, rtol=1e-9)
+    np.testing.assert_allclose(reports[0].layers.interval, measure(**BOTH).layers.interval, rtol=1e-9)
 
 
 def test_a_checkpoint_has_the_sums_of_words(tmp_path):
@@ -302,18 +299,18 @@ def test_intervals_hold_what_was_planted(setting):
 def test_the_variance_of_fits_is_what_was_planted_without_what_sources_and_words_make_of_their_spread():
     """Factors with a standard deviation of 0.2 are a variance of exp(0.04) − 1 of one fit, a quarter of it of four."""
     sums = draw(Setting(fits=4, of_fits=0.2, sizes=(10,) * 8), np.random.default_rng(5), 40)
-    found = Doubt(sums, pooled_sums(sums)).beside("ratio")
+    found = doubt_of(sums).beside("ratio", np.arange(40))
     np.testing.assert_allclose(found.fits.mean(), np.expm1(0.04) / 4, rtol=0.3)
     # Fits that do nothing have other words all the same, and so other numbers, which words account for.
     sums = draw(Setting(fits=4, of_words=1.0, sizes=(10,) * 8), np.random.default_rng(6), 20)
     apart = [
-        Doubt(sums, pooled_sums(sums), words=words).beside("ratio").fits.mean() for words in (True, False)
+        doubt_of(sums, words=words).beside("ratio", np.arange(20)).fits.mean() for words in (True, False)
     ]
     assert apart[0] < 0.5 * apart[1]
 
 
 def test_effect_sizes_and_ratios_move_with_words_as_derivatives_say():
-    """Both numbers, with the sums of one bucket moved a little, against the gradient that variances are made of."""
+    """Both numbers, with the sums of one word moved a little, against the gradient that variances are made of."""
     from topic_probe.measure.doubt import _Number
 
     totals = np.array([[30.0, 44.0, 130.0, 20.0, 40.0]])

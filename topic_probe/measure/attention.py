@@ -14,12 +14,12 @@ from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import BatchSums, Distances, Relations, Sinks
 from topic_probe.measure.doubt import (
     Doubt,
-    WordEffects,
     about_variance,
     check_fits,
     pooled_sums,
     variance_table,
     with_p_values_of_fits,
+    word_effects,
 )
 from topic_probe.measure.engine import (
     ACCUMULATORS_IN_FOLDER,
@@ -30,6 +30,7 @@ from topic_probe.measure.engine import (
     topics_and_accumulators,
     why_nothing,
 )
+from topic_probe.measure.heads import layer_starts, layers_of
 from topic_probe.measure.nulls import Null, about_floor, with_matched_p_value, with_p_values
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
@@ -86,10 +87,12 @@ class AttentionReport(Report, kind="attention"):
         Args:
             sums: their sums by name.
             progress: what is known of the documents beside them.
-            parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options; and
-                "provenance", as far as it is known without documents. Words are resampled where they are in the sums.
+            parts: "index", the stack, layer and head of every cell; "intervals" and "permutations", these options;
+                "provenance", as far as it is known without documents; and "strata" of words, where these are resampled.
         """
-        doubt = Doubt([sums], sums) if "of_words" in sums else None
+        doubt = None
+        if "strata" in parts:
+            doubt = Doubt([sums], sums["by_source"], layers_of(parts["index"]), [parts["strata"]])
         permutations = Permutations(**parts["permutations"])
         contrasts = _contrasts(parts["index"], sums, Intervals(**parts["intervals"]), permutations, doubt)
         record = parts["provenance"]
@@ -113,7 +116,7 @@ class AttentionReport(Report, kind="attention"):
         cls,
         fits: Sequence[Mapping[str, Any]],
         reports: Sequence["AttentionReport"],
-        intervals: Intervals,
+        parts: Sequence[Parts],
     ) -> "AttentionReport":
         """One report of several fits of topics: of their pairs together, with intervals that include other fits.
 
@@ -122,13 +125,12 @@ class AttentionReport(Report, kind="attention"):
         Args:
             fits: the sums of every fit.
             reports: their reports.
-            intervals: how sure numbers are said to be.
+            parts: those of each.
         """
-        pooled = pooled_sums(fits)
-        doubt = Doubt(fits, pooled, words="of_words" in pooled)
-        index = reports[0].heads.index
-        assert index is not None
-        contrasts = _contrasts(index, pooled, intervals, Permutations(0), doubt)
+        pooled, index = pooled_sums(fits), parts[0]["index"]
+        strata = [part["strata"] for part in parts] if "strata" in parts[0] else None
+        doubt = Doubt(fits, pooled["by_source"], layers_of(index), strata)
+        contrasts = _contrasts(index, pooled, Intervals(**parts[0]["intervals"]), Permutations(0), doubt)
         for name in ("overall", "stacks", "layers", "heads", "overall_matched"):
             contrasts[name] = with_p_values_of_fits(
                 contrasts[name], [getattr(report, name) for report in reports]
@@ -227,7 +229,7 @@ def measure_attention(
     topics alone. Only where documents have no word of some of them, which alone leaves them out, do others share their
     batches, and rounding may differ. With ``resample=("sources", "words", "fits")`` they are fits of one kind, such as
     those of several seeds, and give one report of all of them, whose intervals include that other fits, words and
-    sources would have given other numbers.
+    sources would have given other numbers; those of heads include other sources alone.
 
     Args:
         model: anything that `open_model` takes. It comes back as it was.
@@ -261,13 +263,11 @@ def measure_attention(
         check_fits(every if several else None)
     if run.folder is not None and any(own):
         raise ValueError(ACCUMULATORS_IN_FOLDER)
-    reports, sums = attention_of(
+    reports = attention_of(
         open_model(model), every, documents, accumulators=own, level=level, include_self=include_self, reading=reading,
         patterns=patterns, intervals=intervals, resampled=resampled, permutations=permutations, run=run,
     )  # fmt: skip
-    if "fits" in resampled:
-        return AttentionReport.of_fits(sums, reports, intervals)
-    return reports if several else reports[0]
+    return reports if several and "fits" not in resampled else reports[0]
 
 
 def attention_of(
@@ -285,8 +285,8 @@ def attention_of(
     permutations: Permutations,
     run: Run,
     facts: Mapping[str, Any] | None = None,
-) -> tuple[list[AttentionReport], list[Sums]]:
-    """The report of each of the topics, and the sums that it is made of; a folder keeps those of accumulators, too.
+) -> list[AttentionReport]:
+    """The report of each of the topics, or of all as fits of one kind; a folder keeps sums of accumulators, too.
 
     Args:
         model: a hooked model.
@@ -307,22 +307,15 @@ def attention_of(
     reading = reading.of(view.facts)
     readers = [PatternReader(view, each, patterns, level=level, include_self=include_self) for each in topics]
     n = readers[0].n_cells
-    sums = [
-        [
-            *_sums(each, permutations, intervals, n),
-            *([WordEffects(each, n)] if "words" in resampled else []),
-            *part,
-        ]
-        for each, part in zip(topics, accumulators, strict=True)
-    ]
+    sums: list[list[Any]] = [_sums(each, permutations, intervals, n) for each in topics]
     of_sums = {
         "measurement": "attention", "level": level, "include_self": include_self, "through": patterns.through,
         "n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),
-        "words": "words" in resampled, **(facts or {}),
+        "resample": resampled[1:], **(facts or {}),
     }  # fmt: skip
     options = {"level": level, "include_self": include_self, "distance_bins": DISTANCE_BINS}
     options |= recorded(reading, patterns, intervals, permutations) | {"resample": resampled}
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "index": readers[0].index, "intervals": vars(intervals), "permutations": vars(permutations),
             "provenance": provenance(
@@ -331,18 +324,25 @@ def attention_of(
         }
         for each in topics
     ]  # fmt: skip
+    if "words" in resampled:
+        effects = word_effects(topics, layers_of(readers[0].index), together="fits" in resampled)
+        for of_topics, part, effect in zip(sums, parts, effects, strict=True):
+            of_topics.append(effect)
+            part["strata"] = effect.strata
+    for of_topics, added in zip(sums, accumulators, strict=True):
+        of_topics += added
     engine = Engine(Several(readers, read_patterns), sums, only_labelled=True)
     of_report = {"kind": AttentionReport.kind, "parts": parts[0]}
     progress = engine.run(documents, reading=reading, run=run, facts=of_sums, report=of_report)
-    of_topics = [progress.of_topics(number) for number in range(len(topics))]
+    known = [progress.of_topics(number) for number in range(len(topics))]
     reports = [
-        AttentionReport.of_sums(*found) for found in zip(engine.by_topics, of_topics, parts, strict=True)
+        AttentionReport.of_sums(*found) for found in zip(engine.by_topics, known, parts, strict=True)
     ]
-    every: Any = engine.by_topics
-    for found, known in zip(every, of_topics, strict=True):
+    named: Any = engine.by_topics
+    for found, counted in zip(named, known, strict=True):
         if progress.whole and not found["n_rows"].any():
-            warn(why_nothing(known), stacklevel=4)
-    return reports, every
+            warn(why_nothing(counted), stacklevel=4)
+    return [AttentionReport.of_fits(engine.by_topics, reports, parts)] if "fits" in resampled else reports
 
 
 def _sums(topics: Topics, permutations: Permutations, intervals: Intervals, n_heads: int) -> list[BatchSums]:
@@ -359,14 +359,11 @@ def _contrasts(
     doubt: Doubt | None = None,
 ) -> dict[str, Any]:
     """What the sums of the accumulators say, by their names, and what other doubt adds."""
-    places = list(zip(index["stack"], index["layer"], strict=True))
-    sites = list(dict.fromkeys(places))
-    site_of = np.array([sites.index(place) for place in places])
-    stacks = list(dict.fromkeys(index["stack"]))
+    layers, stacks = layers_of(index), list(dict.fromkeys(index["stack"]))
     stack_of = np.array([stacks.index(stack) for stack in index["stack"]])
     rows = sums["by_source"].rows()[1:]
 
-    def pooled(groups: Int64[np.ndarray, " head"], **names: tuple[Any, ...]) -> Contrast:
+    def pooled(groups: Int64[np.ndarray, " head"], doubt: Doubt | None, **names: tuple[Any, ...]) -> Contrast:
         starts = np.flatnonzero(np.diff(groups, prepend=-1))
         of_groups, counts, squares = (np.add.reduceat(part, starts, axis=1) for part in rows)
         beside = None if doubt is None else functools.partial(doubt.beside, starts=starts)
@@ -378,17 +375,20 @@ def _contrasts(
         total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in (of_groups, counts))
         return with_p_values(contrast, (total, n), sums, starts, permutations)
 
-    every_head = np.arange(len(places))
     by_distance = [sums[name] for name in ("binned", "n_binned", "squares_binned")]
     of_all_heads = [part.sum(0) for part in by_distance]
     total, n = (part[:, 1:].sum(1, keepdims=True) for part in of_all_heads[:2])
     overall_matched = with_matched_p_value(matched_contrast(*of_all_heads), (total, n), sums, permutations)
     without_sinks = PairSums(sums["without_sinks"], sums["n_without_sinks"])
     return {
-        "overall": pooled(np.zeros_like(site_of))[0],
-        "stacks": pooled(stack_of, stack=tuple(stacks)),
-        "layers": pooled(site_of, stack=tuple(s for s, _ in sites), layer=tuple(n for _, n in sites)),
-        "heads": pooled(every_head, **index),
+        "overall": pooled(np.zeros_like(layers), doubt)[0],
+        "stacks": pooled(stack_of, doubt, stack=tuple(stacks)),
+        "layers": pooled(
+            layers,
+            doubt,
+            **{name: tuple(index[name][at] for at in layer_starts(index)) for name in ("stack", "layer")},
+        ),
+        "heads": pooled(np.arange(len(layers)), None, **index),
         "matched": matched_contrast(*by_distance, index=index),
         "overall_matched": overall_matched,
         "without_sinks": without_sinks.contrast(index=index),

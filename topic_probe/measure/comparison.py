@@ -383,7 +383,7 @@ def _attention(
         null = Null(side.topics, permutations.n_permutations, intervals.seed, n, names=own)
         facts = {"compared": read.facts, "limit": limit, "null": [permutations.n_permutations, own]}
         added = [kept, null] if permutations.n_permutations else [kept]
-        (report,), _ = attention_of(
+        (report,) = attention_of(
             side.model, [side.topics], documents, accumulators=[added], level=options["level"], include_self=True,
             reading=Reading(batch_size=options["batch_size"], max_length=read.max_length, long=options["long"]),
             patterns=Patterns(), intervals=intervals, resampled=("sources",), permutations=Permutations(0),

@@ -3,22 +3,18 @@
 **Words.** A number that follows from sums over pairs of words moves, to first order, by ψ_i where word i weighs more:
 the sum of the influences of all pairs that it is in, at either end. As words of a topic are a sample of the words that
 such a topic has, the number varies with them by Σ_i (ψ_i − ψ̄_t)² n/(n − 1), where ψ̄_t is the mean of the n words of
-the topic of word i. Three things are to be seen to:
+the topic of word i. Two things are to be seen to:
 
 * What is known of ψ_i holds the noise of these sources, which leaving out sources has counted already. Sources fall by
   their hash into groups, whose noise is independent: the product of ψ_i in two groups has the right mean.
 * A pair is in the ψ of two words, so what is of the pair alone counts twice. It is taken out once, as in the variance
-  of dyads that is robust to clusters (Aronow, Samii and Assenova, 2015): Σ_i ψ_i² − Σ_(pairs) ψ_ij².
-* There are too many words to keep ψ of every one for every head. Every word has a random sign s and falls into one of a
-  fixed number of buckets r, and T_r = Σ_(i in r) s_i ψ_i is kept: signs are independent, so Σ_r T_r T'_r has the mean
-  Σ_i ψ_i ψ'_i, whatever ψ and ψ' (a count sketch; Charikar, Chen and Farach-Colton, 2002). That ψ is taken around the
-  mean of a topic is done to the signs, s_i less their mean in the topic, as Σ_i (s_i − s̄) ψ_i = Σ_i s_i (ψ_i − ψ̄).
-  With a second sign h of every word, D_r = Σ_(i in r) s_i Σ_j h_j ψ_ij has Σ_r D_r D'_r = Σ_i Σ_j ψ_ij ψ'_ij, which
-  holds every pair twice.
+  of dyads that is robust to clusters (Aronow, Samii and Assenova, 2015): Σ_i ψ_i² − Σ_(pairs) ψ_ij². There are too many
+  pairs to keep ψ_ij of each. Every word has a random sign s, and D_i = Σ_j s_j ψ_ij is kept: signs are independent, so
+  Σ_i D_i D'_i has the mean Σ_i Σ_j ψ_ij ψ'_ij, which holds every pair twice.
 
 The number is linear in nothing but sums and counts of pairs, and its derivatives are known only in the end. So it is
-sums and counts with signs that are added up: for every cell, group of sources and bucket. Bucket and signs are a hash
-of the word, so fits of topics, and models, have those of a word in common.
+sums and counts that are added up: for every word, layer and group of sources, 320 bytes. Heads of a layer are pooled,
+so nothing is known of single heads.
 
 **Fits.** A number of k fits is that of their pairs together. Their spread gives its variance as it would that of a mean
 of k numbers; what sources and words alone make of that spread is known, as above, and taken off, because it is counted
@@ -36,14 +32,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import DIFFERENT_TOPIC, RESAMPLED, SAME_TOPIC, Contrast, SourceSums
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import LabelledWords
-from topic_probe.text.documents import content_hash
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import MIN_UNITS, Beside, benjamini_hochberg, divide
 from topic_probe.words import form
@@ -51,8 +46,8 @@ from topic_probe.words import form
 if TYPE_CHECKING:
     import pandas as pd
 
-# What is kept for every head: sums and counts of so many buckets of words, apart for so many groups of sources.
-N_BUCKETS, N_GROUPS = 128, 4
+# Sums of words are kept apart for so many groups of sources.
+N_GROUPS = 4
 
 # Of two fits, the spread has one degree of freedom, and an interval of 12.7 standard errors says nothing.
 MIN_FITS = 3
@@ -63,90 +58,92 @@ _COLUMNS = 5
 _SIDES = "query", "key"
 
 
-def word_hashes(topics: Topics) -> Int64[np.ndarray, " form"]:
-    """A hash of every word, the same in all topics that know how it is written; of bare ids one of its entry."""
-    first = np.unique(topics.form_of_word.numpy(), return_index=True)[1]
+def names_of_words(topics: Topics) -> list[str]:
+    """What every word is called in all topics that know how it is written; of bare ids its entry."""
+    words = LabelledWords(topics, torch.arange(len(topics.words)))
+    first = np.unique(words.form.numpy(), return_index=True)[1]
     read = [form(topics.texts[place], topics.one_word) if topics.texts else "" for place in first]
     entries = topics.words[torch.from_numpy(first)].tolist()
-    named = [word or f"entry {entry}" for word, entry in zip(read, entries, strict=True)]
-    return np.array([content_hash(name.encode("utf-8", "surrogatepass")) for name in named])
-
-
-def _within_strata(
-    signs: Float64[np.ndarray, "form bucket"], strata: Int64[np.ndarray, " form"]
-) -> tuple[Float64[np.ndarray, "form bucket"], Float64[np.ndarray, "form 5"]]:
-    """Signs less their mean in the topic, and what sums are multiplied with because that takes too much away."""
-    _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
-    together = sizes < MIN_UNITS
-    if 0 < sizes[together].sum() < MIN_UNITS and not together.all():
-        together |= sizes == sizes[~together].min()
-    _, place, sizes = np.unique(np.where(together[place], -1, place), return_inverse=True, return_counts=True)
-    means = np.zeros((len(sizes), signs.shape[1]))
-    np.add.at(means, place, signs)
-    n = np.maximum(sizes, MIN_UNITS)[place]  # of fewer in all nothing is reported
-    same, other = np.sqrt(n / (n - 4)), np.sqrt(n / (n - 1))
-    return signs - (means / sizes[:, None])[place], np.stack([same, other, other, same, other], 1)
+    return [word or f"entry {entry}" for word, entry in zip(read, entries, strict=True)]
 
 
 class WordEffects(BatchSums):
-    """Sums of pairs with the signs of their words, by bucket and group of sources: what words do to a number."""
+    """Sums of the pairs that every word is in, by layer and group of sources: what words do to a number.
 
-    def __init__(self, topics: Topics, n_cells: int) -> None:
-        words = LabelledWords(topics, torch.arange(len(topics.words)))
-        hashes = word_hashes(topics).view(np.uint64)
-        sign, half = (1.0 - 2.0 * ((hashes >> np.uint64(bit)) & np.uint64(1)) for bit in (40, 41))
-        plain = np.zeros((words.n_forms, N_BUCKETS))
-        plain[np.arange(words.n_forms), hashes % np.uint64(N_BUCKETS)] = sign
-        self.form = words.form.numpy()
-        centred, scales = _within_strata(plain, words.strata)
-        tables = {"signs": np.stack([centred, plain], 1), "scales": scales, "half": half}
-        self.tables = {name: torch.from_numpy(table)[words.form] for name, table in tables.items()}
-        self.sums: dict[str, np.ndarray] = {
-            "of_words": np.zeros((n_cells, N_GROUPS, 2, _COLUMNS, N_BUCKETS)),
-            "of_groups": np.zeros((n_cells, N_GROUPS, _COLUMNS)),
-            "pairs_of_words": np.zeros(words.n_forms),
-        }
+    Attributes:
+        strata: for every word the words that it is a sample with, which are those of its topic; of topics of fewer than
+            eight words, those of all of them. −1 for words of other fits.
+    """
+
+    def __init__(
+        self, topics: Topics, rows: Int64[np.ndarray, " cell"], names: Sequence[str] | None = None
+    ) -> None:
+        """Those of topics.
+
+        Args:
+            topics: which words there are.
+            rows: for every cell the row that it is pooled in: its layer, counted through stacks.
+            names: the words that have a place, those of other fits included; None: the words of these topics.
+        """
+        words, own = LabelledWords(topics, torch.arange(len(topics.words))), names_of_words(topics)
+        every = np.unique(own if names is None else names)
+        at = np.searchsorted(every, own)
+        self.rows, self.place = rows, torch.from_numpy(at)[words.form]
+        self.strata = np.full(len(every), -1)
+        self.strata[at] = _large_strata(words.strata)
+        self.sign = torch.from_numpy(np.random.default_rng(0).choice([-1.0, 1.0], len(every)))
+        shape = (rows.max() + 1, 2, N_GROUPS, len(every), _COLUMNS)
+        self.sums: dict[str, np.ndarray] = {"of_words": np.zeros(shape)}
 
     def prepare(self, pairs: Pairs, device: torch.device) -> Mapping[str, Any]:
-        """Signs of the words on every side."""
-        found: dict[str, Any] = {}
-        for name, units, n in zip(_SIDES, (pairs.query, pairs.key), pairs.relations.shape[1:], strict=True):
-            places = padded([words.places for words in units], 0, least=n)
-            found |= {f"{name} {which}": table[places].to(device) for which, table in self.tables.items()}
-            found[f"{name} places"] = places.numpy()
-        return found
+        """The sign of the words on every side, and the number of each among those that any document has."""
+        sides = zip((pairs.query, pairs.key), pairs.relations.shape[1:], strict=True)
+        query, key = (self.place[padded([words.places for words in units], 0, least=n)] for units, n in sides)
+        held, number = torch.unique(torch.cat([query.flatten(), key.flatten()]), return_inverse=True)
+        of_query, of_key = number.split([query.numel(), key.numel()])
+        return {
+            "held": held.numpy(),
+            "query": of_query.view_as(query).to(device), "key": of_key.view_as(key).to(device),
+            "sign of query": self.sign[query].to(device), "sign of key": self.sign[key].to(device),
+        }  # fmt: skip
 
     def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """Sums and counts with signs, of all documents of a group of sources together."""
-        group = torch.from_numpy(groups_of(scores.sources)).to(scores.values.device)
-        of_group = wide(
-            (group == torch.arange(N_GROUPS, device=group.device)[:, None]).to(scores.values.dtype)
-        )
-        found, of_words = {}, []
-        for name, ends in zip(_SIDES, _ends(scores, index), strict=False):
-            found[f"{name} pairs"] = ends[:, 0, :, 0, 3:].sum(2)
-            ends *= index[f"{name} scales"].to(ends)[:, None, :, None]
-            of_words.append(torch.einsum("dcnhk,dnhr->dchkr", ends, index[f"{name} signs"].to(ends)))
-        of_documents = torch.cat([wide(scores.binned.sum(3)[:, :, 1:]), scores.squares.sum(2)[..., None]], 2)
-        n_of_documents = (
-            scores.counts.sum(2)[:, None, 1:].to(of_documents).expand(-1, scores.values.shape[1], -1)
-        )
-        return found | {
-            "of_words": torch.einsum("gd,dchkr->cghkr", of_group, sum(of_words)),
-            "of_groups": torch.einsum("gd,dck->cgk", of_group, torch.cat([of_documents, n_of_documents], 2)),
-        }
+        """Sums and counts of every word, plain and with the signs of its partners, by group of sources."""
+        rows, row = np.unique(self.rows[scores.cells], return_inverse=True)
+        values, n_held = wide(scores.values), len(index["held"])
+        cells = torch.nn.functional.one_hot(torch.from_numpy(row)).T.to(values)
+        kinds = torch.stack([scores.relations == kind for kind in (SAME_TOPIC, DIFFERENT_TOPIC)], 3)
+        kinds = kinds.to(values)
+        pooled, squares = (torch.einsum("rc,dcnm->rdnm", cells, part) for part in (values, values.square()))
+        counts = cells.sum(1)[:, None, None, None, None] * kinds
+        # [row, document, query, key, column]
+        pairs = torch.cat([pooled[..., None] * kinds, (squares * kinds.sum(3))[..., None], counts], 4)
+        group = torch.from_numpy(groups_of(scores.sources)).to(values.device)[:, None]
+        of_words = values.new_zeros(len(rows), 2, N_GROUPS * n_held, _COLUMNS)
+        of_ends = ("query", "key", 3, "rdnmk,dm->rdnk"), ("key", "query", 2, "rdnmk,dn->rdmk")
+        for end, partner, axis, product in of_ends:
+            signed = torch.einsum(product, pairs, index[f"sign of {partner}"].to(values))
+            ends = torch.stack([pairs.sum(axis), signed], 1)
+            of_words.index_add_(2, (group * n_held + index[end]).flatten(), ends.flatten(2, 3))
+        return {"of_words": of_words.view(len(rows), 2, N_GROUPS, n_held, _COLUMNS)}
 
     def add(
         self, scores: BatchScores, found: Mapping[str, np.ndarray], kept: Bool[np.ndarray, " document"]
     ) -> None:
         """Adds all documents."""
-        for name in ("of_words", "of_groups"):
-            self.sums[name][scores.cells] += found[name]
-        for name in _SIDES:
-            if f"{name} pairs" in found:
-                np.add.at(
-                    self.sums["pairs_of_words"], self.form[found[f"{name} places"]], found[f"{name} pairs"]
-                )
+        rows = np.unique(self.rows[scores.cells])
+        at = np.ix_(rows, np.arange(2), np.arange(N_GROUPS), found["held"])
+        self.sums["of_words"][at] += found["of_words"]
+
+
+def word_effects(
+    every: Sequence[Topics], rows: Int64[np.ndarray, " cell"], *, together: bool = False
+) -> list[WordEffects]:
+    """What words do, of each of the topics; ``together`` where these are fits, which have words in common."""
+    if not together:
+        return [WordEffects(topics, rows) for topics in every]
+    names = [name for topics in every for name in names_of_words(topics)]
+    return [WordEffects(topics, rows, names) for topics in every]
 
 
 def groups_of(sources: Int64[np.ndarray, " source"]) -> Int64[np.ndarray, " source"]:
@@ -154,41 +151,34 @@ def groups_of(sources: Int64[np.ndarray, " source"]) -> Int64[np.ndarray, " sour
     return ((sources.view(np.uint64) >> np.uint64(40)) % np.uint64(N_GROUPS)).astype(np.int64)
 
 
-def _ends(
-    scores: BatchScores, index: Mapping[str, Any]
-) -> list[Float[Tensor, "document cell word half column"]]:
-    """What every word has as an end of its pairs, plain and with the second sign of its partners.
-
-    One for queries and keys together, where these are the same words; otherwise one for each.
-    """
-    relations, values = scores.pairs.relations, scores.values
-    total, n = scores.binned[:, :, 1:].sum((2, 3)), scores.counts[:, 1:].sum((1, 2))
-    # Squares around the mean, because little of the variance is left of others in float32.
-    mean = (total / n.clamp(min=1)[:, None])[..., None, None]
-    squares, seen = (values - mean).square() * scores.seen[:, None], scores.seen[:, None].to(values.dtype)
-    tables, found = [values, squares, seen], []
-    if within := scores.pairs.query is scores.pairs.key:
-        tables = [table + table.mT for table in tables]
-    for partner in ("query",) if within else ("key", "query"):
-        half = index[f"{partner} half"].to(values)
-        partners = torch.stack([torch.ones_like(half), half], 2)
-        kinds = torch.stack([relations == kind for kind in (SAME_TOPIC, DIFFERENT_TOPIC)], 3).to(values.dtype)
-        # [document, word, partner, half, kind]
-        chosen = partners[:, None, :, :, None] * kinds[:, :, :, None]
-        both = chosen.sum(4)
-        of_scores, counts = (
-            wide(torch.einsum("dcnm,dnmhk->dcnhk", t, chosen)) for t in (tables[0], tables[2])
-        )
-        around = wide(torch.einsum("dcnm,dnmh->dcnh", tables[1], both))
-        middle = wide(mean)
-        of_squares = around + middle * (2 * of_scores.sum(4) - middle * counts.sum(4))
-        counts = counts.expand(-1, values.shape[1], -1, -1, -1)
-        found.append(torch.cat([of_scores, of_squares[..., None], counts], 4))
-        relations, tables = relations.mT, [table.mT for table in tables]
-    return found
-
-
 # ---------------------------------------------------------------------------- variances
+
+
+def _large_strata(strata: Int64[np.ndarray, " word"]) -> Int64[np.ndarray, " word"]:
+    """The strata with those of fewer than eight words taken together, and with the smallest other if these are few."""
+    _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    together = sizes < MIN_UNITS
+    if 0 < sizes[together].sum() < MIN_UNITS and not together.all():
+        together |= sizes == sizes[~together].min()
+    return np.where(together[place], len(sizes), place)
+
+
+def _within_strata(
+    of_words: Float64[np.ndarray, "row 2 group word 5"], strata: Int64[np.ndarray, " word"]
+) -> Float64[np.ndarray, "row 2 group word 5"]:
+    """What every word adds less the mean of its stratum, scaled because that takes too much away; signed sums as well.
+
+    The mean of signed sums is 0.
+    """
+    found = np.zeros_like(of_words)
+    for stratum in np.unique(strata[strata >= 0]):
+        at = np.flatnonzero(strata == stratum)
+        own = of_words[:, :, :, at]
+        own[:, 0] -= own[:, 0].mean(2, keepdims=True)
+        n = max(len(at), MIN_UNITS)  # of fewer in all nothing is reported
+        same, other = np.sqrt(n / (n - 4)), np.sqrt(n / (n - 1))
+        found[:, :, :, at] = own * [same, other, other, same, other]
+    return found
 
 
 @dataclass(frozen=True)
@@ -245,28 +235,27 @@ def _means(sums: Float64[np.ndarray, "*shape 5"]) -> Float64[np.ndarray, "*shape
 
 def words_variance(
     number: _Number,
-    of_words: Float64[np.ndarray, "cell group 2 5 bucket"],
+    of_words: Float64[np.ndarray, "cell 2 group word 5"],
     of_groups: Float64[np.ndarray, "cell group 5"],
 ) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, " cell"]]:
-    """How much a number varies with words, and the variance of that estimate, from how much buckets differ.
+    """How much a number varies with words, and the variance of that estimate, from how much words differ.
 
     NaN where fewer than two groups of sources have pairs of both kinds.
     """
-    moved = number.moved(np.moveaxis(of_words, -1, -2), of_groups[:, :, None, None])
+    moved = number.moved(of_words, of_groups[:, None, :, None])
     of_pairs = of_groups[..., 3:]
     weight = np.nan_to_num(divide(of_pairs, of_pairs.sum(1, keepdims=True))).min(-1)
-    weighed = np.nan_to_num(moved) * weight[:, :, None, None]
+    weighed = np.nan_to_num(moved) * weight[:, None, :, None]
     # Products of all groups with all others.
-    products = weighed.sum(1) ** 2 - (weighed**2).sum(1)
+    products = weighed.sum(2) ** 2 - (weighed**2).sum(2)
     together = weight.sum(1) ** 2 - (weight**2).sum(1)
-    of_buckets = divide(products[:, 0] - products[:, 1] / 2, np.where(together > 1e-9, together, 0)[:, None])
-    of_words, of_ends = (
-        divide(products[:, kind].sum(1), np.where(together > 1e-9, together, 0)) for kind in (0, 1)
-    )
+    found = divide(products, np.where(together > 1e-9, together, 0)[:, None, None])
+    of_words, of_ends = found[:, 0].sum(1), found[:, 1].sum(1)
     # What pairs are in it twice is between nothing and all of it, which is true and not always found.
     variance = of_words - np.clip(of_ends, 0, np.maximum(of_words, 0)) / 2
-    spread = of_buckets - of_buckets.mean(1, keepdims=True)
-    return variance, (spread**2).sum(1) * N_BUCKETS / (N_BUCKETS - 1)
+    of_each = found[:, 0] - found[:, 1] / 2
+    n, spread = of_each.shape[1], of_each - of_each.mean(1, keepdims=True)
+    return variance, (spread**2).sum(1) * n / (n - 1)
 
 
 @dataclass(frozen=True)
@@ -275,19 +264,39 @@ class Doubt:
 
     Attributes:
         fits: the sums of every fit by name; of one fit, these alone.
-        pooled: the sums of all of them.
+        by_source: sums by source of all of them.
+        rows: for every cell the row that `WordEffects` has pooled it in.
+        strata: of every fit, the topics of words, where these are resampled; otherwise None.
     """
 
     fits: Sequence[Mapping[str, Any]]
-    pooled: Mapping[str, Any]
-    words: bool = True
+    by_source: SourceSums
+    rows: Int64[np.ndarray, " cell"]
+    strata: Sequence[Int64[np.ndarray, " word"]] | None
+
+    @cached_property
+    def pairs_of_words(self) -> list[Float64[np.ndarray, " word"]]:
+        """In how many pairs every word is, in every fit."""
+        return [sums["of_words"][:, 0, :, :, 3:].sum((0, 1, 3)) for sums in self.fits]
+
+    @cached_property
+    def _of_words(self) -> list[Float64[np.ndarray, "row 2 group word 5"]]:
+        """What words add, in every fit."""
+        assert self.strata is not None
+        parts = zip(self.fits, self.strata, strict=True)
+        return [_within_strata(sums["of_words"], strata) for sums, strata in parts]
+
+    @cached_property
+    def _of_groups(self) -> Float64[np.ndarray, "row group 5"]:
+        """Sums of groups of sources, in all fits: every pair is in those of two words."""
+        return reduce(add, (sums["of_words"][:, 0].sum(2) / 2 for sums in self.fits))
 
     @property
     def reason(self) -> str | None:
         """Why there is no interval of anything, if there is none."""
         if 1 < len(self.fits) < MIN_FITS:
             return f"no interval: {len(self.fits)} fits of topics, at least {MIN_FITS} are needed"
-        seen = [int((sums["pairs_of_words"] > 0).sum()) for sums in self.fits] if self.words else []
+        seen = [] if self.strata is None else [int((pairs > 0).sum()) for pairs in self.pairs_of_words]
         if seen and min(seen) < MIN_UNITS:
             return f"no interval: {min(seen)} words in pairs, at least {MIN_UNITS} are needed"
         return None
@@ -300,28 +309,31 @@ class Doubt:
             else replace(contrast, note=self.reason)
         )
 
-    def beside(self, kind: str, starts: Int64[np.ndarray, " group"] | None = None) -> Beside:
-        """The variance of a number beside that of sources: of every cell, or of groups of cells that begin there."""
-        if starts is None:
-            starts = np.arange(*self.pooled["by_source"].shape)
-        totals = np.add.reduceat(_totals(self.pooled["by_source"]).sum(0), starts)
+    def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
+        """The variance of a number beside that of sources, of groups of cells that begin there: of whole rows."""
+        totals = np.add.reduceat(_totals(self.by_source).sum(0), starts)
         number = _Number(totals, kind)
         words, of_words = self._words(number, starts)
         fits, of_fits = self._fits(number, starts)
         return Beside(words, fits, of_words + of_fits)
 
+    def _pooled(self, of_rows: np.ndarray, starts: Int64[np.ndarray, " group"]) -> np.ndarray:
+        """The rows of every group of cells together."""
+        return np.add.reduceat(of_rows, self.rows[starts])
+
     def _words(
         self, number: _Number, starts: Int64[np.ndarray, " group"]
-    ) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, " cell"]]:
+    ) -> tuple[Float64[np.ndarray, " group"], Float64[np.ndarray, " group"]]:
         nothing = np.zeros(len(starts))
-        if not self.words:
+        if self.strata is None:
             return nothing, nothing
-        degrees = min(degrees_of_words(sums["pairs_of_words"]) for sums in self.fits)
-        variance, of_variance = words_variance(
-            number, *(np.add.reduceat(self.pooled[name], starts) for name in ("of_words", "of_groups"))
-        )
+        degrees = min(map(degrees_of_words, self.pairs_of_words))
         if degrees == 0:
             return nothing * np.nan, nothing
+        whole, of_groups = (
+            self._pooled(part, starts) for part in (reduce(add, self._of_words), self._of_groups)
+        )
+        variance, of_variance = words_variance(number, whole, of_groups)
         there = ~(variance <= 0)
         of_variance = np.maximum(of_variance, 2 * variance**2 / degrees)
         return np.where(there, variance, 0), np.where(there, of_variance, 0)
@@ -335,13 +347,13 @@ class Doubt:
             return nothing, nothing
         if k < MIN_FITS:
             return nothing * np.nan, nothing
-        keys = self.pooled["by_source"].rows()[0]
+        keys = self.by_source.rows()[0]
         # [fit, source, cell]
         moved = np.zeros((k, len(keys), len(starts)))
         for of_fit, sums in zip(moved, self.fits, strict=True):
             own = sums["by_source"]
             held = own.rows()[0]
-            at = np.searchsorted(keys, held % own.limit if self.pooled["by_source"].folded else held)
+            at = np.searchsorted(keys, held % own.limit if self.by_source.folded else held)
             parts = np.add.reduceat(_totals(own), starts, axis=1)
             np.add.at(
                 of_fit, at, np.moveaxis(number.moved(np.moveaxis(parts, 0, 1), number.totals[:, None]), 0, 1)
@@ -351,13 +363,11 @@ class Doubt:
         of_fits = (apart.sum(1) ** 2).sum(0)
         n = len(keys)
         noise = ((apart - apart.mean(1, keepdims=True)) ** 2).sum((0, 1)) * n / (n - 1)
-        if self.words:
-            whole = np.add.reduceat(self.pooled["of_words"], starts)
-            groups = np.add.reduceat(self.pooled["of_groups"], starts)
-            for own_share, sums in zip(share, self.fits, strict=True):
-                rest = (
-                    np.add.reduceat(sums["of_words"], starts) - own_share[:, None, None, None, None] * whole
-                )
+        if self.strata is not None:
+            of_fits_words = [self._pooled(part, starts) for part in self._of_words]
+            whole, groups = reduce(add, of_fits_words), self._pooled(self._of_groups, starts)
+            for own_share, own in zip(share, of_fits_words, strict=True):
+                rest = own - own_share[:, None, None, None, None] * whole
                 noise = noise + np.nan_to_num(words_variance(number, rest, groups)[0])
         raw = of_fits * k / (k - 1)
         variance = (of_fits - noise) * k / (k - 1)
@@ -390,8 +400,8 @@ def _totals(by_source: SourceSums) -> Float64[np.ndarray, "source cell 5"]:
 
 
 def pooled_sums(fits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of several fits together; what only one fit knows is in none."""
-    return {name: reduce(add, (sums[name] for sums in fits)) for name in fits[0] if name != "pairs_of_words"}
+    """The sums of several fits together."""
+    return {name: reduce(add, (sums[name] for sums in fits)) for name in fits[0]}
 
 
 # ---------------------------------------------------------------------------- reports
@@ -437,7 +447,10 @@ def about_variance(contrast: Contrast, provenance: Mapping[str, Any], fits: Cont
     if shares is not None and not np.isnan(shares).any():
         named = [f"{name} ({shares[RESAMPLED.index(name)]:.0%})" for name in resampled]
     of_what = "" if named == list(resampled) else ", with their share of the variance of the overall ratio"
-    notes = [f"intervals include other {', '.join(named[:-1])} and {named[-1]}{of_what}"]
+    notes = [
+        f"intervals of overall, stacks and layers include other {', '.join(named[:-1])} and {named[-1]}{of_what}; "
+        "those of heads include other sources alone"
+    ]
     if fits is not None:
         ratios = np.asarray(fits.ratio)
         notes.append(

@@ -14,7 +14,7 @@ from topic_probe.contrast import NO_RELATION, Contrast, PairSums
 from topic_probe.lens import capture
 from topic_probe.lens.opening import open_model
 from topic_probe.measure.accumulators import Relations
-from topic_probe.measure.doubt import Doubt, WordEffects
+from topic_probe.measure.doubt import Doubt, word_effects
 from topic_probe.measure.engine import (
     ACCUMULATORS_IN_FOLDER,
     Engine,
@@ -89,21 +89,24 @@ class EmbeddingReport(Report, kind="embeddings"):
         Args:
             sums: their sums by name.
             progress: what is known of the documents beside them.
-            parts: "words", the report without layers; "statistic" and "confidence" of intervals; and "read", at
-                how many tokens documents were cut.
+            parts: "words", the report without layers; "statistic" and "confidence" of intervals; "read", at how many
+                tokens documents were cut; and "strata" of words, where these are resampled.
 
         Raises:
             ValueError: where no document is left to measure.
         """
         by_source, words = sums["by_source"], parts["words"]
-        beside = Doubt([sums], sums).beside if "of_words" in sums else None
         if not (len(by_source) or not progress.whole):
             raise ValueError(why_nothing(progress))
-        contrast = by_source.contrast(
-            statistic=parts["statistic"], confidence=parts["confidence"], beside=beside
-        )
-        if beside is not None:
-            contrast = Doubt([sums], sums).explained(contrast)
+        options = {"statistic": parts["statistic"], "confidence": parts["confidence"]}
+        if "strata" in parts:
+            cells = np.arange(*by_source.shape)
+            doubt = Doubt([sums], by_source, cells, [parts["strata"]])
+            contrast = doubt.explained(
+                by_source.contrast(**options, beside=partial(doubt.beside, starts=cells))
+            )
+        else:
+            contrast = by_source.contrast(**options)
         index = {"layer": tuple(range(len(contrast) // len(SCORES)))}
         layers = {
             score: replace(contrast[number :: len(SCORES)], index=index)
@@ -380,14 +383,7 @@ def _with_states(
     view = capture.view(model)
     readers = [StateReader(view, each, include_self=include_self) for each in topics]
     both = "sources" in words[0].provenance["options"]["resample"]
-    sums: list[list[Any]] = [
-        [
-            Relations(n_cells=reader.n_cells),
-            *([WordEffects(reader.topics, reader.n_cells)] if both else []),
-            *own,
-        ]
-        for reader, own in zip(readers, accumulators, strict=True)
-    ]
+    sums: list[list[Any]] = [[Relations(n_cells=reader.n_cells)] for reader in readers]
     facts: dict[str, Any] = {
         "measurement": "states",
         "include_self": include_self,
@@ -400,6 +396,13 @@ def _with_states(
         {"words": report, "statistic": options["statistic"], "confidence": confidence, "read": read}
         for report in words
     ]
+    if both:
+        effects = word_effects(topics, np.arange(readers[0].n_cells))
+        for of_topics, part, effect in zip(sums, parts, effects, strict=True):
+            of_topics.append(effect)
+            part["strata"] = effect.strata
+    for of_topics, added in zip(sums, accumulators, strict=True):
+        of_topics += added
     engine = Engine(Several(readers, read_states), sums)
     of_report = {"kind": EmbeddingReport.kind, "parts": parts[0]}
     progress = engine.run(documents, reading=reading, run=run, facts=facts, report=of_report)

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int64
+
 from topic_probe.lens import capture
 from topic_probe.lens.sites import Site
 
@@ -23,6 +26,11 @@ def layer_starts(index: Mapping[str, tuple[Any, ...]]) -> list[int]:
     """Where every layer of a stack begins among heads, by the stack and layer of each."""
     names = list(zip(index["stack"], index["layer"], strict=True))
     return [place for place, name in enumerate(names) if place == 0 or name != names[place - 1]]
+
+
+def layers_of(index: Mapping[str, tuple[Any, ...]]) -> Int64[np.ndarray, " head"]:
+    """The number of the layer of every head, counted through stacks."""
+    return np.searchsorted(layer_starts(index), np.arange(len(index["layer"])), side="right") - 1
 
 
 @dataclass(frozen=True)

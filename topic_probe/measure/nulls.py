@@ -98,7 +98,7 @@ class Null(BatchSums):
         return {name: places.to(device) for name, places in found.items()} | {"sizes": sizes}
 
     def score(self, scores: BatchScores, index: Mapping[str, Any]) -> Mapping[str, Tensor]:
-        """For every permutation, the sums of the pairs of different words that would share a topic, by distance."""
+        """For every permutation, the sums of the pairs of different words that would share a topic."""
         if not (index and any(index["sizes"])):
             return {}
         add_up, found = None, []

@@ -103,8 +103,9 @@ class Resampling(Group):
     resample: Annotated[
         Collection[str] | None,
         'what intervals include: other "sources" (articles), other "words" of the same topics, other "fits" of topics. '
-        "For the last, topics are a list of at least three fits of one kind, which are reported together. By default "
-        "attention and states resample sources, tables of embeddings words",
+        "For the last, topics are a list of at least three fits of one kind, which are reported together. Intervals of "
+        "single heads include sources alone. By default attention and states resample sources, tables of embeddings "
+        "words",
     ] = None
 
     def __post_init__(self) -> None:
@@ -167,8 +168,8 @@ class Run(Shown):
     ] = None
     part: Annotated[
         Sequence[int] | Literal["env"] | None,
-        '(i, n): measure the parts i, i + n, i + 2n … that are not in the folder; "env" takes i and n from the variables '
-        "of torchrun or of a slurm array. By default all that are not there",
+        '(i, n): measure the parts i, i + n, i + 2n … that are not in the folder; "env" takes i and n from the '
+        "variables of torchrun or of a slurm array. By default all that are not there",
     ] = None
     part_size: Annotated[int, "texts of a part: what is lost at most when a process is stopped"] = 256
 
