@@ -122,7 +122,7 @@ def measure_knockout(
         parts = parts_of(
             view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
             readouts=outcome.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
-            index={"cut": (relation,)}, alternative=alternative, screened=None,
+            index={"cut": (relation,)}, alternative=alternative,
         )  # fmt: skip
         sums, progress = add_up(
             reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[cuts.edges],
