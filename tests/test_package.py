@@ -27,13 +27,12 @@ toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.th
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
-lens.editable lens.edit lens.readout lens.check lens.bridges lens.opening
+lens.editable lens.edit lens.check lens.bridges lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
 measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.standins measure.ablation measure.knockout measure.writes
-measure.exchanges measure.log_odds measure.shift measure.text_cut
+measure.outcomes measure.effects measure.ablation measure.knockout measure.text_cut
 measure.same_words measure.comparison
 train train.bert train.history train.tasks train.stack train.loop train.stages
 train.architectures train.trainer

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
     from topic_probe.measure.merging import merge_sums as merge_sums
-    from topic_probe.measure.shift import ShiftReport as ShiftReport
-    from topic_probe.measure.shift import measure_shift as measure_shift
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
-    from topic_probe.measure.writes import WritesReport as WritesReport
-    from topic_probe.measure.writes import measure_writes as measure_writes
     from topic_probe.paper import reproduce as reproduce
     from topic_probe.report import load_report as load_report
     from topic_probe.series.check import CheckpointReport as CheckpointReport
@@ -109,7 +105,6 @@ _PUBLIC = {
     "ModelCheck": "topic_probe.lens.check",
     "TextConfig": "topic_probe.train.bert",
     "SeriesReport": "topic_probe.series.measured",
-    "ShiftReport": "topic_probe.measure.shift",
     "TopicFit": "topic_probe.text.lda",
     "TopicProbe": "topic_probe.series.probe",
     "TopicStability": "topic_probe.text.stability",
@@ -118,7 +113,6 @@ _PUBLIC = {
     "TrainConfig": "topic_probe.train.history",
     "WeightReport": "topic_probe.measure.weights",
     "World": "topic_probe.toy.world",
-    "WritesReport": "topic_probe.measure.writes",
     "build_bert": "topic_probe.train.bert",
     "build_toy": "topic_probe.toy.model",
     "builtin_topics": "topic_probe.topics.builtin",
@@ -143,9 +137,7 @@ _PUBLIC = {
     "measure_landscape": "topic_probe.toy.landscape",
     "measure_matched": "topic_probe.measure.matched",
     "measure_series": "topic_probe.series.whole",
-    "measure_shift": "topic_probe.measure.shift",
     "measure_weights": "topic_probe.measure.weights",
-    "measure_writes": "topic_probe.measure.writes",
     "merge_sums": "topic_probe.measure.merging",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",

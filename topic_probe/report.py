@@ -31,7 +31,7 @@ _MODULES = {
     "matrix": "measure.matrix", "embeddings": "measure.embeddings", "attention": "measure.attention",
     "weights": "measure.weights", "matched": "measure.matched", "dynamics": "train.stages",
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
-    "effects": "measure.effects", "writes": "measure.writes", "shift": "measure.shift",
+    "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
     "checkpoints": "series.check", "series": "series.measured",
 }  # fmt: skip

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import BertConfig, BertModel
 
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface, running
@@ -87,8 +87,6 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
     torch.manual_seed(0)
     inside = BertModel(BertConfig(num_hidden_layers=layers), add_pooling_layer=False).eval()
     model = tp.open_model(inside, host="huggingface")
-    decoder = GPT2LMHeadModel(GPT2Config(n_layer=layers, vocab_size=VOCABULARY)).eval()
-    gpt2 = tp.open_model(decoder, host="huggingface")
     words = np.arange(1_000, 6_900).reshape(100, -1)
     topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=VOCABULARY)
     plain: dict[str, Any] = {"special_ids": (), "n_resamples": 0}
@@ -97,11 +95,6 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
         with running.evaluating(model), huggingface.attention_implementation(inside, "sdpa"):
             for batch in token_batches(documents, special_ids=()):
                 huggingface.run(inside, capture.view(model).inputs(batch.ids, batch.mask))
-
-    def scores(documents: list[list[int]]) -> None:
-        with running.evaluating(gpt2):
-            for batch in token_batches(documents, special_ids=()):
-                decoder(batch.ids, attention_mask=batch.mask.long(), use_cache=False)
 
     def attention(n_permutations: int) -> Callable[[list[list[int]]], Any]:
         return lambda documents: tp.measure_attention(
@@ -120,11 +113,6 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
         ),
         "measure_knockout, one cut": lambda documents: tp.measure_knockout(
             model, topics, documents, n_matched=0, **plain
-        ),
-        "forward pass of GPT-2": scores,
-        "measure_writes": lambda documents: tp.measure_writes(gpt2, topics, documents, **plain),
-        "measure_shift, one head": lambda documents: tp.measure_shift(
-            gpt2, topics, documents, heads="0.0", n_matched=0, n_permutations=0, **plain
         ),
     }
 

@@ -62,28 +62,6 @@ def test_measured_attention_is_that_of_the_python_call(run, model_folder, words,
     assert left_behind(tmp_path) == ["report"]
 
 
-def test_writes_are_those_of_the_python_call_and_refused_of_bert(
-    run, refused, model_folder, words, texts, tmp_path, capsys
-):
-    tokenizer = hf.AutoTokenizer.from_pretrained(model_folder)
-    config = hf.GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=2, n_positions=64)
-    model = zoo.drawn(lambda: hf.GPT2LMHeadModel(config))
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "gpt2")
-    capsys.readouterr()  # what saving has shown
-    options = ["--topics", words, "--corpus", texts, "--max-length", 40, *FEW]
-    code, said, err = run("measure", "writes", tmp_path / "gpt2", *options, "--json")
-    assert (code, err) == (0, "")
-    opened = tp.open_model(tmp_path / "gpt2")
-    documents = tp.Corpus.from_files(texts).documents(opened.tokenizer, max_length=40)
-    wanted = tp.measure_writes(opened, topics_by_hand(opened.tokenizer), documents, n_resamples=20)
-    found = json.loads(said)
-    assert [row["difference"] for row in found["heads"]] == pytest.approx(wanted.heads.difference, rel=1e-9)
-    assert found["total"] == pytest.approx(wanted.total, rel=1e-9)
-    assert found["score"] == pytest.approx(wanted.score, rel=1e-9)
-    assert "post-norm models like BERT" in refused("measure", "writes", model_folder, *options)
-
-
 def test_a_measurement_prints_a_table_that_ends_with_where_it_is_saved(run, toy_folder, tmp_path):
     out = tmp_path / "weights"
     code, said, err = run("measure", "weights", toy_folder, "--topics", toy_folder, "--out", out, *FEW)
@@ -451,7 +429,6 @@ def test_check_says_what_can_be_measured_of_a_model(run, model_folder):
 
 
 def test_check_fails_where_attention_cannot_be_measured(run, tmp_path):
-    import transformers as hf
 
     config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     hf.FNetModel(config).save_pretrained(tmp_path / "fnet")

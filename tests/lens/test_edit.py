@@ -139,21 +139,6 @@ def outputs_of(view, inputs):
 
 
 @pytest.mark.parametrize(("name", "host"), CASES)
-def test_patterns_times_the_values_that_are_shown_are_the_outputs_of_heads(name, host):
-    """On every architecture, heads that share values included, beside padding, and in every pass anew."""
-    case = opened(name, host)
-    shown = capture.patterns(case.hooked, case.inputs)
-    for _ in range(2):
-        values, outputs = {}, {}
-        head_outputs(case.view, case.inputs, outputs.__setitem__, values.__setitem__)
-        for number, site in enumerate(case.view.sites):
-            queries, keys = case.inputs.masks(site)
-            assert values[number].shape == (*keys.shape, zoo.HEADS, D_HEAD)
-            mixed = torch.einsum("bhqk,bkhd->bqhd", shown[site], values[number])
-            torch.testing.assert_close(mixed[queries], outputs[number][queries], atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("name", "host"), CASES)
 def test_replacing_a_head_equals_a_hook_that_overwrites_its_slice_before_the_output_projection(name, host):
     case = opened(name, host)
     plain = own_logits(case.model, case.inputs)

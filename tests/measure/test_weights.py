@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import transformers as hf
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -19,8 +18,6 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-import topic_probe as tp
-from topic_probe.measure import weights
 from topic_probe.measure.weights import circuit_sums, head_ends, measure_weights, word_moments
 from topic_probe.measure.words import LabelledWords
 from topic_probe.report import load_report
@@ -327,88 +324,3 @@ def test_too_few_words_have_no_interval_and_say_so():
     report = measure_weights(bert(), few)
     assert np.isnan(report.heads.interval).all()
     assert "no interval: 5 words, at least 8 are needed" in report.heads.reason
-
-
-# ---------------------------------------------------------------- rotary positions
-
-ROTARY = {
-    "llama": lambda: hf.LlamaModel(hf.LlamaConfig(**SIZES | SMALL, num_key_value_heads=2)),
-    "qwen2": lambda: hf.Qwen2Model(hf.Qwen2Config(**SIZES | SMALL, num_key_value_heads=2)),
-    "neox": lambda: hf.GPTNeoXModel(
-        hf.GPTNeoXConfig(**SIZES | SMALL, rotary_pct=0.5)
-    ),  # a part of a head is turned
-    "cohere": lambda: hf.CohereModel(hf.CohereConfig(**SIZES | SMALL)),  # neighbours are turned together
-    "modernbert": lambda: hf.ModernBertModel(  # layers with bases of their own
-        hf.ModernBertConfig(**SIZES | SMALL, global_attn_every_n_layers=2, local_attention=64, pad_token_id=0)
-    ),
-}
-
-
-def own_queries_and_keys(model, ids):
-    """What goes into every layer of attention, and the queries and keys that come of it, as the model computes them."""
-    layers, inputs = [], []
-
-    def see(module, query, key, value, mask, **options):
-        layers.append((query.double(), key.double()))
-        return hf.AttentionInterface()["sdpa"](module, query, key, value, mask, **options)
-
-    def enter(module, given, options):
-        inputs.append((options.get("hidden_states") if not given else given[0]).double())
-
-    hf.AttentionInterface.register("seen_by_test", see)
-    names = ("LlamaAttention", "Qwen2Attention", "GPTNeoXAttention", "CohereAttention", "ModernBertAttention")
-    hooks = [
-        part.register_forward_pre_hook(enter, with_kwargs=True)
-        for part in model.modules()
-        if type(part).__name__ in names
-    ]
-    model.set_attn_implementation("seen_by_test")
-    try:
-        with torch.no_grad():
-            model(input_ids=ids, attention_mask=torch.ones_like(ids))
-    finally:
-        model.set_attn_implementation("sdpa")
-        for hook in hooks:
-            hook.remove()
-    return inputs, layers
-
-
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
-@pytest.mark.parametrize("name", ROTARY)
-@pytest.mark.parametrize("distance", [1, 5, -3])
-def test_at_a_distance_queries_and_keys_are_turned_as_the_model_turns_them(name, host, distance):
-    torch.manual_seed(0)
-    model = ROTARY[name]().double().eval()
-    for parameter in model.parameters():
-        if parameter.ndim == 1 and not bool(parameter.all()):  # biases are no part of a circuit
-            parameter.data.zero_()
-    ids = torch.arange(5, 17)[None]
-    inputs, layers = own_queries_and_keys(model, ids)
-    hooked = tp.open_model(model, host=host)
-    projections = weights._Projections(hooked, distance)
-    assert len(projections.sites) == len(layers) == 2
-    for site, x, (query, key) in zip(projections.sites, inputs, layers, strict=True):
-        P, Q = projections.of(site, "qk")
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-        for q in range(max(distance, 0), 12 + min(distance, 0)):
-            k = q - distance
-            own = (query[0, :, q] * key[0, :, k]).sum(-1)
-            circuit = torch.einsum("d,hde,hfe,f->h", x[0, q], P, Q, x[0, k])
-            torch.testing.assert_close(circuit, own, rtol=1e-6, atol=1e-9)
-
-
-def test_a_distance_changes_qk_circuits_only_and_stands_in_the_provenance():
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SIZES | SMALL, num_key_value_heads=2)).eval()
-    plain, near = (measure_weights(model, TOPICS, distance=distance, n_resamples=0) for distance in (0, 4))
-    is_qk = np.array([circuit == "qk" for circuit in plain.heads.index["circuit"]])
-    moved = ~np.isclose(plain.heads.same_topic, near.heads.same_topic, rtol=1e-9)
-    assert moved.tolist() == is_qk.tolist()
-    assert (plain.provenance["options"]["distance"], near.provenance["options"]["distance"]) == (0, 4)
-
-
-def test_a_distance_needs_rotary_positions_and_room():
-    with pytest.raises(ValueError, match=r"BertSelfAttention has no rotary positions .* leave distance out"):
-        measure_weights(BertModel(BertConfig(**SIZES | SMALL)), TOPICS, distance=1)
-    with pytest.raises(ValueError, match="distance must be less than the 64 tokens"):
-        measure_weights(LlamaForCausalLM(LlamaConfig(**SIZES | SMALL)), TOPICS, distance=64)

@@ -20,7 +20,7 @@ def report(readouts=("gap",), *, index=None, n=4):
     flat = np.zeros(shape)
     return EffectReport(
         readouts=readouts, index=HEADS if index is None else index, outcome=np.zeros(len(readouts)),
-        outcome_interval=np.zeros((len(readouts), 2)), effect=effect, interval=ends, detectable=flat, p_value=flat,
+        outcome_interval=np.zeros((len(readouts), 2)), effect=effect, interval=ends, p_value=flat,
         q_value=flat, null=null, beyond=flat, beyond_interval=np.zeros((*shape, 2)), provenance={},
     )  # fmt: skip
 

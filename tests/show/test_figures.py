@@ -20,7 +20,6 @@ from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.matrix import MatrixReport
 from topic_probe.measure.weights import WeightReport
-from topic_probe.measure.writes import WritesReport
 from topic_probe.report import load_report
 from topic_probe.show import figures
 from topic_probe.show.style import topic_colour
@@ -88,32 +87,19 @@ def two_matrices(n=6):
     return matrix(values, np.repeat([0, 1, 4], n // 3))
 
 
-def weights():
+def weights(standardised=(0.1, -0.2, 0.3, 0.0, 0.5, -2.0, 0.6, NAN), reach=0.15):
     cells = [
         (circuit, "self", layer, head) for circuit in ("qk", "ov") for layer in range(2) for head in range(2)
     ]
     index = dict(zip(("circuit", "stack", "layer", "head"), zip(*cells, strict=True), strict=True))
-    standardised = np.array([0.1, -0.2, 0.3, 0.0, 0.5, -2.0, 0.6, NAN])
-    interval = np.stack([standardised - 0.15, standardised + 0.15], -1)
+    standardised = np.array(standardised)
+    interval = np.stack([standardised - reach, standardised + reach], -1)
     found = MatrixReport(
         np.arange(8 * 16, dtype=np.float32).reshape(8, 4, 4), index, "word", np.array([0, 0, 1, 1]), (5, 6, 7, 8),
         {0: "0: 5·6", 1: "1: 7·8"},
     )  # fmt: skip
     heads = contrast(np.ones(8), interval=interval, statistic="difference", index=index)
     return WeightReport(heads, standardised, {}, found)
-
-
-def writes():
-    """Of two layers with two heads, a hundredth as large as numbers elsewhere."""
-    index = {"stack": ("self",) * 4, "layer": (0, 0, 1, 1), "head": (0, 1, 0, 1)}
-    difference = np.array([0.003, -0.002, 0.0, NAN])
-    interval = np.stack([difference - 0.0025, difference + 0.0025], -1)
-    heads = contrast(np.ones(4), interval=interval, statistic="difference", index=index)
-    heads = replace(heads, same_topic=difference, different_topic=np.zeros(4))
-    none = np.full(2, np.nan)
-    return WritesReport(
-        heads, np.zeros(4), 0.0, 0.0, np.full((4, 2), np.nan), none, none, {"toward": "unembedding"}
-    )
 
 
 def history(layers=1, rows=60, *, grows_from=30):
@@ -357,13 +343,12 @@ def test_one_is_the_middle_of_the_colours_of_ratios_and_zero_of_standardised_dif
     assert norm(1 / norm.vmax) == pytest.approx(0)
     assert norm.vmax >= 1.75
     assert image_of(figures.head_map(weights(), circuit="ov")).norm(0.0) == pytest.approx(0.5)
-    assert image_of(writes().plot()).norm(0.0) == pytest.approx(0.5)
     tiny = image_of(attention(fill=1.001).plot()).norm
     assert tiny(1.001) == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_head_map_of_writes_shows_small_differences_and_marks_intervals_without_zero():
-    ax = writes().plot()
+def test_a_head_map_of_weights_shows_small_differences_and_marks_intervals_without_zero():
+    ax = figures.head_map(weights((0.003, -0.002, 0.0, NAN) * 2, reach=0.0025), circuit="qk")
     np.testing.assert_array_equal(image_of(ax).get_array().filled(NAN).ravel(), [0.003, -0.002, 0.0, NAN])
     assert [text.get_text() for text in ax.texts] == ["0.0030", "-0.0020", "0.0000"]
     assert ax.collections[0].get_offsets().tolist() == [[0, -0.3]]

@@ -1,4 +1,4 @@
-"""``topic-probe measure attention|embeddings|weights|ablation|knockout|writes|shift MODEL --topics T``."""
+"""``topic-probe measure attention|embeddings|weights|ablation|knockout MODEL --topics T``."""
 
 import argparse
 from contextlib import nullcontext
@@ -45,15 +45,8 @@ ABLATION = Call(
     without={"reference": "objects of a program"},
 )
 KNOCKOUT = Call("topic_probe.measure.knockout:measure_knockout", filled=_OF_DOCUMENTS)
-WRITES = Call("topic_probe.measure.writes:measure_writes", filled=_OF_DOCUMENTS)
-SHIFT = Call(
-    "topic_probe.measure.shift:measure_shift",
-    filled=_OF_DOCUMENTS,
-    without=dict.fromkeys(("world", "masking", "logits", "frequency"), "objects of a program"),
-)
 CALLS = {
     "attention": ATTENTION, "embeddings": EMBEDDINGS, "weights": WEIGHTS, "ablation": ABLATION, "knockout": KNOCKOUT,
-    "writes": WRITES, "shift": SHIFT,
 }  # fmt: skip
 
 _KINDS = {
@@ -62,10 +55,8 @@ _KINDS = {
     "weights": "what the weights of every head do between words of a topic",
     "ablation": "what is lost of an outcome when heads are taken out",
     "knockout": "what is lost when words of a topic cannot read each other",
-    "writes": "what every head writes toward the words of a topic, by what it reads",
-    "shift": "how far a model follows when words of a topic are replaced by words of another",
 }
-_OVER_DOCUMENTS = ("attention", "ablation", "knockout", "writes", "shift")
+_OVER_DOCUMENTS = ("attention", "ablation", "knockout")
 # What --quick takes of both.
 _TRIAL = {"n_documents": 24, "n_permutations": 20}
 _EPILOG = """example:

@@ -13,7 +13,6 @@ What differs between kinds of hooked models stands in `adapters`, one class for 
 * `adapters`: Hugging Face models as they are, TransformerLens's bridge around them, TransformerLens's own layers.
 * `capture`: attention, states, embeddings and weights of any hooked model; the trial that it has to pass first.
 * `edit`: outputs of heads replaced, and edges of attention cut, for the length of a block; `editable`: its trial.
-* `readout`: how the stream becomes scores of words, where that is linear; what heads write arrives there.
 * `bridges`: adapters for architectures that TransformerLens's bridge has none for.
 * `opening`: from a name, a folder or a model to a hooked model. `check`: what can be measured of one.
 

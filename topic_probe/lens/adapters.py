@@ -7,7 +7,6 @@
 `adapter` is the only place that tells them apart. A further kind of host is a further class, and a line there.
 """
 
-import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -120,11 +119,9 @@ class Adapter(ABC):
 
         def hooks(site: Site) -> list[tuple[str, Any]]:
             before = site.hook_name.removesuffix("hook_pattern")
-            of_values = (f"{before}hook_v", lambda values, hook: changes(site).show(values))
             return [
                 (site.hook_name, lambda pattern, hook: changes(site).pattern(pattern)),
                 (f"{before}hook_z", lambda outputs, hook: changes(site).replace(outputs)),
-                *([of_values] if of_values[0] in self.model.hook_dict else []),
             ]
 
         put_on = [hook for site in self.sites() for hook in hooks(site)]
@@ -160,13 +157,6 @@ class Adapter(ABC):
         attention = _behind(self.model, site)
         q, k, v, o = (getattr(attention, name).detach() for name in ("W_Q", "W_K", "W_V", "W_O"))
         return HeadWeights(*(heads.for_each_head(matrix, len(q)) for matrix in (q, k, v, o)))
-
-    @abstractmethod
-    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
-        """What a position does to queries and keys of a site with heads of a size; ValueError where that is not known.
-
-        The answer is a matrix on their right.
-        """
 
     def embedding_in_residual(
         self, table: Float[Tensor, "vocabulary d_embed"]
@@ -252,34 +242,6 @@ class _AroundHuggingFace(Adapter):
         inside = way != _AT_HOOKS
         with editing_inside(self.inside, way, changes) if inside else super().editing(way, changes):
             yield
-
-    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
-        """As the model hands them to its layers for a token at this position."""
-        turns: dict[nn.Module, Any] = {}
-
-        def look(module: nn.Module, _given: Any, options: dict[str, Any]) -> None:
-            turns[module] = options.get("position_embeddings")
-
-        base = trunk(self.inside)
-        if "position_ids" in inspect.signature(base.forward).parameters:
-            token = self.trial_inputs().ids[:1, :1]
-            handles = [part.register_forward_pre_hook(look, with_kwargs=True) for part in base.modules()]
-            try:
-                one = Inputs(token, torch.ones_like(token, dtype=torch.bool))
-                run(base, one, position_ids=torch.full_like(token, position))
-            finally:
-                for handle in handles:
-                    handle.remove()
-
-        def of_site(site: Site, d_head: int) -> Tensor:
-            module = self.attention_module(site)
-            turn = turns.get(module)
-            layer = getattr(module, "original_component", module)
-            if not isinstance(turn, tuple):
-                raise ValueError(heads.UNKNOWN_POSITIONS.format(name=type(layer).__name__))
-            return heads.rotation(layer, d_head, *turn)
-
-        return of_site
 
     def unembedding(self) -> Float[Tensor, "d_model vocabulary"]:
         """The matrix of its head."""
@@ -421,19 +383,6 @@ class OwnLayersAdapter(Adapter):
         with _reading_blocks(self.model, read) as blocks:
             answer = self.run(inputs)
         read(len(blocks), answer["last_hidden_state"])
-
-    def rotations(self, position: int) -> Callable[[Site, int], Float[Tensor, "d_head d_head"]]:
-        """As the layer applies them to a token behind so many others."""
-
-        def of_site(site: Site, d_head: int) -> Tensor:
-            attention = _behind(self.model, site)
-            if not hasattr(attention, "rotary_sin"):
-                raise ValueError(heads.UNKNOWN_POSITIONS.format(name=self.name))
-            unit = torch.eye(d_head, dtype=attention.rotary_sin.dtype, device=attention.rotary_sin.device)
-            turned: Tensor = attention.apply_rotary(unit[:, None, None], position)
-            return turned[:, 0, 0].detach().cpu().double()
-
-        return of_site
 
     def word_embeddings(self) -> Float[Tensor, "vocabulary d_embed"]:
         """``W_E``."""

@@ -575,27 +575,6 @@ def head_weights(model: Any, site: Site) -> HeadWeights:
     return adapter(model).head_weights(site)
 
 
-def rotations(
-    model: Any, distance: int
-) -> Callable[[Site, int], tuple[Float[Tensor, "d_head d_head"], Float[Tensor, "d_head d_head"]]]:
-    """What positions do to queries and keys of a site when the query stands so far behind the key.
-
-    Both are matrices on the right of heads of the size that is asked for. With a negative distance it stands before it.
-
-    Raises:
-        ValueError: for more than the model can take; for a site (when it is asked for) without rotary positions.
-    """
-    host = adapter(model)
-    limit = host.context_length()
-    if limit is not None and abs(distance) >= limit:
-        raise ValueError(
-            f"distance must be less than the {limit} tokens that the model can take, got {distance}"
-        )
-    with evaluating(model):
-        queries, keys = (host.rotations(max(place, 0)) for place in (distance, -distance))
-    return lambda site, d_head: (queries(site, d_head), keys(site, d_head))
-
-
 def hidden_states(model: Any, inputs: Inputs, read: StateReader) -> None:
     """Streams the states of the source positions: 0 is what enters the first block, i what leaves block i.
 

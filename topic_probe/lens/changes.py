@@ -24,26 +24,18 @@ class Change:
         scores: the edges that are cut before the softmax, so that their mass goes to the other keys of the row.
         weights: the edges that are cut behind it, so that their mass is lost.
         outputs: what takes the outputs of all heads and gives those that go on.
-        values: who is shown the values that heads mix, [batch, key, head, d_head], once where heads share them.
     """
 
     scores: Edges | None = None
     weights: Edges | None = None
     outputs: Callable[[Outputs], Outputs] | None = None
-    values: Callable[[Tensor], object] | None = None
 
     def then(self, other: "Change") -> "Change":
         """Both: the edges of either are cut, and the outputs pass through one function after the other."""
         first, second = self.outputs, other.outputs
         both = None if first is None or second is None else lambda outputs: second(first(outputs))
         edges = _either(self.scores, other.scores), _either(self.weights, other.weights)
-        readers = [reader for reader in (self.values, other.values) if reader is not None]
-
-        def show(values: Tensor) -> None:
-            for reader in readers:
-                reader(values)
-
-        return Change(*edges, both or first or second, show if readers else None)
+        return Change(*edges, both or first or second)
 
     def edges(self, how: How, shape: torch.Size, device: torch.device) -> Tensor | None:
         """The edges that are cut in one way, for a call of attention on [batch, head, query, key].
@@ -73,11 +65,6 @@ class Change:
         if (cut := self.edges("weights", pattern.shape, pattern.device)) is not None:
             pattern = pattern.masked_fill(cut, 0)
         return pattern
-
-    def show(self, values: Tensor) -> None:
-        """Shows the values of a call of attention to whoever is to see them."""
-        if self.values is not None:
-            self.values(values)
 
     def replace(self, outputs: Outputs) -> Outputs:
         """What goes on in place of the outputs of the heads.

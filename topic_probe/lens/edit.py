@@ -12,21 +12,18 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from topic_probe.lens import capture
 from topic_probe.lens.capture import View
 from topic_probe.lens.changes import NO_CHANGE, Change, Edges, How, Outputs, cutting
 from topic_probe.lens.editable import Editable, editable
-from topic_probe.lens.heads import for_each_head
 from topic_probe.lens.running import evaluating
 from topic_probe.lens.sites import Inputs, Site
 from topic_probe.options import checked
 
 Replacement = Literal["zero"] | Tensor | Callable[[Tensor], Tensor]
 OutputsReader = Callable[[int, Outputs], None]
-ValuesReader = Callable[[int, Float[Tensor, "batch key head d_head"]], None]
 
 
 @checked
@@ -152,54 +149,27 @@ def _replacement(head: int, by: Replacement, own: Tensor) -> Tensor:
         ) from None
 
 
-def head_outputs(
-    view: View, inputs: Inputs, read: OutputsReader, read_values: ValuesReader | None = None
-) -> Any:
+def head_outputs(view: View, inputs: Inputs, read: OutputsReader) -> None:
     """Streams what the heads of every site put out before the output projection, by the number of the site.
 
     Args:
         view: the model.
         inputs: what it reads.
         read: is given the number of a site, and the outputs.
-        read_values: is given, right before, the values that the heads mix; values that several heads share are repeated
-            for each.
-
-    Returns:
-        The answer of the model.
 
     Raises:
-        ValueError: where its heads cannot be edited; where values are asked for and a site does not show them.
+        ValueError: where its heads cannot be edited.
     """
 
     def reading(number: int) -> Change:
-        shown: list[Tensor] = []
-
         def look(outputs: Outputs) -> Outputs:
-            if read_values is not None:
-                read_values(number, of_every_head(shown, outputs, view.sites[number]))
             read(number, outputs)
             return outputs
 
-        return Change(outputs=look, values=None if read_values is None else shown.append)
+        return Change(outputs=look)
 
     with _changing(view.model, {site: reading(number) for number, site in enumerate(view.sites)}):
-        return view.host.run(inputs)
-
-
-def of_every_head(
-    shown: list[Tensor], outputs: Outputs, site: Site
-) -> Float[Tensor, "batch key head d_head"]:
-    """The values of a call, which is thereby through."""
-    n_heads, d_head = outputs.shape[2:]
-    values = shown.pop() if shown else torch.zeros(0)
-    if not values.numel() or values[0, 0].numel() % d_head:
-        raise ValueError(
-            f"{site.hook_name} does not show the values that its heads mix: needed [batch, key, head, {d_head}], got "
-            f"{list(values.shape) if values.numel() else 'nothing'}. Where the host wraps a Hugging Face model, "
-            "topic_probe.open_model(model, host='huggingface') shows them"
-        )
-    by_head = values.reshape(*values.shape[:2], -1, d_head)  # some hosts show them side by side
-    return for_each_head(by_head, n_heads, dim=2)
+        view.host.run(inputs)
 
 
 # Blocks.

@@ -1,11 +1,8 @@
 """Where Hugging Face architectures keep the weights of heads, and what leads from words into the stream and back."""
 
-import inspect
-import sys
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -64,40 +61,9 @@ def of_attention(model: nn.Module, module: nn.Module, n_heads: int) -> HeadWeigh
     return HeadWeights(q, k, v, o)
 
 
-def rotation(
-    attention: nn.Module, d_head: int, cos: Float[Tensor, "1 1 rotated"], sin: Float[Tensor, "1 1 rotated"]
-) -> Float[Tensor, "d_head d_head"]:
-    """What a position does to queries and keys as a matrix on their right, as the file of the layer computes it.
-
-    Architectures that rotate a part of a head only rotate its first numbers.
-
-    Raises:
-        ValueError: where the rotation is none that this package knows.
-    """
-    rotate = getattr(sys.modules.get(type(attention).__module__), "apply_rotary_pos_emb", None)
-    n = cos.shape[-1]
-    if rotate is None or n > d_head:
-        raise ValueError(UNKNOWN_POSITIONS.format(name=type(attention).__name__))
-    unit = torch.eye(n, dtype=cos.dtype, device=cos.device)[None, None]  # every one at this position
-    cos, sin = (part.expand(1, n, n) for part in (cos, sin))
-    if next(iter(inspect.signature(rotate).parameters)) == "x":
-        rotated = rotate(unit, cos, sin)
-    else:
-        rotated, _ = rotate(unit, unit, cos, sin)
-    matrix = torch.eye(d_head, dtype=torch.float64)
-    matrix[:n, :n] = rotated[0, 0].cpu().double()
-    return matrix
-
-
-UNKNOWN_POSITIONS = (
-    "{name} has no rotary positions that this package can apply, so there is no score at a distance: leave distance "
-    "out. Where positions are added to words or to scores instead, scores between words are the same at any distance"
-)
-
-
-def for_each_head(shared: Float[Tensor, "..."], n_heads: int, *, dim: int = 0) -> Float[Tensor, "..."]:
+def for_each_head(shared: Float[Tensor, "group ..."], n_heads: int) -> Float[Tensor, "head ..."]:
     """What several heads share, repeated for each."""
-    return shared.repeat_interleave(n_heads // shared.shape[dim], dim=dim)
+    return shared.repeat_interleave(n_heads // len(shared), dim=0)
 
 
 def _three_projections(module: nn.Module, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -115,7 +115,6 @@ def _eager(
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     change = _change_of(module)
-    change.show(value.transpose(1, 2))
     mask, lost = _cut(change, query, key, attention_mask, causal=False)
     output, pattern = _own_eager(module)(module, query, key, value, _additive(mask, query.dtype), **options)
     if lost is not None:
@@ -217,7 +216,6 @@ def _beside_sdpa(
     from transformers import AttentionInterface
 
     change = _change_of(module)
-    change.show(value.transpose(1, 2))
     # A call without a mask leaves it to the kernel to know that its layer is causal.
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal

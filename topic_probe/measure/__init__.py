@@ -2,19 +2,17 @@
 
 Documents go one way: `engine` takes them in batches through a reader (`patterns` scores the attention between words)
 into `accumulators`, small objects with named sums. `scores` are those of a batch, where the model runs: what is known
-of pairs is made before a pass, sums are made of scores behind it, and only these come to the host. `runs` saves them,
-`shards` keeps those of blocks of sources apart, `merging` makes a report of what shards have saved, and `options` has
-what measurements share. On it stand `attention`, `matched` (with `matching`: sums by class of the pair), and the states
-in `embeddings`; `text_attention` reads one text, `text_cut` before and after a cut. What is done to a model is asked of
-an outcome (`outcomes`), which `effects` compares before and after: `ablation`, with what stands in for heads
-(`standins`), and `knockout`. `writes` follows what heads add to the stream to the scores of words, and `shift` changes
-texts (`exchanges`) and reads `log_odds`. Several models are asked about the same words (`same_words`) and stand side by
-side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`) need no documents:
-`embeddings`, `weights`. A module imports only from those before it:
+of pairs is made before a pass, sums are made of scores behind it, and only these come to the host. `folder` keeps those
+of every part of the documents, and makes reports of them; `options` has what measurements share. On it stand
+`attention`, `matched` (with `matching`: sums by class of the pair), and the states in `embeddings`; `text_attention`
+reads one text, `text_cut` before and after a cut. What is done to a model is asked of an outcome (`outcomes`), which
+`effects` compares before and after: `ablation` and `knockout`. Several models are asked about the same words
+(`same_words`) and stand side by side in `comparison`. Words by themselves (`words` with `pair_sums` and `matrix`) need
+no documents: `embeddings`, `weights`. A module imports only from those before it:
 
-    options, words, pair_sums, matrix, scores, accumulators, runs, shards, engine, merging, heads, patterns, nulls,
-    matching, attention, embeddings, weights, matched, text_attention, outcomes, effects, standins, ablation,
-    knockout, writes, exchanges, log_odds, shift, text_cut, same_words, comparison
+    options, words, pair_sums, matrix, scores, accumulators, folder, engine, heads, patterns, nulls, matching,
+    attention, embeddings, weights, matched, text_attention, outcomes, effects, ablation, knockout, text_cut,
+    same_words, comparison
 
 What else is to be known of attention is an accumulator: any object with ``sums`` and ``add(scores)``, passed to
 `measure_attention`. A new measurement is a module with its function, its accumulators and its report; CONTRIBUTING.md

@@ -335,9 +335,7 @@ def attention_of(
     of_report = {"kind": AttentionReport.kind, "parts": parts[0]}
     progress = engine.run(documents, reading=reading, run=run, facts=of_sums, report=of_report)
     known = [progress.of_topics(number) for number in range(len(topics))]
-    reports = [
-        AttentionReport.of_sums(*found) for found in zip(engine.by_topics, known, parts, strict=True)
-    ]
+    reports = [AttentionReport.of_sums(*found) for found in zip(engine.by_topics, known, parts, strict=True)]
     named: Any = engine.by_topics
     for found, counted in zip(named, known, strict=True):
         if progress.whole and not found["n_rows"].any():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,20 +25,17 @@ from topic_probe.measure.engine import (
     Engine,
     Part,
     Prepare,
-    Reader,
+    about_documents,
     source_limit,
     why_nothing,
 )
 from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
-from topic_probe.measure.runs import about_documents, how_read
 from topic_probe.measure.scores import BatchScores, Pairs, Units
-from topic_probe.processes import Processes
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
-from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Parts, Progress, Share, Sum, Sums
+from topic_probe.text.sums import Parts, Progress, Sum, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     MIN_UNITS,
@@ -51,9 +48,6 @@ from topic_probe.uncertainty import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# An effect of this size is found (its interval does not hold 0) so often.
-_POWER = 0.8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,15 +64,11 @@ class EffectReport(Report, kind="effects"):
         outcome_interval: its interval.
         effect: the outcome of the model as it is − that after the intervention.
         interval: of the effect, over sources.
-        detectable: the effect that would be found with probability 0.8: whose interval at 5 % would not hold 0. What is
-            smaller cannot be told from nothing with these documents.
         p_value: how often interventions of the same kind elsewhere do as much.
         q_value: the same, over all interventions (Benjamini-Hochberg).
         null: the effects of these others, padded with NaN.
         beyond: the effect − the mean effect of the others.
         beyond_interval: its interval, over sources.
-        screened: first-order estimates by head where not all heads were measured: "stack", "layer", "head", "estimate",
-            and "measured", whether it was. None where all were.
         provenance: model, topics, options and everything left out.
     """
 
@@ -89,14 +79,12 @@ class EffectReport(Report, kind="effects"):
     outcome_interval: Float64[np.ndarray, "readout 2"]
     effect: Float64[np.ndarray, "readout cell"]
     interval: Float64[np.ndarray, "readout cell 2"]
-    detectable: Float64[np.ndarray, "readout cell"]
     p_value: Float64[np.ndarray, "readout cell"]
     q_value: Float64[np.ndarray, "readout cell"]
     null: Float64[np.ndarray, "readout cell draw"]
     beyond: Float64[np.ndarray, "readout cell"]
     beyond_interval: Float64[np.ndarray, "readout cell 2"]
     provenance: Mapping[str, Any]
-    screened: Mapping[str, Any] | None = None
 
     @classmethod
     def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EffectReport":
@@ -106,8 +94,8 @@ class EffectReport(Report, kind="effects"):
             sums: by name; where edges were cut, "edges": how many, and how many to compare them with.
             progress: what is known of the documents beside them.
             parts: those of `parts_of`; "readouts" of the outcome; "cells", the interventions that are told of, and
-                "others", the cells that each is compared with; "index" of these; "alternative", what counts as
-                extreme; and "screened", as the report has it.
+                "others", the cells that each is compared with; "index" of these; and "alternative", what counts
+                as extreme.
 
         Raises:
             ValueError: where no document is left to measure.
@@ -122,7 +110,7 @@ class EffectReport(Report, kind="effects"):
             Numbers.of(sums["by_source"]), parts["readouts"], parts["cells"], others,
             confidence=Intervals(**parts["intervals"]).over_sources, alternative=parts["alternative"],
         )  # fmt: skip
-        return cls(index=index, provenance=record, screened=parts["screened"], **found)
+        return cls(index=index, provenance=record, **found)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every readout and intervention."""
@@ -142,7 +130,6 @@ class EffectReport(Report, kind="effects"):
                     "high": self.interval[number, :, 1],
                     "p_value": self.p_value[number],
                     "q_value": self.q_value[number],
-                    "detectable": self.detectable[number],
                     "null_mean": mean,
                     "n_null": n_null,
                     "beyond": self.beyond[number],
@@ -166,12 +153,6 @@ class EffectReport(Report, kind="effects"):
             notes.append(f"outcome of the model as it is, {readout}: {outcome}")
         if note := self.provenance.get("no_interval"):
             notes.append(note)
-        if self.screened is not None:
-            n, all_heads = int(np.sum(self.screened["measured"])), len(self.screened["measured"])
-            notes.append(
-                f"{n} of {all_heads} heads were measured, those with the greatest first-order estimates and what they "
-                "are compared with; the others were only screened (`screened`)"
-            )
         return [*notes, *super()._notes()]
 
 
@@ -222,10 +203,10 @@ class EffectReader:
                     changed = self.outcome.read(asked)
                 for table, before, after in zip(tables, intact, changed, strict=True):
                     table[number] = (before - after).detach().numpy()
-        return scored(asked, tables, prepare)
+        return _scored(asked, tables, prepare)
 
 
-def scored(asked: Asked, tables: list[np.ndarray], prepare: Prepare) -> Iterator[Part]:
+def _scored(asked: Asked, tables: list[np.ndarray], prepare: Prepare) -> Iterator[Part]:
     """The numbers of every document of a batch, cell by cell, as accumulators take them."""
     for row, (source, table) in enumerate(zip(asked.batch.sources, tables, strict=True)):
         words = asked.units[row]
@@ -314,7 +295,7 @@ def effects(
     found: dict[str, Any] = {
         "readouts": tuple(readouts),
         "outcome": np.zeros(len(readouts)), "outcome_interval": np.full((len(readouts), 2), np.nan),
-        "effect": np.zeros(shape), "interval": np.full((*shape, 2), np.nan), "detectable": np.full(shape, np.nan),
+        "effect": np.zeros(shape), "interval": np.full((*shape, 2), np.nan),
         "p_value": np.full(shape, np.nan), "q_value": np.full(shape, np.nan), "null": np.full((*shape, widest), np.nan),
         "beyond": np.full(shape, np.nan), "beyond_interval": np.full((*shape, 2), np.nan),
     }  # fmt: skip
@@ -335,48 +316,45 @@ def effects(
         if confidence is not None:
             ends = numbers.interval(weights, confidence)
             found["outcome_interval"][row], found["interval"][row] = ends[0], ends[chosen]
-            # Student's t at 2.5 % and at 20 %, each times the standard error.
-            reach = [
-                np.diff(numbers.interval(weights, level))[chosen, 0] / 2 for level in (0.95, 2 * _POWER - 1)
-            ]
-            found["detectable"][row] = sum(reach)
     return found
 
 
 # ---------------------------------------------------------------------------- a run, and what is told of it
 
 
-# Parts that are told in other ways, or have other last digits on another machine.
-_NO_OPTIONS = frozenset({"provenance", "intervals", "read", "screened", "check"})
-
-
-class CellReader(Reader, Protocol):
-    """A reader that knows how many numbers it gives of a pair."""
-
-    n_cells: int
-
-
 def add_up(
-    reader: CellReader,
+    reader: EffectReader,
     documents: Any,
     *,
     facts: Mapping[str, Any],
     reading: Reading,
     run: Run,
-    processes: Processes,
+    parts: Parts,
     counted: Sequence[BatchSums] = (),
     only_labelled: bool = False,
-    shard: Share | None = None,
-) -> tuple[dict[str, Sum], Progress]:
-    """The sums of what a reader says of documents by name, "by_source" among them, and what was read.
+) -> EffectReport:
+    """The report of what a reader says of documents.
 
-    Arguments are those of `Engine.run`, and ``counted``, what else is added up.
+    Args:
+        reader: scores batches.
+        documents: as in `measure_attention`.
+        facts: as in `Engine.run`.
+        reading: how documents are read.
+        run: where sums are kept, and what is shown.
+        parts: those of `parts_of`.
+        counted: what else is added up.
+        only_labelled: as in `Engine`.
     """
     by_relation = Relations(source_limit(reader.n_cells), reader.n_cells)
     facts = {**facts, "limit": by_relation.by_source.limit}
     engine = Engine(reader, [by_relation, *counted], only_labelled=only_labelled)
-    progress = engine.run(documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard)
-    return engine.sums, progress
+    # All parts tell it from other measurements, but for how the model is read and how sure numbers are said to be.
+    told = {name: value for name, value in parts.items() if name not in ("provenance", "intervals", "read")}
+    progress = engine.run(
+        documents, reading=reading, run=run, facts={**facts, **told},
+        report={"kind": EffectReport.kind, "parts": parts},
+    )  # fmt: skip
+    return EffectReport.of_sums(engine.sums, progress, parts)
 
 
 def parts_of(
@@ -386,33 +364,24 @@ def parts_of(
     options: Mapping[str, Any],
     reading: Reading,
     intervals: Intervals,
-    processes: Processes,
     **more: Any,
 ) -> dict[str, Any]:
     """What a report is made of beside the sums of `add_up`, as it is known before documents are read."""
     record = provenance(
         topics, model=view.facts.description, options={**options, **recorded(reading, intervals)}, seed=intervals.seed
     )  # fmt: skip
-    return {
-        **more, "provenance": record, "intervals": vars(intervals), "read": how_read(reading, processes)
-    }  # fmt: skip
-
-
-def share_of_effects(shards: Shards, kind: str, parts: Parts) -> Share | None:
-    """The shard that was asked for; all parts tell it from those of other measurements, but for numbers of a trial."""
-    told = {name: value for name, value in parts.items() if name not in _NO_OPTIONS}
-    record = parts["provenance"]
-    return Share.of(shards, kind, parts, {**told, **record["options"], "seed": record["seed"]})
+    read = {"max_length": reading.max_length}
+    return {**more, "provenance": record, "intervals": vars(intervals), "read": read}
 
 
 def record_of(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -> dict[str, Any]:
     """The provenance of what `add_up` gives.
 
     Raises:
-        ValueError: where no document is left to measure; a shard may have none.
+        ValueError: where no document is left to measure.
     """
     documents = about_documents(sums, progress, parts)
-    if not (documents["sources"] or progress.shard):
+    if progress.whole and not documents["sources"]:
         raise ValueError(why_nothing(progress))
     confidence = Intervals(**parts["intervals"]).over_sources
     return {

@@ -163,7 +163,7 @@ ACCUMULATORS_IN_FOLDER = (
 
 def source_limit(n_cells: int) -> int:
     """How many sources to keep apart for intervals, with so many cells each: a power of two."""
-    return 2 ** int(np.clip(np.log2(MAX_SOURCE_CELLS / n_cells), 8, 12))
+    return 1 << min(max((MAX_SOURCE_CELLS // n_cells).bit_length() - 1, 8), 12)
 
 
 def check_broken(progress: Progress) -> None:
@@ -175,6 +175,16 @@ def check_broken(progress: Progress) -> None:
             f"{broken} of {seen} documents have NaN or infinity in their attention; this is usually overflow in "
             "half precision: load the model in float32"
         )
+
+
+def facts_of_run(view: capture.View, documents: Any, reading: Reading, run: Run) -> dict[str, Any]:
+    """What sums of any measurement depend on: the model, and how documents are read; nothing without a folder."""
+    if run.folder is None:
+        return {}
+    read_as = {name: value for name, value in vars(reading).items() if name != "batch_size"}
+    if not view.is_causal:  # what stands first is nothing special
+        del read_as["first_position"]
+    return {**read_as, **model_facts(view.model), **facts_of_documents(documents), "part_size": run.part_size}
 
 
 def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -> dict[str, Any]:
@@ -239,8 +249,8 @@ class Engine:
         *,
         reading: Reading,
         run: Run,
-        facts: Mapping[str, Any],
-        report: Mapping[str, Any],
+        facts: Mapping[str, Any] | None = None,
+        report: Mapping[str, Any] | None = None,
     ) -> Progress:
         """Adds documents to the sums; with a folder, those of the parts that are not there, and then all that are.
 
@@ -248,8 +258,8 @@ class Engine:
             documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
             reading: how they are read, with nothing left open (`Reading.of`).
             run: where sums are kept, which parts are measured here, and what is shown.
-            facts: what the sums depend on beside model, topics, documents and how these are read.
-            report: the "kind" of the report, and the "parts" that make one of sums.
+            facts: what sums in a folder depend on beside model, topics, documents and how these are read.
+            report: of a folder, the "kind" of the report and the "parts" that make one of sums.
 
         Raises:
             ValueError: for a folder of another measurement or of other texts, ids that the model does not know, and
@@ -258,7 +268,7 @@ class Engine:
         if run.folder is None:
             self._add_all(documents, reading, shown=run.progress)
         else:
-            self._add_parts(documents, reading, run, facts, report)
+            self._add_parts(documents, reading, run, facts or {}, report or {})
         if self.progress.whole:
             for number in range(len(self.by_topics)):
                 check_broken(self.progress.of_topics(number))
@@ -280,8 +290,7 @@ class Engine:
             )
         topics = self.reader.readers[0].topics
         facts = {
-            **facts, **self._read_as(reading), "topics": topics.fingerprint, "part_size": run.part_size,
-            **model_facts(self.view.model), **facts_of_documents(documents),
+            **facts, **facts_of_run(self.view, documents, reading, run), "topics": topics.fingerprint,
         }  # fmt: skip
         folder, worker = Folder(Path(run.folder), facts), Worker.of(run.part)
         folder.look()
@@ -307,13 +316,6 @@ class Engine:
         """Begins anew."""
         clear_sums(self.sums)
         self.progress = Progress()
-
-    def _read_as(self, reading: Reading) -> dict[str, Any]:
-        """The options of reading that decide about this model's sums beyond rounding."""
-        read_as = {name: value for name, value in vars(reading).items() if name != "batch_size"}
-        if not self.view.is_causal:  # what stands first is nothing special
-            del read_as["first_position"]
-        return read_as
 
     def _has_word(self, document: Document) -> bool:
         """Whether a document may have a word of a topic; others need no forward pass, but are counted."""

@@ -22,14 +22,11 @@ from topic_probe.measure.effects import (
     EffectReport,
     add_up,
     parts_of,
-    share_of_effects,
 )
 from topic_probe.measure.heads import Heads
 from topic_probe.measure.options import Intervals, Reading, Run
 from topic_probe.measure.outcomes import Asked, LookedAt
 from topic_probe.options import check_whole, shares
-from topic_probe.processes import joined
-from topic_probe.text.shares import Shards
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import Alternative
 
@@ -61,7 +58,6 @@ def measure_knockout(
     reading: Reading,
     intervals: Intervals,
     run: Run,
-    shards: Shards,
 ) -> EffectReport:
     """What cutting the attention between words of a topic does to an outcome, against cutting other edges.
 
@@ -89,7 +85,7 @@ def measure_knockout(
 
     Raises:
         ValueError: for topics of another vocabulary, layers and heads that the model does not have, a model whose
-            attention cannot be edited, or a checkpoint of another measurement.
+            attention cannot be edited, or a folder of another measurement.
 
     Example:
         >>> import torch
@@ -101,34 +97,32 @@ def measure_knockout(
         True
     """
     check_whole("n_matched", n_matched, 0)
-    with joined(run.distributed, run.patience) as processes:
-        model = open_model(model)
-        view = capture.view(model, topics)
-        reading = reading.of(view.facts)
-        outcome = looked_at.of(view, topics, intervals.seed)
-        sites = chosen_sites(view, layers, heads)
-        earlier = view.is_causal and looked_at.outcome == "loss"
-        cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
-        facts = {
-            "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
-            "sites": [[site.stack, site.layer, list(own or ())] for site, own in sites.items()],
-            "seed": intervals.seed, **outcome.facts,
-        }  # fmt: skip
-        reader = EffectReader(view, topics, outcome, cuts, 1 + n_matched)
-        options = {
-            "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
-            "alternative": alternative, "mask_share": looked_at.mask_share, **outcome.facts,
-        }  # fmt: skip
-        parts = parts_of(
-            view, topics, options=options, reading=reading, intervals=intervals, processes=processes,
-            readouts=outcome.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
-            index={"cut": (relation,)}, alternative=alternative, screened=None,
-        )  # fmt: skip
-        sums, progress = add_up(
-            reader, documents, facts=facts, reading=reading, run=run, processes=processes, counted=[cuts.edges],
-            only_labelled=outcome.of_words, shard=share_of_effects(shards, EffectReport.kind, parts),
-        )  # fmt: skip
-    return EffectReport.of_sums(sums, progress, parts)
+    model = open_model(model)
+    view = capture.view(model, topics)
+    reading = reading.of(view.facts)
+    outcome = looked_at.of(view, topics, intervals.seed)
+    sites = chosen_sites(view, layers, heads)
+    earlier = view.is_causal and looked_at.outcome == "loss"
+    cuts = Cuts(view, topics, sites, CODES[relation], how, n_matched, intervals.seed, earlier=earlier)
+    facts = {
+        "measurement": "knockout", "relation": relation, "how": how, "n_matched": n_matched,
+        "sites": [[site.stack, site.layer, list(own or ())] for site, own in sites.items()],
+        "seed": intervals.seed, **outcome.facts,
+    }  # fmt: skip
+    reader = EffectReader(view, topics, outcome, cuts, 1 + n_matched)
+    options = {
+        "relation": relation, "how": how, "layers": layers, "heads": heads, "n_matched": n_matched,
+        "alternative": alternative, "mask_share": looked_at.mask_share, **outcome.facts,
+    }  # fmt: skip
+    parts = parts_of(
+        view, topics, options=options, reading=reading, intervals=intervals,
+        readouts=outcome.readouts, cells=[1], others=[list(range(2, 2 + n_matched))],
+        index={"cut": (relation,)}, alternative=alternative,
+    )  # fmt: skip
+    return add_up(
+        reader, documents, facts=facts, reading=reading, run=run, parts=parts, counted=[cuts.edges],
+        only_labelled=outcome.of_words,
+    )  # fmt: skip
 
 
 def chosen_sites(

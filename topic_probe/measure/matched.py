@@ -27,13 +27,11 @@ from topic_probe.measure.matching import (
     pair_codes,
     ways_of,
 )
-from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Run, recorded
+from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Shown, recorded
 from topic_probe.measure.words import SCORES, pairs_of_labels
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.cooccurrence import Cooccurrence
-from topic_probe.text.shares import Shards
-from topic_probe.text.sums import Parts, Progress, Share, Sums
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import (
@@ -91,21 +89,6 @@ class MatchedReport(Report, kind="matched"):
     coverage: Mapping[str, Float64[np.ndarray, " way"]]
     bins: Mapping[str, Contrast]
     provenance: Mapping[str, Any]
-
-    @classmethod
-    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "MatchedReport":
-        """The report of words and of what accumulators have added up of their attention.
-
-        Args:
-            sums: their sums by name.
-            progress: what is known of the documents beside them.
-            parts: those of `MatchedWords` and of `ClassSums`; "bins", how many there are; "statistic", "intervals" and
-                "permutations", these options; and "provenance", as far as it is known without documents.
-        """
-        words = MatchedWords.of_parts(parts)
-        bins = Bins.of(words, **parts["bins"])
-        codes = pair_codes(bins.classes, words.same, words.different)
-        return _report(words, bins, codes, ClassSums.of_sums(sums, progress, parts), parts)
 
     def surviving(self, score: Literal["cosine", "dot", "attention"]) -> Float64[np.ndarray, " way"]:
         """For every way of matching, the matched difference ÷ the difference of all pairs.
@@ -167,8 +150,7 @@ def measure_matched(
     patterns: Patterns,
     intervals: Intervals,
     permutations: Permutations,
-    run: Run,
-    shards: Shards,
+    shown: Shown,
 ) -> MatchedReport:
     """Same topic against different topics, between pairs of words matched on co-occurrence and frequency.
 
@@ -202,8 +184,6 @@ def measure_matched(
     Raises:
         ValueError: for topics or counts of another vocabulary, or where fewer than two words are left.
     """
-    if shards.shard is not None and documents is None:
-        raise ValueError("shards are of documents: pass these, or leave shard= and sums= out")
     model = open_model(model)
     known = capture.facts(model, topics)
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
@@ -224,13 +204,8 @@ def measure_matched(
         "words": words.n_forms,
         "cooccurrence": {"documents": cooccurrence.n_documents, **cooccurrence.provenance},
     }
-    parts = {
-        "bins": n_bins, "statistic": statistic, "intervals": vars(intervals), "permutations": vars(permutations),
-        "provenance": record,
-    }  # fmt: skip
     sums = None
     if documents is not None:
-        kept = words.parts | parts if shards.shard is not None else {}
         sums = attention_by_class(
             model,
             Topics.from_token_ids({"words": words.ids}, vocabulary_size=topics.vocabulary_size),
@@ -238,25 +213,12 @@ def measure_matched(
             documents,
             distances=DISTANCE_BINS,
             table=permutations.n_permutations > 0,
-            shard=Share.of(shards, MatchedReport.kind, kept, options),
             **vars(reading),
             **vars(patterns),
-            **vars(run),
+            **vars(shown),
         )
-    return _report(words, bins, codes, sums, parts)
-
-
-def _report(
-    words: MatchedWords,
-    bins: Bins,
-    codes: Shaped[Tensor, "word word"],
-    sums: ClassSums | None,
-    parts: Parts,
-) -> MatchedReport:
-    """The report of words, and where documents were measured of their attention."""
-    intervals, permutations = Intervals(**parts["intervals"]), Permutations(**parts["permutations"])
-    comparison = _Comparison(words, bins, codes, sums, parts["statistic"], intervals, permutations)
-    record, attention, layers, heads = dict(parts["provenance"]), None, None, None
+    comparison = _Comparison(words, bins, codes, sums, statistic, intervals, permutations)
+    attention, layers, heads = None, None, None
     cosine, dot, by_bin = comparison.embeddings()
     coverage = {"embeddings": coverage_of(comparison.counts)}
     if sums is not None:

@@ -1,6 +1,5 @@
 """What is compared with what: words, the bins that pairs of them are in, and means of pairs that share a bin."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,15 +15,14 @@ from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_mean
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import BatchSums
 from topic_probe.measure.engine import Engine, source_limit
-from topic_probe.measure.options import Patterns, Reading, Run
+from topic_probe.measure.options import Patterns, Reading, Run, Shown
 from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.runs import about_documents, how_read
+from topic_probe.measure.runs import about_documents
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
-from topic_probe.processes import joined
 from topic_probe.text.cooccurrence import Cooccurrence
-from topic_probe.text.sums import Parts, Progress, Share, Sum, Sums
+from topic_probe.text.sums import Sum
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -90,29 +88,6 @@ class MatchedWords(EmbeddingWords):
             frequency=frequency[kept],
             counts=cooccurrence.restrict(words.ids[kept]),
         )
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        """All that they are, for a file."""
-        arrays = {
-            "places": self.places,
-            "rows": self.table[self.index],
-            "norms": self.norms,
-            "frequency": self.frequency,
-        }
-        return {
-            "topics": self.topics, "cooccurrence": self.counts, "left_out": dict(self.left_out),
-            "words": {name: values.numpy(force=True) for name, values in arrays.items()},
-        }  # fmt: skip
-
-    @classmethod
-    def of_parts(cls, parts: Parts) -> "MatchedWords":
-        """The words that had these ``parts``."""
-        words = {name: torch.from_numpy(values) for name, values in parts["words"].items()}
-        return cls(
-            parts["topics"], words["places"], words["rows"], torch.arange(len(words["rows"])), words["norms"],
-            parts["left_out"], words["frequency"], parts["cooccurrence"],
-        )  # fmt: skip
 
     @cached_property
     def same(self) -> Bool[Tensor, "word word"]:
@@ -267,31 +242,6 @@ class ClassSums:
     index: dict[str, tuple[Any, ...]]
     record: dict[str, Any]
 
-    @classmethod
-    def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "ClassSums":
-        """What accumulators have added up.
-
-        Args:
-            sums: those of `Classes`, and of `PairTable` where there is one.
-            progress: what is known of the documents beside them.
-            parts: "index", the stack, layer and head of every cell; "n_distances", the number of bins of distance; and
-                "read" (`how_read`).
-        """
-        shape = (len(sums["by_head"]), -1, parts["n_distances"], 3)
-        table = None
-        if "table" in sums:
-            of_pairs, n_of_pairs = (np.asarray(sums[name] + sums[name].T) for name in ("table", "n_table"))
-            table = of_pairs, n_of_pairs
-        return cls(
-            sums["by_source"],
-            sums["by_head"].reshape(shape),
-            sums["n_by_head"].reshape(shape),
-            sums["squares_by_head"].reshape(shape[:-1]),
-            table,
-            parts["index"],
-            about_documents(sums, progress, parts),
-        )
-
 
 @shares
 def attention_by_class(
@@ -302,10 +252,9 @@ def attention_by_class(
     *,
     distances: tuple[int, ...] = (),
     table: bool = False,
-    shard: Share | None = None,
     reading: Reading,
     patterns: Patterns,
-    run: Run,
+    shown: Shown,
 ) -> ClassSums:
     """Attention between words added up by classes of pairs, in one pass over the documents.
 
@@ -320,30 +269,27 @@ def attention_by_class(
         documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
         distances: sums are kept apart by the distance of positions: the first distance of every bin but the first.
         table: whether to add up every pair of words by itself as well.
-        shard: which sources are measured, and where their sums are saved; None: all, and nowhere.
     """
-    with joined(run.distributed, run.patience) as processes:
-        view = capture.view(model)
-        reading = reading.of(view.facts)
-        reader = PatternReader(view, words, patterns, include_self=False)
-        by_class = Classes(codes, distances, reader.n_cells)
-        accumulators: list[BatchSums] = [by_class, PairTable(codes)] if table else [by_class]
-        facts = {
-            "measurement": "pairs", "through": patterns.through, "distances": list(distances), "table": table,
-            "codes": hashlib.sha256(codes.numpy().tobytes()).hexdigest(), "limit": by_class.by_source.limit,
-        }  # fmt: skip
-        parts = {
-            "index": reader.index,
-            "n_distances": len(distances) + 1,
-            "read": how_read(reading, processes),
-        }
-        if shard is not None:
-            shard = replace(shard, parts={**shard.parts, **parts})
-        engine = Engine(reader, accumulators)
-        progress = engine.run(
-            documents, reading=reading, run=run, processes=processes, facts=facts, shard=shard
-        )
-    return ClassSums.of_sums(engine.sums, progress, parts)
+    view = capture.view(model)
+    reading = reading.of(view.facts)
+    reader = PatternReader(view, words, patterns, include_self=False)
+    by_class = Classes(codes, distances, reader.n_cells)
+    engine = Engine(reader, [by_class, PairTable(codes)] if table else [by_class])
+    progress = engine.run(documents, reading=reading, run=Run(progress=shown.progress))
+    sums: Any = engine.sums
+    shape = (len(sums["by_head"]), -1, len(distances) + 1, 3)
+    of_pairs = None
+    if table:
+        of_pairs = np.asarray(sums["table"] + sums["table"].T), np.asarray(sums["n_table"] + sums["n_table"].T)
+    return ClassSums(
+        sums["by_source"],
+        sums["by_head"].reshape(shape),
+        sums["n_by_head"].reshape(shape),
+        sums["squares_by_head"].reshape(shape[:-1]),
+        of_pairs,
+        reader.index,
+        about_documents(sums, progress, {"read": {"max_length": reading.max_length}}),
+    )
 
 
 class Classes(BatchSums):

@@ -178,16 +178,17 @@ class Loss(Outcome):
 
     def __init__(self, view: capture.View, *, mask_share: float, seed: int) -> None:
         self.view, self.mask_share, self.seed = view, mask_share, seed
-        check_one_stack(
-            view,
-            "outcome='loss'",
-            "use outcome='states', or a function (model, inputs) that gives a number for every document",
-        )
+        if view.host.has_decoder:
+            raise ValueError(
+                "outcome='loss' is of models with one stack, and this one has an encoder and a decoder, which predicts "
+                "the text that it was given: use outcome='states', or a function (model, inputs) that gives a number "
+                "for every document"
+            )
         if not 0 < mask_share <= 1:
             raise ValueError(
                 f"mask_share is the share of tokens that are masked, above 0 and at most 1, got {mask_share}"
             )
-        self.mask_id = None if view.is_causal else mask_id_of(view, "outcome='loss'", "use outcome='states'")
+        self.mask_id = None if view.is_causal else _mask_id(view)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -207,7 +208,7 @@ class Loss(Outcome):
             predicted = real.clone()
             predicted[:, 0] = False
         else:
-            predicted = real & masked_positions(batch, self.mask_share, self.seed)
+            predicted = real & _masked_positions(batch, self.mask_share, self.seed)
             assert self.mask_id is not None
             shown[predicted] = self.mask_id
         targets[predicted] = batch.ids[predicted]
@@ -275,27 +276,18 @@ class Told(Outcome):
         return list(told[:, None, None])
 
 
-def check_one_stack(view: capture.View, what: str, instead: str) -> None:
-    """ValueError for a model with an encoder and a decoder, which predicts the text that it was given."""
-    if view.host.has_decoder:
-        raise ValueError(
-            f"{what} is of models with one stack, and this one has an encoder and a decoder, which predicts the text "
-            f"that it was given: {instead}"
-        )
-
-
-def mask_id_of(view: capture.View, what: str, instead: str) -> int:
+def _mask_id(view: capture.View) -> int:
     """What hides a word from a model that sees both ways; ValueError where its tokenizer does not say."""
     mask_id = getattr(getattr(view.model, "tokenizer", None), "mask_token_id", None)
     if mask_id is None:
         raise ValueError(
-            f"{what} masks words of a model that sees both ways, and its tokenizer names no mask token: open the model "
-            f"with its tokenizer, or {instead}"
+            "outcome='loss' masks words of a model that sees both ways, and its tokenizer names no mask token: open "
+            "the model with its tokenizer, or use outcome='states'"
         )
     return int(mask_id)
 
 
-def masked_positions(batch: TokenBatch, share: float, seed: int) -> Bool[Tensor, "batch position"]:
+def _masked_positions(batch: TokenBatch, share: float, seed: int) -> Bool[Tensor, "batch position"]:
     """A share of the positions of every document, drawn from its own content: the same ones time and again."""
     masked = np.zeros(batch.ids.shape, dtype=bool)
     for row, key in enumerate(batch.keys.tolist()):

@@ -77,7 +77,6 @@ def measure_weights(
     topics: Topics,
     *,
     circuits: Sequence[Circuit] | None = None,
-    distance: int = 0,
     exclude: Iterable[int] = (),
     statistic: Literal["ratio", "difference"] = "difference",
     intervals: Intervals,
@@ -86,7 +85,7 @@ def measure_weights(
 
     "qk" scores how much the word in a query position attends to the word in a key position, e_i W_Q W_Kᵀ e_j, without
     biases, positions and the division by √d_head. Models with rotary positions turn queries and keys by where they
-    stand: without ``distance`` the score is that of two words at one place, and at a distance other heads are on top.
+    stand: the score is that of two words at one place.
     "ov" scores how much attending to word i adds to the score of word j at the output, e_i W_V W_O u_j, with u_j its
     column of the unembedding; in a one-hot toy these are the entries of W_V. Normalisation layers are left out of
     both, and everything that happens between the embedding and the layer. The encoder of an encoder-decoder model does
@@ -98,13 +97,11 @@ def measure_weights(
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic.
         circuits: which to measure; None: "qk", and "ov" where the model scores words by a matrix.
-        distance: how far the query stands behind the key in "qk", where positions are rotary; negative: before it.
         exclude: token ids left out.
         statistic: what intervals are about.
 
     Raises:
-        ValueError: for a distance where positions are not rotary, or further than the model can see; for "ov" of a
-            model without such a matrix, topics of another vocabulary, unknown circuits.
+        ValueError: for "ov" of a model without such a matrix, topics of another vocabulary, unknown circuits.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -120,12 +117,10 @@ def measure_weights(
     excluded = sorted(set(token_id_array(exclude, "exclude").tolist()))
     words = labelled_words(embedding_in_residual(model), topics, exclude=excluded)
     factors, missing = _word_factors(model, words, circuits)
-    projections = _Projections(model, distance)
-    heads, spread = _all_heads(projections, words, factors, statistic, intervals)
+    heads, spread = _all_heads(model, words, factors, statistic, intervals)
     standardised = divide(heads.difference, spread)
     options = {
         "circuits": [circuit for circuit, _, _ in factors],
-        "distance": distance,
         "exclude": excluded,
         "statistic": statistic,
     }
@@ -136,9 +131,7 @@ def measure_weights(
         seed=intervals.seed,
         left_out={**words.left_out, **missing},
     )
-    return WeightReport(
-        heads, standardised, record, _matrices(projections, heads, standardised, factors, words)
-    )
+    return WeightReport(heads, standardised, record, _matrices(model, heads, standardised, factors, words))
 
 
 def _word_factors(
@@ -244,7 +237,7 @@ def circuit_sums(
 
 
 def _all_heads(
-    projections: "_Projections",
+    model: Any,
     words: LabelledWords,
     factors: Sequence[tuple[Circuit, Tensor, Tensor]],
     statistic: Literal["ratio", "difference"],
@@ -256,11 +249,11 @@ def _all_heads(
     n_mates = words.n_mates(half)
     for circuit, left, right in factors:
         moments = word_moments(left, right, words)
-        for site in projections.sites:
+        for site in capture.sites(model):
             # An encoder beside a decoder does not write into the stream that words are scored from.
             if (circuit, site.stack) == ("ov", "encoder"):
                 continue
-            P, Q = projections.of(site, circuit)
+            P, Q = _projections(model, site, circuit)
             sums, spread = circuit_sums(moments, P, Q)
             interval = np.full((len(spread), 2), np.nan)
             if intervals.n_resamples:
@@ -279,24 +272,13 @@ def _all_heads(
     return PairSums(values, counts).contrast(statistic=statistic, index=index, **uncertainty), spread
 
 
-class _Projections:
-    """What multiplies the words on either side of a circuit, queries standing at some distance behind keys."""
-
-    def __init__(self, model: Any, distance: int) -> None:
-        self.model, self.sites = model, capture.sites(model)
-        self._turned = capture.rotations(model, distance) if distance else None
-
-    def of(
-        self, site: Site, circuit: Circuit
-    ) -> tuple[Float64[Tensor, "head d_model d_head"], Float64[Tensor, "head d_model d_head"]]:
-        """What multiplies the left and the right side, for every head of a site."""
-        weights = head_weights(self.model, site)
-        left, right = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
-        left, right = left.cpu().double(), right.cpu().double()
-        if self._turned is None or circuit == "ov":
-            return left, right
-        queries, keys = self._turned(site, left.shape[2])
-        return left @ queries, right @ keys
+def _projections(
+    model: Any, site: Site, circuit: Circuit
+) -> tuple[Float64[Tensor, "head d_model d_head"], Float64[Tensor, "head d_model d_head"]]:
+    """What multiplies the words on the left and the right side of a circuit, for every head of a site."""
+    weights = head_weights(model, site)
+    left, right = (weights.W_Q, weights.W_K) if circuit == "qk" else (weights.W_V, weights.W_O.mT)
+    return left.cpu().double(), right.cpu().double()
 
 
 def head_ends(
@@ -328,7 +310,7 @@ def head_ends(
 
 
 def _matrices(
-    projections: _Projections,
+    model: Any,
     heads: Contrast,
     standardised: Float64[np.ndarray, " head"],
     factors: Sequence[tuple[Circuit, Tensor, Tensor]],
@@ -342,13 +324,13 @@ def _matrices(
     assert heads.index is not None
     index = {name: tuple(cells[cell] for cell in kept) for name, cells in heads.index.items()}
     sides = {circuit: (left, right) for circuit, left, right in factors}
-    sites = {(site.stack, site.layer): site for site in projections.sites}
+    sites = {(site.stack, site.layer): site for site in capture.sites(model)}
     matrices = []
     for (circuit, stack, layer), group in groupby(
         zip(*index.values(), strict=True), key=lambda cell: cell[:3]
     ):
         left, right = sides[circuit]
-        P, Q = projections.of(sites[stack, layer], circuit)
+        P, Q = _projections(model, sites[stack, layer], circuit)
         for *_, head in group:
             a, b = left @ P[head], right @ Q[head]
             matrices.append((a @ b.T if level == "word" else _topic_means(a, b, words)).float())

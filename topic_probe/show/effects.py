@@ -6,7 +6,6 @@ import numpy as np
 
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.effects import EffectReport
-from topic_probe.measure.shift import ShiftReport
 from topic_probe.show.style import ACCENTS, axes_for, drawable, panels, say
 
 if TYPE_CHECKING:
@@ -43,10 +42,13 @@ def effect_forest(
         return panels(draw, size=(6.0, 0.9 + 0.28 * min(_ROWS, report.effect.shape[1]))).axes[0]
     number = _readout(report, readout)
     effect, ends, null = report.effect[number], report.interval[number], report.null[number]
-    order = _greatest(effect)
+    order = np.arange(len(effect))
+    if len(effect) > _ROWS:
+        order = np.sort(np.argsort(-np.nan_to_num(np.abs(effect)), kind="stable")[:_ROWS])
     ax = axes_for(ax, size=(6.5, 0.9 + 0.28 * len(order)))
     if not np.isfinite(effect[order]).any():
         return say(ax, "no effect to draw")
+    ax.axvline(0.0, color="black", linewidth=0.8)
     for row, cell in enumerate(order):
         others = null[cell][np.isfinite(null[cell])]
         ax.plot(
@@ -57,36 +59,14 @@ def effect_forest(
             markersize=7,
             label="_" if row else "others like it",
         )
-    _rows(ax, [name_of(report, cell) for cell in order], effect[order], ends[order], "effect")
+        ax.plot(ends[cell], [row, row], color=ACCENTS[0], linewidth=1.6)
+        ax.plot(effect[cell], row, "o", color=ACCENTS[0], markersize=5, label="_" if row else "effect")
+    ax.set_yticks(range(len(order)), [drawable(name_of(report, cell)) for cell in order], fontsize="small")
+    ax.set_ylim(len(order) - 0.4, -0.6)
+    ax.locator_params(axis="x", nbins=5)
     ax.set_xlabel("outcome as it is − after the intervention")
     ax.set_title(drawable(report.readouts[number] if title is None else title))
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.02), frameon=False)
-    return ax
-
-
-def shift_forest(report: ShiftReport, ax: "Axes | None" = None, *, title: str | None = None) -> "Axes":
-    """A row for every head: how much it carries of the shift that comes of replacing words of a topic.
-
-    At 0 a head carries nothing of it; one that alone carries all of it stands at 1.
-
-    Args:
-        report: of `measure_shift`.
-        ax: where to draw; None makes a figure.
-        title: None tells the shift and its slope.
-    """
-    order = _greatest(report.share)
-    ax = axes_for(ax, size=(6.5, 0.9 + 0.28 * max(2, len(order))))
-    if not np.isfinite(report.share[order]).any():
-        return say(ax, "no head was looked at, or nothing shifts")
-    _rows(
-        ax,
-        [name_of(report, cell) for cell in order],
-        report.share[order],
-        report.share_interval[order],
-        "share",
-    )
-    ax.set_xlabel("share of the shift that the head carries")
-    ax.set_title(title or f"log-odds shift by {report.shift:.3g}, slope {report.slope:.3g}")
     return ax
 
 
@@ -158,7 +138,7 @@ def effect_scatter(
     return ax
 
 
-def name_of(report: EffectReport | ShiftReport, cell: SupportsIndex) -> str:
+def name_of(report: EffectReport, cell: SupportsIndex) -> str:
     """What was done, in a few words."""
     index = report.index
     if "layer" in index:
@@ -167,24 +147,6 @@ def name_of(report: EffectReport | ShiftReport, cell: SupportsIndex) -> str:
         return f"{stack}{index['layer'][cell]}.{index['head'][cell]}"
     first = next(iter(index.values()))[cell]
     return str(first).replace("_", " ")
-
-
-def _greatest(values: np.ndarray) -> np.ndarray:
-    """The rows that a forest has room for."""
-    if len(values) <= _ROWS:
-        return np.arange(len(values))
-    return np.sort(np.argsort(-np.nan_to_num(np.abs(values)), kind="stable")[:_ROWS])
-
-
-def _rows(ax: "Axes", names: list[str], values: np.ndarray, ends: np.ndarray, label: str) -> None:
-    """A forest of values with their intervals, around the line at 0."""
-    ax.axvline(0.0, color="black", linewidth=0.8)
-    for row, value in enumerate(values):
-        ax.plot(ends[row], [row, row], color=ACCENTS[0], linewidth=1.6)
-        ax.plot(value, row, "o", color=ACCENTS[0], markersize=5, label="_" if row else label)
-    ax.set_yticks(range(len(names)), [drawable(name) for name in names], fontsize="small")
-    ax.set_ylim(len(names) - 0.4, -0.6)
-    ax.locator_params(axis="x", nbins=5)
 
 
 def _standing_out(ratio: np.ndarray, effect: np.ndarray, drawn: np.ndarray) -> list[int]:

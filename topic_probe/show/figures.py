@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from topic_probe.show.curves import training_panels as training_panels
     from topic_probe.show.effects import effect_forest as effect_forest
     from topic_probe.show.effects import effect_scatter as effect_scatter
-    from topic_probe.show.effects import shift_forest as shift_forest
     from topic_probe.show.heads import depth_curve as depth_curve
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
@@ -61,7 +60,7 @@ _FIGURES = {
         "attention_curves", "attention_panels", "history_curves", "loss_curve", "norm_curves", "rotation_curve",
         "stage_map", "training_panels",
     ),
-    "effects": ("effect_forest", "effect_scatter", "shift_forest"),
+    "effects": ("effect_forest", "effect_scatter"),
     "heads": ("depth_curve", "head_map"),
     "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
     "robustness": ("robustness_curves", "robustness_panels"),

@@ -13,7 +13,6 @@ from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.weights import WeightReport
-from topic_probe.measure.writes import WritesReport
 from topic_probe.show.style import (
     arrows,
     axes_for,
@@ -37,7 +36,7 @@ SMALLEST_SPAN, LARGEST_SPAN = 1.05, 10.0
 
 
 def head_map(
-    report: AttentionReport | WeightReport | WritesReport,
+    report: AttentionReport | WeightReport,
     ax: "Axes | None" = None,
     *,
     stack: str | None = None,
@@ -51,11 +50,11 @@ def head_map(
 
     Attention: same-topic ÷ different-topic attention on a logarithmic scale, orange is more, blue is less, and the
     colour of the page is 1, where topics make no difference; a dot marks q < 0.05. Weights: the standardised
-    difference, of which 0 has the colour of the page; a dot marks intervals that exclude 0. Writes: the same of their
-    difference as it is, in units of scores. Panels of one figure share their colours.
+    difference, of which 0 has the colour of the page; a dot marks intervals that exclude 0. Panels of one figure share
+    their colours.
 
     Args:
-        report: of `measure_attention`, `measure_weights` or `measure_writes`.
+        report: of `measure_attention` or `measure_weights`.
         ax: where to draw; None makes a figure, with a panel for every stack (or circuit) if none is chosen.
         stack: "self", or "encoder", "decoder" or "cross".
         numbers: of attention: "heads", or "matched" at equal distance, or "without_sinks".
@@ -69,12 +68,7 @@ def head_map(
         ValueError: for a stack or circuit that the report does not have, or none chosen of several on given axes, or
             limits whose middle is not where topics make no difference.
     """
-    if isinstance(report, WeightReport):
-        cells = _signed_cells(report.heads, report.standardised, "standardised difference")
-    elif isinstance(report, WritesReport):
-        cells = _signed_cells(report.heads, report.heads.difference, "written: same − different topic")
-    else:
-        cells = _cells(report, numbers, q)
+    cells = _weight_cells(report) if isinstance(report, WeightReport) else _cells(report, numbers, q)
     wanted = {"circuit": circuit, "stack": stack}
     kinds = [
         kind
@@ -140,14 +134,14 @@ def _ratio_cells(contrast: Contrast, label: str, q: float) -> _Cells:
     return _Cells(*_places(contrast), contrast.ratio, q_value < q, label, mark, ratio=True)
 
 
-def _signed_cells(heads: Contrast, values: Float64[np.ndarray, " head"], label: str) -> _Cells:
-    certain, mark = np.zeros(len(heads), dtype=bool), ""
+def _weight_cells(report: WeightReport) -> _Cells:
+    heads, certain, mark = report.heads, np.zeros(len(report.heads), dtype=bool), ""
     if heads.statistic == "difference":
         mark = "interval excludes 0"
         if heads.interval is not None:
             low, high = heads.interval.T
             certain = (low > 0) | (high < 0)
-    return _Cells(*_places(heads), values, certain, label, mark, ratio=False)
+    return _Cells(*_places(heads), report.standardised, certain, "standardised difference", mark, ratio=False)
 
 
 def _places(contrast: Contrast) -> tuple[list[tuple[str, str]], list[int], list[int]]:

@@ -16,7 +16,7 @@ from topic_probe.toy.world import World, overlapping_words, zipf_words
 PAPER = Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
 ODD = Masking(p_mask=0.4, p_keep=0.2, p_random=0.3)
 SIZES = [(3, 2, 2), (4, 2, 2), (4, 1, 2), (3, 3, 1), (2, 2, 2)]
-KINDS = ("mean", "resample", "zero")
+KINDS = ("mean", "zero")
 CUTS = ("own_topic", "same_topic", "different_topic", "companion_topics")
 
 
@@ -83,23 +83,18 @@ def mean_loss(prediction, probabilities):
 
 def enumerated_ablation(kind, W, bias, world, masking, alpha, beta):
     """Loss intact and ablated: the mean over all documents, all masked positions, and all that is put in."""
-    everything, outputs = [], []
+    average, outputs = 0, []
     documents = list(combinations(range(world.n_topics), world.topics_per_document))
     for topics in documents:
         seen = frequencies(topics, world, masking)
         for probability, masked, word, shown in positions(topics, world, masking):
             output = W @ attention(shown, seen, world, alpha, beta)
-            everything.append((probability / len(documents), output))
+            average = average + probability / len(documents) * output
             if masked:
                 outputs.append((probability / len(documents) / masking.p_mask, word, output))
     intact = sum(probability * squared_loss(output + bias, word) for probability, word, output in outputs)
-    average = sum(probability * output for probability, output in everything)
-    put_in = {"mean": [(1.0, average)], "zero": [(1.0, 0 * average)], "resample": everything}[kind]
-    ablated = sum(
-        weight * probability * squared_loss(output + bias, word)
-        for probability, word, _ in outputs
-        for weight, output in put_in
-    )
+    put_in = {"mean": average, "zero": 0 * average}[kind]
+    ablated = sum(probability * squared_loss(put_in + bias, word) for probability, word, _ in outputs)
     return intact, ablated
 
 
@@ -107,7 +102,7 @@ def enumerated_ablation(kind, W, bias, world, masking, alpha, beta):
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (1.0, 0.3), (4.0, 1.0), (0.0, 9.0)])
 @pytest.mark.parametrize("masking", [PAPER, ODD], ids=["paper", "odd"])
 def test_ablation_is_the_mean_over_all_positions_and_all_that_is_put_in(kind, alpha, beta, masking):
-    for size in [(2, 2, 2), (3, 1, 2)] if kind == "resample" else SIZES:
+    for size in SIZES:
         world = world_of(*size)
         W, bias = noise(world.vocabulary_size, world.vocabulary_size), noise(world.vocabulary_size, seed=1)
         found = theory.ablation_effect(world, masking, kind=kind, W=W, bias=bias, alpha=alpha, beta=beta)
@@ -124,20 +119,18 @@ def test_every_optimum_of_lemma_1_loses_what_the_words_alone_say(size, masking):
     for W in (None, nearest_value(noise(T * v + 1, T * v + 1), world, masking)):
         effects = {kind: theory.ablation_effect(world, masking, kind=kind, W=W) for kind in KINDS}
         assert [effect.intact for effect in effects.values()] == pytest.approx(
-            [1 - 1 / (tau * v)] * 3, abs=1e-12
+            [1 - 1 / (tau * v)] * 2, abs=1e-12
         )
         assert effects["zero"].ablated == pytest.approx(1, abs=1e-12)
         assert effects["mean"].effect == pytest.approx((1 / tau - 1 / T) / v, abs=1e-12)
-        assert effects["resample"].effect == pytest.approx(2 * (1 / tau - 1 / T) / v, abs=1e-12)
 
 
 def test_the_mean_is_free_where_all_documents_are_alike_and_where_the_head_says_the_same_of_all():
     alike = world_of(4, 3, 4)
-    for kind in ("mean", "resample"):
-        assert theory.ablation_effect(alike, ODD, kind=kind).effect == pytest.approx(0, abs=1e-14)
-        constant = noise(13, 1).expand(13, 13)
-        found = theory.ablation_effect(world_of(4, 3, 2), ODD, kind=kind, W=constant, alpha=3.0, beta=2.0)
-        assert found.effect == pytest.approx(0, abs=1e-13)
+    assert theory.ablation_effect(alike, ODD).effect == pytest.approx(0, abs=1e-14)
+    constant = noise(13, 1).expand(13, 13)
+    found = theory.ablation_effect(world_of(4, 3, 2), ODD, W=constant, alpha=3.0, beta=2.0)
+    assert found.effect == pytest.approx(0, abs=1e-13)
 
 
 def test_a_head_that_writes_nothing_is_worth_nothing():
@@ -355,14 +348,13 @@ def test_the_mean_output_in_place_of_the_toys_own_costs_what_the_closed_form_say
     losses = []
     for row, chosen in enumerate(batch.chosen):
         others = (total - outputs[row].sum(dim=0)) / (39 * 600)
-        elsewhere = outputs[row - 1]
         wanted = targets[row][chosen]
-        put_in = (outputs[row][chosen], others, elsewhere[chosen], torch.zeros(101).double())
+        put_in = (outputs[row][chosen], others, torch.zeros(101).double())
         losses.append(torch.stack([(output - wanted).square().sum(dim=1).mean() for output in put_in]))
     losses = torch.stack(losses)
     differences = losses[:, 1:] - losses[:, :1]
     mean, error = differences.mean(dim=0), differences.std(dim=0) / math.sqrt(len(losses))
-    for kind, effect, sigma in zip(("mean", "resample", "zero"), mean.tolist(), error.tolist(), strict=True):
+    for kind, effect, sigma in zip(KINDS, mean.tolist(), error.tolist(), strict=True):
         expected = theory.ablation_effect(PAPERS, PAPER, kind=kind).effect
         assert effect == pytest.approx(expected, abs=4 * sigma + 1e-3), kind
 
@@ -383,7 +375,7 @@ def test_what_theory_does_not_know_is_refused():
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="kind must be one of 'mean', 'resample', 'zero'"):
+    with pytest.raises(ValueError, match="kind must be one of 'mean', 'zero'"):
         theory.ablation_effect(PAPERS, PAPER, kind="median")
     with pytest.raises(ValueError, match="cut must be one of 'own_topic', 'same_topic'"):
         theory.knockout_effect(PAPERS, PAPER, cut="mine")

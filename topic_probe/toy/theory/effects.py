@@ -4,10 +4,10 @@ The toy has one layer of one head, documents are infinitely long (Assumption 1),
 position attends to tokens with the frequencies y and predicts ``W y + b``.
 
 Without the head's output every position predicts the same, and the loss follows from E[y]. Where the head predicts p
-itself, as Lemma 1's optima do under uniform attention, it is 1 − E|p|² intact, 1 − |E p|² with the mean output and
-1 + E|p|² − 2 |E p|² with that of another document. With τ of T topics of v words in every document these are ::
+itself, as Lemma 1's optima do under uniform attention, it is 1 − E|p|² intact and 1 − |E p|² with the mean output. With
+τ of T topics of v words in every document these are ::
 
-    intact 1 − 1/(τv)      mean 1 − 1/(Tv)      resample 1 + 1/(τv) − 2/(Tv)      zero 1
+    intact 1 − 1/(τv)      mean 1 − 1/(Tv)      zero 1
 
 Without some edges y lacks the words of some topics. Renaming words does not change how likely documents are, as long as
 words of one topic stay together. So one document stands for all when W is replaced by its mean over all renamings, and
@@ -27,7 +27,6 @@ from topic_probe.toy.masking import MASK_ID, Masking
 from topic_probe.toy.theory.attention import attention_loss, required_uniform_topics
 from topic_probe.toy.theory.value import (
     check_over_tokens,
-    mean_square,
     optimal_value,
     original_frequencies,
     shown_frequencies,
@@ -35,9 +34,8 @@ from topic_probe.toy.theory.value import (
 )
 from topic_probe.toy.world import World
 
-Ablation = Literal["mean", "resample", "zero"]
-"""What stands in place of a head's output: its mean over all positions of all documents, its output at a random
-position of another document, or nothing."""
+Ablation = Literal["mean", "zero"]
+"""What stands in place of a head's output: its mean over all positions of all documents, or nothing."""
 
 Cut = Literal["own_topic", "same_topic", "different_topic", "companion_topics"]
 """The words that a masked position no longer attends to, seen from the word that it has to predict: those of its topic
@@ -77,8 +75,8 @@ def ablation_effect(
 
     Holds under Assumption 1: with uniform attention (α = β = 1) in every world of both distributions, overlapping
     topics included; with other weights under Assumption 2 and for uniform topics. At Lemma 1's optima under uniform
-    attention the effect is 1/(τv) − 1/(Tv) of ``mean``, twice that of ``resample``, and 1/(τv) of ``zero``, whatever
-    the masking; where all documents are alike (τ = T) the first two are 0.
+    attention the effect is 1/(τv) − 1/(Tv) of ``mean`` and 1/(τv) of ``zero``, whatever the masking; where all
+    documents are alike (τ = T) the first is 0.
 
     Args:
         world: The distribution of documents.
@@ -103,19 +101,14 @@ def ablation_effect(
     W = W + bias.unsqueeze(1)  # attention sums to 1, so this adds the bias once
     if alpha == beta == 1:
         intact = value_loss(W, world, masking)
-        outputs = W @ shown_frequencies(world, masking)
-        mean, square = outputs.mean(dim=1), mean_square(outputs, world.topic_moments)
+        mean = (W @ shown_frequencies(world, masking)).mean(dim=1)
     else:
         intact = attention_loss(world, masking, alpha=alpha, beta=beta, value=W)
-        mean, square = _anywhere(W, world, masking, alpha, beta)
+        mean = _anywhere(W, world, masking, alpha, beta)
     # What is put in knows nothing of the target, which then is any word.
-    output, length = {
-        "mean": (mean, mean @ mean),
-        "resample": (mean, square),
-        "zero": (bias, bias @ bias),
-    }[kind]
+    output = mean if kind == "mean" else bias
     target = output @ original_frequencies(world).mean(dim=1)
-    return AblationEffect(float(intact), float(length - 2 * target + 1))
+    return AblationEffect(float(intact), float(output @ output - 2 * target + 1))
 
 
 @dataclass(frozen=True)
@@ -245,8 +238,8 @@ def _attended(
 
 def _anywhere(
     W: Float64[Tensor, "token token"], world: World, masking: Masking, alpha: float, beta: float
-) -> tuple[Float64[Tensor, "token"], Float64[Tensor, ""]]:
-    """E[W y] and E|W y|² over all positions, masked or not, under Assumption 2."""
+) -> Float64[Tensor, "token"]:
+    """E[W y] over all positions, masked or not, under Assumption 2."""
     inside = required_uniform_topics(world, "the mean output") / world.n_topics
     random = masking.p_mask * masking.p_random
     shares = {  # of positions that show [MASK], a word of the document's topics, and another
@@ -254,14 +247,12 @@ def _anywhere(
         1: masking.genuine_share + random * inside,
         world.n_words: random * (1 - inside),
     }
-    gram = _renamed(W.T @ W, world)
-    mean, square = torch.zeros(len(W), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    mean = torch.zeros(len(W), dtype=torch.float64)
     for shown, share in shares.items():
         if share > 0:
-            y = _attended(shown, world, masking, alpha=alpha, beta=beta)
-            mean, square = mean + share * y, square + share * (y @ gram @ y)
+            mean = mean + share * _attended(shown, world, masking, alpha=alpha, beta=beta)
     mean[1:] = mean[1:].mean()  # over documents no word is attended to more than others
-    return W @ mean, square
+    return W @ mean
 
 
 def _predicted(
