@@ -1,7 +1,6 @@
 """No test may reach for a hub: whatever a test needs is made in it or shipped by a package."""
 
 import os
-import threading
 from contextlib import contextmanager, nullcontext
 
 import hypothesis
@@ -10,8 +9,6 @@ import pytest
 import quick_checks
 
 quick_checks.install()  # before anything of the package is imported
-
-import threads_as_processes  # noqa: E402
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -50,28 +47,3 @@ def unchecked_module():
     """The same for all tests of a file, as those with generated input need it."""
     with without_type_checks():
         yield
-
-
-@pytest.fixture
-def in_processes(unchecked, monkeypatch):
-    """What a call on documents gives in each of several processes, which are threads: ``in_processes(3, work)``."""
-    from topic_probe.processes import Processes
-    from topic_probe.text import cooccurrence, lda
-
-    here = threading.local()
-
-    @contextmanager
-    def joined(distributed, patience):
-        yield here.processes if distributed else Processes()
-
-    for module in (cooccurrence, lda):
-        monkeypatch.setattr(module, "joined", joined)
-
-    def run(size, work):
-        def one(processes):
-            here.processes = processes
-            return work(processes.index)
-
-        return threads_as_processes.in_threads(size, one)
-
-    return run

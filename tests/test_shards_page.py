@@ -138,16 +138,6 @@ def test_a_series_of_checkpoints(programs):
     assert tp.load_report(place / "learned").reasons == ("", "", "")
 
 
-def test_counts_of_cooccurrence(programs):
-    place = run(programs, "bash counts.sh", "counts")
-    tokenizer = hf.AutoTokenizer.from_pretrained(programs / "model")
-    corpus = tp.Corpus.from_files(programs / "texts.txt", split="line")
-    documents = corpus.documents(tokenizer, max_length=512, long="chunk")
-    alone = tp.count_cooccurrence(documents, many_processes.text_topics())
-    assert tp.load_report(place / "cooccurrence") == alone
-    assert alone.n_documents == 81
-
-
 def test_the_environment_of_a_slurm_array(programs, alone):
     """As slurm runs the script: once for every task, with its number and how many there are; merging is another job."""
     script = (programs / "array.sbatch").read_text()

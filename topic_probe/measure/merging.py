@@ -35,8 +35,6 @@ from topic_probe.text.sums import (
 def merge_sums(folders: str | os.PathLike[str] | Collection[str | os.PathLike[str]]) -> Report:
     """The report of a measurement whose shards have saved their sums: ``measure_…(…, shard=(i, n), sums=FOLDER)``.
 
-    Counts of co-occurrence (`count_cooccurrence`) are reports too.
-
     It needs neither model nor documents, and is the same to the last bit for any number of shards on one machine.
 
     Args:
