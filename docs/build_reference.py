@@ -13,7 +13,7 @@ HEAD = """# Reference
 Written from the docstrings. `import topic_probe as tp` comes before everything.
 """
 GROUPS = {
-    "Topics": ["Topics", "fit_topics", "TopicFit", "topic_stability", "TopicStability"],
+    "Topics": ["Topics", "fit_topics", "TopicFit"],
     "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Retry", "Cooccurrence", "count_cooccurrence"],
     "Models": ["open_model", "random_init", "check_model", "ModelCheck", "register_adapters"],
     "Series": ["Checkpoints", "check_checkpoints", "measure_series", "CheckpointReport", "TopicProbe", "SeriesReport"],

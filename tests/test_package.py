@@ -21,7 +21,7 @@ topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast paired report
 text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.cache text.corpus
-text.shares text.sums text.bags text.variational text.lda text.stability text.cooccurrence text.word_tokenizer
+text.shares text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
 text.subwords
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from topic_probe.text.encoder import encode_texts as encode_texts
     from topic_probe.text.lda import TopicFit as TopicFit
     from topic_probe.text.lda import fit_topics as fit_topics
-    from topic_probe.text.stability import TopicStability as TopicStability
-    from topic_probe.text.stability import topic_stability as topic_stability
     from topic_probe.text.subwords import subword_tokenizer as subword_tokenizer
     from topic_probe.text.word_tokenizer import word_tokenizer as word_tokenizer
     from topic_probe.topics import Topics as Topics
@@ -107,7 +105,6 @@ _PUBLIC = {
     "SeriesReport": "topic_probe.series.measured",
     "TopicFit": "topic_probe.text.lda",
     "TopicProbe": "topic_probe.series.probe",
-    "TopicStability": "topic_probe.text.stability",
     "Topics": "topic_probe.topics",
     "ToyConfig": "topic_probe.toy.model",
     "TrainConfig": "topic_probe.train.history",
@@ -146,7 +143,6 @@ _PUBLIC = {
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.attention_page",
     "theory": "topic_probe.toy.theory",
-    "topic_stability": "topic_probe.text.stability",
     "toy_tensors": "topic_probe.toy.model",
     "train_text": "topic_probe.train.loop",
     "train_toy": "topic_probe.train.loop",

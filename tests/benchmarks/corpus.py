@@ -165,13 +165,10 @@ def topics(n: int, passes: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     documents = list(Corpus.from_texts(slices(n)).documents(tokenizer))
     print(f"\nLDA, 100 topics, {n:,} documents of {np.mean([len(d) for d in documents]):.0f} tokens")
-    for name, options in {"LdaModel": {}, "LdaMulticore, 2 workers": {"workers": 2}}.items():
-        start = perf_counter()
-        fit_topics(documents, tokenizer, passes=passes, **options)
-        seconds = perf_counter() - start
-        print(
-            f"  {name:24s} {seconds:5.1f} s for {passes} passes, {n * passes / seconds:8,.0f} documents/s and pass"
-        )
+    start = perf_counter()
+    fit_topics(documents, tokenizer, passes=passes)
+    seconds = perf_counter() - start
+    print(f"  {seconds:5.1f} s for {passes} passes, {n * passes / seconds:8,.0f} documents/s and pass")
 
 
 def repeated(n: int) -> Iterator[str]:

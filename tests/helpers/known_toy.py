@@ -11,6 +11,11 @@ WORLD = tp.World(n_topics=T, words_per_topic=V, topics_per_document=2)
 MASKING = tp.Masking(p_mask=1 / TIMES, p_keep=0.0, p_random=0.0)
 
 
+def one_hot_embedding(n_words, *, a):
+    """A W_E that satisfies Theorem 1 with u = 0: one-hot words times 1/√a, and 0 for the mask."""
+    return torch.diag(torch.tensor([0.0] + n_words * [a**-0.5], dtype=torch.float64))
+
+
 def documents():
     """The words of every two topics in order, each ``TIMES`` times; where ids are masked the first of each will be."""
     return [

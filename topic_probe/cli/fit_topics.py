@@ -11,11 +11,10 @@ from topic_probe.cli.inputs import (
     documents_of,
     open_corpus,
     open_tokenizer,
-    several_processes,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
-FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "distributed", "progress"))
+FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "progress"))
 _EPILOG = """example:
   topic-probe fit-topics google-bert/bert-base-uncased --corpus bundled --n-topics 20 --out topics20
   topic-probe measure attention google-bert/bert-base-uncased --topics topics20 --corpus bundled"""
@@ -42,8 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
         corpus = open_corpus(parsed)
         tokenizer = open_tokenizer(parsed.tokenizer, revision=parsed.revision)
         documents = documents_of(corpus, parsed, tokenizer, progress=console.progress)
-        running = {"distributed": several_processes(), "progress": console.progress}
-        fit = FIT.call(parsed, documents, tokenizer, **running)
+        fit = FIT.call(parsed, documents, tokenizer, progress=console.progress)
         topics = FROM_FIT.call(parsed, fit)
         if draft is not None:
             fit.save(draft / "fit")

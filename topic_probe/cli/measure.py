@@ -135,20 +135,12 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
 
 def answer(parsed: argparse.Namespace, report: Any, draft: Path | None) -> None:
     """Save the report in a draft of what was named for it, if something was, and answer with it."""
-    text, document = text_of(report, wide=parsed.wide), plain(_shown(report))
+    text, document = text_of(report, wide=parsed.wide), plain(report)
     if draft is not None:
         report.save(draft)
         text += f"\nsaved in {parsed.out}"
         document["saved"] = parsed.out
     parsed.console.answer(text, document)
-
-
-def _shown(report: Any) -> Any:
-    """What machines get of a report: all, but of a table of counts with millions of pairs the most frequent ones."""
-    if report.kind != "co-occurrence":
-        return report
-    plain = {name: getattr(report, name) for name in ("n_documents", "complete_above", "provenance")}
-    return {"kind": report.kind, "words": len(report), "pairs": report.to_dataframe(), **plain}
 
 
 def _inputs(parsed: argparse.Namespace) -> tuple[Any, ...]:

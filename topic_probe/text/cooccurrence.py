@@ -6,8 +6,7 @@ with the documents. Ten thousand words are 400 MB.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +15,10 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, shares
-from topic_probe.processes import Processes, Together, joined
-from topic_probe.report import Report, about_shard
+from topic_probe.options import check_whole, checked
+from topic_probe.report import Report
 from topic_probe.tables import as_text
-from topic_probe.text.bags import Bags
-from topic_probe.text.documents import Counts, Document, Long, content_hash, cut_documents, read_documents
-from topic_probe.text.shares import BLOCKS, OwnDocuments, Shards, check_same_documents, share_of
-from topic_probe.text.sums import Progress, Share, Sum, as_from_disk, described
+from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, token_id_array
 from topic_probe.topics.vocabulary import readable
@@ -89,29 +84,13 @@ class Cooccurrence(Report, kind="co-occurrence"):
         texts = tuple(self.texts[row] for row in rows.tolist()) if self.texts else ()
         return replace(self, words=self.words[rows], counts=self.counts[rows][:, rows], texts=texts)
 
-    def pmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
+    def pmi(self) -> Float64[Tensor, "word word"]:
         """Pointwise mutual information ln(P(both) / P(one) P(other)) of words with all words.
 
         0 where they meet as often as by chance, −inf where they never meet, NaN where one of them is in no document.
-
-        Args:
-            rows: Which rows of the table, for tables too large to have it whole.
         """
         single = self.counts.diagonal().double()
-        return _pmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
-
-    def npmi(self, rows: slice = slice(None)) -> Float64[Tensor, "row word"]:
-        """Normalised pointwise mutual information: −1 never together, 0 by chance, 1 only together.
-
-        NaN where one of the words is in no document. Two words that are both in every document are only together: 1.
-
-        Example:
-            >>> counts = tp.count_cooccurrence([[1, 2], [1, 2], [3]], [1, 2, 3])
-            >>> [round(score, 6) for score in counts.npmi()[0].tolist()]  # of word 1 with words 1, 2, 3
-            [1.0, 1.0, -1.0]
-        """
-        single = self.counts.diagonal().double()
-        return _npmi(self.counts[rows].double(), single[rows, None] * single, self.n_documents)
+        return torch.log(self.counts.double() * self.n_documents / (single[:, None] * single))
 
     def most_frequent(
         self, n: int, *, forms: Int64[Tensor, " word"] | None = None
@@ -145,7 +124,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         return self.words[first_row], self.words[second_row], counts
 
     def to_dataframe(self, n: int = 20, *, tokenizer: Any = None) -> "pd.DataFrame":
-        """The ``n`` most frequent pairs with their count, PMI and NPMI.
+        """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together).
 
         They are words where these are known, of the topics or documents that were counted, and token ids otherwise.
 
@@ -158,12 +137,18 @@ class Cooccurrence(Report, kind="co-occurrence"):
         first, second, counts = self.most_frequent(n)
         single = self.document_frequency.double()
         by_chance = single[self.rows_of(first)] * single[self.rows_of(second)]
-        scores = {
-            name: score(counts.double(), by_chance, self.n_documents).tolist()
-            for name, score in (("pmi", _pmi), ("npmi", _npmi))
-        }
-        names = [self._named(ids, tokenizer) for ids in (first, second)]
-        return pd.DataFrame({"first": names[0], "second": names[1], "documents": counts.tolist(), **scores})
+        pmi = torch.log(counts * self.n_documents / by_chance)
+        # Words that are both in every document are only together.
+        npmi = torch.where(counts == self.n_documents, 1.0, pmi / -torch.log(counts / self.n_documents))
+        return pd.DataFrame(
+            {
+                "first": self._named(first, tokenizer),
+                "second": self._named(second, tokenizer),
+                "documents": counts.tolist(),
+                "pmi": pmi.tolist(),
+                "npmi": npmi.tolist(),
+            }
+        )
 
     def _named(self, ids: Int64[Tensor, " pair"], tokenizer: Any) -> list[Any]:
         if tokenizer is not None:
@@ -190,37 +175,11 @@ class Cooccurrence(Report, kind="co-occurrence"):
         return (
             f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
             f"{as_text(self.to_dataframe(10))}"
-            + "".join(f"\n({note})" for note in about_shard(self.provenance))
         )
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         content = {name: getattr(self, name) for name in (*_PLAIN, "texts")}
         return content, {"words": self.words.numpy(), "counts": self.counts.numpy()}
-
-    @classmethod
-    def of_sums(cls, sums: Mapping[str, Sum], progress: Progress, parts: Mapping[str, Any]) -> "Cooccurrence":
-        """The counts that sums are, of all documents or of a shard.
-
-        Raises:
-            ValueError: where there were no documents in all, or more than can be counted.
-        """
-        n_documents = progress.counts.documents
-        if not n_documents and progress.shard is None:
-            raise ValueError("no document is left to count in: there were none, or all were empty")
-        _check_documents(n_documents)
-        return cls(
-            words=torch.from_numpy(parts["words"]),
-            counts=torch.from_numpy(sums["counts"]),
-            n_documents=n_documents,
-            vocabulary_size=parts["vocabulary_size"],
-            complete_above=parts["complete_above"],
-            provenance={
-                "options": parts["options"],
-                "read": progress.counts.summary(),
-                **progress.about_shard,
-            },
-            texts=tuple(parts["texts"]),
-        )
 
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Cooccurrence":
@@ -232,7 +191,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         )
 
 
-@shares
+@checked
 def count_cooccurrence(
     documents: Any,
     words: Any,
@@ -242,32 +201,29 @@ def count_cooccurrence(
     max_length: int | None = None,
     long: Long = "cut",
     progress: bool | None = None,
-    together: Together,
-    shards: Shards,
 ) -> Cooccurrence:
     """In how many documents every two of the words are, in one pass over the documents.
 
     Memory is 4 · n² bytes for n counted words, whatever the number of documents. Special tokens and pieces of split
     words are no words, as far as the documents say so. If there are more words than ``max_words``, those in most
-    documents are counted: their bags of words wait in memory or, from 64 MB on, in a temporary file until it is known
-    which they are, and ``complete_above`` says which pairs are known in spite of that.
+    documents are counted: the words of every document stay in memory, four bytes each, until it is known which they
+    are, and ``complete_above`` says which pairs are known in spite of that.
 
-    Counts are whole numbers, so those of processes and shards add up to exactly those of one. Of a shard there is one
-    table, whatever the number of shards.
+    Counts are whole numbers, so those of the shards of a corpus (``Corpus.shard``) add up with ``+`` to exactly those
+    of the whole.
 
     Args:
         documents: Token ids in any shape that `topic_probe.text.batches.token_batches` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
         vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
-        max_words: Words that are counted at most; a shard cannot know which are in most documents, and takes no more.
+        max_words: Words that are counted at most.
         max_length: Documents are cut at so many tokens; None: never.
         long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
             within windows of ``max_length`` tokens.
         progress: Whether to show a progress bar; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: for no words, ids out of range, or no documents, for processes that were given different things,
-            and for a folder with the sums of other counts.
+        ValueError: for no words, ids out of range, or no documents.
 
     Example:
         >>> counts = tp.count_cooccurrence([[1, 2], [2, 1, 1], [3]], [1, 2, 3])
@@ -281,59 +237,24 @@ def count_cooccurrence(
         check_vocabulary_size(vocabulary_size)
     known = size if isinstance(words, Topics) else vocabulary_size
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
-    facts = {"words": f"{content_hash(ids.tobytes()):x}", "vocabulary_size": size, **options}
-    parts = {"words": ids, "vocabulary_size": size, "options": options, "complete_above": 0}
-    parts["texts"] = _texts(ids, words, documents)
-    shard = Share.of(shards, Cooccurrence.kind, parts, options)
-    read = Progress()
-    with joined(together.distributed, together.patience) as processes:
-        if shard is None:
-            own = share_of(documents, processes, None)
-            single = _checked(read_documents(own), processes)
-            if processes.size > 1:
-                processes.check_equal({**facts, **own.outline()})
-        else:
-            _check_few(ids, max_words)
-            facts = as_from_disk({**facts, "blocks": BLOCKS})
-            shard.check_place(facts, documents, processes)
-            own = OwnDocuments(documents, shard.blocks, pad_id=None, vocabulary_size=known)
-            single = (document for _, document in own)
-        shown = progress if processes.index == 0 else False
-        bags = _bags(single, ids, known, max_length, long, read.counts, shown)
-        if len(ids) <= max_words:
-            counts = _count(bags, len(ids))
-        else:
-            ids, counts, parts["complete_above"] = _count_most_frequent(bags, ids, max_words, processes)
-            parts |= {"words": ids, "texts": _texts(ids, words, documents)}
-        read.measured = read.counts.documents
-        read.corpus = getattr(own if shard is None else documents, "provenance", None)
-        if processes.size > 1:
-            check_same_documents(own, processes, read=True)
-            read = reduce(add, processes.gather(read))
-            _check_documents(read.counts.documents)
-            counts = processes.add(counts)
-    if shard is not None:
-        read.seen, read.shard = vars(own.seen), None if shard.n == 1 else (shard.index, shard.n)
-        # Whole numbers add up to the same in any order, so all blocks of a shard are one.
-        sums = {"counts": counts}
-        shard.save({shard.blocks[0]: sums}, described(sums), read, facts)
-    return Cooccurrence.of_sums({"counts": counts}, read, parts)
-
-
-def _checked(documents: Iterable[Document], processes: Processes) -> Iterator[Document]:
-    """The documents, until another process is known to have failed."""
-    for document in documents:
-        processes.check()
-        yield document
-
-
-def _check_few(ids: Int64[np.ndarray, " word"], max_words: int) -> None:
-    """ValueError for more words than are counted: which are in most documents no shard can know."""
-    if len(ids) > max_words:
-        raise ValueError(
-            f"shards count the same words, but which {max_words:,} of {len(ids):,} words are in most documents none of "
-            "them can know: pass no more words than max_words, or raise max_words (4 · n² bytes for n words)"
-        )
+    read, complete_above = Counts(), 0
+    bags = _bags(read_documents(documents), ids, known, max_length, long, read, progress)
+    if len(ids) <= max_words:
+        counts = _count(bags, len(ids))
+    else:
+        ids, counts, complete_above = _count_most_frequent(bags, ids, max_words)
+    if not read.documents:
+        raise ValueError("no document is left to count in: there were none, or all were empty")
+    _check_documents(read.documents)
+    return Cooccurrence(
+        words=torch.from_numpy(ids),
+        counts=torch.from_numpy(counts),
+        n_documents=read.documents,
+        vocabulary_size=size,
+        complete_above=complete_above,
+        provenance={"options": options, "read": read.summary()},
+        texts=_texts(ids, words, documents),
+    )
 
 
 def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple[str, ...]:
@@ -343,20 +264,6 @@ def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple
         return tuple(known[entry] for entry in ids.tolist())
     tokenizer = getattr(documents, "tokenizer", None)
     return () if tokenizer is None else tuple(readable(tokenizer, (entry,)) for entry in ids.tolist())
-
-
-def _pmi(
-    together: Float64[Tensor, "*shape"], by_chance: Float64[Tensor, "*shape"], n: int
-) -> Float64[Tensor, "*shape"]:
-    return torch.log(together * n / by_chance)
-
-
-def _npmi(
-    together: Float64[Tensor, "*shape"], by_chance: Float64[Tensor, "*shape"], n: int
-) -> Float64[Tensor, "*shape"]:
-    value = _pmi(together, by_chance, n) / -torch.log(together / n)
-    value = torch.where((together == 0) & (by_chance > 0), -1.0, value)
-    return torch.where(together == n, 1.0, value)
 
 
 def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, " word"], int]:
@@ -414,23 +321,20 @@ def _count(bags: Iterable[Int64[np.ndarray, "_"]], n_words: int) -> Int32[np.nda
 
 
 def _count_most_frequent(
-    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int, processes: Processes
+    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int
 ) -> tuple[Int64[np.ndarray, " counted"], Int32[np.ndarray, "counted counted"], int]:
     """The ``n`` words in most documents (equal ones by their ids), their counts, and the bound for others."""
     frequency = np.zeros(len(ids), dtype=np.int64)
-    with Bags() as kept:
-        for bag in bags:
-            frequency[bag] += 1
-            kept.add((bag, np.ones_like(bag)))
-        kept.flush()
-        processes.meet()
-        frequency = processes.add(frequency)
-        order = np.argsort(-frequency, kind="stable")
-        chosen = np.sort(order[:n])
-        place = np.full(len(ids), -1)
-        place[chosen] = np.arange(n)
-        known = (place[found] for found, _ in kept)
-        counts = _count((places[places >= 0] for places in known), n)
+    kept = []
+    for bag in bags:
+        frequency[bag] += 1
+        kept.append(bag.astype(np.int32))
+    order = np.argsort(-frequency, kind="stable")
+    chosen = np.sort(order[:n])
+    place = np.full(len(ids), -1)
+    place[chosen] = np.arange(n)
+    known = (place[bag] for bag in kept)
+    counts = _count((places[places >= 0] for places in known), n)
     return ids[chosen], counts, int(frequency[order[n]])
 
 

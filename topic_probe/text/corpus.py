@@ -333,7 +333,7 @@ class Run(NamedTuple):
         name: what they are known by without being read, as a file of a commit is; None where only reading tells.
     """
 
-    read: Callable[[int], Iterator[str | Excluded]]
+    read: Callable[[int], Iterator[Any]]
     n_entries: int | None
     name: Mapping[str, Any] | None
 

@@ -3,9 +3,9 @@
 import html
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import Group, check_number, check_whole, shares
-from topic_probe.processes import Processes, Together, joined
 from topic_probe.report import Report
 from topic_probe.tables import WIDTH, as_text, number, width_of
-from topic_probe.text.bags import BYTES_OF_WORD, COMMON, RARE, Bag, Bags, Reading, judge, unpacked
-from topic_probe.text.shares import BLOCKS, check_same_documents, share_of
+from topic_probe.text.bags import COMMON, RARE, judge, read_bags
+from topic_probe.text.documents import Counts, content_hash
 from topic_probe.topics.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
     import pandas as pd
+    from scipy.sparse import csr_array
 
 __all__ = ["TopicFit", "fit_topics"]
 
@@ -54,7 +54,6 @@ class TopicFit(Report, kind="topic fit"):
         npmi: Coherence of a topic: mean normalised pointwise mutual information of its ten likeliest words, in
             documents; -1 where they never meet, 0 where they meet by chance, 1 where they only occur together. NaN
             for a topic of fewer than two words.
-        umass: Coherence after Mimno and others: mean log P(rarer word | likelier word), at most 0 up to smoothing.
         settings: Options of the fit.
         provenance: What was read and left out, and by which versions.
     """
@@ -67,7 +66,6 @@ class TopicFit(Report, kind="topic fit"):
     tokens: Float64[Tensor, "topic"]
     document_frequency: Int64[Tensor, "column"]
     npmi: Float64[Tensor, "topic"]
-    umass: Float64[Tensor, "topic"]
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
@@ -130,12 +128,41 @@ class TopicFit(Report, kind="topic fit"):
                 "topic": range(self.n_topics),
                 "share": self.shares.numpy(),
                 "npmi": self.npmi.numpy(),
-                "umass": self.umass.numpy(),
                 "exclusive": (topics_of[top] == 1).mean(axis=1),
                 "note": [self._note(topic) for topic in range(self.n_topics)],
                 "top_words": [" ".join(words) for words in self.top_words(n)],
             }
         )
+
+    def found_in(self, other_fits: "Sequence[TopicFit]", n: int = TOP) -> "pd.DataFrame":
+        """How much of every topic is found again in other fits, such as those of other seeds: a row for every topic.
+
+        The topics of two fits are paired one to one so that they have most in common. What two of them have in common
+        is words ÷ all words of their lists of the ``n`` likeliest: 1 for the same words, 0 for none, and 0 for a topic
+        that is left without a partner. Columns ``found``, the mean over the other fits, and ``lowest``; the topic that
+        is best found comes first. ``found_in(...)["found"].mean()`` is that of the whole fit.
+
+        Args:
+            other_fits: One or more fits over the same tokenizer.
+            n: Likeliest words of a topic that are compared.
+        """
+        import pandas as pd
+
+        if not other_fits:
+            raise ValueError(
+                "topics are looked for in other fits, such as those of other seeds: pass at least one"
+            )
+        if any(other.tokenizer_hash != self.tokenizer_hash for other in other_fits):
+            raise ValueError("the fits are of different tokenizers, so their words cannot be compared by id")
+        found = np.array([_in_common(self, other, n) for other in other_fits])
+        table = pd.DataFrame(
+            {
+                "topic": [self.label(topic) for topic in range(self.n_topics)],
+                "found": found.mean(axis=0),
+                "lowest": found.min(axis=0),
+            }
+        )
+        return table.sort_values("found", ascending=False, kind="stable", ignore_index=True)
 
     def _note(self, topic: int) -> str:
         if topic in self.empty_topics:
@@ -185,7 +212,20 @@ class TopicFit(Report, kind="topic fit"):
         )
 
 
-_TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi", "umass")
+def _in_common(fit: TopicFit, other: TopicFit, n: int) -> Float64[np.ndarray, "topic"]:
+    """Share of the likeliest words (Jaccard) that every topic has in common with its partner in another fit."""
+    from scipy.optimize import linear_sum_assignment
+
+    one, two = (fit.token_ids.numpy()[fit.top_columns(n)] for fit in (fit, other))
+    both = np.array([np.isin(two, words).sum(axis=1) for words in one])
+    likeness = both / (one.shape[1] + two.shape[1] - both)
+    topics, partners = linear_sum_assignment(likeness, maximize=True)
+    found = np.zeros(fit.n_topics)
+    found[topics] = likeness[topics, partners]
+    return found
+
+
+_TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi")
 
 
 # --- fitting ----------------------------------------------------------------------------------------
@@ -207,7 +247,7 @@ class Updates(Group):
     alpha: Annotated[
         Literal["symmetric", "asymmetric", "auto"] | float | Sequence[float],
         'prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or "auto" '
-        "(learnt, by one worker only)",
+        "(learnt)",
     ] = "symmetric"
     eta: Annotated[
         Literal["symmetric", "auto"] | float | None,
@@ -257,17 +297,14 @@ def fit_topics(
     *,
     n_topics: int = 100,
     seed: int = 0,
-    workers: int = 1,
     progress: bool | None = None,
     updates: Updates,
     kept: Kept,
-    together: Together,
 ) -> TopicFit:
     """LDA of the words of the documents, by gensim.
 
-    The documents are read once; their bags of words wait in memory or, from 64 MB on, in a temporary file. The same
-    documents, in any order, give the same topics to the last bit, on one machine with any number of processes that
-    share them out; only workers of gensim's own do not.
+    The documents are read once, and their bags of words stay in memory. The same documents, in any order, give the same
+    topics to the last bit on one machine.
 
     Args:
         documents: Documents of token ids, such as ``Corpus.documents`` gives. Pieces of split words are left out; of
@@ -275,24 +312,15 @@ def fit_topics(
         tokenizer: The tokenizer that made them.
         n_topics: Number of topics.
         seed: Seed of the fit; global generators are not touched.
-        workers: Processes of gensim's LdaMulticore; with more than one the topics change from run to run.
         progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
 
     Raises:
-        ValueError: if no word is left, for options that do not fit together, and for processes that were given
-            different ones, or different documents.
+        ValueError: if no word is left, and for options out of range.
     """
     check_whole("n_topics", n_topics)
-    check_whole("workers", workers)
     check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
     if not isinstance(updates.alpha, str | int | float) and len(updates.alpha) != n_topics:
         raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(updates.alpha)}")
-    if together.distributed and workers > 1:
-        raise ValueError(
-            "distributed and workers exclude each other: start as many processes as there are cores"
-        )
-    if updates.alpha == "auto" and workers > 1:
-        raise ValueError("alpha='auto' is learnt by one worker only: use 'symmetric' or 'asymmetric'")
     stop_words = kept.stop_words
     if stop_words is not None and not isinstance(stop_words, str):
         stop_words = sorted(stop_words)
@@ -304,18 +332,13 @@ def fit_topics(
         **vars(kept),
         "stop_words": "gensim" if stop_words is None else stop_words,
         "seed": seed,
-        "workers": workers,
-        "reproducible": workers == 1,
     }
-    with joined(together.distributed, together.patience) as processes, Bags() as bags:
-        reading = Reading(bags, words)
-        _read(reading, documents, processes, {**settings, "tokenizer": tokenizer_hash(tokenizer)})
-        columns = _columns(reading, kept.min_documents, kept.max_share)
-        settings["chunk_size"] = _even_chunks(reading.counts.documents, updates.chunk_size)
-        corpus = (_Pairs if workers > 1 else _Passes)(bags, columns, len(words.reason), seed)
-        phi, tokens, stopped = _fit(corpus, reading.tokens[columns], settings, processes, progress)
-        top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
-        npmi, umass = coherence(top, bags, columns, processes)
+    every, counts = read_bags(documents, words)
+    columns = _columns(every, counts, kept.min_documents, kept.max_share)
+    bags = every[:, columns]
+    settings["chunk_size"] = _even_chunks(counts.documents, updates.chunk_size)
+    phi, tokens, stopped = _fit(bags, settings, progress)
+    top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
     fit = TopicFit(
         phi=torch.from_numpy(phi),
         token_ids=torch.from_numpy(columns),
@@ -323,25 +346,13 @@ def fit_topics(
         vocabulary_size=len(words.reason),
         tokenizer_hash=tokenizer_hash(tokenizer),
         tokens=torch.from_numpy(tokens),
-        document_frequency=torch.from_numpy(reading.document_frequency[columns]),
-        npmi=torch.from_numpy(npmi),
-        umass=torch.from_numpy(umass),
+        document_frequency=torch.from_numpy(_document_frequency(bags)),
+        npmi=torch.from_numpy(coherence(top, bags)),
         settings=settings,
-        provenance=_provenance(reading, stopped, processes.size),
+        provenance=_provenance(counts, getattr(documents, "provenance", None), stopped),
     )
     _warn_of_bad_topics(fit)
     return fit
-
-
-def _read(reading: Reading, documents: Any, processes: Processes, facts: Mapping[str, Any]) -> None:
-    """Reads the share of a process, and makes it what all have read."""
-    share = share_of(documents, processes, None)
-    if processes.size > 1:
-        processes.check_equal({**facts, **share.outline()})
-    reading.read(share, processes.check)
-    if processes.size > 1:
-        check_same_documents(share, processes, read=True)
-    reading.exchange(processes)
 
 
 def _even_chunks(n_documents: int, wanted: int | None) -> int:
@@ -353,150 +364,114 @@ def _even_chunks(n_documents: int, wanted: int | None) -> int:
     return math.ceil(n_documents / max(1, round(n_documents / wanted)))
 
 
-def _columns(reading: Reading, min_documents: int, max_share: float) -> Int64[np.ndarray, "column"]:
+def _columns(
+    bags: "csr_array", counts: Counts, min_documents: int, max_share: float
+) -> Int64[np.ndarray, "column"]:
     """The token ids that are fitted; what the limits leave out is counted."""
-    frequency = reading.document_frequency
+    frequency = _document_frequency(bags)
     rare = (frequency > 0) & (frequency < min_documents)
-    common = frequency > max_share * reading.counts.documents
-    reading.counts.left_out[RARE], reading.counts.left_out[COMMON] = (
-        int(rare.sum()),
-        int((common & ~rare).sum()),
-    )
+    common = frequency > max_share * counts.documents
+    counts.left_out[RARE], counts.left_out[COMMON] = int(rare.sum()), int((common & ~rare).sum())
     columns = np.flatnonzero((frequency > 0) & ~rare & ~common)
     if not len(columns):
-        why = "; ".join(f"{count:,} {reason}" for reason, count in reading.counts.left_out.items() if count)
+        why = "; ".join(f"{count:,} {reason}" for reason, count in counts.left_out.items() if count)
         raise ValueError(
-            f"no word is left to fit in {reading.counts.documents:,} documents ({why or 'they are empty'}); with few "
+            f"no word is left to fit in {counts.documents:,} documents ({why or 'they are empty'}); with few "
             "documents lower min_documents and raise max_share"
         )
     return columns
 
 
-class _Passes:
-    """The documents as gensim wants them, sized and iterable for every pass, but packed: `columns` has their words."""
+def _document_frequency(bags: "csr_array") -> Int64[np.ndarray, "column"]:
+    """Documents that every column occurs in."""
+    return np.bincount(bags.indices, minlength=bags.shape[1])
 
-    def __init__(self, bags: Bags, columns: Int64[np.ndarray, "column"], n_ids: int, seed: int) -> None:
-        self._bags = bags
+
+class _Passes:
+    """The documents as gensim wants them, (column, count) pairs, in a new random order at every pass.
+
+    A corpus goes from theme to theme, and topics updated in that order would forget. Documents are sorted by a hash of
+    their words first, so the order in which they were read changes nothing.
+    """
+
+    def __init__(self, bags: "csr_array", seed: int) -> None:
+        rows = pairwise(bags.indptr.tolist())
+        hashes = [
+            content_hash(bags.indices[start:stop].tobytes() + bags.data[start:stop].tobytes())
+            for start, stop in rows
+        ]
+        self.bags = bags[np.argsort(hashes)]
+        self.generator = np.random.default_rng(seed)
         self.bar: Any = None
         self.n_read = 0
-        self._place = np.full(n_ids, -1)
-        self._place[columns] = np.arange(len(columns))
-        self._generator = np.random.default_rng(seed)
 
     def __len__(self) -> int:
-        return self._bags.n
-
-    def __iter__(self) -> Iterator[Any]:
-        for packed in self.shuffled():
-            self.bar.update()
-            self.n_read += 1
-            yield packed
-
-    def shuffled(self) -> Iterator[bytes]:
-        """All documents, in a new order every time."""
-        return self._bags.shuffled(self._generator)
-
-    def columns(self, packed: Sequence[bytes]) -> tuple[Int64[np.ndarray, "_"], ...]:
-        """Columns and counts of the words of some documents, and where each of these ends."""
-        ids, counts = unpacked(b"".join(packed))
-        columns = self._place[ids]
-        fitted = columns >= 0
-        n_fitted = np.concatenate([[0], fitted.cumsum()])
-        ends = n_fitted[np.cumsum([len(one) for one in packed], dtype=np.int64) // BYTES_OF_WORD]
-        return columns[fitted], counts[fitted], ends
-
-
-class _Pairs(_Passes):
-    """The same for processes of gensim's own: each document (column, count) pairs."""
+        return int(self.bags.shape[0])
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for packed in super().__iter__():
-            columns, counts, _ = self.columns([packed])
-            yield list(zip(columns.tolist(), counts.tolist(), strict=True))
+        columns, counts = self.bags.indices, self.bags.data
+        for row in self.generator.permutation(len(self)):
+            start, stop = self.bags.indptr[row : row + 2]
+            self.bar.update()
+            self.n_read += 1
+            yield list(zip(columns[start:stop].tolist(), counts[start:stop].tolist(), strict=True))
 
 
 def _fit(
-    corpus: _Passes,
-    tokens_of: Int64[np.ndarray, "column"],
-    settings: Mapping[str, Any],
-    processes: Processes,
-    progress: bool | None,
+    bags: "csr_array", settings: Mapping[str, Any], progress: bool | None
 ) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
     """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
-    stopped = None
-    model = _untrained(corpus, tokens_of, settings, processes)
+    from gensim.models import LdaModel
+    from gensim.utils import FakeDict
+
+    corpus, stopped = _Passes(bags, settings["seed"]), None
+    model = LdaModel(
+        id2word=FakeDict(bags.shape[1]),
+        num_topics=settings["n_topics"],
+        chunksize=settings["chunk_size"],
+        random_state=settings["seed"],
+        eval_every=None,
+        dtype=np.float64,
+        **{name: settings[name] for name in ("passes", "iterations", "alpha", "eta")},
+    )
     if settings["start"] == "documents":
         _start_from_documents(model, corpus)
     n_documents = settings["passes"] * len(corpus)
-    shown = progress if processes.index == 0 else False
-    with (
-        progress_bar(total=n_documents, unit=" documents", shown=shown) as corpus.bar,
-        model.interruptible() if processes.size > 1 else nullcontext(),
-    ):
+    with progress_bar(total=n_documents, unit=" documents", shown=progress) as corpus.bar:
         try:
             model.update(corpus)
         except KeyboardInterrupt:
             if model.num_updates == 0:
                 raise
             stopped = f"interrupted after {corpus.n_read:,} of {n_documents:,} documents"
-    phi = model.get_topics().astype(np.float64)
-    prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1, dtype=np.float64)
-    tokens = model.state.get_lambda().sum(axis=1, dtype=np.float64) - prior
+    phi = model.get_topics()
+    prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1)
+    tokens = model.state.get_lambda().sum(axis=1) - prior
     return phi / phi.sum(axis=1, keepdims=True), np.maximum(tokens, 0), stopped
 
 
-def _untrained(
-    corpus: _Passes, tokens_of: Int64[np.ndarray, "column"], settings: Mapping[str, Any], processes: Processes
-) -> Any:
-    from gensim.models import LdaMulticore
-    from gensim.utils import FakeDict
-
-    from topic_probe.text.variational import SharedLda
-
-    options = {
-        "id2word": FakeDict(len(tokens_of)),
-        "num_topics": settings["n_topics"],
-        "chunksize": settings["chunk_size"],
-        "eval_every": None,
-        **{name: settings[name] for name in ("passes", "iterations", "alpha", "eta")},
-    }
-    if settings["workers"] > 1:
-        return LdaMulticore(workers=settings["workers"], random_state=settings["seed"], **options)
-    return SharedLda(processes, corpus, tokens_of, settings["seed"], **options)
-
-
-def _start_from_documents(model: Any, passes: _Passes) -> None:
+def _start_from_documents(model: Any, corpus: _Passes) -> None:
     """Put the words of a random document into every topic.
 
     From gensim's own start, in which all topics are nearly alike, the words of a small corpus end up spread over topics
     without a theme. On a hundred Wikipedia articles this doubles the coherence.
     """
-    long: list[Bag] = []
-    short: list[Bag] = []
-    for packed in passes.shuffled():
-        if len(long) == model.num_topics:
-            break
-        places, counts, _ = passes.columns([packed])
-        if counts.sum() >= _WORDS_TO_START:
-            long.append((places, counts))
-        elif len(short) < model.num_topics:
-            short.append((places, counts))
-    for topic, (places, counts) in enumerate([*long, *short][: model.num_topics]):
-        model.state.sstats[topic, places] += (_START_WEIGHT * counts).astype(model.dtype)
+    order = corpus.generator.permutation(len(corpus))
+    short = corpus.bags.sum(axis=1)[order] < _WORDS_TO_START
+    first = order[np.argsort(short, kind="stable")][: model.num_topics]
+    model.state.sstats[: len(first)] += _START_WEIGHT * corpus.bags[first].toarray()
     model.sync_state()
 
 
-def _provenance(reading: Reading, stopped: str | None, n_processes: int) -> dict[str, Any]:
+def _provenance(counts: Counts, corpus: Any, stopped: str | None) -> dict[str, Any]:
     from importlib.metadata import version
 
-    corpus = reading.progress.corpus
     return {
-        "documents": reading.counts.documents,
-        "tokens": reading.counts.tokens,
-        "documents_without_words": reading.counts.without_words,
-        "left_out": reading.counts.summary()["left_out"],
+        "documents": counts.documents,
+        "tokens": counts.tokens,
+        "documents_without_words": counts.without_words,
+        "left_out": counts.summary()["left_out"],
         "stopped": stopped,
-        "processes": n_processes,
         "corpus": corpus if isinstance(corpus, Mapping) else None,
         "versions": {name: version(name) for name in ("gensim", "numpy")},
     }
@@ -521,44 +496,24 @@ def _warn_of_bad_topics(fit: TopicFit) -> None:
 # --- how coherent topics are --------------------------------------------------------------------------
 
 
-def coherence(
-    top: Int64[np.ndarray, "topic rank"],
-    bags: Bags,
-    columns: Int64[np.ndarray, "column"],
-    processes: Processes,
-) -> tuple[Float64[np.ndarray, "topic"], Float64[np.ndarray, "topic"]]:
-    """NPMI and UMass of every topic, counted in one pass over the documents."""
+def coherence(top: Int64[np.ndarray, "topic rank"], bags: "csr_array") -> Float64[np.ndarray, "topic"]:
+    """NPMI of every topic, over whole documents."""
     words, place = np.unique(top, return_inverse=True)
-    own = range(processes.index, BLOCKS, processes.size)
-    counts = _count_together(words, bags.of_blocks(own), columns)
-    processes.meet()
-    counts = processes.add(counts.astype(np.float64)).astype(np.int64)
-    place = place.reshape(top.shape)
-    pairs = [scores(counts[np.ix_(row, row)], bags.n) for row in place]
-    return np.array([npmi for npmi, _ in pairs]), np.array([umass for _, umass in pairs])
+    there = (bags[:, words] > 0).astype(np.int64)
+    together = (there.T @ there).toarray()  # documents with both words
+    rows = place.reshape(top.shape)
+    return np.array([_npmi(together[np.ix_(row, row)], bags.shape[0]) for row in rows])
 
 
-def _count_together(
-    words: Int64[np.ndarray, "chosen"], bags: Iterable[Bag], columns: Int64[np.ndarray, "column"]
-) -> Int64[np.ndarray, "chosen chosen"]:
-    """Documents in which two of the words are; on the diagonal, those in which one is."""
-    counts = np.zeros((len(words), len(words)), dtype=np.int64)
-    for ids, _ in bags:
-        found = np.flatnonzero(np.isin(columns[words], ids, assume_unique=True))
-        counts[np.ix_(found, found)] += 1
-    return counts
-
-
-def scores(together: Int64[np.ndarray, "rank rank"], n: int) -> tuple[float, float]:
-    """Mean NPMI and UMass over all pairs of a topic's words, which come likeliest first."""
+def _npmi(together: Int64[np.ndarray, "rank rank"], n: int) -> float:
+    """Mean NPMI over all pairs of a topic's words."""
     if len(together) < 2 or n == 0:
-        return math.nan, math.nan
+        return math.nan
     later, earlier = np.tril_indices(len(together), k=-1)
     single, joint = together.diagonal(), together[later, earlier]
-    umass = np.log((joint + 1) / single[earlier]).mean()
     npmi = np.full(len(joint), -1.0)  # never together: the limit
     npmi[joint == n] = 1.0  # always together, everywhere: the other limit
     between = (joint > 0) & (joint < n)
     pmi = np.log(joint[between] * n / (single[later] * single[earlier])[between])
     npmi[between] = pmi / -np.log(joint[between] / n)
-    return float(npmi.mean()), float(umass)
+    return float(npmi.mean())

@@ -167,7 +167,7 @@ def _parts_of_file(
             )
         if not worker.does(at):
             continue
-        known = {"file": number, "run": run, "texts": len(entries)}
+        known: dict[str, Any] = {"file": number, "run": run, "texts": len(entries)}
         known |= name or {"sha256": hash_of(map(file.content, entries))}
         place = there(at)
         if place is not None:

@@ -9,6 +9,5 @@ models, topics.
 A new way to make topics is a constructor of `topics.Topics` that ends in `topics._assemble`.
 """
 
-from topic_probe.topics.topics import Coverage as Coverage
 from topic_probe.topics.topics import Topics as Topics
 from topic_probe.topics.vocabulary import tokenizer_hash as tokenizer_hash

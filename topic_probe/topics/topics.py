@@ -3,9 +3,7 @@
 import hashlib
 import html
 import json
-import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +52,7 @@ from topic_probe.topics.vocabulary import (
 )
 from topic_probe.words import Forms, form
 
-__all__ = ["Coverage", "Topics", "tokenizer_hash"]
+__all__ = ["Topics", "tokenizer_hash"]
 
 _KIND, _SCHEMA = "topics", 1
 
@@ -515,23 +513,6 @@ class Topics:
         )
         return tuple(self.assignments[start:stop, 1].tolist())
 
-    @property
-    def group_topics(self) -> Bool[Tensor, "group topic"]:
-        """Deprecated: ask ``incidence``; a table of all groups and topics is large where topics overlap."""
-        warnings.warn("Topics.group_topics is large: use Topics.incidence", DeprecationWarning, stacklevel=2)
-        return torch.from_numpy(self.incidence.table.toarray())
-
-    @property
-    def shared(self) -> Bool[Tensor, "group group"]:
-        """Deprecated: ask ``incidence.sharing(groups, groups)`` for the groups that you look at."""
-        warnings.warn(
-            "Topics.shared is large: use Topics.incidence.sharing(groups, groups)",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        every = torch.arange(len(self.incidence))
-        return self.incidence.sharing(every, every)
-
     @cached_property
     def sizes(self) -> Int64[Tensor, "topic"]:
         """Words of every topic; 0 for an empty topic."""
@@ -605,28 +586,8 @@ class Topics:
 
     def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Group of every entry; -1 where it has no topic or is out of range."""
-        return self._of_places(self.places(entries), self.group_of_word)
-
-    def forms(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Form of every entry, as `form_of_word` numbers them; -1 where it has no topic or is out of range.
-
-        Example:
-            >>> import torch
-            >>> tokenizer = tp.word_tokenizer(["army and band"])
-            >>> tokenizer.add_tokens(["Army"])
-            1
-            >>> army, capitalised, band, none = tokenizer.convert_tokens_to_ids(["army", "Army", "band", "and"])
-            >>> ids = {"war": [army, capitalised], "music": [band]}
-            >>> topics = tp.Topics.from_token_ids(ids, vocabulary_size=len(tokenizer), tokenizer=tokenizer)
-            >>> topics.forms(torch.tensor([army, capitalised, band, none])).tolist()
-            [0, 0, 1, -1]
-        """
-        return self._of_places(self.places(entries), self.form_of_word)
-
-    def _of_places(
-        self, places: Int64[Tensor, "*shape"], of_word: Int64[Tensor, "word"]
-    ) -> Int64[Tensor, "*shape"]:
-        return torch.where(places >= 0, of_word.to(places.device)[places], -1)
+        places = self.places(entries)
+        return torch.where(places >= 0, self.group_of_word.to(places.device)[places], -1)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -657,37 +618,6 @@ class Topics:
                 f"the topics were made with another tokenizer (vocabulary {self.tokenizer_hash[:12]}…) than "
                 f"this one ({other[:12]}…), so their ids are other words: make them again with this one"
             )
-
-    def coverage(self, documents: Iterable[Any]) -> "Coverage":
-        """How much of a text carries a topic.
-
-        Args:
-            documents: Sequences of token ids: lists, 1-d tensors or arrays, or the rows of a 2-d one.
-
-        Example:
-            >>> topics = tp.Topics.blocks(n_topics=2, words_per_topic=2)
-            >>> coverage = topics.coverage([[0, 1, 2, 2], [0, 3, 0, 0]])  # id 0 has no topic
-            >>> coverage.share, coverage.topic_counts.tolist()
-            (0.5, [3, 1])
-        """
-        if isinstance(documents, str | bytes):
-            raise TypeError("coverage needs documents of token ids, got text: tokenize it first")
-        documents = check_value("documents", documents, Iterable)
-        counts = torch.zeros(len(self.words) + 1, dtype=torch.int64)
-        n_documents = 0
-        for document in documents:
-            ids = torch.from_numpy(token_id_array(document, f"document {n_documents}", ordered=True))
-            # No topic is -1, so it is counted in the first cell.
-            counts += torch.bincount(self.places(ids) + 1, minlength=len(counts))
-            n_documents += 1
-        place, topic = self.assignments.T
-        return Coverage(
-            n_documents=n_documents,
-            n_tokens=int(counts.sum()),
-            n_labelled=int(counts[1:].sum()),
-            topic_counts=torch.zeros(self.n_topics, dtype=torch.int64).index_add(0, topic, counts[place + 1]),
-            topic_labels=self.topic_labels,
-        )
 
     # --- other topics made from these -------------------------------------------------------------
 
@@ -908,43 +838,6 @@ class Topics:
                 "changed or is damaged, save the topics again"
             )
         return topics
-
-
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Coverage:
-    """How much of a text carries a topic.
-
-    Attributes:
-        n_documents: Documents read, empty ones included.
-        n_tokens: Tokens read.
-        n_labelled: Tokens that carry at least one topic.
-        topic_counts: Tokens of every topic; a token of several topics counts in each.
-        topic_labels: ``Topics.label`` of every topic.
-    """
-
-    n_documents: int
-    n_tokens: int
-    n_labelled: int
-    topic_counts: Int64[Tensor, "topic"]
-    topic_labels: tuple[str, ...]
-
-    @property
-    def share(self) -> float:
-        """Share of the tokens that carry a topic, 0 to 1; NaN where there is no token."""
-        return self.n_labelled / self.n_tokens if self.n_tokens else math.nan
-
-    def __repr__(self) -> str:
-        order = torch.argsort(self.topic_counts, descending=True, stable=True)[:_ROWS_SHOWN].tolist()
-        rows = [(f"{int(self.topic_counts[topic]):,}", self.topic_labels[topic]) for topic in order]
-        hidden = len(self.topic_labels) - len(rows)
-        share = f"{self.n_labelled:,} of {self.n_tokens:,} tokens ({self.share:.1%})"
-        return "\n".join(
-            [
-                f"Coverage: {share} in {self.n_documents:,} documents carry a topic",
-                *_text_table(("tokens", "topic"), rows),
-                *([f"… {hidden:,} more topics with no more tokens"] if hidden else []),
-            ]
-        )
 
 
 # --- putting topics together ------------------------------------------------------------------------

@@ -38,5 +38,4 @@ from topic_probe.toy.theory.value import check_theorem1 as check_theorem1
 from topic_probe.toy.theory.value import embedding_bias as embedding_bias
 from topic_probe.toy.theory.value import optimal_value as optimal_value
 from topic_probe.toy.theory.value import optimal_value_constants as optimal_value_constants
-from topic_probe.toy.theory.value import realisable_embedding as realisable_embedding
 from topic_probe.toy.theory.value import value_loss as value_loss

@@ -7,7 +7,6 @@ gets the same prediction ``W x̄ + b``, and the best one under the squared loss 
 """
 
 from dataclasses import dataclass
-from math import sqrt
 
 import torch
 from jaxtyping import Float, Float64
@@ -187,24 +186,6 @@ def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
     return bias
 
 
-def realisable_embedding(world: World, masking: Masking) -> Float64[Tensor, "d_model token"]:
-    """A W_E whose E = W_Eᵀ W_E satisfies Theorem 1 with u = 0: one-hot words times 1/√a, and 0 for ``[MASK]``.
-
-    The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
-    for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
-    the square of m/a by that.
-
-    Example:
-        >>> world, masking = tp.World(n_topics=2, words_per_topic=2), tp.Masking()
-        >>> W_E = tp.theory.realisable_embedding(world, masking)
-        >>> tp.theory.check_theorem1(W_E.T @ W_E, world, masking).worst < 1e-12
-        True
-    """
-    scale = torch.full((world.n_words + 1,), 1 / sqrt(_required_genuine_share(masking)), dtype=torch.float64)
-    scale[0] = 0
-    return torch.diag(scale)
-
-
 @dataclass(frozen=True)
 class OptimumCheck:
     """How far a matrix is from the optima of Lemma 1 or Theorem 1.
@@ -272,7 +253,10 @@ def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: Maski
 
     The same conditions as Lemma 1's, except that the bias of that regime already takes away the random words.
     The nearest member need not be symmetric or positive semi-definite, so the distance is to a family that
-    holds the reachable optima and more.
+    holds the reachable optima and more. One-hot words times 1/√a, and 0 for ``[MASK]``, are an optimum with u = 0.
+    The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
+    for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
+    the square of m/a by that.
     """
     return _check(E, world, optimal_value_constants(world, masking), mask_target=0.0)
 
