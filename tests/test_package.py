@@ -140,12 +140,6 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
         tp.measure_everything  # noqa: B018
 
 
-def test_a_name_of_the_version_before_warns_and_is_the_same_thing():
-    with pytest.warns(DeprecationWarning, match=r"topic_probe\.TopicModel is now topic_probe\.World"):
-        assert tp.TopicModel is tp.World
-    assert "TopicModel" not in tp.__all__
-
-
 def test_every_benchmark_finds_what_it_imports():
     """They are no part of the suite, so that nothing else would notice when something they use is gone."""
     paths = sorted(map(str, (Path(__file__).parent / "benchmarks").glob("*.py")))
@@ -160,15 +154,6 @@ def declared(name):
     listed = re.search(rf"^{name} = \[(.*?)^\]", text, flags=re.MULTILINE | re.DOTALL)[1]
     found = re.findall(r"""["']([\w.-]+)([<>=][^"';]*)?""", re.sub(r"#.*", "", listed))
     return {package.lower(): bounds.strip() for package, bounds in found if package != "3.14"}
-
-
-def test_the_conda_recipe_asks_for_what_the_package_asks_for():
-    recipe = yaml.safe_load((ROOT.parent / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
-    run = dict(entry.partition(" ")[::2] for entry in recipe["requirements"]["run"])
-    assert run.pop("python") == ">=3.10"
-    names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
-    assert {names.get(name, name): bounds for name, bounds in run.items()} == declared("dependencies")
-    assert recipe["context"]["version"] == tp.__version__
 
 
 def test_every_python_and_generation_that_is_supported_is_tried_by_the_workflow():
