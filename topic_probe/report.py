@@ -364,9 +364,9 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "dict":
             return {key: item for key, item in decode(value["items"], arrays)}  # noqa: C416
         case "contrast":
-            return Contrast.from_saved(**decode(value["fields"], arrays))
+            return Contrast(**decode(value["fields"], arrays))
         case "report":
-            prefix = value.get("arrays", "")  # the first version numbered the arrays of all reports together
+            prefix = value["arrays"]
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             return report_class(value["kind"], "it holds")._from_saved(value["fields"], own)
         case mark:

@@ -35,18 +35,9 @@ if sys.platform != "win32":
 
 MANIFEST, _FORMAT = "saved.json", "topic_probe result"
 
-# What versions before this manifest called the two files of a kind; all other kinds are reports. A result is only
-# replaced by one that was saved under the same names: a mistyped path cannot make a report of somebody's topics.
-_FORMER = {
-    "topics": ("topics.json", "arrays.safetensors"),
-    "topic fit": ("fit.json", "arrays.safetensors"),
-    "co-occurrence": ("cooccurrence.json", "arrays.safetensors"),
-    "token ids": ("shard.json", "tokens.safetensors"),
-    "sums of a measurement": ("sums.json", "sums.safetensors"),
-}
-_FORMER_REPORT = ("report.json", "arrays.safetensors")
-_FORMER_FILES = dict([*_FORMER.values(), _FORMER_REPORT])
-MANIFESTS = (MANIFEST, *_FORMER_FILES)
+# Kinds that only a result of the same kind may replace: a mistyped path cannot make a report of somebody's topics. All
+# other kinds are reports, which may replace each other.
+_APART = {"topics", "topic fit", "co-occurrence", "token ids", "sums of a measurement"}
 
 # Machine, process and a random number, in the names of what is not in its place yet. Processes of another machine that
 # writes to the same disk cannot be asked whether they still live.
@@ -127,7 +118,7 @@ def save(
 def load(
     path: str | os.PathLike[str], kind: str | Collection[str] | None = None, *, newest: int = 1
 ) -> Saved:
-    """What `save` has written, or a version of this package before it.
+    """What `save` has written.
 
     Args:
         path: The folder.
@@ -242,7 +233,7 @@ def check_free(
 def _foreign(folder: Path, kind: str | None) -> list[str]:
     """What must not be deleted: whatever is not ours, and for a kind whatever is not a single result like it."""
     if kind is None:
-        ours = {*MANIFESTS, *_FORMER_FILES.values(), *_BESIDE}
+        ours = {MANIFEST, *_BESIDE}
         return [
             str(part.relative_to(folder))
             for part in sorted(folder.rglob("*"))
@@ -250,12 +241,12 @@ def _foreign(folder: Path, kind: str | None) -> list[str]:
             and not (part.name in ours or _SCRAP.fullmatch(part.name))
             and part.suffix not in _FOLDERS.get(part.parent.name, ())
         ]
-    like_it = _FORMER.get(kind, _FORMER_REPORT)
     names = sorted(entry.name for entry in folder.iterdir())
-    foreign = [name for name in names if name not in (MANIFEST, *like_it) and not _SCRAP.fullmatch(name)]
+    foreign = [name for name in names if name != MANIFEST and not _SCRAP.fullmatch(name)]
     with suppress(OSError, ValueError):  # what is damaged may be replaced
         there = _manifest(folder)[0].kind
-        foreign += [] if _FORMER.get(there, _FORMER_REPORT) == like_it else [f"saved {there}"]
+        if there != kind and {there, kind} & _APART:
+            foreign.append(f"saved {there}")
     return foreign
 
 
@@ -263,48 +254,39 @@ def _foreign(folder: Path, kind: str | None) -> list[str]:
 
 
 def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
-    """A result without its arrays, the file that holds these, and its checksum, which the oldest results have not.
+    """A result without its arrays, the file that holds these, and its checksum; both are None without arrays.
 
     FileNotFoundError where nothing is saved, ValueError for what is damaged.
     """
-    # The new name again at the end: it may have come, and the former ones gone, while they were looked for.
-    for name in (MANIFEST, *_FORMER_FILES, MANIFEST):
-        if (folder / name).is_fifo():
-            raise ValueError(f"{folder / name} is a pipe and no saved result: nobody may ever write to it")
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return _opened(folder / name, (folder / name).read_bytes())
-    raise FileNotFoundError(
-        f"{folder / MANIFEST} does not exist: {folder} is not a folder saved by topic_probe"
+    path = folder / MANIFEST
+    if path.is_fifo():
+        raise ValueError(f"{path} is a pipe and no saved result: nobody may ever write to it")
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{path} does not exist: {folder} is not a folder saved by topic_probe"
+        ) from None
+    raw, seal = raw[:-_SEAL_LENGTH] + b"\n}", raw[-_SEAL_LENGTH:]
+    if seal != _SEAL % _sha256(raw).encode():
+        raise ValueError(
+            f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
+        )
+    head = read_json(path, raw)
+    form, kind, schema, content, sha256 = (
+        head.get(name) for name in ("format", "kind", "schema", "content", "arrays_sha256")
     )
-
-
-def _opened(path: Path, raw: bytes) -> tuple[Saved, Path | None, str | None]:
-    former = path.name != MANIFEST
-    if not former:
-        raw, seal = raw[:-_SEAL_LENGTH] + b"\n}", raw[-_SEAL_LENGTH:]
-        if seal != _SEAL % _sha256(raw).encode():
-            raise ValueError(
-                f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
-            )
-    content = read_json(path, raw)
-    form, kind, schema, sha256 = (
-        content.pop(name, None) for name in ("format", "kind", "schema", "arrays_sha256")
-    )
-    kind = "history" if form == "topic_probe history" else kind
-    known = (None, "topic_probe report", "topic_probe history") if former else (_FORMAT,)
-    if form not in known or not isinstance(kind, str):
+    if form != _FORMAT or not isinstance(kind, str) or not isinstance(content, dict):
         raise ValueError(f"{path} is no saved result of topic_probe")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
-    saved = Saved(kind, schema, content.get("fields" if former else "content", content), {}, path)
-    if former:
-        return saved, path.with_name(_FORMER_FILES[path.name]), sha256
+    saved = Saved(kind, schema, content, {}, path)
     return saved, None if sha256 is None else path.with_name(_ARRAYS.format(sha256)), sha256
 
 
 def _arrays(file: Path, sha256: str | None) -> dict[str, np.ndarray]:
     packed = file.read_bytes()
-    if sha256 not in (None, _sha256(packed)):
+    if sha256 != _sha256(packed):
         raise ValueError(f"{file} is truncated, changed or of another save than the JSON file beside it")
     try:
         arrays: dict[str, np.ndarray] = load_safetensors(packed)
@@ -365,17 +347,15 @@ def _sync(path: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Remove what the manifest of a folder does not name; nobody else is saving there."""
-    kept, former = None, False
+    kept = None
     try:
-        saved, kept, _ = _manifest(folder)
-        former = saved.path.name == MANIFEST
+        _, kept, _ = _manifest(folder)
     except FileNotFoundError:
         pass
     except ValueError:
         return  # it was damaged before, and could not be replaced
     for entry in folder.iterdir():
-        replaced = former and entry.name in (*_FORMER_FILES, *_FORMER_FILES.values())
-        if entry != kept and (replaced or _SCRAP.fullmatch(entry.name)):
+        if entry != kept and _SCRAP.fullmatch(entry.name):
             entry.unlink(missing_ok=True)
 
 

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -23,7 +22,7 @@ from topic_probe.measure.weights import WeightReport
 from topic_probe.measure.writes import WritesReport
 from topic_probe.report import load_report
 from topic_probe.show import figures
-from topic_probe.show.style import topic_colour
+from topic_probe.show.style import LESS, MORE, topic_colour
 from topic_probe.toy.agreement import AgreementReport
 from topic_probe.toy.landscape import LandscapeReport, measure_landscape
 from topic_probe.toy.masking import Masking
@@ -318,18 +317,16 @@ def test_a_head_map_marks_heads_below_five_percent_and_no_others():
     assert marked == {(0, 0), (0, 3)}
 
 
-def test_a_ratio_of_one_has_the_colour_of_the_page_and_its_two_sides_have_colours_of_their_own():
+def test_a_ratio_of_one_is_white_and_its_two_sides_have_colours_of_their_own():
     """Worked by hand: 2 and 1/2 are equally far from 1, on a logarithmic scale, and 4 is the end."""
     ratios = np.array([1.0, 2.0, 0.5, 4.0, 0.25, NAN])
     report = attention(layers=2, heads=3)
     report = replace(report, heads=contrast(ratios, index=report.heads.index))
     image = image_of(report.plot())
     one, two, half, four, quarter, missing = image.cmap(image.norm(image.get_array())).reshape(6, 4)
-    assert one[3] == 0  # nothing is painted
-    assert two[3] == pytest.approx(half[3], abs=0.01) == pytest.approx(0.5, abs=0.01)
-    assert (four[3], quarter[3]) == (1, 1)
-    assert two[0] > two[2]  # orange
-    assert half[2] > half[0]  # blue
+    assert to_hex(one) == "#ffffff"
+    assert (to_hex(four), to_hex(quarter)) == (MORE, LESS)  # orange, blue
+    np.testing.assert_allclose([two[:3], half[:3]], [(1 + four[:3]) / 2, (1 + quarter[:3]) / 2], atol=0.01)
     assert missing[3] > 0.2
     assert abs(missing[0] - missing[2]) < 0.01  # grey
     assert image.colorbar.ax.get_ylabel() == "same topic ÷ different topics"
@@ -734,7 +731,7 @@ def test_a_landscape_report_comes_back_from_disk(tmp_path):
         assert "between 0.5773 and 5.867e+04" in repr(report)
 
 
-def test_a_figure_loads_the_module_that_draws_it_and_no_other_room():
+def test_a_figure_loads_the_module_that_draws_it_and_no_other_room(tmp_path):
     code = (
         "import sys, topic_probe as tp\n"
         "report = tp.load_report(sys.argv[1])\n"
@@ -743,7 +740,7 @@ def test_a_figure_loads_the_module_that_draws_it_and_no_other_room():
         "report.plot()\n"
         "print(*sorted(name for name in sys.modules if name.startswith('topic_probe.')))"
     )
-    saved = Path(__file__).parents[1] / "saved_before" / "attention"
+    saved = attention().save(tmp_path / "attention")
     answer = subprocess.run([sys.executable, "-c", code, saved], check=True, capture_output=True, text=True)
     loaded = set(answer.stdout.split())
     drawing = {name for name in loaded if name.startswith("topic_probe.show.")}

@@ -893,7 +893,7 @@ class Topics:
                 weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
                 texts=tuple(content["texts"]),
                 tokenizer_hash=content["tokenizer_hash"],
-                one_word=content.get("one_word", "case"),
+                one_word=content["one_word"],
                 left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
                 policy=content["policy"],
             )
