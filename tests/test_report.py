@@ -116,7 +116,7 @@ def test_json_on_disk_is_strict_and_says_what_it_is(tmp_path):
     described = json.loads((tmp_path / "saved.json").read_text(encoding="utf-8"), parse_constant=refuse)
     assert described["format"] == "topic_probe result"
     assert described["kind"] == "example"
-    assert described["schema"] == 1
+    assert described["version"] == 1
 
 
 def test_what_cannot_be_saved_is_named_before_anything_is_written(tmp_path):
@@ -155,8 +155,8 @@ def test_damaged_and_foreign_folders_are_refused_by_the_name_of_the_file(tmp_pat
 
     whole = saved_results.manifest(tmp_path)["content"]
     for changes, message in (
-        ({"schema": 2}, r"saved\.json has schema 2, this version reads up to 1"),
-        ({"schema": None}, r"saved\.json names no schema"),
+        ({"version": 2}, r"saved\.json has format version 2, this topic_probe reads 1"),
+        ({"version": None}, r"saved\.json has format version None"),
         ({"format": "something else"}, r"saved\.json is no saved result"),
         ({"kind": "os.system"}, r"holds 'os\.system', which is no known report"),
         ({"content": {"overall": 1}}, r"saved\.json does not describe a ExampleReport"),

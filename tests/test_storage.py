@@ -41,16 +41,16 @@ def landscape():
 # --- there and back ----------------------------------------------------------------------------------
 
 
-def test_a_result_comes_back_with_its_kind_and_schema_and_nothing_lies_beside_it(tmp_path):
+def test_a_result_comes_back_with_its_kind_and_nothing_lies_beside_it(tmp_path):
     table = np.arange(12.0).reshape(3, 4)
     arrays = {"0-d": np.array(3.5), "turned": table.T, "every other": table[:, ::2], "whole": np.array([1, -2]),
               "same for all": np.broadcast_to(np.array([1.0, np.nan]), (3, 2)), "none": np.zeros((0, 3))}  # fmt: skip
     content = {"word": "Käse·学", "numbers": [1, 2.5, None, True]}
-    folder = save(tmp_path / "deep" / "er", "example", content, arrays, schema=3)
+    folder = save(tmp_path / "deep" / "er", "example", content, arrays)
     assert (folder, names(tmp_path / "deep")) == (tmp_path / "deep" / "er", ["er"])
     assert names(folder) == [saved_results.arrays_file(folder).name, "saved.json"]
-    saved = load(folder, ("another", "example"), newest=3)
-    assert (saved.kind, saved.schema, saved.content) == ("example", 3, content)
+    saved = load(folder, ("another", "example"))
+    assert (saved.kind, saved.content) == ("example", content)
     assert saved.arrays.keys() == arrays.keys()
     for name, array in arrays.items():
         assert (saved.arrays[name].shape, saved.arrays[name].dtype) == (array.shape, array.dtype)
@@ -76,19 +76,19 @@ def test_json_is_strict(tmp_path):
 # --- what is refused ---------------------------------------------------------------------------------
 
 
-def test_another_kind_and_a_newer_schema_are_refused_with_the_remedy(tmp_path):
-    put(tmp_path, 1, schema=4)
+def test_another_kind_is_refused(tmp_path):
+    put(tmp_path, 1)
     with pytest.raises(ValueError, match=r"saved\.json holds 'example', not 'a' or 'b'"):
         load(tmp_path, {"b", "a"})
-    with pytest.raises(ValueError, match=r"schema 4, this version reads up to 3: .* upgrade"):
-        load(tmp_path, "example", newest=3)
 
 
-@pytest.mark.parametrize("schema", [None, "1", 0, True])
-def test_content_without_a_schema_is_not_ours(tmp_path, schema):
+@pytest.mark.parametrize("version", [None, "1", 0, 2])
+def test_another_version_is_refused_with_the_remedy(tmp_path, version):
     put(tmp_path, 1)
-    saved_results.change(tmp_path, schema=schema)
-    with pytest.raises(ValueError, match="names no schema version"):
+    saved_results.change(tmp_path, version=version)
+    with pytest.raises(
+        ValueError, match=rf"format version {version}, this topic_probe reads 1: .* save it again"
+    ):
         load(tmp_path)
 
 

@@ -34,6 +34,8 @@ if sys.platform != "win32":
     import fcntl
 
 MANIFEST, _FORMAT = "saved.json", "topic_probe result"
+# Higher where what is saved changes its meaning: a result of another version is refused.
+_VERSION = 1
 
 # Kinds that only a result of the same kind may replace: a mistyped path cannot make a report of somebody's topics. All
 # other kinds are reports, which may replace each other.
@@ -62,14 +64,12 @@ class Saved:
 
     Attributes:
         kind: What it is, as `save` was told.
-        schema: Version of what the content means, from 1 on.
         content: JSON content.
         arrays: Name -> array.
         path: The manifest, to be named in messages.
     """
 
     kind: str
-    schema: int
     content: dict[str, Any]
     arrays: dict[str, np.ndarray]
     path: Path
@@ -81,7 +81,6 @@ def save(
     content: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray] | None = None,
     *,
-    schema: int = 1,
     overwrite: bool = False,
 ) -> Path:
     """The folder, which holds the result: as it was before until all is written, and new from then on.
@@ -91,7 +90,6 @@ def save(
         kind: What is saved; `load` and `kind_of` know it again.
         content: JSON content.
         arrays: Arrays by name.
-        schema: Version of what the content means.
         overwrite: Replace a result of this kind that is saved there (any report, for a report). A folder that holds
             anything else is refused all the same.
     """
@@ -99,9 +97,7 @@ def save(
     ordered = {name: np.array(array, order="C") for name, array in (arrays or {}).items()}
     packed = save_safetensors(ordered) if ordered else b""
     digest = _sha256(packed) if ordered else None
-    manifest = _sealed(
-        {"format": _FORMAT, "kind": kind, "schema": schema, "arrays_sha256": digest, "content": content}
-    )
+    manifest = _sealed({**_head(kind, digest), "content": content})
     folder = _settled(path)
     with _made(folder.parent), _locked(folder.parent):
         check_free(folder, overwrite=overwrite, kind=kind)
@@ -115,18 +111,15 @@ def save(
     return folder
 
 
-def load(
-    path: str | os.PathLike[str], kind: str | Collection[str] | None = None, *, newest: int = 1
-) -> Saved:
+def load(path: str | os.PathLike[str], kind: str | Collection[str] | None = None) -> Saved:
     """What `save` has written.
 
     Args:
         path: The folder.
         kind: What it must be; None takes any kind.
-        newest: The highest schema that the caller can read.
 
     Raises:
-        FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of a newer version.
+        FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of another version.
     """
     folder, kinds = _settled(path), {kind} if isinstance(kind, str) else kind
     before = None
@@ -135,11 +128,6 @@ def load(
         if kinds is not None and saved.kind not in kinds:
             raise ValueError(
                 f"{saved.path} holds {saved.kind!r}, not {' or '.join(map(repr, sorted(kinds)))}"
-            )
-        if saved.schema > newest:
-            raise ValueError(
-                f"{saved.path} has schema {saved.schema}, this version reads up to {newest}: it was saved by a newer "
-                "topic_probe, upgrade to read it"
             )
         with suppress(FileNotFoundError):
             return saved if file is None else replace(saved, arrays=_arrays(file, sha256))
@@ -188,8 +176,7 @@ def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Give a draft a manifest of its own, with the checksums of all files that it holds so far."""
     parts = sorted(part for part in folder.rglob("*") if part.is_file())
     files = {part.relative_to(folder).as_posix(): _sha256(part.read_bytes()) for part in parts}
-    head = {"format": _FORMAT, "kind": kind, "schema": 1, "arrays_sha256": None}
-    _write(folder / MANIFEST, _sealed({**head, "content": {**content, "files": files}}))
+    _write(folder / MANIFEST, _sealed({**_head(kind, None), "content": {**content, "files": files}}))
 
 
 def damaged_files(path: str | os.PathLike[str]) -> list[str]:
@@ -273,14 +260,17 @@ def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
             f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
         )
     head = read_json(path, raw)
-    form, kind, schema, content, sha256 = (
-        head.get(name) for name in ("format", "kind", "schema", "content", "arrays_sha256")
+    form, version, kind, content, sha256 = (
+        head.get(name) for name in ("format", "version", "kind", "content", "arrays_sha256")
     )
     if form != _FORMAT or not isinstance(kind, str) or not isinstance(content, dict):
         raise ValueError(f"{path} is no saved result of topic_probe")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
-    saved = Saved(kind, schema, content, {}, path)
+    if version != _VERSION:
+        raise ValueError(
+            f"{path} has format version {version}, this topic_probe reads {_VERSION}: read it with the topic_probe "
+            "that saved it, or save it again"
+        )
+    saved = Saved(kind, content, {}, path)
     return saved, None if sha256 is None else path.with_name(_ARRAYS.format(sha256)), sha256
 
 
@@ -311,6 +301,11 @@ def read_json(path: Path, raw: bytes | None = None) -> dict[str, Any]:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _head(kind: str, arrays_sha256: str | None) -> dict[str, Any]:
+    """How every manifest begins."""
+    return {"format": _FORMAT, "version": _VERSION, "kind": kind, "arrays_sha256": arrays_sha256}
 
 
 def _sealed(head: Mapping[str, Any]) -> bytes:

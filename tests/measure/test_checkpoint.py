@@ -1,13 +1,9 @@
 """Measurements that are interrupted, killed and taken up again; checkpoints that belong to something else."""
 
-import hashlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import many_processes
@@ -16,11 +12,10 @@ import pytest
 import saved_results
 import torch
 from many_processes import documents, model, other_topics, topics
-from safetensors.numpy import save as to_safetensors
 
 import topic_probe as tp
 from topic_probe import storage
-from topic_probe.contrast import NO_SQUARES, SourceSums
+from topic_probe.contrast import SourceSums
 from topic_probe.measure import accumulators, runs
 from topic_probe.measure.engine import Engine
 
@@ -277,7 +272,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(damage, tmp_path):
     elif damage == "foreign":
         saved_results.change(folder, kind="something else")
     elif damage == "newer":
-        saved_results.change(folder, schema=99)
+        saved_results.change(folder, version=99)
     else:
         content = saved_results.manifest(folder)["content"]
         del content["facts"]
@@ -310,86 +305,6 @@ def test_a_disk_that_fills_up_costs_a_warning_and_no_result(tmp_path, monkeypatc
     assert report == expected
     monkeypatch.setattr(storage, "save", save)
     assert tp.measure_attention(model(), topics(), documents(20), **options) == expected
-
-
-def without_squares(arrays):
-    """What the versions before schema 3 kept."""
-    return {name: array for name, array in arrays.items() if "squares" not in name}
-
-
-def assert_equal_but_for_squares(report, expected):
-    """The same numbers, and effect sizes that are missing with a reason."""
-    for part in ("overall", "heads", "matched", "overall_matched"):
-        one, other = getattr(report, part), getattr(expected, part)
-        assert replace(one, spread=None, effect_size_interval=None) == replace(
-            other, spread=None, effect_size_interval=None
-        )
-        assert np.isnan(one.effect_size).all()
-        assert NO_SQUARES in one.reason
-        assert np.isfinite(other.effect_size).all()
-
-
-@pytest.mark.parametrize("n", [40, N], ids=["interrupted", "finished"])
-def test_sums_without_squares_are_taken_up_and_give_no_effect_size(tmp_path, measured, n):
-    expected = tp.measure_attention(model(), topics(), documents(N), **PLAIN)
-    given = documents(N) if n == N else until(40, KeyboardInterrupt())
-    first = tp.measure_attention(model(), topics(), given, checkpoint=tmp_path, **OPTIONS)
-    place = tmp_path / "process-0-of-1" / "sums"
-    saved = storage.load(place, newest=3)
-    arrays = without_squares(saved.arrays)
-    assert len(arrays) == len(saved.arrays) - 2
-    storage.save(place, saved.kind, saved.content, arrays, schema=2, overwrite=True)
-    measured.clear()
-    again = tp.measure_attention(model(), topics(), documents(N), checkpoint=tmp_path, **OPTIONS)
-    assert bool(measured) == (n < N)
-    assert np.isfinite(first.overall.effect_size)
-    assert_equal_but_for_squares(again, expected)
-
-
-def save_as_the_first_version(process, *, without_words):
-    """Its last save beside the one before, which was being removed when the process was killed."""
-    saved = storage.load(process / "sums", newest=3)
-    shutil.rmtree(process / "sums")
-    progress, arrays = saved.content["progress"], without_squares(saved.arrays)
-    counts = progress["counts"]
-    past = {
-        **dict(zip(("batches", "keys"), saved.content["read"], strict=True)),
-        "corpus": progress["corpus"],
-        "finished": saved.content["finished"],
-        "intake": {name: counts[name] for name in ("documents", "tokens", "left_out")}
-        | {"without_word_index": without_words},
-    }
-    rows = {f"document_{part}": arrays.pop(f"by_source.{part}") for part in ("sums", "counts")}
-    arrays = {"keys": arrays.pop("by_source.keys"), **rows, **{f"sums.{n}": a for n, a in arrays.items()}}
-    packed = to_safetensors(arrays)
-    content = {
-        "kind": saved.kind, "schema": 1, "facts": saved.content["facts"], "past": past, "folded": False,
-        "left_out": progress["left_out"], "measured": progress["measured"],
-        "arrays_sha256": hashlib.sha256(packed).hexdigest(),
-    }  # fmt: skip
-    for number in ("000002", "000003"):
-        (process / number).mkdir()
-    (process / "000002" / "sums.json").write_text("{")
-    (process / "000003" / "sums.json").write_text(json.dumps(content))
-    (process / "000003" / "sums.safetensors").write_bytes(packed)
-
-
-def test_sums_of_bare_ids_that_the_first_version_saved_are_taken_up(tmp_path, measured):
-    expected = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
-    measured.clear()
-    process = tmp_path / "process-0-of-1"
-    save_as_the_first_version(process, without_words=20)
-    again = tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
-    assert_equal_but_for_squares(again, expected)
-    assert not measured
-    assert [path.name for path in process.iterdir()] == ["sums"]
-
-
-def test_sums_of_words_that_the_first_version_took_from_a_tokenizer_are_refused(tmp_path):
-    tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
-    save_as_the_first_version(tmp_path / "process-0-of-1", without_words=19)
-    with pytest.raises(ValueError, match="took the words of documents from the tokenizer"):
-        tp.measure_attention(model(), topics(), documents(20), checkpoint=tmp_path, **OPTIONS)
 
 
 def test_saves_are_as_rare_as_they_are_asked_to_be(tmp_path, monkeypatch):

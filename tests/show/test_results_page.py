@@ -274,7 +274,7 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
     saved_results.arrays_file(tmp_path / "cut").write_bytes(b"short")
     attention_report().save(tmp_path / "good")
     attention_report().save(tmp_path / "future")
-    saved_results.change(tmp_path / "future", schema=99)
+    saved_results.change(tmp_path / "future", version=99)
     (tmp_path / "nojson").mkdir()
     (tmp_path / "nojson" / "saved.json").write_text("{")
     (tmp_path / "deep" / "tables").mkdir(parents=True)
@@ -294,7 +294,7 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
         "cut/saved.json",
         "is truncated, changed or of another save",
         "future/saved.json",
-        "schema 99",
+        "format version 99",
         "nojson/saved.json",
         "is not whole",
         "deep/tables/no.json",

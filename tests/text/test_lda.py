@@ -500,7 +500,7 @@ def test_a_fit_comes_back_from_disk_as_it_went(tmp_path):
     ("change", "message"),
     [
         ({"kind": "topics"}, "holds 'topics', not 'topic fit'"),
-        ({"schema": 99}, "has schema 99, this version reads up to 1"),
+        ({"version": 99}, "has format version 99, this topic_probe reads 1"),
         ({"content": {}}, "does not describe a TopicFit"),
     ],
 )

@@ -1180,8 +1180,8 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, r"saved\.json has schema 2, .*newer"),
-        ({"schema": None}, r"saved\.json names no schema"),
+        ({"version": 2}, r"saved\.json has format version 2, .*save it again"),
+        ({"version": None}, r"saved\.json has format version None"),
         ({"kind": "embeddings"}, r"saved\.json holds 'embeddings', not 'topics'"),
         ({"names": ["a", "c"]}, r"saved\.json and .* do not add up to the fingerprint"),
         ({"names": ["a"]}, "does not hold whole topics"),
@@ -1194,7 +1194,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 )
 def test_changed_headers_are_refused(tmp_path, changes, message):
     Topics.from_token_ids({"a": [1], "b": [3]}, vocabulary_size=5).save(tmp_path / "t")
-    head = {name: changes[name] for name in changes if name in ("schema", "kind")}
+    head = {name: changes[name] for name in changes if name in ("version", "kind")}
     saved_results.change(tmp_path / "t", **head)
     saved_results.change_content(
         tmp_path / "t", **{name: changes[name] for name in changes if name not in head}

@@ -6,7 +6,6 @@ that sums depend on. Those of another measurement are refused, never used or ove
 
 import hashlib
 import re
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +27,7 @@ from topic_probe.text.corpus import DocumentStream
 from topic_probe.text.documents import Counts, content_hash
 from topic_probe.text.sums import Parts, Progress, Sum, as_from_disk, differing_facts, from_arrays, to_arrays
 
-# A higher schema also where sums change their meaning, because old and new ones must not be added up. Those of schema 1
-# took what a whole word is from the tokenizer.
-_KIND, _SCHEMA = "sums of a measurement", 3
+_KIND = "sums of a measurement"
 
 _SHORT = 60
 
@@ -98,29 +95,26 @@ class Checkpoint:
         from_arrays(sums, arrays, content["folded"])
         saved_progress = content["progress"]
         progress.left_out, progress.measured = Counter(saved_progress["left_out"]), saved_progress["measured"]
-        progress.by_topics = [Counter(part) for part in saved_progress.get("by_topics", ())]
+        progress.by_topics = [Counter(part) for part in saved_progress["by_topics"]]
         self.saved, self.finished = tuple(content["read"]), content["finished"]
         if not (self.finished and self.knows_documents):
             return False
         progress.counts, progress.corpus = Counts.of(saved_progress["counts"]), saved_progress["corpus"]
-        progress.seen = saved_progress.get("seen")
+        progress.seen = saved_progress["seen"]
         return True
 
     def _load(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-        """What is saved, with the names of today; None where nothing is."""
+        """What is saved; None where nothing is."""
         try:
-            places = (self.place, *self._numbered())
-            place = next((place for place in places if storage.kind_of(place) is not None), None)
-            if place is None:
+            if storage.kind_of(self.place) is None:
                 return None
-            saved = storage.load(place, _KIND, newest=_SCHEMA)
-            loaded = _of_schema_1(saved) if saved.schema == 1 else (saved.content, saved.arrays)
+            saved = storage.load(self.place, _KIND)
+            loaded = saved.content, saved.arrays
             missing = [
                 name for name in ("facts", "read", "progress", "finished", "folded") if name not in loaded[0]
             ]
             if missing:
                 raise ValueError(f"{', '.join(missing)} missing in {saved.path}")
-            loaded[0]["facts"].setdefault("groups", "document")  # before sources were told apart
         except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
             raise ValueError(
                 f"the checkpoint {self.path} cannot be taken up: {error}. Delete it to measure from the beginning, or "
@@ -172,14 +166,7 @@ class Checkpoint:
             "folded": folded,
             "progress": progress.content(),
         }
-        storage.save(self.place, _KIND, content, arrays, schema=_SCHEMA, overwrite=True)
-        for old in self._numbered():
-            shutil.rmtree(old, ignore_errors=True)
-
-    def _numbered(self) -> list[Path]:
-        """Where the first version of this package saved, the last save first."""
-        numbered = [entry for entry in self.place.parent.glob("*") if re.fullmatch(r"\d{6,}", entry.name)]
-        return sorted(numbered, key=lambda entry: int(entry.name), reverse=True)
+        storage.save(self.place, _KIND, content, arrays, overwrite=True)
 
 
 def how_read(reading: Reading, processes: Processes) -> dict[str, Any]:
@@ -194,36 +181,6 @@ def about_documents(sums: Mapping[str, Sum], progress: Progress, parts: Parts) -
     by_source = sums["by_source"]
     assert isinstance(by_source, SourceSums)
     return {**progress.record(), **by_source.record, **parts["read"]}
-
-
-def _of_schema_1(saved: storage.Saved) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Sums that were saved before words were read off the text: of bare ids they are the same."""
-    past = saved.content["past"]
-    intake = past["intake"]
-    if intake is None or intake["documents"] != intake["without_word_index"]:
-        raise ValueError("it was saved by a version that took the words of documents from the tokenizer")
-    intake["without_words"] = intake.pop("without_word_index")
-    arrays = {name.removeprefix("sums."): array for name, array in saved.arrays.items()}
-    sums, counts = arrays.pop("document_sums"), arrays.pop("document_counts")
-    n_cells = int(np.prod(sums.shape[1:-1]))
-    arrays |= {
-        "by_source.keys": arrays.pop("keys"),
-        "by_source.sums": sums.reshape(len(sums), n_cells, 3),
-        "by_source.counts": np.broadcast_to(counts, sums.shape).reshape(len(sums), n_cells, 3),
-    }
-    content = {
-        "facts": saved.content["facts"],
-        "read": [past["batches"], past["keys"]],
-        "finished": past["finished"],
-        "folded": ["by_source"] if saved.content["folded"] else [],
-        "progress": {
-            "corpus": past["corpus"],
-            "counts": intake,
-            "left_out": saved.content["left_out"],
-            "measured": saved.content["measured"],
-        },
-    }
-    return content, arrays
 
 
 def _described(documents: Any) -> dict[str, Any] | None:

@@ -21,8 +21,7 @@ from topic_probe.storage import load, save
 from topic_probe.text.documents import Counts, Document
 from topic_probe.topics.vocabulary import tokenizer_hash
 
-# Schema 2: words are read off the text, and a document knows its source.
-_KIND, _SCHEMA = "token ids", 2
+_KIND = "token ids"
 TOKENS_PER_SHARD = 1_000_000
 
 
@@ -92,7 +91,7 @@ class TokenStore:
                     "key": self.key,
                     "progress": {**vars(progress), "counts": progress.counts.summary()},
                 }
-                save(folder, _KIND, content, _arrays(self._waiting), schema=_SCHEMA, overwrite=True)
+                save(folder, _KIND, content, _arrays(self._waiting), overwrite=True)
         except OSError as error:
             warn(f"going on without a cache, which cannot be written: {error}", stacklevel=2)
             self._writable = False
@@ -119,7 +118,7 @@ def _arrays(documents: Sequence[Document]) -> dict[str, np.ndarray]:
 
 
 def _read(folder: Path, key: str) -> tuple[list[Document], Progress]:
-    saved = load(folder, _KIND, newest=_SCHEMA)
+    saved = load(folder, _KIND)
     if saved.content.get("key") != key:
         raise ValueError(f"{folder} holds no token ids of this corpus")
     arrays = saved.arrays

@@ -313,9 +313,7 @@ def from_arrays(sums: Mapping[str, Sum], arrays: Mapping[str, np.ndarray], folde
     """Puts what `to_arrays` has given in place of sums."""
     for name, values in sums.items():
         if isinstance(values, SourceSums):
-            keys, by_key, counts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts"))
-            squares = arrays.get(f"{name}.squares")
-            values.restore(keys, by_key, counts, squares, folded=name in folded)
+            parts = (arrays[f"{name}.{part}"] for part in ("keys", "sums", "counts", "squares"))
+            values.restore(*parts, folded=name in folded)
         else:
-            # Squares were not kept before schema 3, and what is added to them is unknown from then on.
-            np.copyto(values, arrays.get(name, np.array(np.nan)))
+            np.copyto(values, arrays[name])

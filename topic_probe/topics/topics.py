@@ -56,7 +56,7 @@ from topic_probe.words import Forms, form
 
 __all__ = ["Coverage", "Topics", "tokenizer_hash"]
 
-_KIND, _SCHEMA = "topics", 1
+_KIND = "topics"
 
 _ROWS_SHOWN = 12
 _WORDS_SHOWN = 6
@@ -867,7 +867,7 @@ class Topics:
             "left_out": dict(self.left_out),
             "policy": self.policy,
         }
-        storage.save(path, _KIND, content, self._arrays(), schema=_SCHEMA, overwrite=overwrite)
+        storage.save(path, _KIND, content, self._arrays(), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Topics":
@@ -881,7 +881,7 @@ class Topics:
             ...     tp.Topics.load(f"{folder}/topics") == topics
             True
         """
-        saved = storage.load(path, _KIND, newest=_SCHEMA)
+        saved = storage.load(path, _KIND)
         content, arrays = saved.content, saved.arrays
         try:
             topics = cls(
