@@ -54,39 +54,40 @@ def test_every_command_of_the_package_is_looked_at():
     assert {call.of for call in measure.CALLS.values()} <= set(CALLS)
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_options_have_the_names_and_defaults_of_the_arguments(of):
-    known = parameters(target(of))
-    for argument in CALLS[of].options.values():
+def every_option():
+    """Every function that a command calls, with each of its options and that option's flag."""
+    return [(of, flag, argument) for of, call in CALLS.items() for flag, argument in call.options.items()]
+
+
+def test_options_have_the_names_and_defaults_of_the_arguments():
+    for of, _, argument in every_option():
+        known = parameters(target(of))
         assert argument.name in known, f"{of} takes no {argument.name}"
         default = default_of(known[argument.name])
         # A factory of dictionaries is none to the command line.
-        assert argument.default == (None if argument.pairs and default == {} else default), argument.name
+        assert argument.default == (None if argument.pairs and default == {} else default), (
+            of,
+            argument.name,
+        )
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason(of):
-    call = CALLS[of]
-    named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
-    assert len(set(named)) == len(named)
-    assert set(named) == set(parameters(target(of)))
-    assert all(call.without.values())
+def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason():
+    for of, call in CALLS.items():
+        named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
+        assert len(set(named)) == len(named), of
+        assert set(named) == set(parameters(target(of))), of
+        assert all(call.without.values()), of
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_every_option_says_what_it_does(of):
-    for flag, argument in CALLS[of].options.items():
-        assert len(argument.help) > 3, flag
+def test_every_option_says_what_it_does():
+    assert [(of, flag) for of, flag, argument in every_option() if len(argument.help) <= 3] == []
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_the_choices_of_an_option_are_those_of_the_type(of):
-    hints = typing.get_type_hints(
-        getattr(target(of), "__init__" if inspect.isclass(target(of)) else "__call__")
-    )
-    hints |= typing.get_type_hints(target(of))
-    for flag, argument in CALLS[of].options.items():
-        assert argument.choices == next(iter(literals(hints[argument.name])), ()), flag
+def test_the_choices_of_an_option_are_those_of_the_type():
+    for of, flag, argument in every_option():
+        call = getattr(target(of), "__init__" if inspect.isclass(target(of)) else "__call__")
+        hints = typing.get_type_hints(call) | typing.get_type_hints(target(of))
+        assert argument.choices == next(iter(literals(hints[argument.name])), ()), (of, flag)
 
 
 def literals(hint):
@@ -121,13 +122,13 @@ def test_the_commit_of_wikipedia_and_the_ways_to_split_files_are_the_ones_of_the
     assert split.choices == typing.get_args(sources.Split)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_takes_the_options_of_reproduce(name):
+def test_every_recipe_takes_the_options_of_reproduce():
     every = [argument.name for argument in reproduce.RUN.options.values()]
-    assert {*every, "progress"} <= set(recipe_named(name).options)
     known = {argument.name for call in reproduce.SOME for argument in call.options.values()}
     named = {"models", "corpus", "words", "tokenizer", "settings", "progress"}
-    assert set(recipe_named(name).options) <= known | named | set(every)
+    for name in RECIPES:
+        taken = set(recipe_named(name).options)
+        assert {*every, "progress"} <= taken <= known | named | set(every), name
 
 
 def parser_of(argument):
