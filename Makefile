@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-fast test-tl3 lint bench demo notebooks models topics readme falsify docs badges
+.PHONY: venv test test-fast test-tl3 lint bench demo notebooks models topics readme falsify docs
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -53,10 +53,6 @@ demo: .venv/ready
 # Outputs of the notebooks, the architectures, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python demos/run_notebooks.py --model "$(MINILM)"
-
-# Links that open the notebooks in Colab, where pyproject.toml says where the project is kept.
-badges: .venv/ready
-	.venv/bin/python demos/run_notebooks.py --badges
 
 # The documentation as a site in build/docs/html, without a network; every warning is an error.
 docs: .venv/docs-ready

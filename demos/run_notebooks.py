@@ -3,9 +3,7 @@
 No Jupyter is needed. The cells of a notebook run in one namespace; what the last expression of a cell gives is kept as
 a notebook shows it: a page or a table as HTML with its text, a matplotlib figure as a picture.
 
-``--badges`` runs nothing: it puts the link that opens a notebook in Colab under its title, where pyproject.toml says
-where the project is kept. ``--model FOLDER`` is used in place of the name of the model on the hub, for machines without
-a network.
+``--model FOLDER`` is used in place of the name of the model on the hub, for machines without a network.
 """
 
 import argparse
@@ -14,14 +12,11 @@ import base64
 import contextlib
 import io
 import json
-import re
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-COLAB = "https://colab.research.google.com/github"
-BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 HUB_NAME = '"sentence-transformers/all-MiniLM-L6-v2"'
 
 
@@ -79,25 +74,6 @@ def shown(value: Any) -> dict[str, Any]:
     return data
 
 
-def colab(name: str) -> str:
-    """The address that opens a notebook in Colab; empty where pyproject.toml names no repository."""
-    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    section = text.split("[tool.topic-probe]\n")[1]
-    repository = re.search(r'^repository = "(.*)"$', section, flags=re.MULTILINE)[1]
-    return f"{COLAB}/{repository}/blob/main/demos/{name}" if repository else ""
-
-
-def with_badge(notebook: dict[str, Any], address: str) -> dict[str, Any]:
-    """The notebook with its link to Colab under the title, or without where there is no address."""
-    title = notebook["cells"][0]
-    lines = [line for line in title["source"] if COLAB not in line]
-    if address:
-        lines.insert(
-            1, f"\n[![Open In Colab]({BADGE})]({address}) (there, first `%pip install` this package)\n"
-        )
-    return {**notebook, "cells": [{**title, "source": lines}, *notebook["cells"][1:]]}
-
-
 def notebooks() -> list[Path]:
     """All notebooks of this folder."""
     return sorted(Path(__file__).parent.glob("*.ipynb"))
@@ -108,16 +84,12 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="names of notebooks; all by default")
     parser.add_argument("--model", help="a folder to use in place of the model's name on the hub")
-    parser.add_argument("--badges", action="store_true", help="only put links to Colab in")
     options = parser.parse_args(arguments)
     warnings.simplefilter("error")
     for path in notebooks():
         if options.names and path.stem not in options.names:
             continue
-        notebook = (
-            json.loads(path.read_text(encoding="utf-8")) if options.badges else run(path, model=options.model)
-        )
-        notebook = with_badge(notebook, colab(path.name))
+        notebook = run(path, model=options.model)
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(path.name)
 

@@ -16,10 +16,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-sys.path[:0] = [str(HERE), str(ROOT / "demos")]
+sys.path.insert(0, str(HERE))
 
 from build_reference import reference  # noqa: E402
-from run_notebooks import colab, with_badge  # noqa: E402
 
 PAGES = {"README.md": "start.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 
@@ -51,8 +50,7 @@ def linked(text: str) -> str:
 
 def page_of(path: Path, target: Path) -> str:
     """A notebook as a page; its pictures are written beside it."""
-    # A badge is a picture that is loaded from elsewhere.
-    cells = with_badge(json.loads(path.read_text(encoding="utf-8")), "")["cells"]
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     parts = []
     for number, cell in enumerate(cells):
         source = "".join(cell["source"])
@@ -61,8 +59,6 @@ def page_of(path: Path, target: Path) -> str:
         else:
             parts.append(f"```python\n{source}\n```")
             parts += shown(cell["outputs"], f"{path.stem}_{number}", target)
-    if address := colab(path.name):
-        parts.insert(1, f"[Open this notebook in Colab]({address})")
     return "\n\n".join(parts) + "\n"
 
 

@@ -28,7 +28,7 @@ VALUES = st.one_of(
     ),
 )  # fmt: skip
 TOKENIZER = tp.word_tokenizer(["the army and the band"])
-TEXTS = Path(__file__).parent / "cli" / "options_before.txt"
+TEXTS = Path(__file__).parents[1] / "LICENSE"
 TOY = tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2))
 MODEL = tp.build_toy(TOY)
 CONFIGS = [

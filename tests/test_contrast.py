@@ -152,18 +152,6 @@ def test_a_reason_that_was_handed_in_stands_behind_those_of_the_numbers():
     assert again.reason == found.reason
 
 
-def test_a_contrast_saved_with_all_its_reasons_as_one_text_has_them_once_and_only_where_they_hold():
-    note = "no interval where fewer than 8 words have pairs or the different-topic mean is near 0"
-    before = contrast([[1, 0, 4], [1, 2, -1]], [[1, 0, 1], [1, 1, 1]])
-    fields = {name: getattr(before, name) for name in before.__dataclass_fields__ if name != "note"}
-    saved = f"{NO_SAME_TOPIC}; {NOT_POSITIVE}; {note}"
-    loaded = Contrast.from_saved(reason=saved, **fields)
-    assert loaded.reason == saved
-    assert loaded.note == note
-    assert loaded[0].reason == f"{NO_SAME_TOPIC}; {note}"
-    assert Contrast.from_saved(reason=before.reason, **fields) == before
-
-
 def test_contrasts_with_nan_are_equal_to_themselves_and_to_nothing_else():
     assert contrast([4, 0, 6], [2, 0, 3]) == contrast([4, 0, 6], [2, 0, 3])
     assert contrast([4, 0, 6], [2, 0, 3]) != contrast([4, 0, 7], [2, 0, 3])

@@ -12,7 +12,7 @@ from real_text import minilm_folder
 DEMOS = Path(__file__).parents[1] / "demos"
 sys.path.insert(0, str(DEMOS))
 
-from run_notebooks import COLAB, HUB_NAME, colab, notebooks, run, with_badge  # noqa: E402
+from run_notebooks import HUB_NAME, notebooks, run  # noqa: E402
 
 
 def code_cells(path):
@@ -63,23 +63,6 @@ def test_the_notebook_on_two_stages_shows_values_that_move_before_keys():
     first, last = rows[1], rows[1000]
     assert rows[100]["norm_W_V"] - first["norm_W_V"] > 0.8 * (last["norm_W_V"] - first["norm_W_V"])
     assert rows[100]["norm_W_K"] - first["norm_W_K"] < 0.1 * (last["norm_W_K"] - first["norm_W_K"])
-
-
-def test_a_badge_stands_under_the_title_once_and_only_where_the_address_is_known():
-    bare = {"cells": [{"cell_type": "markdown", "source": ["# Title\n", "\n", "Text."]}], "nbformat": 4}
-    assert with_badge(bare, "") == bare
-    badged = with_badge(bare, f"{COLAB}/owner/name/blob/main/demos/x.ipynb")
-    title, badge, *rest = badged["cells"][0]["source"]
-    assert (title, rest) == ("# Title\n", ["\n", "Text."])
-    assert "(https://colab.research.google.com/github/owner/name/blob/main/demos/x.ipynb)" in badge
-    assert with_badge(badged, f"{COLAB}/owner/name/blob/main/demos/x.ipynb") == badged
-    assert with_badge(badged, "") == bare
-
-
-def test_notebooks_have_a_badge_where_the_repository_is_named():
-    for path in notebooks():
-        notebook = json.loads(path.read_text())
-        assert with_badge(notebook, colab(path.name)) == notebook, "run: make badges"
 
 
 def test_a_cell_that_fails_is_named(tmp_path):

@@ -6,8 +6,6 @@ from functools import reduce
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 import topic_probe as tp
 
 ROOT = Path(tp.__file__).parent
@@ -33,15 +31,13 @@ def examples():
 EXAMPLES = list(examples())
 
 
-@pytest.mark.parametrize(("module", "name"), EXAMPLES, ids=[name or module for module, name in EXAMPLES])
-def test_an_example_gives_what_its_docstring_says(module, name):
-    documented = reduce(getattr, name.split(".") if name else [], import_module(module))
-    finder = doctest.DocTestFinder(recurse=False)
-    (example,) = finder.find(documented, name or module, globs={"tp": tp})
-    printed = []
-    result = doctest.DocTestRunner(verbose=False).run(example, out=printed.append)
-    assert result.attempted
-    assert not result.failed, "".join(printed)
+def test_every_example_gives_what_its_docstring_says():
+    finder, runner, printed = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False), []
+    for module, name in EXAMPLES:
+        documented = reduce(getattr, name.split(".") if name else [], import_module(module))
+        (example,) = finder.find(documented, name or module, globs={"tp": tp})
+        assert runner.run(example, out=printed.append).attempted, name or module
+    assert printed == []
 
 
 def test_what_most_people_begin_with_has_an_example():

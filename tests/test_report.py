@@ -116,7 +116,7 @@ def test_json_on_disk_is_strict_and_says_what_it_is(tmp_path):
     described = json.loads((tmp_path / "saved.json").read_text(encoding="utf-8"), parse_constant=refuse)
     assert described["format"] == "topic_probe result"
     assert described["kind"] == "example"
-    assert described["schema"] == 1
+    assert described["version"] == 1
 
 
 def test_what_cannot_be_saved_is_named_before_anything_is_written(tmp_path):
@@ -155,8 +155,8 @@ def test_damaged_and_foreign_folders_are_refused_by_the_name_of_the_file(tmp_pat
 
     whole = saved_results.manifest(tmp_path)["content"]
     for changes, message in (
-        ({"schema": 2}, r"saved\.json has schema 2, this version reads up to 1"),
-        ({"schema": None}, r"saved\.json names no schema"),
+        ({"version": 2}, r"saved\.json has format version 2, this topic_probe reads 1"),
+        ({"version": None}, r"saved\.json has format version None"),
         ({"format": "something else"}, r"saved\.json is no saved result"),
         ({"kind": "os.system"}, r"holds 'os\.system', which is no known report"),
         ({"content": {"overall": 1}}, r"saved\.json does not describe a ExampleReport"),
@@ -188,39 +188,6 @@ def test_loading_imports_no_module_that_a_file_names(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no known report"):
         load_report(tmp_path)
     assert imported == []
-
-
-def test_a_field_that_a_later_version_added_takes_its_default(tmp_path):
-    example(5).save(tmp_path)
-    content = saved_results.manifest(tmp_path)["content"]
-    del content["later"]
-    saved_results.change(tmp_path, content=content)
-    assert load_report(tmp_path).later == 7
-
-
-def test_a_file_of_schema_1_still_loads(tmp_path):
-    # Written by hand after the format of schema 1; it must load for ever.
-    from safetensors.numpy import save_file
-
-    numbers = {"same_word": 2.0, "same_topic": 3.0, "different_topic": 2.0,
-               "n_same_word": 1.0, "n_same_topic": 4.0, "n_different_topic": 5.0}  # fmt: skip
-    save_file(
-        {f"c {name}": np.array(number) for name, number in numbers.items()}, tmp_path / "arrays.safetensors"
-    )
-    fields = {name: {"$": "array", "name": f"c {name}"} for name in numbers}
-    described = {
-        "format": "topic_probe report", "schema": 1, "kind": "example",
-        "fields": {
-            "overall": {"$": "contrast", "fields": {**fields, "reason": None, "statistic": "ratio"}},
-            "parts": {"$": "tuple", "items": [1, {"$": "float", "is": "inf"}, {"$": "dict", "items": [[3, "x"]]}]},
-            "provenance": {"seed": 0},
-        },
-    }  # fmt: skip
-    (tmp_path / "report.json").write_text(json.dumps(described))
-    loaded = load_report(tmp_path)
-    assert loaded.overall.ratio == 1.5
-    assert loaded.overall.n_same_topic == 4
-    assert loaded.parts == (1, math.inf, {3: "x"})
 
 
 def test_two_reports_cannot_share_a_kind():

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import topic_probe as tp
-from topic_probe.storage import MANIFEST, MANIFESTS, draft, kind_of, load, save
-
-BEFORE = Path(__file__).parent / "saved_before"
+from topic_probe.storage import MANIFEST, draft, kind_of, load, read_json, save
 
 
 def names(folder):
@@ -35,19 +33,24 @@ def number_in(folder):
     return saved.content["number"]
 
 
+def landscape():
+    world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+    return tp.measure_landscape(world, tp.Masking(), alphas=np.array([1.0]), betas=np.array([1.0, 2.0]))
+
+
 # --- there and back ----------------------------------------------------------------------------------
 
 
-def test_a_result_comes_back_with_its_kind_and_schema_and_nothing_lies_beside_it(tmp_path):
+def test_a_result_comes_back_with_its_kind_and_nothing_lies_beside_it(tmp_path):
     table = np.arange(12.0).reshape(3, 4)
     arrays = {"0-d": np.array(3.5), "turned": table.T, "every other": table[:, ::2], "whole": np.array([1, -2]),
               "same for all": np.broadcast_to(np.array([1.0, np.nan]), (3, 2)), "none": np.zeros((0, 3))}  # fmt: skip
     content = {"word": "Käse·学", "numbers": [1, 2.5, None, True]}
-    folder = save(tmp_path / "deep" / "er", "example", content, arrays, schema=3)
+    folder = save(tmp_path / "deep" / "er", "example", content, arrays)
     assert (folder, names(tmp_path / "deep")) == (tmp_path / "deep" / "er", ["er"])
     assert names(folder) == [saved_results.arrays_file(folder).name, "saved.json"]
-    saved = load(folder, ("another", "example"), newest=3)
-    assert (saved.kind, saved.schema, saved.content) == ("example", 3, content)
+    saved = load(folder, ("another", "example"))
+    assert (saved.kind, saved.content) == ("example", content)
     assert saved.arrays.keys() == arrays.keys()
     for name, array in arrays.items():
         assert (saved.arrays[name].shape, saved.arrays[name].dtype) == (array.shape, array.dtype)
@@ -59,9 +62,9 @@ def test_the_kind_of_a_folder_is_that_of_what_is_saved_there(tmp_path):
     assert kind_of(tmp_path) is None
     assert kind_of(tmp_path / "nowhere") is None
     assert kind_of(put(tmp_path / "out", 1)) == "example"
-    assert [kind_of(BEFORE / name) for name in ("topics", "fit", "history", "weights")] == [
-        "topics", "topic fit", "history", "weights",
-    ]  # fmt: skip
+    tp.Topics.blocks(n_topics=2, words_per_topic=2).save(tmp_path / "topics")
+    assert kind_of(tmp_path / "topics") == "topics"
+    assert kind_of(landscape().save(tmp_path / "landscape")) == "landscape"
 
 
 def test_json_is_strict(tmp_path):
@@ -73,19 +76,19 @@ def test_json_is_strict(tmp_path):
 # --- what is refused ---------------------------------------------------------------------------------
 
 
-def test_another_kind_and_a_newer_schema_are_refused_with_the_remedy(tmp_path):
-    put(tmp_path, 1, schema=4)
+def test_another_kind_is_refused(tmp_path):
+    put(tmp_path, 1)
     with pytest.raises(ValueError, match=r"saved\.json holds 'example', not 'a' or 'b'"):
         load(tmp_path, {"b", "a"})
-    with pytest.raises(ValueError, match=r"schema 4, this version reads up to 3: .* upgrade"):
-        load(tmp_path, "example", newest=3)
 
 
-@pytest.mark.parametrize("schema", [None, "1", 0, True])
-def test_content_without_a_schema_is_not_ours(tmp_path, schema):
+@pytest.mark.parametrize("version", [None, "1", 0, 2])
+def test_another_version_is_refused_with_the_remedy(tmp_path, version):
     put(tmp_path, 1)
-    saved_results.change(tmp_path, schema=schema)
-    with pytest.raises(ValueError, match="names no schema version"):
+    saved_results.change(tmp_path, version=version)
+    with pytest.raises(
+        ValueError, match=rf"format version {version}, this topic_probe reads 1: .* save it again"
+    ):
         load(tmp_path)
 
 
@@ -96,13 +99,19 @@ def test_content_without_a_schema_is_not_ours(tmp_path, schema):
         (b"\xff\xfe", "is not whole or not JSON"),
         (b"[" * 100_000, "is not whole or not JSON"),
         (b"[1]", "must hold a JSON object"),
-        (b'{"kind": 3}', "is no saved result"),
-        (b'{"kind": "x", "format": "y"}', "is no saved result"),
     ],
 )
-def test_broken_json_of_the_version_before_is_named(tmp_path, content, message):
-    (tmp_path / "topics.json").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"topics\.json {message}"):
+def test_broken_json_is_named(tmp_path, content, message):
+    (tmp_path / "claims.json").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"claims\.json {message}"):
+        read_json(tmp_path / "claims.json")
+
+
+@pytest.mark.parametrize("changes", [{"kind": 3}, {"kind": None}, {"format": "y"}, {"format": None}])
+def test_a_manifest_of_another_format_is_no_saved_result(tmp_path, changes):
+    put(tmp_path, 1)
+    saved_results.change(tmp_path, **changes)
+    with pytest.raises(ValueError, match=r"saved\.json is no saved result"):
         load(tmp_path)
 
 
@@ -117,7 +126,8 @@ def test_what_is_missing_is_named(tmp_path):
 
 
 def test_every_changed_bit_of_every_file_is_refused_by_name(tmp_path):
-    folder = tp.load_report(BEFORE / "attention").save(tmp_path / "out")
+    report = landscape()
+    folder = report.save(tmp_path / "out")
     generator = np.random.default_rng(0)
     for file in folder.iterdir():
         whole = file.read_bytes()
@@ -133,7 +143,7 @@ def test_every_changed_bit_of_every_file_is_refused_by_name(tmp_path):
             with pytest.raises(ValueError, match=file.name):
                 load(folder)
         file.write_bytes(whole)
-    assert tp.load_report(folder) == tp.load_report(BEFORE / "attention")
+    assert tp.load_report(folder) == report
 
 
 # --- what is overwritten -----------------------------------------------------------------------------
@@ -416,8 +426,7 @@ def test_a_file_that_ends_early_is_refused_by_name(saved_topics, data):
 @settings(max_examples=30)
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_what_is_no_saved_result_is_refused_by_name(content):
-    for name in MANIFESTS:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, name).write_bytes(content)
-            with pytest.raises(ValueError, match=name):
-                load(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, MANIFEST).write_bytes(content)
+        with pytest.raises(ValueError, match=MANIFEST):
+            load(folder)

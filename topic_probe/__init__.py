@@ -4,7 +4,6 @@ The public names are loaded on first use, so that ``import topic_probe`` stays a
 and a missing or broken optional package only hurts where it is needed.
 """
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -155,21 +154,11 @@ _PUBLIC = {
 # Public names that are modules.
 _MODULES = {"figures", "theory"}
 
-# Names of the version before, for one more: each warns and gives what it is called now.
-_RENAMED = {"TopicModel": "World"}
-
 __all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use."""
-    if name in _RENAMED:
-        warnings.warn(
-            f"topic_probe.{name} is now topic_probe.{_RENAMED[name]}; the old name goes with the next version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return __getattr__(_RENAMED[name])
     if name not in _PUBLIC:
         raise AttributeError(f"module 'topic_probe' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])

@@ -7,7 +7,7 @@ analyzer brings scores, this module brings the arithmetic.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -120,7 +120,7 @@ class Contrast:
     says so and ``difference`` is the number to read. ``effect_size`` needs no denominator that is well away from 0:
     it is the difference in units of ``spread``, the standard deviation of the scores of same-topic and
     different-topic pairs together, each pair counted once. It is NaN where ``spread`` is None, because nobody added up
-    squares: in weights, and in what was saved before there were any.
+    squares: in weights.
 
     ``variance_shares`` [..., 3] says how much of the variance behind ``interval`` is due to sources, words and fits of
     topics, where more than sources were resampled.
@@ -162,13 +162,6 @@ class Contrast:
         for field in fields(self):  # a 0-d array prints, is formatted and goes into JSON as no number does
             if np.ndim(value := getattr(self, field.name)) == 0 and isinstance(value, np.ndarray):
                 object.__setattr__(self, field.name, value[()])
-
-    @classmethod
-    def from_saved(cls, reason: str | None = None, **content: Any) -> "Contrast":
-        """A contrast from its saved fields; the version before saved all of ``reason`` in place of the note."""
-        found = cls(**content)
-        note = (reason or "").removeprefix(found.reason or "").removeprefix("; ")
-        return replace(found, note=note) if note else found
 
     @property
     def reason(self) -> str | None:

@@ -182,7 +182,7 @@ def _commit_here(name: str, revision: str | None, kind: Kind) -> str | None:
     return Path(place).parent.name if isinstance(place, str) else None
 
 
-def persistently(action: Callable[[], T], retry: Retry = _OPENING) -> T:
+def persistently(action: Callable[[], T]) -> T:
     """What an action gives, tried again while the hub fails in a way that may pass.
 
     A hub that cannot be reached at all is no reason to wait.
@@ -196,12 +196,12 @@ def persistently(action: Callable[[], T], retry: Retry = _OPENING) -> T:
                 broken is None
                 or not is_transient(broken)
                 or is_unreachable(broken)
-                or breaks > retry.attempts
+                or breaks > _OPENING.attempts
             ):
                 raise
-            wait = retry.seconds(breaks, broken)
+            wait = _OPENING.seconds(breaks, broken)
             warn(f"{_what_came(broken)}; asked again in {wait:g} s", stacklevel=3)
-        retry.sleep(wait)
+        _OPENING.sleep(wait)
     raise AssertionError("it returns or raises")
 
 

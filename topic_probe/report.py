@@ -54,13 +54,11 @@ class Report(ABC):
 
     Attributes:
         kind: What it is on disk.
-        schema: Version of what its fields mean on disk.
         figure: Its main figure, as "module:function" of `topic_probe.show`.
         provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
-    schema: ClassVar[int] = 1
     figure: ClassVar[str] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
@@ -94,12 +92,12 @@ class Report(ABC):
         A folder that holds anything is only replaced with ``overwrite=True``, and only if it is a report.
         """
         content, arrays = self._to_saved()
-        return storage.save(directory, self.kind, content, arrays, schema=self.schema, overwrite=overwrite)
+        return storage.save(directory, self.kind, content, arrays, overwrite=overwrite)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Self":
         """The report of this kind in a folder; `load_report` takes one of any kind."""
-        saved = storage.load(directory, cls.kind, newest=cls.schema)
+        saved = storage.load(directory, cls.kind)
         try:
             return cls._from_saved(saved.content, saved.arrays)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -187,7 +185,7 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
 
     The second is made of the parts that are there, whether others are missing or not, without model and documents.
     Nothing in the folder is executed. FileNotFoundError or ValueError name the file that is missing,
-    corrupt, of a newer version, or no report.
+    corrupt, of another version, or no report.
 
     Example:
         >>> import tempfile
@@ -365,9 +363,9 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "dict":
             return {key: item for key, item in decode(value["items"], arrays)}  # noqa: C416
         case "contrast":
-            return Contrast.from_saved(**decode(value["fields"], arrays))
+            return Contrast(**decode(value["fields"], arrays))
         case "report":
-            prefix = value.get("arrays", "")  # the first version numbered the arrays of all reports together
+            prefix = value["arrays"]
             own = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
             return report_class(value["kind"], "it holds")._from_saved(value["fields"], own)
         case mark:

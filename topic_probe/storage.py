@@ -34,19 +34,12 @@ if sys.platform != "win32":
     import fcntl
 
 MANIFEST, _FORMAT = "saved.json", "topic_probe result"
+# Higher where what is saved changes its meaning: a result of another version is refused.
+_VERSION = 1
 
-# What versions before this manifest called the two files of a kind; all other kinds are reports. A result is only
-# replaced by one that was saved under the same names: a mistyped path cannot make a report of somebody's topics.
-_FORMER = {
-    "topics": ("topics.json", "arrays.safetensors"),
-    "topic fit": ("fit.json", "arrays.safetensors"),
-    "co-occurrence": ("cooccurrence.json", "arrays.safetensors"),
-    "token ids": ("shard.json", "tokens.safetensors"),
-    "sums of a measurement": ("sums.json", "sums.safetensors"),
-}
-_FORMER_REPORT = ("report.json", "arrays.safetensors")
-_FORMER_FILES = dict([*_FORMER.values(), _FORMER_REPORT])
-MANIFESTS = (MANIFEST, *_FORMER_FILES)
+# Kinds that only a result of the same kind may replace: a mistyped path cannot make a report of somebody's topics. All
+# other kinds are reports, which may replace each other.
+_APART = {"topics", "topic fit", "co-occurrence", "token ids", "sums of a measurement"}
 
 # Machine, process and a random number, in the names of what is not in its place yet. Processes of another machine that
 # writes to the same disk cannot be asked whether they still live.
@@ -71,14 +64,12 @@ class Saved:
 
     Attributes:
         kind: What it is, as `save` was told.
-        schema: Version of what the content means, from 1 on.
         content: JSON content.
         arrays: Name -> array.
         path: The manifest, to be named in messages.
     """
 
     kind: str
-    schema: int
     content: dict[str, Any]
     arrays: dict[str, np.ndarray]
     path: Path
@@ -90,7 +81,6 @@ def save(
     content: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray] | None = None,
     *,
-    schema: int = 1,
     overwrite: bool = False,
 ) -> Path:
     """The folder, which holds the result: as it was before until all is written, and new from then on.
@@ -100,7 +90,6 @@ def save(
         kind: What is saved; `load` and `kind_of` know it again.
         content: JSON content.
         arrays: Arrays by name.
-        schema: Version of what the content means.
         overwrite: Replace a result of this kind that is saved there (any report, for a report). A folder that holds
             anything else is refused all the same.
     """
@@ -108,9 +97,7 @@ def save(
     ordered = {name: np.array(array, order="C") for name, array in (arrays or {}).items()}
     packed = save_safetensors(ordered) if ordered else b""
     digest = _sha256(packed) if ordered else None
-    manifest = _sealed(
-        {"format": _FORMAT, "kind": kind, "schema": schema, "arrays_sha256": digest, "content": content}
-    )
+    manifest = _sealed({**_head(kind, digest), "content": content})
     folder = _settled(path)
     with _made(folder.parent), _locked(folder.parent):
         check_free(folder, overwrite=overwrite, kind=kind)
@@ -124,18 +111,15 @@ def save(
     return folder
 
 
-def load(
-    path: str | os.PathLike[str], kind: str | Collection[str] | None = None, *, newest: int = 1
-) -> Saved:
-    """What `save` has written, or a version of this package before it.
+def load(path: str | os.PathLike[str], kind: str | Collection[str] | None = None) -> Saved:
+    """What `save` has written.
 
     Args:
         path: The folder.
         kind: What it must be; None takes any kind.
-        newest: The highest schema that the caller can read.
 
     Raises:
-        FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of a newer version.
+        FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of another version.
     """
     folder, kinds = _settled(path), {kind} if isinstance(kind, str) else kind
     before = None
@@ -144,11 +128,6 @@ def load(
         if kinds is not None and saved.kind not in kinds:
             raise ValueError(
                 f"{saved.path} holds {saved.kind!r}, not {' or '.join(map(repr, sorted(kinds)))}"
-            )
-        if saved.schema > newest:
-            raise ValueError(
-                f"{saved.path} has schema {saved.schema}, this version reads up to {newest}: it was saved by a newer "
-                "topic_probe, upgrade to read it"
             )
         with suppress(FileNotFoundError):
             return saved if file is None else replace(saved, arrays=_arrays(file, sha256))
@@ -197,8 +176,7 @@ def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Give a draft a manifest of its own, with the checksums of all files that it holds so far."""
     parts = sorted(part for part in folder.rglob("*") if part.is_file())
     files = {part.relative_to(folder).as_posix(): _sha256(part.read_bytes()) for part in parts}
-    head = {"format": _FORMAT, "kind": kind, "schema": 1, "arrays_sha256": None}
-    write_file(folder / MANIFEST, _sealed({**head, "content": {**content, "files": files}}))
+    write_file(folder / MANIFEST, _sealed({**_head(kind, None), "content": {**content, "files": files}}))
 
 
 def damaged_files(path: str | os.PathLike[str]) -> list[str]:
@@ -242,7 +220,7 @@ def check_free(
 def _foreign(folder: Path, kind: str | None) -> list[str]:
     """What must not be deleted: whatever is not ours, and for a kind whatever is not a single result like it."""
     if kind is None:
-        ours = {*MANIFESTS, *_FORMER_FILES.values(), *_BESIDE}
+        ours = {MANIFEST, *_BESIDE}
         return [
             str(part.relative_to(folder))
             for part in sorted(folder.rglob("*"))
@@ -250,12 +228,12 @@ def _foreign(folder: Path, kind: str | None) -> list[str]:
             and not (part.name in ours or _SCRAP.fullmatch(part.name))
             and part.suffix not in _FOLDERS.get(part.parent.name, ())
         ]
-    like_it = _FORMER.get(kind, _FORMER_REPORT)
     names = sorted(entry.name for entry in folder.iterdir())
-    foreign = [name for name in names if name not in (MANIFEST, *like_it) and not _SCRAP.fullmatch(name)]
+    foreign = [name for name in names if name != MANIFEST and not _SCRAP.fullmatch(name)]
     with suppress(OSError, ValueError):  # what is damaged may be replaced
         there = _manifest(folder)[0].kind
-        foreign += [] if _FORMER.get(there, _FORMER_REPORT) == like_it else [f"saved {there}"]
+        if there != kind and {there, kind} & _APART:
+            foreign.append(f"saved {there}")
     return foreign
 
 
@@ -263,48 +241,42 @@ def _foreign(folder: Path, kind: str | None) -> list[str]:
 
 
 def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
-    """A result without its arrays, the file that holds these, and its checksum, which the oldest results have not.
+    """A result without its arrays, the file that holds these, and its checksum; both are None without arrays.
 
     FileNotFoundError where nothing is saved, ValueError for what is damaged.
     """
-    # The new name again at the end: it may have come, and the former ones gone, while they were looked for.
-    for name in (MANIFEST, *_FORMER_FILES, MANIFEST):
-        if (folder / name).is_fifo():
-            raise ValueError(f"{folder / name} is a pipe and no saved result: nobody may ever write to it")
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return _opened(folder / name, (folder / name).read_bytes())
-    raise FileNotFoundError(
-        f"{folder / MANIFEST} does not exist: {folder} is not a folder saved by topic_probe"
+    path = folder / MANIFEST
+    if path.is_fifo():
+        raise ValueError(f"{path} is a pipe and no saved result: nobody may ever write to it")
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{path} does not exist: {folder} is not a folder saved by topic_probe"
+        ) from None
+    raw, seal = raw[:-_SEAL_LENGTH] + b"\n}", raw[-_SEAL_LENGTH:]
+    if seal != _SEAL % _sha256(raw).encode():
+        raise ValueError(
+            f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
+        )
+    head = read_json(path, raw)
+    form, version, kind, content, sha256 = (
+        head.get(name) for name in ("format", "version", "kind", "content", "arrays_sha256")
     )
-
-
-def _opened(path: Path, raw: bytes) -> tuple[Saved, Path | None, str | None]:
-    former = path.name != MANIFEST
-    if not former:
-        raw, seal = raw[:-_SEAL_LENGTH] + b"\n}", raw[-_SEAL_LENGTH:]
-        if seal != _SEAL % _sha256(raw).encode():
-            raise ValueError(
-                f"{path} is not whole: it was cut, changed or damaged since it was saved, save it again"
-            )
-    content = read_json(path, raw)
-    form, kind, schema, sha256 = (
-        content.pop(name, None) for name in ("format", "kind", "schema", "arrays_sha256")
-    )
-    kind = "history" if form == "topic_probe history" else kind
-    known = (None, "topic_probe report", "topic_probe history") if former else (_FORMAT,)
-    if form not in known or not isinstance(kind, str):
+    if form != _FORMAT or not isinstance(kind, str) or not isinstance(content, dict):
         raise ValueError(f"{path} is no saved result of topic_probe")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise ValueError(f"{path} names no schema version: it was not saved by topic_probe")
-    saved = Saved(kind, schema, content.get("fields" if former else "content", content), {}, path)
-    if former:
-        return saved, path.with_name(_FORMER_FILES[path.name]), sha256
+    if version != _VERSION:
+        raise ValueError(
+            f"{path} has format version {version}, this topic_probe reads {_VERSION}: read it with the topic_probe "
+            "that saved it, or save it again"
+        )
+    saved = Saved(kind, content, {}, path)
     return saved, None if sha256 is None else path.with_name(_ARRAYS.format(sha256)), sha256
 
 
 def _arrays(file: Path, sha256: str | None) -> dict[str, np.ndarray]:
     packed = file.read_bytes()
-    if sha256 not in (None, _sha256(packed)):
+    if sha256 != _sha256(packed):
         raise ValueError(f"{file} is truncated, changed or of another save than the JSON file beside it")
     try:
         arrays: dict[str, np.ndarray] = load_safetensors(packed)
@@ -329,6 +301,11 @@ def read_json(path: Path, raw: bytes | None = None) -> dict[str, Any]:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _head(kind: str, arrays_sha256: str | None) -> dict[str, Any]:
+    """How every manifest begins."""
+    return {"format": _FORMAT, "version": _VERSION, "kind": kind, "arrays_sha256": arrays_sha256}
 
 
 def _sealed(head: Mapping[str, Any]) -> bytes:
@@ -365,17 +342,15 @@ def _sync(path: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     """Remove what the manifest of a folder does not name; nobody else is saving there."""
-    kept, former = None, False
+    kept = None
     try:
-        saved, kept, _ = _manifest(folder)
-        former = saved.path.name == MANIFEST
+        _, kept, _ = _manifest(folder)
     except FileNotFoundError:
         pass
     except ValueError:
         return  # it was damaged before, and could not be replaced
     for entry in folder.iterdir():
-        replaced = former and entry.name in (*_FORMER_FILES, *_FORMER_FILES.values())
-        if entry != kept and (replaced or _SCRAP.fullmatch(entry.name)):
+        if entry != kept and _SCRAP.fullmatch(entry.name):
             entry.unlink(missing_ok=True)
 
 

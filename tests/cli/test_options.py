@@ -54,39 +54,40 @@ def test_every_command_of_the_package_is_looked_at():
     assert {call.of for call in measure.CALLS.values()} <= set(CALLS)
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_options_have_the_names_and_defaults_of_the_arguments(of):
-    known = parameters(target(of))
-    for argument in CALLS[of].options.values():
+def every_option():
+    """Every function that a command calls, with each of its options and that option's flag."""
+    return [(of, flag, argument) for of, call in CALLS.items() for flag, argument in call.options.items()]
+
+
+def test_options_have_the_names_and_defaults_of_the_arguments():
+    for of, _, argument in every_option():
+        known = parameters(target(of))
         assert argument.name in known, f"{of} takes no {argument.name}"
         default = default_of(known[argument.name])
         # A factory of dictionaries is none to the command line.
-        assert argument.default == (None if argument.pairs and default == {} else default), argument.name
+        assert argument.default == (None if argument.pairs and default == {} else default), (
+            of,
+            argument.name,
+        )
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason(of):
-    call = CALLS[of]
-    named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
-    assert len(set(named)) == len(named)
-    assert set(named) == set(parameters(target(of)))
-    assert all(call.without.values())
+def test_every_argument_is_an_option_or_filled_or_left_out_for_a_reason():
+    for of, call in CALLS.items():
+        named = [*(argument.name for argument in call.options.values()), *call.filled, *call.without]
+        assert len(set(named)) == len(named), of
+        assert set(named) == set(parameters(target(of))), of
+        assert all(call.without.values()), of
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_every_option_says_what_it_does(of):
-    for flag, argument in CALLS[of].options.items():
-        assert len(argument.help) > 3, flag
+def test_every_option_says_what_it_does():
+    assert [(of, flag) for of, flag, argument in every_option() if len(argument.help) <= 3] == []
 
 
-@pytest.mark.parametrize("of", CALLS)
-def test_the_choices_of_an_option_are_those_of_the_type(of):
-    hints = typing.get_type_hints(
-        getattr(target(of), "__init__" if inspect.isclass(target(of)) else "__call__")
-    )
-    hints |= typing.get_type_hints(target(of))
-    for flag, argument in CALLS[of].options.items():
-        assert argument.choices == next(iter(literals(hints[argument.name])), ()), flag
+def test_the_choices_of_an_option_are_those_of_the_type():
+    for of, flag, argument in every_option():
+        call = getattr(target(of), "__init__" if inspect.isclass(target(of)) else "__call__")
+        hints = typing.get_type_hints(call) | typing.get_type_hints(target(of))
+        assert argument.choices == next(iter(literals(hints[argument.name])), ()), (of, flag)
 
 
 def literals(hint):
@@ -121,13 +122,13 @@ def test_the_commit_of_wikipedia_and_the_ways_to_split_files_are_the_ones_of_the
     assert split.choices == typing.get_args(sources.Split)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_takes_the_options_of_reproduce(name):
+def test_every_recipe_takes_the_options_of_reproduce():
     every = [argument.name for argument in reproduce.RUN.options.values()]
-    assert {*every, "progress"} <= set(recipe_named(name).options)
     known = {argument.name for call in reproduce.SOME for argument in call.options.values()}
     named = {"models", "corpus", "words", "tokenizer", "settings", "progress"}
-    assert set(recipe_named(name).options) <= known | named | set(every)
+    for name in RECIPES:
+        taken = set(recipe_named(name).options)
+        assert {*every, "progress"} <= taken <= known | named | set(every), name
 
 
 def parser_of(argument):
@@ -238,36 +239,26 @@ def test_pairs_of_names_and_values_are_read_and_others_are_refused():
         mapping(["W_V"], "--frozen")
 
 
-BEFORE = Path(__file__).with_name("options_before.txt").read_text().splitlines()
-
-
-def parser_named(name):
-    """The parser of a command, with its options."""
-    found = build_parser()
-    for word in name.split()[1:]:
-        with pytest.raises(SystemExit):
-            found.parse_known_args(["--help"])
-        inside = next(action for action in found._actions if isinstance(action, argparse._SubParsersAction))
-        found = inside.choices[word]
+def commands(parser):
+    """The words that lead to a parser and to every command inside it."""
     with pytest.raises(SystemExit):
-        found.parse_known_args(["--help"])
-    return found
+        parser.parse_known_args(["--help"])  # which fills it
+    yield []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, inside in action.choices.items():
+                yield from ([word, *more] for more in commands(inside))
 
 
-@pytest.mark.parametrize("line", BEFORE)
-def test_no_option_is_lost(line):
-    name, _, options = line.partition(": ")
-    actions = parser_named(name)._actions
-    known = {option for action in actions for option in (action.option_strings or [action.metavar])}
-    assert set(options.split()) <= known
-
-
-@pytest.mark.parametrize("name", [line.partition(": ")[0] for line in BEFORE])
-def test_every_command_explains_itself(name, capsys):
-    assert main([*name.split()[1:], "--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"usage: {name}")
-    assert "None" not in said
+def test_every_command_explains_itself(capsys):
+    every = list(commands(build_parser()))
+    assert ["measure", "attention"] in every
+    for words in every:
+        capsys.readouterr()
+        assert main([*words, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(" ".join(["usage: topic-probe", *words]))
+        assert "None" not in said, words
 
 
 def test_help_says_what_exit_codes_mean(capsys):

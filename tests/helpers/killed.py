@@ -7,7 +7,6 @@ prints after how many kills the action ended.
 
 import json
 import os
-import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ import numpy as np
 
 from topic_probe import storage
 
-BEFORE = Path(__file__).parents[1] / "saved_before" / "matrix"
 _CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -146,11 +144,6 @@ def read_file(file: Path) -> int | None:
     return int(file.read_text()) if file.exists() else None
 
 
-def start_old(folder: Path) -> None:
-    """What the version before has saved."""
-    shutil.copytree(BEFORE, folder)
-
-
 @contextmanager
 def two_steps() -> Iterator[None]:
     """As on a system that cannot exchange two folders."""
@@ -171,7 +164,6 @@ SCENARIOS: dict[str, tuple[Any, Any, Any]] = {
     "overwrite": (lambda folder: put(folder, 0), put, read),
     "overwrite arrays by none": (lambda folder: put(folder, 0), put_plain, read),
     "overwrite the same": (lambda folder: put(folder, 1), put, read),
-    "overwrite what the version before saved": (start_old, put, read),
     "overwrite several": (lambda folder: put_many(folder, 0), put_many, read_many),
     "overwrite a sealed folder": (lambda folder: put_sealed(folder, 0), put_sealed, read_sealed),
     "overwrite a file": (lambda file: put_file(file, 0), put_file, read_file),

@@ -37,4 +37,4 @@ def change_content(folder: Path, **changes: Any) -> None:
 def change_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Give a saved result other arrays."""
     head = manifest(folder)
-    storage.save(folder, head["kind"], head["content"], arrays, schema=head["schema"], overwrite=True)
+    storage.save(folder, head["kind"], head["content"], arrays, overwrite=True)

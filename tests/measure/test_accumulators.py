@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import small_runs
 import numpy as np
 import pytest
+import small_runs
 import torch
 from hand_scores import add, batch_scores, rows_of
 

@@ -302,13 +302,8 @@ def test_what_is_undefined_says_why(planted):
         planted.difference(3, 0)
 
 
-def test_reports_without_sums_are_loaded_and_say_that_they_know_no_onsets(planted, tmp_path):
-    assert tp.load_report(planted.save(tmp_path / "new")) == planted
-    old = replace(planted, sums=None)
-    content, arrays = old._to_saved()
-    del content["sums"], content["seeds"]  # as they were saved before
-    assert type(old)._from_saved(content, arrays) == old
-    assert "no onsets: sums by source and by word were not kept" in str(old)
+def test_a_series_comes_back_from_disk(planted, tmp_path):
+    assert tp.load_report(planted.save(tmp_path / "series")) == planted
 
 
 def test_several_trainings_have_rows_of_their_own_and_one_of_all(planted):

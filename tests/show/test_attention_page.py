@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import zoo
+from matplotlib.colors import to_rgb
 from page_parser import Parsed, check_stands_alone
 from real_text import minilm_folder, topics_by_hand
 
@@ -20,6 +21,7 @@ from topic_probe.lens.sites import Inputs
 from topic_probe.measure.text_attention import read_text_attention
 from topic_probe.show.attention_page import attention_page, show_attention
 from topic_probe.show.page import number
+from topic_probe.show.style import LESS, MORE
 from topic_probe.topics import Topics
 
 TOPICS = {"one": range(5, 30), "two": range(25, 60), "three": range(60, 80)}  # 25 … 29 are in two topics
@@ -192,13 +194,10 @@ def test_the_grid_is_orange_where_heads_turn_to_the_topic_and_blue_where_they_tu
     span = max(0.2, np.abs(heads.effect_size).max())
     buttons = [given for given in Parsed(page.html).all("button") if "data-name" in given]
     for at, given in enumerate(buttons):
-        red, _, blue, alpha = map(
-            float, re.search(r"--text:rgb\((\d+) (\d+) (\d+) / ([\d.]+)\)", given["style"]).groups()
-        )
-        assert (red > blue) is bool(heads.effect_size[at] > 0)
-        assert alpha == pytest.approx(
-            abs(heads.effect_size[at]) / span, abs=0.01
-        )  # in the colour of the page at 0
+        (colour,) = re.findall(r"--text:(#\w{6})ff", given["style"])
+        end = MORE if heads.effect_size[at] > 0 else LESS
+        share = (1 - np.array(to_rgb(colour))) / (1 - np.array(to_rgb(end)))  # white at 0
+        assert share == pytest.approx(abs(heads.effect_size[at]) / span, abs=0.02)
         assert (
             f"effect size {number(heads.effect_size[at])}, ratio {number(heads.ratio[at])}" in given["title"]
         )

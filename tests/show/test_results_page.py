@@ -4,7 +4,6 @@ import re
 import shutil
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +14,15 @@ from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.paper.claims import Claim, Number
-from topic_probe.report import provenance
+from topic_probe.report import VERDICTS, provenance
 from topic_probe.show import saved
 from topic_probe.show.results_page import report_page, terms
 from topic_probe.topics import Topics
+from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.world import World
+from topic_probe.train.history import TrainConfig
+from topic_probe.train.loop import train_toy
 
-HISTORY = Path(__file__).parents[1] / "saved_before" / "history"
 BLOCKS = Claim("W_V has <blocks>", "Figure 2", "blocks & more", above=0.9)
 RATIO = Claim("attention is ours", "our own", "", above=1.0, ours=True)
 CLAIMS = [
@@ -33,16 +35,6 @@ CLAIMS = [
     Claim("λ is right", "Theorem 3", "no number", Number(0.0078125), below=0.1, check=True),
     Claim("λ is right", "Theorem 3", "no number", Number(1e9), below=0.1, check=True, setting="T = 20"),
     Claim("converged", "Section 6", "level", not_checked="the quick variant stops early"),
-]  # fmt: skip
-
-# As they were saved before claims had controls.
-EARLIER = [
-    {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": 0.123456, "wanted": "> 0",
-     "setting": "value, squared", "detail": "1 of 2", "not_checked": "", "verdict": "passed"},
-    {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": None, "wanted": "> 0",
-     "setting": "value, cross-entropy", "detail": "", "not_checked": "", "verdict": "failed"},
-    {"text": "converged", "source": "Section 6", "paper": "", "measured": 5.0, "wanted": "any number", "setting": "",
-     "detail": "", "not_checked": "the quick variant stops early", "verdict": "not checked"},
 ]  # fmt: skip
 
 
@@ -180,38 +172,15 @@ def test_where_nothing_stands_out_the_page_says_so_and_draws_no_empty_table(tmp_
     assert "Checks of the code of figure3" in labels
 
 
-def test_results_saved_before_claims_had_controls_keep_their_verdicts(tmp_path):
-    save_recipe(tmp_path / "figure1", "figure1")
-    assert "passed" not in Parsed(report_page(tmp_path).html).text
-    save_recipe(tmp_path / "figure2", claims=EARLIER)
-    page = report_page(tmp_path)
-    text = check_stands_alone(page).text
-    assert (
-        "8 claims: 1 does not hold, 1 failed, 1 not evidence, 1 undecided, 2 not checked, 1 holds, 1 passed."
-        in text
-    )
-    assert "figure2 (quick variant) blocks in W_V · ✗ 1 failed · · ○ 1 not checked · ✓ 1 passed · 4.2" in text
-    assert "✗ Failed 1 setting measured wanted verdict figure2 : W_V has <blocks>" in text
-    own = section(page, "quick variant · 4.2 seconds")
-    assert (
-        "value, cross-entropy – > 0 ✗ failed value, squared 0.1235 > 0 ✓ passed 1 of 2 "
-        "converged Section 6 all – any number ○ not checked the quick variant stops early" in own
-    )
-    assert "nothing says whether it could have lain elsewhere" in section(page, "How each number is defined")
-
-
-def test_the_verdicts_of_pages_are_those_of_claims_in_their_order_with_earlier_ones_beside_what_they_are_now():
-    assert list(saved.SIGNS) == [
-        "does not hold", "failed", "not evidence", "undecided", "not checked", "holds", "passed"
-    ]  # fmt: skip
-    assert (
-        saved.SIGNS["failed"] == saved.SIGNS["does not hold"] != saved.SIGNS["passed"] == saved.SIGNS["holds"]
-    )
+def test_every_verdict_has_its_sign_in_the_order_in_which_claims_are_shown():
+    assert tuple(saved.SIGNS) == VERDICTS
 
 
 def test_trainings_of_a_recipe_are_one_table_of_what_differs_between_them(tmp_path):
     folder = save_recipe(tmp_path / "figure2")
-    before = storage.load(HISTORY, "history")
+    toy = build_toy(ToyConfig(world=World(n_topics=2, words_per_topic=2)))
+    before = storage.load(train_toy(toy, TrainConfig(steps=1)).save(tmp_path / "away"), "history")
+    shutil.rmtree(tmp_path / "away")
     for seed, world in enumerate((None, None, {"n_topics": 7})):
         train = {**before.content["train"], "seed": seed, "world": world}
         place = folder / "histories" / f"value-seed-{seed}"
@@ -304,14 +273,12 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
     attention_report().save(tmp_path / "cut")
     saved_results.arrays_file(tmp_path / "cut").write_bytes(b"short")
     attention_report().save(tmp_path / "good")
-    (tmp_path / "future").mkdir()
-    (tmp_path / "future" / "report.json").write_text(
-        '{"format": "topic_probe report", "schema": 99, "kind": "attention"}'
-    )
+    attention_report().save(tmp_path / "future")
+    saved_results.change(tmp_path / "future", version=99)
     (tmp_path / "nojson").mkdir()
-    (tmp_path / "nojson" / "report.json").write_text("{")
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "report.json").write_text("[" * 100_000)
+    (tmp_path / "nojson" / "saved.json").write_text("{")
+    (tmp_path / "deep" / "tables").mkdir(parents=True)
+    (tmp_path / "deep" / "tables" / "no.json").write_text("[" * 100_000)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "no.json").write_text("[1, 2]")
     (tmp_path / "<img src=x onerror=alert(1)>.txt").write_text("?")
@@ -326,11 +293,11 @@ def test_broken_and_foreign_files_are_named_and_cost_nothing_else(tmp_path):
         "figure1/claims.json a claim has the verdict '<b>perfect</b>'",
         "cut/saved.json",
         "is truncated, changed or of another save",
-        "future/report.json",
-        "schema 99",
-        "nojson/report.json",
-        "not whole or not JSON",
-        "deep/report.json",
+        "future/saved.json",
+        "format version 99",
+        "nojson/saved.json",
+        "is not whole",
+        "deep/tables/no.json",
         "tables/no.json it holds no rows of a table",
         "away a link, which is not followed",
         "passwd.svg a link",
@@ -373,8 +340,8 @@ def test_a_folder_without_results_is_refused_with_what_to_do(tmp_path):
         ValueError, match=r"holds nothing that topic_probe has saved: save a report with report\.save"
     ):
         report_page(tmp_path)
-    (tmp_path / "report.json").write_text("{")
-    with pytest.raises(ValueError, match=r"report\.json.*not whole or not JSON"):
+    (tmp_path / "saved.json").write_text("{")
+    with pytest.raises(ValueError, match=r"saved\.json.*is not whole"):
         report_page(tmp_path)
 
 

@@ -5,7 +5,6 @@ import random
 import warnings
 from functools import cache
 from itertools import combinations, permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +25,6 @@ from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
-
-SAVED = Path(__file__).parent / "fit_schema1"
 
 # --- a small world with known topics ----------------------------------------------------------------
 
@@ -465,7 +462,7 @@ def test_a_fit_comes_back_from_disk_as_it_went(tmp_path):
     ("change", "message"),
     [
         ({"kind": "topics"}, "holds 'topics', not 'topic fit'"),
-        ({"schema": 99}, "has schema 99, this version reads up to 1"),
+        ({"version": 99}, "has format version 99, this topic_probe reads 1"),
         ({"content": {}}, "does not describe a TopicFit"),
     ],
 )
@@ -474,15 +471,6 @@ def test_a_folder_that_holds_no_whole_fit_is_refused(change, message, tmp_path):
     saved_results.change(tmp_path / "fit", **change)
     with pytest.raises(ValueError, match=message):
         TopicFit.load(tmp_path / "fit")
-
-
-def test_a_fit_saved_by_the_first_version_still_loads():
-    fit = TopicFit.load(SAVED)
-    assert fit.top_words(2) == [["frog", "toad"], ["opéra", "صفر"]]
-    assert fit.token_ids.tolist() == [5, 9, 17, 30]
-    assert fit.settings["seed"] == 3
-    assert math.isnan(fit.npmi[1])
-    assert Topics.from_lda(fit, fraction=0.5).names == ("0", "1")
 
 
 # --- found in other fits -----------------------------------------------------------------------------

@@ -26,8 +26,6 @@ from topic_probe.topics.lists import by_topic
 from topic_probe.topics.models import kept_per_topic
 from topic_probe.topics.vocabulary import look_up, readable
 
-SAVED = Path(__file__).with_name("topics_schema1")
-
 
 def sets_of(topics: Topics) -> dict[str, set[int]]:
     """The entries of every topic, read off the public tensors."""
@@ -1086,28 +1084,6 @@ def test_what_was_left_out_is_saved_also_where_it_is_no_text(tmp_path, wordpiece
     assert Topics.load(tmp_path / "ids").left_out == {"outliers (topic -1)": (2, 3)}
 
 
-def test_the_folder_saved_by_schema_1_always_loads():
-    """The folder was written by schema 1 and is never written again; what it holds is listed here by hand."""
-    topics = Topics.load(SAVED)
-    assert topics.names == ("animals", "composers", "أرقام")
-    assert topics.vocabulary_size == 50
-    assert topics.words.tolist() == [5, 7, 9, 20, 50]
-    assert topics.membership.tolist() == [
-        [True, False, False],
-        [False, True, False],
-        [True, True, False],
-        [False, False, True],
-        [True, False, False],
-    ]
-    assert topics.compounds == ((31, 32),)
-    assert topics.weights.tolist() == [0.5, 0.75, 0.125, 0.25, 1.0, 0.0625]
-    assert topics.texts == ("frog", "mozart", "bach", "صفر", "axolotl")
-    assert topics.tokenizer_hash == "0" * 64
-    assert topics.left_out == {"split words": ("newt", "\x00"), "excluded": (0, 1)}
-    assert topics.policy == "written by hand for schema 1"
-    assert topics.top_words(2) == [["frog", "bach"], ["mozart", "bach"], ["صفر"]]
-
-
 def test_topics_are_never_overwritten_unasked(tmp_path):
     first, second = (Topics.blocks(n_topics=n, words_per_topic=2) for n in (2, 3))
     first.save(tmp_path / "t")
@@ -1149,8 +1125,8 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 2}, r"saved\.json has schema 2, .*newer"),
-        ({"schema": None}, r"saved\.json names no schema"),
+        ({"version": 2}, r"saved\.json has format version 2, .*save it again"),
+        ({"version": None}, r"saved\.json has format version None"),
         ({"kind": "embeddings"}, r"saved\.json holds 'embeddings', not 'topics'"),
         ({"names": ["a", "c"]}, r"saved\.json and .* do not add up to the fingerprint"),
         ({"names": ["a"]}, "does not hold whole topics"),
@@ -1163,7 +1139,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 )
 def test_changed_headers_are_refused(tmp_path, changes, message):
     Topics.from_token_ids({"a": [1], "b": [3]}, vocabulary_size=5).save(tmp_path / "t")
-    head = {name: changes[name] for name in changes if name in ("schema", "kind")}
+    head = {name: changes[name] for name in changes if name in ("version", "kind")}
     saved_results.change(tmp_path / "t", **head)
     saved_results.change_content(
         tmp_path / "t", **{name: changes[name] for name in changes if name not in head}
@@ -1419,7 +1395,6 @@ def test_what_one_word_is_is_saved_and_topics_of_before_fold_case_only(tmp_path,
         loaded = Topics.load(tmp_path / str(number))
         assert loaded == topics
         assert loaded.one_word == topics.one_word
-    assert Topics.load(SAVED).one_word == "case"
 
 
 def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):

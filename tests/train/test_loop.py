@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -893,30 +892,6 @@ def test_broken_and_foreign_histories_are_refused_by_name(tmp_path):
     storage.save(tmp_path / "report", "agreement", {})
     with pytest.raises(ValueError, match="holds 'agreement', not 'history'"):
         History.load(tmp_path / "report")
-
-
-SAVED_BEFORE = Path(__file__).parents[1] / "saved_before"
-
-
-def test_a_history_of_the_version_before_loads_with_its_model():
-    history = History.load(SAVED_BEFORE / "history")
-    numbers = json.loads((SAVED_BEFORE / "numbers.json").read_text())["history"]
-    assert history.loss.tolist() == numbers["loss"]
-    assert load_report(SAVED_BEFORE / "history") == history
-    assert (history.steps[-1], history.last_step, history.stopped) == (40, 40, "finished")
-    assert torch.equal(toy_tensors(history.model())["W_V"], history.tensors["W_V"])
-
-
-def test_a_training_of_the_version_before_goes_on_as_if_never_stopped(tmp_path):
-    path = tmp_path / "training.safetensors"
-    shutil.copy(SAVED_BEFORE / path.name, path)
-    before = History.load(SAVED_BEFORE / "history")
-    config = replace(before.train, steps=46)
-    resumed = train_toy(build_toy(before.toy, seed=5), config, checkpoint=path)
-    torch.testing.assert_close(resumed.table[:21], before.table, rtol=0, atol=0, equal_nan=True)
-    assert resumed.last_step == 46
-    whole = train_toy(build_toy(before.toy, seed=1), config)
-    torch.testing.assert_close(resumed.table, whole.table, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_a_history_prints_as_a_few_lines_and_names_its_columns():

@@ -298,7 +298,7 @@ def are_word_lists(name: str) -> bool:
     from topic_probe import storage
 
     path = Path(name).expanduser()
-    return name == STDIN or (path.is_file() and path.name not in storage.MANIFESTS)
+    return name == STDIN or (path.is_file() and path.name != storage.MANIFEST)
 
 
 def read_word_lists(name: str) -> dict[str, Any]:

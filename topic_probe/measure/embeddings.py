@@ -71,7 +71,7 @@ class EmbeddingReport(Report, kind="embeddings"):
             what enters the first block. None where no documents were given.
         provenance: model, topics, options, versions, and what was left out and why.
         matrices: "cosine" and "dot" between up to 512 words in the order of their topics, beyond that their means
-            between topics. None for thousands of topics, and in reports saved before there were any.
+            between topics. None for thousands of topics.
     """
 
     figure: ClassVar[str] = "blocks:block_map"
@@ -80,7 +80,7 @@ class EmbeddingReport(Report, kind="embeddings"):
     topics: Mapping[str, Contrast]
     layers: Mapping[str, Contrast] | None
     provenance: Mapping[str, Any]
-    matrices: MatrixReport | None = None
+    matrices: MatrixReport | None
 
     @classmethod
     def of_sums(cls, sums: Sums, progress: Progress, parts: Parts) -> "EmbeddingReport":

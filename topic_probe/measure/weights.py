@@ -55,14 +55,14 @@ class WeightReport(Report, kind="weights"):
         provenance: model, topics, options, versions, and what was left out and why.
         matrices: the scores of every circuit and head between up to 512 words in the order of their topics; their
             means between topics where there are more, or where words do not fit into 16 MiB. Where even these do not,
-            the heads of the largest |standardised|. None in reports saved before there were any.
+            the heads of the largest |standardised|; None where not even one does.
     """
 
     figure: ClassVar[str] = "heads:head_map"
     heads: Contrast
     standardised: Float64[np.ndarray, " head"]
     provenance: Mapping[str, Any]
-    matrices: MatrixReport | None = None
+    matrices: MatrixReport | None
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every circuit and head."""

@@ -37,7 +37,6 @@ from topic_probe.series.onsets import (
 )
 from topic_probe.series.sums import (
     MAX_SOURCES,
-    NOT_KEPT,
     By,
     Chosen,
     Grid,
@@ -80,8 +79,7 @@ class SeriesReport(Report, kind="series"):
         between: seconds since the one before, or since the training was begun or taken up; NaN where nothing was
             trained.
         provenance: topics, what was measured with which options, and versions.
-        sums: of every row, what pairs it with others: sums by source and by word. None in reports saved before there
-            were any, which know no onsets.
+        sums: of every row, what pairs it with others: sums by source and by word.
         seeds: of which training every row is, where there are several; otherwise None.
     """
 
@@ -93,7 +91,7 @@ class SeriesReport(Report, kind="series"):
     measuring: Float64[np.ndarray, " step"]
     between: Float64[np.ndarray, " step"]
     provenance: Mapping[str, Any]
-    sums: tuple[Kept, ...] | None = None
+    sums: tuple[Kept, ...]
     seeds: tuple[int, ...] | None = None
 
     @classmethod
@@ -104,9 +102,8 @@ class SeriesReport(Report, kind="series"):
             name: np.concatenate([getattr(part, name) for part in order]) for name in _ARRAYS
         }
         found |= {name: tuple(one for part in order for one in getattr(part, name)) for name in _LISTS}
-        for name in ("sums", "seeds"):
-            known = all(getattr(part, name) is not None for part in order)
-            found[name] = tuple(one for part in order for one in getattr(part, name)) if known else None
+        known = all(part.seeds is not None for part in order)
+        found["seeds"] = tuple(seed for part in order for seed in part.seeds or ()) if known else None
         return cls(**found, provenance=order[0].provenance)
 
     @property
@@ -118,7 +115,6 @@ class SeriesReport(Report, kind="series"):
             rows = np.flatnonzero(seeds == seed).tolist()
             own: dict[str, Any] = {name: getattr(self, name)[rows] for name in _ARRAYS}
             own |= {name: tuple(getattr(self, name)[row] for row in rows) for name in _LISTS}
-            own["sums"] = None if self.sums is None else tuple(self.sums[row] for row in rows)
             found[seed] = SeriesReport(**own, provenance=self.provenance)
         return found
 
@@ -429,15 +425,7 @@ class SeriesReport(Report, kind="series"):
             for seed, step in zip(seeds, self.steps.tolist(), strict=True)
         ]
         grid = Grid(places, len(labels), len(steps))
-        if self.sums is not None:
-            return curves_of(self.sums, grid, by, statistic, confidence=confidence)
-        found = []
-        for name in self.contrasts(by):
-            values = grid.empty(fill=np.nan)
-            for at, number in zip(places, self.curve(name, statistic, by=by)[:, 0], strict=True):
-                values[at] = number
-            found.append(Curve(name, values, grid.empty(0), grid.empty(), "sources", NOT_KEPT))
-        return found
+        return curves_of(self.sums, grid, by, statistic, confidence=confidence)
 
     def _onsets(
         self, by: By, statistic: Chosen, confidence: float, seed: int, beyond: "SeriesReport | None" = None
@@ -482,7 +470,7 @@ class SeriesReport(Report, kind="series"):
         tables = {
             f"{type(self).__name__}, effect sizes": pd.DataFrame({**seeds, "step": self.steps, **shown})
         }
-        if self.sums is not None and len(self._grid_steps) > IN_A_ROW and curves:
+        if len(self._grid_steps) > IN_A_ROW and curves:
             found = self.onsets()
             found["onset"] = [
                 "none" if np.isnan(step) and not why else step
@@ -502,9 +490,7 @@ class SeriesReport(Report, kind="series"):
             notes.append(
                 f"part {part[0]} of {part[1]} alone: the same call without part= gives the report of all"
             )
-        if self.sums is None and len(self.steps) > IN_A_ROW:
-            notes.append(f"no onsets: {NOT_KEPT}")
-        elif len(self._grid_steps) > IN_A_ROW:
+        if len(self._grid_steps) > IN_A_ROW:
             notes += self._about_onsets()
         if np.isnan(self.share):
             return notes
@@ -537,7 +523,7 @@ class SeriesReport(Report, kind="series"):
         ]
 
 
-_LISTS = ("reports", "reasons", "weights")
+_LISTS = ("reports", "reasons", "weights", "sums")
 _ARRAYS = ("steps", "measuring", "between")
 
 

@@ -26,7 +26,6 @@ Chosen = Literal["effect_size", "difference", "ratio"]
 MAX_SOURCES = 512
 
 # Names of what `curves_of` needs where a report keeps nothing of it.
-NOT_KEPT = "sums by source and by word were not kept when this was measured: measure the checkpoints again"
 
 # What a step keeps, by what was measured: named arrays.
 Kept = Mapping[str, Mapping[str, Any]]

@@ -19,7 +19,7 @@ from topic_probe.measure.text_attention import (
 from topic_probe.measure.text_cut import read_text_cut
 from topic_probe.options import checked, shares
 from topic_probe.show.page import Page, make_page, number, readable_text
-from topic_probe.show.style import ink_on, ink_over, tint, topic_colour
+from topic_probe.show.style import ink_on, tint, topic_colour
 from topic_probe.topics import Topics
 
 Order = Literal["topic", "position"]
@@ -140,7 +140,7 @@ def _grid(attention: TextAttention, kept: list[HeadAttention]) -> dict[str, Any]
             ),
             "report": "" if attention.evidence is None else _says("report", attention.evidence[at], True),
             "certain": any(_is_certain(contrast, at) for contrast in evidence.values()),
-            "looks": {of: (tint(np.clip(side, -1, 1)), _ink(side)) for of, side in sides.items()},
+            "looks": {of: tint(np.clip(side, -1, 1)) for of, side in sides.items()},
         }
     return {
         "rows": rows,
@@ -158,12 +158,6 @@ def _span(contrast: Contrast) -> float:
 
 def _is_certain(contrast: Contrast, at: int) -> bool:
     return contrast.q_value is not None and bool(contrast.q_value[at] < _CERTAIN)
-
-
-def _ink(side: float) -> str:
-    """What stands out from a tint, on a page of any colour."""
-    ink = ink_over(float(np.clip(side, -1, 1)) if np.isfinite(side) else 0.0)
-    return "currentColor" if ink == "#000000" else ink
 
 
 def _says(of: str, cell: Contrast, several: bool) -> str:

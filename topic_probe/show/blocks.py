@@ -59,7 +59,7 @@ def block_map(
     longest = max((len(matrices.labels[topic]) for topic in present), default=0) if matrices and listed else 0
     ax = axes_for(ax, size=(5.2 + 0.08 * longest, 4.2))
     if matrices is None or not matrices.values.shape[1]:
-        return say(ax, "this report holds no matrix: it was saved before reports did, or has too many topics")
+        return say(ax, "this report holds no matrix: it has too many topics")
     number = _number(report, matrices, chosen)
     values = np.asarray(matrices.values[number])
     if not np.isfinite(values).any():

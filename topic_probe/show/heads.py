@@ -19,7 +19,6 @@ from topic_probe.show.style import (
     curve_look,
     diverging,
     drawable,
-    ink_over,
     panels,
     say,
 )
@@ -173,19 +172,16 @@ def _map(
     low, high = limits
     norm = FuncNorm((_log, np.exp), *limits) if cells.ratio else Normalize(*limits)
     image = ax.imshow(values, cmap=diverging(), norm=norm, aspect="auto", interpolation="nearest")
-    sides = np.clip(2 * np.asarray(norm(np.nan_to_num(values, nan=low))) - 1, -1, 1)
-    inks = np.array([[ink_over(side) for side in row] for row in sides])
     digits = 2 if cells.ratio else max(2, 1 - math.floor(math.log10(high)))
     written = values.size <= MAX_WRITTEN and digits <= MAX_DIGITS
     for (row, column), value in np.ndenumerate(values):
         if written and np.isfinite(value):
             shown = round(value, digits) + 0.0  # no zero with a minus
             ax.text(
-                column, row + 0.12, f"{shown:.{digits}f}", ha="center", va="center", fontsize="x-small",
-                color=inks[row, column],
+                column, row + 0.12, f"{shown:.{digits}f}", ha="center", va="center", fontsize="x-small"
             )  # fmt: skip
     rows, columns = np.nonzero(certain)
-    ax.scatter(columns, rows - 0.3 * written, s=12, c=inks[rows, columns], linewidths=0)
+    ax.scatter(columns, rows - 0.3 * written, s=12, c="black", linewidths=0)
     for axis, numbers in ((ax.xaxis, list(range(n_heads))), (ax.yaxis, layers)):
         step = -(-len(numbers) // 16)
         axis.set_ticks(range(0, len(numbers), step), [str(number) for number in numbers[::step]])

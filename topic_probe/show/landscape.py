@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.show.style import LIGHT_INK, SEQUENTIAL, axes_for, drawable, ink_on, panels, say
+from topic_probe.show.style import SEQUENTIAL, axes_for, drawable, ink_on, panels, say
 from topic_probe.toy.landscape import LandscapeReport
 
 if TYPE_CHECKING:
@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 MARKERS = ("*", "s", "^", "o", "D", "P", "X", "v")
 TRAINED = "#e66100"
 
-OUTCOMES = (("#01366c", ""), ("#8fb3d9", ""), ("#bc5a00", ""), ("#e3e3e3", ""), (LIGHT_INK, "xxx"))
-"""Colour and hatches of the outcomes of a grid: dark and light alternate, so that they differ in a grey print too.
-
-None is a colour that changes by night, so what is written on them stays readable.
-"""
+OUTCOMES = (("#01366c", ""), ("#8fb3d9", ""), ("#bc5a00", ""), ("#e3e3e3", ""), ("#ffffff", "xxx"))
+"""Colour and hatches of the outcomes of a grid: dark and light alternate, so that they differ in a grey print too."""
 
 
 def loss_landscape(

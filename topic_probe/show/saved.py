@@ -14,41 +14,32 @@ from typing import Any
 
 from topic_probe import storage
 from topic_probe.contrast import Contrast
-from topic_probe.report import VERDICTS, Report, load_report
+from topic_probe.report import Report, load_report
 from topic_probe.show.page import Table, is_number
-from topic_probe.show.style import follows_the_page, svg_of
+from topic_probe.show.style import svg_of
 from topic_probe.topics import Topics
 
 # A page that is mailed: beyond these sizes a file is named instead of shown.
 MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-# Colour alone says nothing to some readers and printers.
-_SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
-# Verdicts of claims that were saved before they had controls, and what comes nearest to them now.
-EARLIER = {"failed": "does not hold", "passed": "holds"}
-SIGNS = {
-    name: _SIGNS[verdict]
-    for verdict in VERDICTS
-    for name in (verdict, *(old for old, now in EARLIER.items() if now == verdict))
-}
-"""The signs of all verdicts that a saved claim may have, in the order in which they are shown."""
+# Signs of the verdicts, in the order in which they are shown: colour alone says nothing to some readers.
+SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
 # Those that no reader may miss.
-TO_LOOK_AT = ("does not hold", "failed", "not evidence", "undecided")
+TO_LOOK_AT = ("does not hold", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
-# Files that hold what is shown already, in other words.
-_TWINS = {"claims.txt", "arrays.safetensors"}
+# A file that holds what is shown already, in other words.
+_TWIN = "claims.txt"
 # Results that no page shows.
 _NOT_SHOWN = {"co-occurrence", "token ids", "sums of a measurement"}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as it stands in a page: its data as an address, what it is, and whether it is dark where the page is."""
+    """An image as it stands in a page: its data as an address, and what it is."""
 
     address: str
     name: str
-    follows: bool
 
 
 @dataclass(frozen=True)
@@ -261,9 +252,7 @@ def _kind_of(path: Path, names: Collection[str]) -> str:
     stem, ending = path.stem, path.suffix.lower()
     if path.name == "claims.json":
         return "claims"
-    if path.name in storage.MANIFESTS:
-        if path.name != storage.MANIFEST and storage.MANIFEST in names:
-            return "twin"  # of a save that was killed before it removed what it replaced
+    if path.name == storage.MANIFEST:
         try:
             kind = storage.kind_of(path.parent) if path.stat().st_size <= MAX_JSON else None
         except ValueError:
@@ -275,7 +264,7 @@ def _kind_of(path: Path, names: Collection[str]) -> str:
     if ending == ".json" and path.parent.name == "tables":
         return "table"
     twin = (ending == ".csv" and f"{stem}.json" in names) or (ending == ".pdf" and f"{stem}.svg" in names)
-    twin |= path.name in _TWINS or re.fullmatch(storage.ARRAYS, path.name) is not None
+    twin |= path.name == _TWIN or re.fullmatch(storage.ARRAYS, path.name) is not None
     return "twin" if twin else "foreign"
 
 
@@ -413,7 +402,7 @@ def _drawn(report: Report, label: str) -> tuple[Picture | None, tuple[str, ...]]
 
 def _picture(content: bytes, ending: str, name: str) -> Picture:
     address = f"data:{_IMAGES[ending]};base64,{base64.b64encode(content).decode()}"
-    return Picture(address, name, ending == ".svg" and follows_the_page(content))
+    return Picture(address, name)
 
 
 def _topics(topics: Topics, label: str) -> Piece:

@@ -19,8 +19,7 @@ PALETTE = (
 )  # fmt: skip
 """Colours of topics 0 to 11; beyond them colours come again.
 
-Chosen so that all twelve stay apart with every kind of colour blindness, and light and dark alternate: neighbouring
-topics differ in a grey print too.
+Chosen so that all twelve stay apart with every kind of colour blindness, and in a grey print neighbouring topics do.
 """
 
 SEQUENTIAL = "cividis"
@@ -30,21 +29,11 @@ SEQUENTIAL = "cividis"
 LESS, MORE = "#3f83c4", "#de6f0d"
 """The ends of colours that have a middle, such as those of ratios: blue is less, orange is more.
 
-Both stand out from a white page and from a dark one, and for every kind of colour blindness they are far apart.
+They are far apart for every kind of colour blindness, and black text can be read on both.
 """
 
 MISSING = "#80808050"
 """Where there is no number: a grey that is seen on every page."""
-
-DARK_INK, LIGHT_INK = "#010101", "#fefefe"
-"""Black and white for what is written on a colour. A shade off, because pure black and white change places by night."""
-
-NIGHT = {
-    "#ffffff": "#1c1f27", "#000000": "#ffffff", "#00366c": "#7fb2ea", "#a2417d": "#d98abb", "#404040": "#ccd0d8",
-    "#595959": "#b0b5bf", "#666666": "#a2a9b6", "#d9d9d9": "#3a3f4b", "#e0e0e0": "#333845", "#c9d8ea": "#26384f",
-    "#fbeec2": "#463c1a",
-}  # fmt: skip
-"""What stands by night in place of the colours of paper, ink, shades and dark curves. All others stay as they are."""
 
 ACCENTS = ("#00366c", "#bc5a00", "#12827c", "#a2417d", "#8a7400", "#7a7a7a")
 """Colours of curves that are no topics; line styles tell them apart as well."""
@@ -63,46 +52,29 @@ def topic_colour(topic: int) -> str:
 
 @cache
 def diverging() -> "Colormap":
-    """The colour map of numbers on both sides of one that says *no difference*: there it is the page itself.
+    """The colour map of numbers on both sides of one that says *no difference*, which is white."""
+    from matplotlib.colors import LinearSegmentedColormap
 
-    Its middle is transparent, so that which side a number is on, and how far, is seen on white paper and on dark.
-    """
-    from matplotlib.colors import ListedColormap, to_rgb
-
-    sides = np.linspace(-1, 1, 257)
-    return ListedColormap(
-        [(*to_rgb(MORE if side > 0 else LESS), abs(side)) for side in sides], name="topic_probe"
-    ).with_extremes(bad=MISSING)
+    found = LinearSegmentedColormap.from_list("topic_probe", [LESS, "#ffffff", MORE], N=257)
+    return found.with_extremes(bad=MISSING)
 
 
 def tint(side: float) -> str:
-    """The same as a CSS colour: from -1, all blue, over 0, the page, to 1, all orange; NaN is grey."""
-    red, green, blue, alpha = diverging()((side + 1) / 2)
-    return f"rgb({255 * red:.0f} {255 * green:.0f} {255 * blue:.0f} / {alpha:.3f})"
+    """The same as a CSS colour: from -1, all blue, over 0, white, to 1, all orange; NaN is grey."""
+    from matplotlib.colors import to_hex
+
+    return to_hex(diverging()((side + 1) / 2), keep_alpha=True)
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever can be read better on a ``#rrggbb`` colour; it stays by night."""
+    """Black or white, whichever can be read better on a ``#rrggbb`` colour."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     # Contrast (lighter + 0.05) / (darker + 0.05) is the same with both at this luminance.
-    return DARK_INK if (luminance + 0.05) ** 2 > 1.05 * 0.05 else LIGHT_INK
-
-
-def ink_over(side: float) -> str:
-    """The colour of what is written on `diverging`: the ink of the page where it is pale, and dark where it is strong.
-
-    Either can be read by day and by night.
-    """
-    from matplotlib.colors import to_hex, to_rgb
-
-    *colour, alpha = diverging()((side + 1) / 2)
-    paper = to_rgb(NIGHT["#ffffff"])
-    red, green, blue = (alpha * one + (1 - alpha) * other for one, other in zip(colour, paper, strict=True))
-    return DARK_INK if ink_on(to_hex((red, green, blue))) == DARK_INK else "#000000"
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
 
 
 # -------------------------------------------------------------------- what all figures do
@@ -154,27 +126,14 @@ def say(ax: "Axes", text: str) -> "Axes":
 
 
 def svg_of(figure: "Figure") -> bytes:
-    """The figure as an SVG that is dark where pages are (``prefers-color-scheme``); the same one twice is the same."""
+    """The figure as an SVG; the same one twice is the same."""
     import matplotlib
 
     file = io.BytesIO()
     # Names inside a drawing are made up anew each time, unless they are salted.
     with matplotlib.rc_context({"svg.hashsalt": "topic_probe"}):
         figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
-    rules = [
-        f'[style*="{part}: {day}"] {{ {part}: {night} !important }}'
-        for day, night in NIGHT.items()
-        for part in ("fill", "stroke")
-    ]
-    # What is black and filled, as text is, does not say so.
-    by_night = f"svg {{ fill: {NIGHT['#000000']} }} {' '.join(rules)}"
-    style = f'<style type="text/css">@media (prefers-color-scheme: dark) {{ {by_night} }}</style>'
-    return file.getvalue().replace(b"</defs>", style.encode() + b"</defs>", 1)
-
-
-def follows_the_page(svg: bytes) -> bool:
-    """Whether a picture is dark by night, as those of `svg_of` are."""
-    return b"prefers-color-scheme" in svg
+    return file.getvalue()
 
 
 def arrows(values: Shaped[np.ndarray, "..."], low: float, high: float) -> str:

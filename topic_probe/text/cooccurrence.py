@@ -187,7 +187,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
             words=torch.from_numpy(arrays["words"]),
             counts=torch.from_numpy(arrays["counts"]),
             **{name: content[name] for name in _PLAIN},
-            texts=tuple(content.get("texts", ())),  # of the version before there are none
+            texts=tuple(content["texts"]),
         )
 
 

@@ -54,7 +54,7 @@ from topic_probe.words import Forms, form
 
 __all__ = ["Topics", "tokenizer_hash"]
 
-_KIND, _SCHEMA = "topics", 1
+_KIND = "topics"
 
 _ROWS_SHOWN = 12
 _WORDS_SHOWN = 6
@@ -797,7 +797,7 @@ class Topics:
             "left_out": dict(self.left_out),
             "policy": self.policy,
         }
-        storage.save(path, _KIND, content, self._arrays(), schema=_SCHEMA, overwrite=overwrite)
+        storage.save(path, _KIND, content, self._arrays(), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Topics":
@@ -811,7 +811,7 @@ class Topics:
             ...     tp.Topics.load(f"{folder}/topics") == topics
             True
         """
-        saved = storage.load(path, _KIND, newest=_SCHEMA)
+        saved = storage.load(path, _KIND)
         content, arrays = saved.content, saved.arrays
         try:
             topics = cls(
@@ -823,7 +823,7 @@ class Topics:
                 weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
                 texts=tuple(content["texts"]),
                 tokenizer_hash=content["tokenizer_hash"],
-                one_word=content.get("one_word", "case"),
+                one_word=content["one_word"],
                 left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
                 policy=content["policy"],
             )

@@ -139,7 +139,7 @@ class TrainConfig:
         whole = {
             "world": None if world is None else World(**world),
             "masking": None if masking is None else Masking(**masking),
-            "schedule": tuple(tuple(phase) for phase in values.get("schedule", ())),  # JSON makes them lists
+            "schedule": tuple(tuple(phase) for phase in values["schedule"]),  # JSON makes them lists
         }
         return cls(**{**values, **whole})
 

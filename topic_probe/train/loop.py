@@ -429,8 +429,7 @@ class _Run:
         path, kept = self.path, about["history"]
         assert path is not None
         _check_same(path, "toy", kept["toy"], self.task.toy.to_dict())
-        # An option that is younger than the file has its default there.
-        settings = {**TrainConfig().to_dict(), **kept["train"], "steps": self.config.steps}
+        settings = {**kept["train"], "steps": self.config.steps}
         _check_same(path, "train", settings, self.config.to_dict())
         _check_same(path, "text", kept["provenance"], self.task.identity)
         if about["step"] > self.config.steps:
