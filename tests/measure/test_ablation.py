@@ -25,7 +25,7 @@ DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
 
 @pytest.fixture(scope="module")
 def bert():
-    return tp.open_model(zoo.make("bert"), host="huggingface")
+    return tp.open_model(zoo.make("bert"))
 
 
 def by_hand(model, documents, head_of=None, instead=None):
@@ -309,7 +309,7 @@ def test_screening_is_the_slope_towards_what_stands_in(bert):
 @pytest.mark.parametrize(("name", "host"), [("bert", "huggingface"), ("gpt2", "bridge")])
 def test_what_is_screened_is_measured_as_ever(name, host):
     """In a bridge, too, whose states come out of hooks."""
-    model = tp.open_model(zoo.make(name), host=host)
+    model = zoo.hosted(zoo.make(name), host)
     options = {"special_ids": (), "n_matched": 2}
     whole = tp.measure_ablation(model, TOPICS, DOCUMENTS, **options)
     some = tp.measure_ablation(model, TOPICS, DOCUMENTS, exact=2, **options)
@@ -335,7 +335,7 @@ def test_numbers_do_not_depend_on_batches_and_go_through_a_checkpoint(kind, bert
 
 def test_losses_are_those_of_the_model_with_the_same_masks(bert):
     """Loss of a masked-language model by Hugging Face's own function, at the positions that were masked."""
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     model.tokenizer = type("Tokenizer", (), {"mask_token_id": 3, "pad_token_id": 0, "all_special_ids": [3]})()
     seen = []
 
@@ -359,7 +359,7 @@ def test_losses_are_those_of_the_model_with_the_same_masks(bert):
 
 
 def test_a_causal_loss_is_that_of_the_next_token():
-    model = tp.open_model(zoo.make("gpt2"), host="huggingface")
+    model = tp.open_model(zoo.make("gpt2"))
     report = tp.measure_ablation(
         model,
         TOPICS,

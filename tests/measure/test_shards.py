@@ -627,7 +627,7 @@ def test_sums_are_saved_results_with_checksums(tmp_path):
 
 def test_a_shard_without_documents_has_the_layers_that_read_them(tmp_path):
     """Of a model with two stacks those of the encoder: what enters it, and what leaves its two blocks."""
-    model = tp.open_model(zoo.make("bart"), host="huggingface")
+    model = tp.open_model(zoo.make("bart"))
     words = tp.Topics.from_token_ids({"a": range(5, 20), "b": range(20, 40)}, vocabulary_size=zoo.VOCABULARY)
     empty = tp.measure_embeddings(model, words, [], special_ids=(), shard=(0, 2), sums=tmp_path)
     assert empty.layers["cosine"].index["layer"] == (0, 1, 2)

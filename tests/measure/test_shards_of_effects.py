@@ -53,7 +53,7 @@ MAKERS = {"bert": lambda: many_processes.model(zoo.VOCABULARY), "gpt2": gpt2}
 @functools.cache
 def opened(name):
     """In single precision, in which padding decides about last digits."""
-    return tp.open_model(MAKERS[name]().float(), host="huggingface")
+    return tp.open_model(MAKERS[name]().float())
 
 
 def ablation(documents=DOCUMENTS, model=None, topics=TOPICS, **more):
@@ -116,7 +116,7 @@ def test_any_number_of_shards_gives_the_bits_of_one_process(case, tmp_path):
 def test_one_process_by_blocks_agrees_with_one_that_knows_no_blocks(case, tmp_path, monkeypatch):
     """In double precision to rounding, everything that was counted exactly, and all that is said of the documents."""
     monkeypatch.setattr(
-        sys.modules[__name__], "opened", lambda name: tp.open_model(MAKERS[name]().double(), host="huggingface")
+        sys.modules[__name__], "opened", lambda name: tp.open_model(MAKERS[name]().double())
     )  # fmt: skip
     measure = measure_of(case)
     assert_agree(measure(), measure(shard=(0, 1), sums=tmp_path))
@@ -174,7 +174,7 @@ NOTHING = {ablation: {"kind": "zero"}, shift: {"frequency": np.ones(zoo.VOCABULA
 @pytest.mark.parametrize(
     ("measure", "names", "other"),
     [
-        (ablation, "weights", {"model": lambda: tp.open_model(zoo.make("bert"), host="huggingface")}),
+        (ablation, "weights", {"model": lambda: tp.open_model(zoo.make("bert"))}),
         (ablation, "sets", {"sets": {"a": "0.1"}}),
         (ablation, "kind", {"kind": "zero"}),
         (ablation, "stand-ins", {"reference": zoo.lists((11, 17), seed=1)}),
@@ -253,7 +253,7 @@ def test_a_shard_that_was_stopped_leaves_the_same_bytes_when_it_runs_again(case,
 def test_a_shard_without_documents_has_all_layers_of_a_stack_in_which_not_every_layer_attends(tmp_path):
     """Bamba with three layers, of which the middle one attends: what enters them, and what leaves each."""
     settings = any_architecture.small(hf.BambaConfig) | {"num_hidden_layers": 3}
-    model = tp.open_model(hf.BambaModel(hf.BambaConfig(**settings)).eval(), host="huggingface")
+    model = tp.open_model(hf.BambaModel(hf.BambaConfig(**settings)).eval())
     states = tp.measure_embeddings(model, TOPICS, DOCUMENTS[:2], special_ids=())
     reports = [
         tp.measure_embeddings(model, TOPICS, DOCUMENTS[:1], special_ids=(), shard=(i, 2), sums=tmp_path)

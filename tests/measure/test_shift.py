@@ -30,7 +30,7 @@ OPTIONS = {"special_ids": (), "frequency": ALIKE, "mask_share": 0.3, "n_permutat
 
 
 def opened(name):
-    model = tp.open_model(zoo.make(name), host="huggingface")
+    model = tp.open_model(zoo.make(name))
     known = {"mask_token_id": MASK, "pad_token_id": 0, "all_special_ids": [MASK]}
     model.tokenizer = type("Tokenizer", (), known)()
     return model

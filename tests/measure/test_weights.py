@@ -373,10 +373,9 @@ def own_queries_and_keys(model, ids):
     return inputs, layers
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
 @pytest.mark.parametrize("name", ROTARY)
 @pytest.mark.parametrize("distance", [1, 5, -3])
-def test_at_a_distance_queries_and_keys_are_turned_as_the_model_turns_them(name, host, distance):
+def test_at_a_distance_queries_and_keys_are_turned_as_the_model_turns_them(name, distance):
     torch.manual_seed(0)
     model = ROTARY[name]().double().eval()
     for parameter in model.parameters():
@@ -384,7 +383,7 @@ def test_at_a_distance_queries_and_keys_are_turned_as_the_model_turns_them(name,
             parameter.data.zero_()
     ids = torch.arange(5, 17)[None]
     inputs, layers = own_queries_and_keys(model, ids)
-    hooked = tp.open_model(model, host=host)
+    hooked = tp.open_model(model)
     projections = weights._Projections(hooked, distance)
     assert len(projections.sites) == len(layers) == 2
     for site, x, (query, key) in zip(projections.sites, inputs, layers, strict=True):

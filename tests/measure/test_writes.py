@@ -109,7 +109,7 @@ def test_writes_are_those_of_double_loops_over_hugging_faces_own_tensors(name, h
     """Llama has rotary positions and heads that share values; its values stand alone, those of GPT-2 behind others."""
     model, documents = zoo.make(name), DOCUMENTS[:4]
     means, counts, total, rest, score = by_loops(model, documents)
-    report = tp.measure_writes(tp.open_model(model, host=host), TOPICS, documents, special_ids=())
+    report = tp.measure_writes(zoo.hosted(model, host), TOPICS, documents, special_ids=())
     found = [report.heads.same_word, report.heads.same_topic, report.heads.different_topic]
     np.testing.assert_allclose(np.stack(found, -1).reshape(means.shape), means, atol=1e-7)
     assert report.heads.n_same_topic.tolist() == counts[..., 1].ravel().tolist()
@@ -151,9 +151,7 @@ def test_intervals_of_totals_are_as_wide_as_leaving_documents_out_says():
 def test_heads_and_rest_add_up_to_the_scores(name, host):
     if host == "bridge" and name not in zoo.BRIDGED:
         pytest.skip("no bridge")
-    report = tp.measure_writes(
-        tp.open_model(zoo.make(name), host=host), TOPICS, DOCUMENTS[:2], special_ids=()
-    )
+    report = tp.measure_writes(zoo.hosted(zoo.make(name), host), TOPICS, DOCUMENTS[:2], special_ids=())
     assert max(report.provenance["check"].values()) < 1e-5
 
 
@@ -174,9 +172,7 @@ OTHERS = {
 def test_final_normalisations_and_layers_of_many_kinds_are_found_out(name):
     """Weights counted from 1 (Gemma), no weights (OLMo), a bias on scores and layers side by side (Phi)."""
     model = zoo.drawn(OTHERS[name])
-    report = tp.measure_writes(
-        tp.open_model(model, host="huggingface"), TOPICS, DOCUMENTS[:2], special_ids=()
-    )
+    report = tp.measure_writes(tp.open_model(model), TOPICS, DOCUMENTS[:2], special_ids=())
     assert max(report.provenance["check"].values()) < 1e-5
     scores = []
     for ids in DOCUMENTS[:2]:
@@ -256,7 +252,7 @@ def test_a_model_without_head_is_read_by_its_embeddings():
     """GPT-2's head is its embedding, so that the trunk alone is told the same."""
     model = zoo.make("gpt2")
     whole, trunk = (
-        tp.measure_writes(tp.open_model(part, host="huggingface"), TOPICS, DOCUMENTS, special_ids=())
+        tp.measure_writes(tp.open_model(part), TOPICS, DOCUMENTS, special_ids=())
         for part in (model, model.transformer)
     )
     assert (whole.provenance["toward"], trunk.provenance["toward"]) == ("unembedding", "embeddings")
@@ -266,7 +262,7 @@ def test_a_model_without_head_is_read_by_its_embeddings():
 
 
 def test_batches_and_padding_change_nothing(tmp_path):
-    model = tp.open_model(zoo.make("llama"), host="huggingface")
+    model = tp.open_model(zoo.make("llama"))
     together, alone = (
         tp.measure_writes(model, TOPICS, DOCUMENTS, special_ids=(), batch_size=size) for size in (32, 1)
     )
@@ -286,7 +282,7 @@ def test_layers_that_see_different_keys_count_every_word_once():
         layer_types=["full_attention", "sliding_attention", "full_attention"],
     )  # fmt: skip
     model = zoo.drawn(lambda: hf.Qwen2ForCausalLM(config))
-    report = tp.measure_writes(tp.open_model(model, host="huggingface"), TOPICS, DOCUMENTS, special_ids=())
+    report = tp.measure_writes(tp.open_model(model), TOPICS, DOCUMENTS, special_ids=())
     whole, windowed, last = report.heads.n_same_topic.reshape(3, -1)
     assert (windowed < whole).all()
     assert (whole == last).all()
@@ -304,7 +300,7 @@ def test_words_of_every_topic_have_none_to_be_compared_with():
     topics = {"one": list(range(5, 20)), "two": list(range(20, 40))}
     shared = {name: [*words, 45, 46] for name, words in topics.items()}
     documents = [[word for word in ids if word not in range(40, 50)] for ids in DOCUMENTS]
-    model = tp.open_model(zoo.make("gpt2"), host="huggingface")
+    model = tp.open_model(zoo.make("gpt2"))
     without, report = (
         tp.measure_writes(
             model,
@@ -340,9 +336,7 @@ def test_models_are_refused_by_name_with_the_reason():
     }
     for name, reason in refused.items():
         with pytest.raises(ValueError, match=reason):
-            tp.measure_writes(
-                tp.open_model(zoo.make(name), host="huggingface"), TOPICS, DOCUMENTS, special_ids=()
-            )
+            tp.measure_writes(tp.open_model(zoo.make(name)), TOPICS, DOCUMENTS, special_ids=())
 
 
 def test_streams_and_scores_with_factors_and_caps_are_refused():
@@ -366,9 +360,7 @@ def test_streams_and_scores_with_factors_and_caps_are_refused():
     ]
     for maker, reason in refused:
         with pytest.raises(ValueError, match=reason):
-            tp.measure_writes(
-                tp.open_model(zoo.drawn(maker), host="huggingface"), TOPICS, DOCUMENTS, special_ids=()
-            )
+            tp.measure_writes(tp.open_model(zoo.drawn(maker)), TOPICS, DOCUMENTS, special_ids=())
 
 
 def test_layers_without_a_stream_are_refused_but_the_last():
@@ -378,7 +370,7 @@ def test_layers_without_a_stream_are_refused_but_the_last():
 
 
 def test_topics_that_leave_nothing_to_compare_are_refused():
-    model = tp.open_model(zoo.make("gpt2"), host="huggingface")
+    model = tp.open_model(zoo.make("gpt2"))
     one = Topics.from_token_ids({"one": [5, 6, 7]}, vocabulary_size=zoo.VOCABULARY)
     with pytest.raises(ValueError, match="no word has any that share none of its topics"):
         tp.measure_writes(model, one, DOCUMENTS, special_ids=())
@@ -388,7 +380,7 @@ def test_topics_that_leave_nothing_to_compare_are_refused():
 
 def test_the_model_comes_back_as_it_was():
     model = zoo.make("llama")
-    hosted = tp.open_model(model, host="huggingface")
+    hosted = tp.open_model(model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     tp.measure_writes(hosted, TOPICS, DOCUMENTS[:2], special_ids=())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -196,7 +196,7 @@ def of_every_head(
         raise ValueError(
             f"{site.hook_name} does not show the values that its heads mix: needed [batch, key, head, {d_head}], got "
             f"{list(values.shape) if values.numel() else 'nothing'}. Where the host wraps a Hugging Face model, "
-            "topic_probe.open_model(model, host='huggingface') shows them"
+            "topic_probe.open_model of that model shows them"
         )
     by_head = values.reshape(*values.shape[:2], -1, d_head)  # some hosts show them side by side
     return for_each_head(by_head, n_heads, dim=2)

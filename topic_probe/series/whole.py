@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from topic_probe import storage
-from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, shares
@@ -39,7 +38,6 @@ def measure_series(
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
-    host: Host = "auto",
     opening: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     reading: Reading,
@@ -75,7 +73,6 @@ def measure_series(
             so that weights are not read again, as every shard would; None checks them.
         level: of attention, as in `measure_attention`.
         center: whether embeddings are centred, as in `measure_embeddings`.
-        host: as in `open_model`.
         opening: further options of `open_model`, such as ``{"device": "cuda"}``.
         progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
 
@@ -129,7 +126,7 @@ def measure_series(
             elif (seed, number) in kept:
                 row = kept[seed, number]
             else:
-                row = _measured(plan, entry, weights, host, opening or {}, processes)
+                row = _measured(plan, entry, weights, opening or {}, processes)
                 if places and writes:
                     row.save(places[seed, number], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
@@ -167,7 +164,6 @@ def _measured(
     plan: Plan,
     entry: Checkpoint,
     weights: str,
-    host: Host,
     opening: Mapping[str, Any],
     processes: Processes,
 ) -> SeriesReport:
@@ -175,9 +171,9 @@ def _measured(
     model: Any = None
     row: SeriesReport
     try:
-        model, why = _in_all(processes, lambda: entry.open(host=host, **opening))
+        model, why = _in_all(processes, lambda: entry.open(**opening))
         if why is None:
-            row, why = _in_all(processes, lambda: plan.at(entry.step, model, None, host, weights=weights))
+            row, why = _in_all(processes, lambda: plan.at(entry.step, model, None, weights=weights))
         if why is None:
             return replace(row, measuring=np.zeros(1))
         return plan.nothing(entry.step, why, weights=weights)
