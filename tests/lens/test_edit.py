@@ -70,7 +70,7 @@ def made(name):
 
 
 @cache
-def opened(name):
+def opened(name, host="huggingface"):
     """A model, its hooked form, the view of it and a padded batch; nothing in this file changes them."""
     model = made(name)
     hooked = zoo.hosted(made(name), host)
