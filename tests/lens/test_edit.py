@@ -14,7 +14,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture, changes, editable, opening, running
-from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs, replaced
+from topic_probe.lens.edit import cut_edges, edit_heads, editing, head_outputs, replaced
 from topic_probe.lens.sites import Site
 from topic_probe.toy.model import NativeAttention, set_toy_tensors
 
@@ -504,12 +504,12 @@ def test_a_model_that_puts_out_nothing_may_be_edited_and_is_tried_again_later():
         torch.nn.init.zeros_(value.bias)
     model = opening.open_model(given)
     assert not editable.editable(capture.view(model)).certain
-    assert model.editable is None
+    assert model.editable == []
     for value, weights in zip(values, kept, strict=True):
         value.load_state_dict(weights)
     found = editable.editable(capture.view(model))
     assert found.certain
-    assert model.editable is found
+    assert model.editable == [found]
 
 
 # ------------------------------------------------------------------------------------------- blocks
@@ -699,6 +699,17 @@ def test_a_model_is_tried_once():
         passes.clear()
         with edit_heads(hooked, {site: {0: "zero"}}), cut_edges(hooked, {}):
             capture.view(hooked)
+        assert bool(passes) == expected
+
+
+def test_a_model_that_is_given_is_tried_once_for_a_view_of_it():
+    model, passes = toy()[0], []
+    model.embed.register_forward_pre_hook(lambda *_: passes.append(None))
+    view = capture.view(model)
+    for expected in (True, False):
+        passes.clear()
+        with editing(view), cut_edges(model, {}):
+            pass
         assert bool(passes) == expected
 
 

@@ -554,7 +554,7 @@ def huggingface_host() -> Callable[..., nn.Module]:
             self.tokenizer = tokenizer
             self.probe = probe(model)
             self.settings = settings_of(model)
-            self.editable: Any = None  # what a trial shows of editing it, once it is asked for
+            self.editable: list[Any] = []
             self.places = find_places(model, self.probe)
             for name in self.places.names:
                 _plant(self, name, hook_points.HookPoint())

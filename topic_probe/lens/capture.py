@@ -69,9 +69,11 @@ class Trial(Findings):
 
     Attributes:
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
+        editable: what a trial has shown of editing the model, once one was needed; of an adapter-free host its own.
     """
 
     tap: Probe | None
+    editable: list[Any] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,6 +389,7 @@ def _trial(host: Adapter) -> Trial:
         sharing=known.sharing,
         tap=known if known.beside_sdpa else None,
         note=known.note,
+        editable=host.model.editable,
     )
 
 

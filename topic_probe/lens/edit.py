@@ -182,7 +182,8 @@ def head_outputs(
 
         return Change(outputs=look, values=None if read_values is None else shown.append)
 
-    with _changing(view.model, {site: reading(number) for number, site in enumerate(view.sites)}):
+    changes = {site: reading(number) for number, site in enumerate(view.sites)}
+    with _changing(view.model, changes, known=view):
         return view.host.run(inputs)
 
 
@@ -200,6 +201,13 @@ def of_every_head(
         )
     by_head = values.reshape(*values.shape[:2], -1, d_head)  # some hosts show them side by side
     return for_each_head(by_head, n_heads, dim=2)
+
+
+@contextmanager
+def editing(view: View) -> Iterator[None]:
+    """A block as `edit_heads` with no edits, around others, of a model that was looked at before."""
+    with _changing(view.model, {}, known=view):
+        yield
 
 
 # Blocks.
@@ -221,12 +229,14 @@ _blocks: WeakKeyDictionary[nn.Module, _Block] = WeakKeyDictionary()
 
 
 @contextmanager
-def _changing(model: Any, changes: Mapping[Site, Change], *, edges: bool = False) -> Iterator[None]:
+def _changing(
+    model: Any, changes: Mapping[Site, Change], *, edges: bool = False, known: View | None = None
+) -> Iterator[None]:
     if not capture.is_hooked(model):
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    with evaluating(model), _block(model) as block:
+    with evaluating(model), _block(model, known) as block:
         known, able = block.view, block.editable
         if reason := able.no_way or (able.no_edges if edges else ""):
             raise ValueError(reason)
@@ -245,12 +255,12 @@ def _changing(model: Any, changes: Mapping[Site, Change], *, edges: bool = False
 
 
 @contextmanager
-def _block(model: Any) -> Iterator[_Block]:
+def _block(model: Any, known: View | None) -> Iterator[_Block]:
     """The block that edits a model, opened where there is none yet."""
     if (outer := _blocks.get(model)) is not None:
         yield outer
         return
-    known = capture.view(model)
+    known = known or capture.view(model)
     block = _Block(known, editable(known))
     if block.editable.way is None:
         yield block

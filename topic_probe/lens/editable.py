@@ -43,14 +43,13 @@ class Editable:
 
 
 def editable(known: View) -> Editable:
-    """What can be edited of a model; an adapter-free host that is as it was made is tried once."""
-    is_as_made = known.host.as_made() is not None
-    if is_as_made and known.model.editable is not None:
-        return known.model.editable  # type: ignore[no-any-return]
+    """What can be edited of a model, found out once for a view of it."""
+    if known.editable:
+        return known.editable[0]  # type: ignore[no-any-return]
     with capture.without_hooks(known.model), evaluating(known.model):
         found = _try_ways(known)
-    if is_as_made and found.certain:
-        known.model.editable = found
+    if found.certain:
+        known.editable.append(found)
     return found
 
 
