@@ -4,9 +4,9 @@
 interpreter, in as many processes as ``--workers`` says; with ``--only bert t5`` it shows rows and writes nothing.
 
 Every architecture is built small with random weights, and the attention between words of three topics is measured in
-each way that there is: through hook points and beside the fused kernel, in this package's own host and in
-TransformerLens's bridge, documents padded in one batch and each by itself. What comes out is held against the
-architecture's own ``output_attentions`` of single documents, added up pair by pair.
+each way that there is: through hook points and beside the fused kernel, documents padded in one batch and each by
+itself. What comes out is held against the architecture's own ``output_attentions`` of single documents, added up pair
+by pair.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
-from itertools import groupby, product
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ from topic_probe.lens.sites import SIDES, Inputs  # noqa: E402
 TOLERANCE = 1e-5
 SECONDS = 120.0
 RELATIONS = ("same_word", "same_topic", "different_topic")
-HOSTS, THROUGH = ("huggingface", "bridge"), ("hooks", "rows")
-WAYS = tuple(f"{host} {through}" for host, through in product(HOSTS, THROUGH))
+WAYS = ("hooks", "rows")
 PACKAGES = ("transformers", "transformer-lens", "torch")
 
 # Ids of words by topic; documents also hold ids of no topic, one of them in front, and every word several times.
@@ -104,7 +103,7 @@ def row(name: str, model_class: str) -> Row:
         stacks = ""
         for way in WAYS:
             try:
-                stacks, padded, single = measure(model, *way.split())
+                stacks, padded, single = measure(model, way)
             except ValueError as error:
                 ways[way] = f"refused: {_first_sentence(error)}"
             except Exception as error:  # which is a finding, and must not stop the others
@@ -132,9 +131,9 @@ def _first_sentence(error: Exception) -> str:
     return re.split(r"\n|(?<=[\w)'])[.;] |, so ", str(error).strip())[0].rstrip(".")
 
 
-def measure(model: Any, host: str, through: str) -> tuple[str, np.ndarray, np.ndarray]:
+def measure(model: Any, through: str) -> tuple[str, np.ndarray, np.ndarray]:
     """The stacks of a model, and what comes out of padded and of single documents."""
-    opened = tp.open_model(model, host=host)
+    opened = tp.open_model(model)
     view = capture.view(opened)
     topics = tp.Topics.from_token_ids(TOPICS, vocabulary_size=view.facts.vocabulary_size)
     layers = Counter(zip((site.stack for site in view.sites), view.n_heads, strict=True))
@@ -221,17 +220,14 @@ in every way of reading that there is.
 
 **{summary}** With {versions}.
 
-* *hooks* and *rows* are the two ways of reading in this package's own host, which needs no adapter: whole patterns at
-  hook points, and rows of words beside the fused kernel (– where an architecture does not run on it, or computes
-  something else on it).
-* *bridge* is TransformerLens's, by its version: in which of the two ways it can be read. Four of its adapters are
-  [ours](bridges.md).
+* *hooks* and *rows* are the two ways of reading: whole patterns at hook points, and rows of words beside the fused
+  kernel (– where an architecture does not run on it, or computes something else on it).
 * *difference* is the largest of any mean from the double loop, *padding* the largest between padded and single
   documents.
 * A number in brackets is why not, see [below](#why-not).
 
-| architecture | hooks | rows | {bridges} | difference | padding | layers × heads | model |
-|---|---|---|{lines}|---|---|---|---|
+| architecture | hooks | rows | difference | padding | layers × heads | model |
+|---|---|---|---|---|---|---|
 """
 _NOT_BUILT = (
     "Configurations that cannot be made small by the names of their settings, or are not for text alone.\n"
@@ -248,7 +244,7 @@ class Reasons:
 
     def number(self, text: str, model: str) -> str:
         """The number of a reason, without the names of the model that it was given for."""
-        text = re.sub(r"^.*(cannot be read|cannot host \w+): ", "", text.partition(": ")[2])
+        text = re.sub(r"^.*cannot be read: ", "", text.partition(": ")[2])
         text = re.sub(
             r": needed.*|, (en|de)coder_blocks.*| \(\S+ and \d+ more\)| of \w+(\(\w+\))?(?= shows)", "", text
         )
@@ -260,9 +256,6 @@ class Reasons:
 def page(rows: Sequence[Row]) -> str:
     """The whole page, from the rows of every TransformerLens."""
     rows = sorted(rows, key=lambda found: found.name.lower())
-    generations = sorted(
-        {found.versions["transformer-lens"] for found in rows}, key=_as_numbers, reverse=True
-    )
     by_name = {name: list(same) for name, same in groupby(rows, key=lambda found: found.name)}
     reasons = Reasons()
     built = {name: same for name, same in by_name.items() if "built" not in same[0].ways}
@@ -276,10 +269,8 @@ def page(rows: Sequence[Row]) -> str:
         tolerance=TOLERANCE,
         summary=f"{len(built)} architectures: {told}.",
         versions=", ".join(f"{name} {' and '.join(found)}" for name, found in names.items()),
-        bridges=" | ".join(f"bridge {short(generation)}" for generation in generations),
-        lines="|".join("---" for _ in generations),
     )
-    lines = [line(same, generations, reasons) for same in built.values()]
+    lines = [line(same, reasons) for same in built.values()]
     why = [f"{number}. {reason}" for reason, number in reasons.numbers.items()]
     left_out = [
         f"* `{name}`: {same[0].ways['built'].removeprefix('failed: ')}"
@@ -300,18 +291,15 @@ def verdict(same: Sequence[Row]) -> str:
     return "refused"
 
 
-def line(same: Sequence[Row], generations: Sequence[str], reasons: Reasons) -> str:
+def line(same: Sequence[Row], reasons: Reasons) -> str:
     """A line of the table: what was found comes first, so that a narrow screen shows it."""
     first = same[0]
     cells = [f"`{first.name}`"]
-    hooks, rows = ({found.ways[f"huggingface {through}"]: None for found in same} for through in THROUGH)
+    hooks, rows = ({found.ways[way]: None for found in same} for way in WAYS)
     cells.append(" ".join(_cell(way, first.model, reasons) for way in hooks))
     cells.append(
         " ".join("–" if way.startswith("refused") else _cell(way, first.model, reasons) for way in rows)
     )
-    by_generation = {found.versions["transformer-lens"]: found for found in same}
-    for generation in generations:
-        cells.append(_bridge_cell(by_generation[generation], reasons))
     checked = verdict(same) in ("equal", "wrong")
     for numbers in ([found.worst for found in same], [found.padding for found in same]):
         cells.append(f"{max(numbers):.0e}" if checked else "")
@@ -323,17 +311,6 @@ def _cell(way: str, model: str, reasons: Reasons) -> str:
     if way == "equal":
         return "✓"
     return reasons.number(way, model) if way.startswith("refused") else f"**{way}**"
-
-
-def _bridge_cell(found: Row, reasons: Reasons) -> str:
-    ways = {through: found.ways[f"bridge {through}"] for through in THROUGH}
-    if all(way.startswith("refused") for way in ways.values()):
-        return reasons.number(ways["hooks"], found.model)
-    return ", ".join(
-        through if way == "equal" else f"**{through} {way}**"
-        for through, way in ways.items()
-        if not way.startswith("refused")
-    )
 
 
 def _as_numbers(version_text: str) -> list[int]:

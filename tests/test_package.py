@@ -16,7 +16,7 @@ ROOT = Path(tp.__file__).parent
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words turns notices tables remote processes
+storage options uncertainty words notices tables remote processes
 topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast paired report
@@ -27,7 +27,7 @@ toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.th
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
-lens.editable lens.edit lens.check lens.bridges lens.opening
+lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
 measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
 measure.nulls

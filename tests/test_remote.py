@@ -55,7 +55,7 @@ def seen_of(model):
 
 
 def opened(name, **options):
-    return seen_of(tp.open_model(name, host="huggingface", **options))
+    return seen_of(tp.open_model(name, **options))
 
 
 def opened_by_chunks(name, size):
@@ -89,7 +89,7 @@ def ids_of(name, cache, **options):
 
 def measured(model_name, checkpoint=None, *, name=WIKIPEDIA[0], **options):
     """A report as text, without what names the commit, and how many forward passes it took."""
-    model = tp.open_model(model_name, host="huggingface")
+    model = tp.open_model(model_name)
     passes = []
     model.original_model.register_forward_hook(lambda *_: passes.append(1))
     documents = tp.Corpus.from_dataset(name, **options).documents(model.tokenizer, max_length=32)
@@ -264,7 +264,7 @@ class World:
 
     def expected(self, files, commit):
         """What is seen of a folder, under the commit."""
-        model = tp.open_model(self.folders[files], host="huggingface")
+        model = tp.open_model(self.folders[files])
         return (*seen_of(model)[:2], commit)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topic_probe.contrast import Contrast as Contrast
-    from topic_probe.lens.bridges import register_adapters as register_adapters
     from topic_probe.lens.check import ModelCheck as ModelCheck
     from topic_probe.lens.check import check_model as check_model
     from topic_probe.lens.edit import cut_edges as cut_edges
@@ -137,7 +136,6 @@ _PUBLIC = {
     "merge_sums": "topic_probe.measure.merging",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",
-    "register_adapters": "topic_probe.lens.bridges",
     "report_page": "topic_probe.show.results_page",
     "reproduce": "topic_probe.paper",
     "show_attention": "topic_probe.show.attention_page",

@@ -1,10 +1,10 @@
 """Time and memory of measure_attention against the same forward passes without any measuring, in one run.
 
 Run with ``make bench``. Models have the shape of a small BERT (6 layers, 12 heads, width 384) with random weights: a
-BERT, and a GPT-2 and a Llama as `open_model` opens them, which is in a bridge. A fifth (of the BERT then half) of their
-tokens carry a topic. Processor time of one thread, so that a busy machine disturbs little; the ways take turns, and
-each ratio is the median over rounds. Peak memory is that of a process of its own. Three topics at once are those and
-two of a half and a quarter of their words, as the thresholds of Table 1 give them.
+BERT, a GPT-2 and a Llama. A fifth (of the BERT then half) of their tokens carry a topic. Processor time of one thread,
+so that a busy machine disturbs little; the ways take turns, and each ratio is the median over rounds. Peak memory is
+that of a process of its own. Three topics at once are those and two of a half and a quarter of their words, as the
+thresholds of Table 1 give them.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def ways(kind: str, share: float) -> dict[str, Callable[[], Any]]:
     torch.set_num_threads(1)
     model = small(kind)
     topics, texts = some_topics(share, model.config.vocab_size), documents()
-    host = tp.open_model(small(kind), host="huggingface" if kind == "BERT" else "auto")
+    host = tp.open_model(small(kind))
     inputs = capture.view(host).inputs(torch.tensor(texts), torch.ones(DOCUMENTS, LENGTH, dtype=torch.bool))
 
     def forward(implementation: str) -> None:

@@ -97,7 +97,7 @@ def measuring(n: int, repetitions: int) -> None:
         fit_topics(Corpus.from_texts(slices(1_000)).documents(tokenizer), tokenizer, passes=2)
     )
     model = AutoModel.from_pretrained(minilm_folder()).eval()
-    host = tp.open_model(model, host="huggingface")
+    host = tp.open_model(model)
     documents = list(Corpus.from_texts(texts).documents(tokenizer))
     inputs = [capture.view(host).inputs(batch.ids, batch.mask) for batch in token_batches(documents)]
 
@@ -138,7 +138,7 @@ def bert_base(n: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = BertModel(BertConfig(), add_pooling_layer=False).eval()
-    host = tp.open_model(model, host="huggingface")
+    host = tp.open_model(model)
     documents = np.random.default_rng(0).integers(1_000, 30_522, (n, 512)).tolist()
     words = np.arange(1_000, 6_900).reshape(100, -1)  # a fifth of all, so a fifth of the tokens has a topic
     found_topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=30_522)

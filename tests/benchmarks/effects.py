@@ -28,7 +28,7 @@ def ways(n_documents: int, length: int) -> dict[str, tuple[Callable[[], Any], in
     torch.manual_seed(0)
     config = BertConfig(num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536)
     inside = BertModel(config, add_pooling_layer=False).eval()
-    model = tp.open_model(inside, host="huggingface")
+    model = tp.open_model(inside)
     generator = np.random.default_rng(0)
     documents = generator.integers(1_000, VOCABULARY, (n_documents, length)).tolist()
     words = generator.permutation(np.arange(1_000, VOCABULARY))[:WORDS_OF_TOPICS].reshape(20, -1)

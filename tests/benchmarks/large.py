@@ -180,7 +180,7 @@ def many_topics() -> None:
 
 def linear(n: int, repetitions: int) -> None:
     """Ten times as many documents take ten times as long, within 5 %."""
-    model, topics = tp.open_model(bert(), host="huggingface"), some_topics()
+    model, topics = tp.open_model(bert()), some_topics()
 
     def measure(n: int) -> None:
         tp.measure_attention(model, topics, random_documents(n, 32), special_ids=())
@@ -201,7 +201,7 @@ def measure_part(n: int, index: int, size: int, folder: str) -> None:
         "hidden_size": 384,
         "intermediate_size": 1_536,
     }
-    model, topics = tp.open_model(bert(**shape), host="huggingface"), some_topics()
+    model, topics = tp.open_model(bert(**shape)), some_topics()
     documents = list(random_documents(n, 128))
     options: dict[str, Any] = (
         {"shard": (index, size), "sums": folder} if folder else {"distributed": size > 1}

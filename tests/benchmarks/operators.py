@@ -86,7 +86,7 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
     """What is counted, of documents."""
     torch.manual_seed(0)
     inside = BertModel(BertConfig(num_hidden_layers=layers), add_pooling_layer=False).eval()
-    model = tp.open_model(inside, host="huggingface")
+    model = tp.open_model(inside)
     words = np.arange(1_000, 6_900).reshape(100, -1)
     topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=VOCABULARY)
     plain: dict[str, Any] = {"special_ids": (), "n_resamples": 0}

@@ -47,7 +47,7 @@ def small_bert() -> Any:
     """A model of MiniLM's width with two layers."""
     torch.manual_seed(0)
     config = BertConfig(num_hidden_layers=2, num_attention_heads=12, hidden_size=384, intermediate_size=1536)
-    return tp.open_model(BertForMaskedLM(config).eval(), host="huggingface")
+    return tp.open_model(BertForMaskedLM(config).eval())
 
 
 def run(n_topics: int, *, overlap: bool, only: str | None) -> None:

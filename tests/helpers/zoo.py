@@ -9,6 +9,8 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
+import topic_probe as tp
+
 GENERATION = int(version("transformer-lens").split(".")[0])
 VOCABULARY, WIDTH, HEADS = 97, 32, 4
 
@@ -76,16 +78,7 @@ ARCHITECTURES = tuple(_MAKERS)
 # Architectures that TransformerLens has a working adapter for.
 BRIDGED = {
     3: {"bert", "bart", "gpt2", "neox", "llama", "gemma2"},
-    4: {
-        *("bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"),
-        *(
-            "albert",
-            "electra",
-            "electra-discriminator",
-            "distilbert",
-            "modernbert",
-        ),  # whose adapters are ours
-    },
+    4: {"bert", "bart", "gpt2", "neox", "llama", "gemma2", "roberta", "t5"},
 }[GENERATION]
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}
@@ -106,6 +99,25 @@ def drawn(maker: Callable[[], nn.Module], *, seed: int = 0) -> Any:
         for parameter in model.parameters():
             parameter.add_(0.15 * torch.randn_like(parameter))
     return model.eval()
+
+
+def bridge(model: Any, tokenizer: Any = None) -> Any:
+    """A TransformerLens bridge as a user builds it, around other modules with the weights of a model."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    weights = [*model.parameters(), *model.buffers()]
+    inside = copy.deepcopy(model, {id(tensor): tensor for tensor in weights})
+    inside.set_attn_implementation("eager")
+    name = type(model).__name__
+    built = build_bridge_from_module(
+        inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
+    )
+    return built.train(model.training)
+
+
+def hosted(model: Any, host: str) -> Any:
+    """A model in such a bridge, or in the package's own host."""
+    return bridge(model) if host == "bridge" else tp.open_model(model)
 
 
 def documents(lengths: tuple[int, ...] = (20, 9, 14), seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ KINDS = {
     "adapter-free": (
         lambda: tp.open_model(zoo.make("mpnet")), adapters.HuggingFaceAdapter, "adapter-free", "HuggingFaceHost",
     ),
-    "bridge": (lambda: tp.open_model(zoo.make("bert")), adapters.BridgeAdapter, "bridge", "TransformerBridge"),
+    "bridge": (lambda: zoo.bridge(zoo.make("bert")), adapters.BridgeAdapter, "bridge", "TransformerBridge"),
     "native": (native, adapters.OwnLayersAdapter, "bridge", "TransformerBridge"),
     "toy": (lambda: tp.build_toy(tp.ToyConfig()), adapters.OwnLayersAdapter, TOY_IS, None),
 }  # fmt: skip
@@ -50,7 +50,7 @@ def test_every_kind_of_hooked_model_has_its_adapter(name):
 
 @pytest.mark.parametrize("host", ["bridge", "huggingface"])
 def test_a_decoder_is_seen_by_the_adapter(host):
-    assert adapters.adapter(tp.open_model(zoo.make("bart"), host=host)).has_decoder
+    assert adapters.adapter(zoo.hosted(zoo.make("bart"), host)).has_decoder
 
 
 def test_a_model_that_cannot_be_read_says_why_in_the_words_of_its_host():

@@ -36,7 +36,7 @@ def test_what_is_found_is_what_the_architecture_has(name):
     assert found.rows_sum_to_one
     assert found.honours_padding
     assert found.batch_changes_nothing
-    assert found.host == ("bridge" if name in zoo.BRIDGED else "adapter-free")
+    assert found.host == "adapter-free"
     assert (found.vocabulary_size, found.embedding_width) == (zoo.VOCABULARY, zoo.WIDTH)
     assert (found.tokenizer, found.word_numbers, found.tokenizer_size) == (None, False, None)
     assert (found.dtype, found.device) == ("float32", "cpu")
@@ -70,9 +70,7 @@ def test_whether_a_text_begins_with_a_token_of_its_own_is_told(name, template, b
 
 
 def test_the_fused_kernel_is_used_where_the_attention_function_can_be_chosen():
-    found = {
-        name: check_model(tp.open_model(zoo.make(name), host="huggingface")) for name in ("gpt2", "mpnet")
-    }
+    found = {name: check_model(tp.open_model(zoo.make(name))) for name in ("gpt2", "mpnet")}
     assert found["gpt2"].fused
     assert not found["mpnet"].fused  # which never asks for one
 
@@ -97,7 +95,7 @@ def planted(monkeypatch, change):
         return {site: change(pattern, len(inputs.ids)) for site, pattern in true(model, inputs).items()}
 
     monkeypatch.setattr(capture, "patterns", patterns)
-    return check_model(tp.open_model(zoo.make("bert"), host="huggingface"))
+    return check_model(tp.open_model(zoo.make("bert")))
 
 
 def test_rows_that_do_not_sum_to_one_are_seen(monkeypatch):

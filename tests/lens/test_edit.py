@@ -1,5 +1,6 @@
 """Edits of heads are exactly what their words say, on every host, and leave nothing behind."""
 
+import copy
 import math
 import threading
 from functools import cache
@@ -13,7 +14,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture, changes, editable, opening, running
-from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs, replaced
+from topic_probe.lens.edit import cut_edges, edit_heads, editing, head_outputs, replaced
 from topic_probe.lens.sites import Site
 from topic_probe.toy.model import NativeAttention, set_toy_tensors
 
@@ -72,7 +73,7 @@ def made(name):
 def opened(name, host="huggingface"):
     """A model, its hooked form, the view of it and a padded batch; nothing in this file changes them."""
     model = made(name)
-    hooked = opening.open_model(made(name), host=host)
+    hooked = zoo.hosted(made(name), host)
     view = capture.view(hooked)
     return SimpleNamespace(model=model, hooked=hooked, view=view, inputs=view.inputs(IDS, MASK))
 
@@ -195,7 +196,7 @@ def test_every_form_of_a_replacement_is_the_same_replacement(by):
 def test_layers_that_take_outputs_as_they_lie_in_memory_get_them_so():
     """AFMoE views them in another shape."""
     model = any_architecture.build("afmoe", any_architecture.architectures()["afmoe"])
-    view = capture.view(opening.open_model(model, host="huggingface"))
+    view = capture.view(opening.open_model(model))
     inputs = view.inputs(IDS, MASK)
     with edit_heads(
         view.model, {site: lambda outputs: torch.zeros(()).expand_as(outputs) for site in view.sites}
@@ -385,7 +386,7 @@ def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_t
 )
 def test_which_keys_a_query_may_see_does_not_depend_on_what_is_cut(name, host):
     """A pattern of which all but the nearest keys are cut looks like that of a window."""
-    hooked = opening.open_model(made(name), host=host)
+    hooked = zoo.hosted(made(name), host)
     view = capture.view(hooked)
     inputs = view.inputs(IDS, MASK)
     rows = {"source": torch.arange(IDS.shape[1]).expand(len(IDS), -1)}
@@ -478,14 +479,22 @@ def test_a_head_whose_values_are_zero_has_no_effect_whatever_it_attends_to():
             assert torch.equal(toy_logits(model, TOY_IDS, TOY_MASK), intact) != effect
 
 
-def test_a_toy_that_puts_out_nothing_may_be_edited_and_is_tried_again_later():
+def test_a_model_that_puts_out_nothing_may_be_edited_and_is_tried_again_later():
     """With values of zero nothing shows whether edges are cut; what it shows later is what counts."""
-    model, _ = toy()
-    set_toy_tensors(model, {"W_V": torch.zeros(5, 5)})
-    known = capture.view(model)
-    assert not editable.editable(known).certain
-    assert model not in editable._tried
-    assert editable.editable(capture.view(toy()[0])).certain
+    given = made("bert")
+    values = [layer.attention.self.value for layer in given.bert.encoder.layer]
+    kept = copy.deepcopy([value.state_dict() for value in values])
+    for value in values:
+        torch.nn.init.zeros_(value.weight)
+        torch.nn.init.zeros_(value.bias)
+    model = opening.open_model(given)
+    assert not editable.editable(capture.view(model)).certain
+    assert model.editable == []
+    for value, weights in zip(values, kept, strict=True):
+        value.load_state_dict(weights)
+    found = editable.editable(capture.view(model))
+    assert found.certain
+    assert model.editable == [found]
 
 
 # ------------------------------------------------------------------------------------------- blocks
@@ -513,7 +522,7 @@ class Wanted(Exception):
 )
 @pytest.mark.parametrize("fails", ["", "in the block", "in a hook"])
 def test_a_model_comes_back_as_it_was_also_after_an_exception(name, host, fails):
-    hooked = opening.open_model(made(name), host=host)
+    hooked = zoo.hosted(made(name), host)
     view = capture.view(hooked)
     inputs = view.inputs(IDS, MASK)
     with running.evaluating(hooked):
@@ -667,14 +676,25 @@ def test_measurements_in_a_block_are_of_the_edited_model_and_hold_it_for_the_sam
 
 
 def test_a_model_is_tried_once():
-    hooked = opening.open_model(made("bert"))
-    passes = []
-    hooked.original_model.bert.register_forward_pre_hook(lambda *_: passes.append(None))
+    given, passes = made("bert"), []
+    given.bert.register_forward_pre_hook(lambda *_: passes.append(None))
+    hooked = opening.open_model(given)
     site = capture.sites(hooked)[0]
     for expected in (True, False, False):
         passes.clear()
         with edit_heads(hooked, {site: {0: "zero"}}), cut_edges(hooked, {}):
             capture.view(hooked)
+        assert bool(passes) == expected
+
+
+def test_a_model_that_is_given_is_tried_once_for_a_view_of_it():
+    model, passes = toy()[0], []
+    model.embed.register_forward_pre_hook(lambda *_: passes.append(None))
+    view = capture.view(model)
+    for expected in (True, False):
+        passes.clear()
+        with editing(view), cut_edges(model, {}):
+            pass
         assert bool(passes) == expected
 
 
@@ -694,7 +714,7 @@ def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
         model, _ = toy(n_heads=2)
         inputs = capture.view(model).inputs(TOY_IDS[:1], TOY_MASK[:1])
     else:
-        model = opening.open_model(made(name).double(), host=host)
+        model = zoo.hosted(made(name).double(), host)
         inputs = capture.view(model).inputs(IDS[:1], MASK[:1])  # Gemma 2 has no gradients beside padding
     # Some norms and softmaxes are always of single precision.
     step, error = (1e-3, 1e-3) if name in ("t5", "gemma2") else (1e-5, 1e-8)
@@ -729,7 +749,8 @@ def test_models_that_never_call_the_attention_interface_are_refused_by_name(name
     for block in (edit_heads(hooked, {site: {0: "zero"}}), cut_edges(hooked, {})):
         with (
             pytest.raises(
-                ValueError, match=rf"the heads of HuggingFaceHost\({said}\) cannot be edited.*host='bridge'"
+                ValueError,
+                match=rf"the heads of HuggingFaceHost\({said}\) cannot be edited.*bridge that you build",
             ),
             block,
         ):
@@ -742,7 +763,7 @@ def test_a_model_that_chooses_by_the_name_of_its_attention_what_it_computes_is_r
     """DeepSeek V3.2 leaves out its choice of keys in an attention function that it does not know."""
     kind = "deepseek_v32"
     model = any_architecture.build(kind, any_architecture.architectures()[kind])
-    hooked = opening.open_model(model, host="huggingface")
+    hooked = opening.open_model(model)
     with (
         pytest.raises(
             ValueError, match=r"DeepseekV32ForCausalLM\) cannot be edited: it computes something else as"
@@ -795,7 +816,7 @@ def test_a_host_that_discards_edited_patterns_cuts_no_edges_but_has_its_heads_ed
 @pytest.mark.parametrize(("name", "host"), [("bert", "huggingface"), ("gpt2", "bridge"), ("toy", "")])
 @pytest.mark.parametrize("lost", ["outputs", "edges"])
 def test_the_trial_notices_edits_that_are_lost(name, host, lost, monkeypatch):
-    model = toy(n_heads=2)[0] if name == "toy" else opening.open_model(made(name), host=host)
+    model = toy(n_heads=2)[0] if name == "toy" else zoo.hosted(made(name), host)
     if lost == "outputs":
         monkeypatch.setattr(changes.Change, "replace", _ignored)
         with pytest.raises(ValueError, match="cannot be edited: what"), edit_heads(model, {}):
@@ -826,7 +847,7 @@ def _ignored(change, outputs):
 
 
 def test_an_edit_of_nothing_that_changes_something_is_refused(monkeypatch):
-    model = opening.open_model(made("bert"), host="huggingface")
+    model = opening.open_model(made("bert"))
     true = changes.cut_mask
     from topic_probe.lens import huggingface
 

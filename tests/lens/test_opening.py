@@ -3,7 +3,6 @@
 import copy
 import inspect
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -104,9 +103,8 @@ def test_a_hugging_face_model_comes_back_as_it_went_in(name):
     opening.random_init(hooked, seed=1)
     assert_unchanged(model, before)
     assert generators() == state
-    host = opening.open_model(model, host="huggingface")
     seen.clear()
-    host(**huggingface.arguments(model, capture.view(hooked).inputs(*zoo.documents())))
+    hooked(**huggingface.arguments(model, capture.view(hooked).inputs(*zoo.documents())))
     assert seen
 
 
@@ -117,15 +115,15 @@ class MidwayError(Exception):
 @pytest.mark.parametrize(
     ("name", "host"),
     [
-        *((name, "auto") for name in ("bert", "bart", "albert", "gpt2", "t5", "mpnet")),
-        ("bert", "huggingface"),
+        *((name, "huggingface") for name in ("bert", "bart", "albert", "gpt2", "t5", "mpnet")),
+        *((name, "bridge") for name in ("bert", "bart", "gpt2", "t5") if name in zoo.BRIDGED),
     ],
 )
 @pytest.mark.parametrize("through", ["hooks", "auto"])
 def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through):
     model = mixed_modes(zoo.make(name))
     before = snapshot(model)
-    hooked = opening.open_model(model, host=host)
+    hooked = zoo.hosted(model, host)
     mixed_modes(hooked)
     inside = hooked.original_model
     modes = [module.training for root in (hooked, inside) for module in root.modules()]
@@ -151,7 +149,7 @@ def test_nothing_stays_on_a_model_when_reading_fails_midway(name, host, through)
     ]
     assert huggingface._listener.get() is None
     assert torch.is_grad_enabled()
-    one, other = patterns_of(hooked, through), patterns_of(opening.open_model(model, host=host), through)
+    one, other = patterns_of(hooked, through), patterns_of(zoo.hosted(model, host), through)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -168,14 +166,12 @@ def test_a_tokenizer_comes_back_as_it_went_in():
         )  # fmt: skip
 
     before = state()
-    hooked = opening.open_model(model, tokenizer=tokenizer, host="bridge")
+    hooked = opening.open_model(model, tokenizer=tokenizer)
     assert state() == before
-    assert tokenizer_hash(hooked.tokenizer) == tokenizer_hash(tokenizer)
+    assert hooked.tokenizer is tokenizer
     assert capture.facts(hooked).special_ids == set(tokenizer.all_special_ids)
-    assert opening.open_model(model, tokenizer=tokenizer, host="huggingface").tokenizer is tokenizer
 
 
-@pytest.mark.parametrize("host", ["bridge", "huggingface"])
 @pytest.mark.parametrize(
     ("name", "template", "special", "left_out"),
     [
@@ -187,18 +183,13 @@ def test_a_tokenizer_comes_back_as_it_went_in():
     ],
 )
 def test_a_causal_model_tells_of_a_begin_token_that_its_tokenizer_leaves_out(
-    name, template, special, left_out, host, tmp_path
+    name, template, special, left_out, tmp_path
 ):
     zoo.make(name).save_pretrained(tmp_path)
     small_language.five_words(template, **special).save_pretrained(tmp_path)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        hooked = tp.open_model(tmp_path, host=host)
-    (document,) = tp.encode_texts(["Same words"], hooked.tokenizer)
-    if host == "bridge" and "bos_token" in special:
-        # TransformerLens makes the tokenizer anew, so that texts begin with the token whatever the model.
-        assert document.ids.tolist() == [0, 2, 3]
-        left_out = False
+        hooked = tp.open_model(tmp_path)
     ours = [str(each.message) for each in said if "begin token" in str(each.message)]
     assert len(ours) == left_out
     if left_out:
@@ -208,10 +199,9 @@ def test_a_causal_model_tells_of_a_begin_token_that_its_tokenizer_leaves_out(
         assert document.ids.tolist() == [0, 2, 3]
 
 
-@pytest.mark.parametrize("host", ["bridge", "huggingface"])
-def test_weights_are_shared_and_not_copied(host):
+def test_weights_are_shared_and_not_copied():
     model = zoo.make("bert")
-    hooked = opening.open_model(model, host=host)
+    hooked = opening.open_model(model)
     inside = {parameter.data_ptr() for parameter in hooked.original_model.parameters()}
     assert inside == {parameter.data_ptr() for parameter in model.parameters()}
 
@@ -263,9 +253,17 @@ OWN_LAYERS = {"native": native, "toy": toy} | (
 )
 
 
-@pytest.mark.parametrize("name", [*OWN_LAYERS, "bert", "gpt2", "albert", "albert-headless"])
+HOOKED = OWN_LAYERS | {
+    "bridge over bert": lambda: zoo.bridge(zoo.make("bert")),
+    "bridge over gpt2": lambda: zoo.bridge(zoo.make("gpt2")),
+    "albert": lambda: opening.open_model(zoo.make("albert")),
+    "albert-headless": lambda: opening.open_model(zoo.make("albert-headless")),
+}
+
+
+@pytest.mark.parametrize("name", HOOKED)
 def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
-    model = OWN_LAYERS[name]() if name in OWN_LAYERS else opening.open_model(zoo.make(name))
+    model = HOOKED[name]()
     for number, module in enumerate(model.modules()):
         module.training = number % 2 == 0
     modes = [module.training for module in model.modules()]
@@ -277,7 +275,7 @@ def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
         other.add_hook(lambda state, hook: seen.append("residual"))
     hooks = [list(point.fwd_hooks) for point in model.hook_dict.values()]
     assert opening.open_model(model) is model
-    assert opening.open_model(model, host="huggingface", device="cpu") is model
+    assert opening.open_model(model, device="cpu") is model
     view = capture.view(model)
     assert seen == []  # a trial run is nothing that the user asked for
     patterns_of(model)
@@ -338,7 +336,7 @@ def test_a_folder_gives_the_model_that_was_saved(name, tmp_path):
     model.save_pretrained(tmp_path)
     hooked = opening.open_model(str(tmp_path) if name == "bert" else tmp_path)
     assert type(hooked.original_model) is type(model)
-    assert type(hooked).__name__ == ("TransformerBridge" if name in zoo.BRIDGED else "HuggingFaceHost")
+    assert type(hooked).__name__ == "HuggingFaceHost"
     for shown, expected in zip(patterns_of(hooked), own(model), strict=True):
         real = zoo.documents()[1]
         torch.testing.assert_close(
@@ -468,11 +466,6 @@ def test_anything_else_is_a_type_error(source):
         opening.open_model(source)
 
 
-def test_an_unknown_host_is_an_error():
-    with pytest.raises(ValueError, match="host must be one of 'auto', 'bridge', 'huggingface', got 'vllm'"):
-        opening.open_model(zoo.make("bert"), host="vllm")
-
-
 def test_what_is_no_tokenizer_is_refused_before_a_model_is_hooked():
     with pytest.raises(TypeError, match="a Hugging Face tokenizer is needed, got 'bert-base-uncased'"):
         opening.open_model(zoo.make("bert"), tokenizer="bert-base-uncased")
@@ -502,20 +495,7 @@ def test_a_folder_brings_its_tokenizer_unless_another_is_given(name, tmp_path):
     assert isinstance(capture.facts(given).pad_id, int)
 
 
-# ----------------------------------------------------------------------------------------- choosing the host
-
-
-@pytest.mark.parametrize("name", zoo.ARCHITECTURES)
-def test_a_bridge_is_taken_where_transformerlens_has_a_true_adapter_and_the_adapter_free_host_elsewhere(name):
-    model = zoo.make(name)
-    assert type(opening.open_model(model, host="huggingface")).__name__ == "HuggingFaceHost"
-    expected = "TransformerBridge" if name in zoo.BRIDGED else "HuggingFaceHost"
-    assert type(opening.open_model(model)).__name__ == expected
-    if name not in zoo.BRIDGED:
-        with pytest.raises(
-            ValueError, match=r"TransformerLens cannot host \w+: .*Use host='auto' or host='huggingface'"
-        ):
-            opening.open_model(model, host="bridge")
+# --------------------------------------------------------------------------------------- the trial at opening
 
 
 def test_a_model_is_run_no_more_often_than_its_checks_need(monkeypatch):
@@ -528,11 +508,8 @@ def test_a_model_is_run_no_more_often_than_its_checks_need(monkeypatch):
     counted.__signature__ = inspect.signature(forward)
     monkeypatch.setattr(hf.BertModel, "forward", counted)
     hooked = opening.open_model(zoo.make("bert"))
-    assert type(hooked).__name__ == "TransformerBridge"
-    # The model: as it is, its calls of attention, the patterns that it returns, on the fused kernel, two documents
-    # alone, and its patterns at the hooks of the adapter-free host. The bridge: as it is, its patterns, on the fused
-    # kernel, two documents alone, and its patterns beside those of the other host.
-    assert sorted(runs) == [1] * 4 + [2] * 9
+    # As it is, its calls of attention, the patterns that it returns, on the fused kernel, and two documents alone.
+    assert sorted(runs) == [1] * 2 + [2] * 4
     runs.clear()
     capture.view(hooked)
     assert runs == []
@@ -550,33 +527,12 @@ def test_rows_beside_the_fused_kernel_that_are_not_those_of_the_patterns_are_not
     name, wrong, host, monkeypatch
 ):
     model = zoo.make("bert")
-    assert capture.view(opening.open_model(model, host=host)).tap is not None
+    assert capture.view(zoo.hosted(model, host)).tap is not None
     monkeypatch.setattr(huggingface, name, wrong)
-    hooked = opening.open_model(model, host=host)
+    hooked = zoo.hosted(model, host)
     assert capture.view(hooked).tap is None
     hooked.original_model.config.note = "a setting that changed, so that the trial is made again"
     assert capture.view(hooked).tap is None
-
-
-def test_a_bridge_that_shows_other_patterns_than_the_model_is_refused(monkeypatch, caplog):
-    # A fault in what a bridge shows, put where it is compared with the model's own.
-    true_patterns = capture.patterns
-
-    def wrong(model, inputs):
-        shown = true_patterns(model, inputs)
-        if type(model).__name__ == "TransformerBridge":
-            shown[capture.sites(model)[1]] = shown[capture.sites(model)[1]].roll(1, 1)
-        return shown
-
-    monkeypatch.setattr(capture, "patterns", wrong)
-    with caplog.at_level(logging.INFO, logger="topic_probe"):
-        hooked = opening.open_model(zoo.make("bert"))
-    assert type(hooked).__name__ == "HuggingFaceHost"
-    assert "blocks.1.attn.hook_pattern is not the model's own" in caplog.text
-    with pytest.raises(
-        ValueError, match=r"the pattern that the bridge shows at blocks\.1\.attn\.hook_pattern is not the"
-    ):
-        opening.open_model(zoo.make("bert"), host="bridge")
 
 
 def mamba():
@@ -661,7 +617,7 @@ def test_a_decoder_without_its_encoder_has_one_stack():
 
 def test_the_adapter_free_host_works_with_the_tools_of_transformerlens():
     model = zoo.make("albert")
-    hooked = opening.open_model(model, host="huggingface")
+    hooked = opening.open_model(model)
     ids, mask = zoo.documents()
     _, cache = hooked.run_with_cache(ids, mask, names_filter=lambda name: name.endswith("hook_pattern"))
     expected = zoo.own_patterns(model, sites.Inputs(ids, mask))["self"]
@@ -788,17 +744,23 @@ def test_opening_a_folder_draws_no_bar_over_its_weights_and_leaves_bars_as_they_
     assert "Loading" not in capsys.readouterr().err
 
 
-def test_a_twin_reads_text_as_its_model_does():
-    # TransformerLens changes the tokenizer that a bridge is given; given its own again, it loses [CLS] and [SEP].
-    bridge = opening.open_model(zoo.make("bert"), tokenizer=small_language.tokenizer(), host="bridge")
-    word = small_language.words(0)[0]
-    ids = bridge.tokenizer(word)["input_ids"]
-    assert len(ids) == 3
-    assert opening.random_init(bridge).tokenizer(word)["input_ids"] == ids
+def test_a_twin_has_the_tokenizer_of_its_model_and_does_not_tell_of_its_begin_token_again():
+    tokenizer = small_language.five_words("$A", bos_token="<s>")
+    with pytest.warns(UserWarning, match="begin token"):
+        model = opening.open_model(zoo.make("gpt2"), tokenizer=tokenizer)
+    assert opening.random_init(model).tokenizer is tokenizer
+
+
+def test_a_twin_of_a_bridge_has_the_architecture_of_the_model_inside():
+    bridge = zoo.bridge(zoo.make("bert"))
+    twin = opening.random_init(bridge, seed=1)
+    assert type(twin.original_model) is hf.BertForMaskedLM
+    assert capture.sites(twin) == capture.sites(bridge)
+    assert torch.equal(twin.W_E, opening.random_init(zoo.make("bert"), seed=1).W_E)
 
 
 def test_a_twin_does_not_take_over_hooks_and_has_the_dtype_of_the_model():
-    model = opening.open_model(zoo.make("albert").double(), host="huggingface")
+    model = opening.open_model(zoo.make("albert").double())
     model.hook_dict["blocks.0.attn.hook_pattern"].add_hook(lambda *_: None)
     twin = opening.random_init(model)
     assert not any(point.fwd_hooks for point in twin.hook_dict.values())
@@ -846,10 +808,9 @@ config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layer
 with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
     import topic_probe as tp
     from topic_probe.lens import capture
-    for host in ("bridge", "huggingface"):
-        hooked = tp.open_model(transformers.BertForMaskedLM(config), host=host)
-        capture.view(hooked)
-        tp.random_init(hooked)
+    hooked = tp.open_model(transformers.BertForMaskedLM(config))
+    capture.view(hooked)
+    tp.random_init(hooked)
 assert not told, told
 assert not shown.getvalue(), shown.getvalue()
 assert seen_by_users() == before

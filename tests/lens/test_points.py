@@ -50,7 +50,7 @@ D_HEAD = zoo.WIDTH // zoo.HEADS
 
 
 def opened(name, lengths=(20, 9, 14)):
-    hooked = opening.open_model(zoo.make(name), host="huggingface")
+    hooked = opening.open_model(zoo.make(name))
     return hooked, given(capture.view(hooked).inputs(*zoo.documents(lengths)))
 
 
@@ -226,7 +226,7 @@ def test_the_stream_of_a_decoder_is_its_hidden_states(name):
 def test_hook_points_have_the_names_of_transformerlens():
     attention = {"q", "k", "v", "attn_scores", "pattern", "z"}
     layer = {"hook_attn_out", "hook_resid_pre", "hook_resid_post"}
-    hooked = opening.open_model(zoo.make("bart-uneven"), host="huggingface")
+    hooked = opening.open_model(zoo.make("bart-uneven"))
     expected = {
         f"{stack}_blocks.{number}.{name}"
         for stack, kinds, n_layers in (("encoder", ["attn"], 2), ("decoder", ["self_attn", "cross_attn"], 3))
@@ -234,8 +234,8 @@ def test_hook_points_have_the_names_of_transformerlens():
         for name in layer | {f"{kind}.hook_{what}" for kind in kinds for what in attention}
     } | {f"decoder_blocks.{number}.hook_cross_attn_out" for number in range(3)}
     assert set(hooked.hook_dict) == expected
-    bridge = opening.open_model(zoo.make("bert"), host="bridge")
-    hooked = opening.open_model(zoo.make("bert"), host="huggingface")
+    bridge = zoo.bridge(zoo.make("bert"))
+    hooked = opening.open_model(zoo.make("bert"))
     assert set(hooked.hook_dict) <= set(bridge.hook_dict)
     only_returned = opening.open_model(zoo.make("mpnet"))
     assert set(only_returned.hook_dict) == {f"blocks.{layer}.attn.hook_pattern" for layer in range(3)}
@@ -257,7 +257,7 @@ def test_layers_of_two_attentions_have_no_stream_of_their_own():
 
 def test_scores_beside_a_sink_are_those_of_the_keys():
     model = any_architecture.build("gpt_oss", "GptOssForCausalLM")
-    hooked = opening.open_model(model, host="huggingface")
+    hooked = opening.open_model(model)
     options = given(capture.view(hooked).inputs(*zoo.documents((5, 5))))
     shown = cached(hooked, options)
     scores, pattern = (shown[f"blocks.0.attn.hook_{what}"] for what in ("attn_scores", "pattern"))
@@ -476,7 +476,7 @@ def test_a_hook_that_is_never_called_is_an_error():
     hf.AttentionMaskInterface.register("sigmoid", hf.AttentionMaskInterface()["eager"])
     model = zoo.make("bert-headless")
     model.set_attn_implementation("sigmoid")
-    hooked = opening.open_model(model, host="huggingface")
+    hooked = opening.open_model(model)
     options = given(capture.view(hooked).inputs(*zoo.documents()))
     shown = cached(hooked, options, lambda name: "scores" not in name)
     values = shown["blocks.1.attn.hook_v"].transpose(1, 2)

@@ -91,7 +91,7 @@ def restless():
 @pytest.mark.parametrize(("threads", "turns"), [(4, 4), pytest.param(8, 15, marks=pytest.mark.slow)])
 def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit(restless, threads, turns):
     given = zoo.make("bert").train()
-    bridge, host = tp.open_model(given), tp.open_model(given, host="huggingface")
+    bridge, host = zoo.bridge(given), tp.open_model(given)
     settings = [
         lambda: tp.measure_attention(bridge, TOPICS, DOCUMENTS, **QUICK, n_permutations=3),
         lambda: tp.measure_attention(bridge, TOPICS, DOCUMENTS, **QUICK, n_permutations=0, through="hooks"),
@@ -119,18 +119,17 @@ def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit(restless, th
 
 
 def sharing():
-    """Pairs of models that cannot be measured at once."""
+    """Pairs that are one model, which cannot be measured twice at once."""
     whole = zoo.make("bert")
-    yield "a model and its host", whole, tp.open_model(whole, host="huggingface")
-    yield "two hosts", tp.open_model(whole, host="huggingface"), tp.open_model(whole, host="huggingface")
-    yield "bridge and host", tp.open_model(whole, host="bridge"), tp.open_model(whole, host="huggingface")
+    yield "a model and its host", whole, tp.open_model(whole)
+    yield "two hosts", tp.open_model(whole), tp.open_model(whole)
+    bridge = zoo.bridge(whole)
+    yield "a bridge and the model inside", bridge, tp.open_model(bridge.original_model)
     yield "a model and its trunk", whole, whole.bert
-    config = copy.deepcopy(whole.config)
-    yield "models of one configuration", type(whole)(config), type(whole)(config)
 
 
 @pytest.mark.parametrize(("one", "other"), [pytest.param(*pair, id=name) for name, *pair in sharing()])
-def test_models_that_share_something_are_measured_one_after_the_other(one, other):
+def test_one_model_is_measured_by_one_thread_after_the_other(one, other):
     entered = threading.Event()
 
     def enter():
@@ -174,7 +173,7 @@ REFUSED = "asked for within a forward pass of the model that it is about, by a h
 @pytest.mark.parametrize("measure", MEASUREMENTS.values(), ids=MEASUREMENTS)
 @pytest.mark.parametrize("kind", ["bridge", "huggingface"])
 def test_a_hook_that_measures_its_own_model_is_told_so(measure, kind):
-    model = used(tp.open_model(zoo.make("bert"), host=kind))
+    model = used(zoo.hosted(zoo.make("bert"), kind))
     before = everything(model)
     hook = capture.sites(model)[0].hook_name, lambda pattern, hook: measure(model)
     with pytest.raises(RuntimeError, match=f"{REFUSED} HookPoint"), model.hooks(fwd_hooks=[hook]):
@@ -206,38 +205,9 @@ def test_a_hook_may_measure_another_model():
     assert numbers(reports[0]) == numbers(tp.measure_attention(other, TOPICS, DOCUMENTS, **QUICK))
 
 
-@pytest.mark.parametrize("outer", ["forward", "measurement"])
-def test_a_hook_that_waits_for_a_thread_that_measures_does_not_wait_for_ever(outer, monkeypatch):
-    monkeypatch.setattr(running, "PATIENCE", 0.2)
-    model = used(tp.open_model(zoo.make("bert")))
-    before, told = everything(model), []
-
-    def measure():
-        try:
-            tp.measure_attention(model, TOPICS, DOCUMENTS, **QUICK)
-        except RuntimeError as error:
-            told.append(str(error))
-
-    def waiting_hook(pattern, hook):
-        thread = threading.Thread(target=measure, daemon=True)
-        thread.start()
-        thread.join(20)
-
-    name = capture.sites(model)[-1].hook_name
-    with model.hooks(fwd_hooks=[(name, waiting_hook)]):
-        if outer == "forward":
-            model(IDS, attention_mask=MASK.long())
-        else:
-            tp.measure_attention(model, TOPICS, DOCUMENTS[:1], **QUICK)
-    assert len(told) == 1
-    assert "a hook of the model to be measured, for 0.2 seconds" in told[0]
-    assert everything(model) == before
-
-
-def test_a_slow_pass_of_another_thread_is_waited_for(monkeypatch):
-    monkeypatch.setattr(running, "PATIENCE", 0.1)
+def test_a_slow_pass_of_another_thread_is_waited_for():
     given = zoo.make("bert")
-    host, other = (tp.open_model(given, host="huggingface") for _ in range(2))
+    host, other = (tp.open_model(given) for _ in range(2))
     alone = numbers(tp.measure_attention(host, TOPICS, DOCUMENTS, **QUICK))
     embed, slow = given.get_input_embeddings(), threading.Event()
     forward = embed.forward
@@ -264,7 +234,7 @@ def test_a_slow_pass_of_another_thread_is_waited_for(monkeypatch):
 @pytest.mark.parametrize("kind", ["bridge", "huggingface"])
 def test_nothing_stays_behind_of_a_measurement_that_is_stopped(error, kind):
     given = zoo.make("bert").train()
-    model = tp.open_model(given, host=kind)
+    model = zoo.hosted(given, kind)
     capture.view(model)
     before = everything(given, model)
 

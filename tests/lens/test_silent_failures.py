@@ -166,7 +166,7 @@ def test_a_mask_always_goes_along_because_a_bridge_without_one_attends_to_paddin
 
 
 def test_the_adapter_free_host_and_documents_demand_a_mask_where_one_is_needed():
-    hooked = opening.open_model(zoo.make("albert"), host="huggingface")
+    hooked = opening.open_model(zoo.make("albert"))
     with pytest.raises(TypeError, match="attention_mask"):
         hooked(IDS)
     with pytest.raises(
@@ -206,14 +206,14 @@ def test_edits_of_patterns_are_lost_in_a_bridge_over_bert_and_take_effect_in_the
     with warnings_of_transformerlens():
         discarded = bridge.run_with_hooks(IDS, attention_mask=MASK.long(), fwd_hooks=[hook])
     torch.testing.assert_close(getattr(discarded, "logits", discarded), plain, rtol=0, atol=1e-5)
-    hooked = opening.open_model(model, host="huggingface")
+    hooked = opening.open_model(model)
     edited = hooked.run_with_hooks(IDS, MASK, fwd_hooks=[hook]).logits
     assert (edited - plain).abs().max() > 0.05
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "llama", "t5-encoder", "modernbert"])
 def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
-    hooked = opening.open_model(zoo.make(name), host="huggingface")
+    hooked = opening.open_model(zoo.make(name))
     view = capture.view(hooked)
     first, second = list(read(view).values())[:2]
     hooked.hook_dict[view.sites[0].hook_name].add_hook(swap)
@@ -221,7 +221,7 @@ def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
     torch.testing.assert_close(edited[0][0], first[0][0].flip(0), rtol=0, atol=1e-5)
     assert (changed[0] - second[0])[0].abs().max() > 1e-3
     assert view.tap is not None
-    with_edit_in_place = opening.open_model(zoo.make(name), host="huggingface")
+    with_edit_in_place = opening.open_model(zoo.make(name))
 
     def in_place(pattern, hook):
         pattern.copy_(pattern.flip(1))
@@ -319,7 +319,7 @@ def test_dropout_is_off_while_attention_is_read_and_rows_sum_to_one(name):
 
 def test_rows_that_do_not_sum_to_one_are_an_error():
     topics = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 80)}, vocabulary_size=zoo.VOCABULARY)
-    hooked = opening.open_model(zoo.make("albert"), host="huggingface")
+    hooked = opening.open_model(zoo.make("albert"))
     hooked.hook_dict["blocks.2.attn.hook_pattern"].add_hook(lambda pattern, hook: 0.9 * pattern)
     with pytest.raises(ValueError, match=r"blocks\.2\.attn\.hook_pattern sums to 0\.9 instead of 1"):
         tp.measure_attention(hooked, topics, [IDS[0].tolist()], n_permutations=0)
@@ -334,7 +334,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
     attention = [module for module in model.modules() if type(module).__name__ == "AlbertAttention"]
     assert len(attention) == 1
     attention[0].register_forward_hook(lambda *_: calls.append(1))
-    view = capture.view(opening.open_model(model, host="huggingface"))
+    view = capture.view(opening.open_model(model))
     calls.clear()
     found = list(read(view).values())
     assert len(calls) == len(found) == 3
@@ -345,7 +345,7 @@ def test_every_layer_is_read_where_one_module_is_called_for_all_of_them():
 
 def test_a_layer_that_is_no_longer_called_is_noticed():
     model = zoo.make("albert")
-    view = capture.view(opening.open_model(model, host="huggingface"))
+    view = capture.view(opening.open_model(model))
     model.config.num_hidden_layers = 2
     for through in ("hooks", "rows"):
         with pytest.raises(ValueError, match="only 2 of 3 attention calls were seen"):
@@ -364,7 +364,7 @@ def test_a_layer_that_is_no_longer_called_is_noticed():
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name):
     model = zoo.make(name)
-    hooked = opening.open_model(model, host="bridge")
+    hooked = zoo.bridge(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="BertArchitectureAdapter does not support fold_ln")
         hooked.enable_compatibility_mode()
@@ -377,7 +377,7 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_word_embeddings_stay_as_they_are_in_compatibility_mode_without_processing(name):
     model = zoo.make(name)
-    hooked = opening.open_model(model, host="bridge")
+    hooked = zoo.bridge(model)
     hooked.enable_compatibility_mode(no_processing=True)
     assert torch.equal(capture.word_embeddings(hooked), model.get_input_embeddings().weight)
 
@@ -667,7 +667,7 @@ class Counting(torch.nn.Module):
 def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names(where):
     model = zoo.make("bert-headless")
     model.encoder.layer[1].intermediate = counting = Counting(model.encoder.layer[1].intermediate, where)
-    hooked = tp.open_model(model, host="huggingface")
+    hooked = tp.open_model(model)
     with pytest.raises(
         ValueError, match=r"writes on its own tensors .*\(encoder\.layer\.1\.intermediate\.count\)"
     ):
@@ -733,14 +733,19 @@ def without_pattern(*given, **options):
     return cold_attention(*given, **options)[0], None
 
 
+NO_PATTERN = (
+    r"the attention function 'my_attention' returns no pattern: have it return its output and its pattern .*"
+    r"attn_implementation='eager'"
+)
+
+
 def fused(module, query, key, value, attention_mask, **options):
     """What the model computes anyway, by another kernel, which knows no pattern."""
     answer = torch.nn.functional.scaled_dot_product_attention(query, key, value, attention_mask)
     return answer.transpose(1, 2).contiguous(), None
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
-def test_the_pattern_of_a_users_own_attention_function_is_measured(host):
+def test_the_pattern_of_a_users_own_attention_function_is_measured():
     model, calls = zoo.make("bert-headless"), []
 
     def counted(*given, **options):
@@ -751,7 +756,7 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(host):
         model.set_attn_implementation("my_attention")
         with torch.no_grad():
             answer = model(IDS, attention_mask=MASK.long(), output_attentions=True)
-        view = capture.view(tp.open_model(model, host=host))
+        view = capture.view(tp.open_model(model))
         calls.clear()
         found = read(view)
         assert len(calls) == 3
@@ -769,28 +774,23 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(host):
     assert (eager["self"][0][0, 0] - answer.attentions[0][0, 0]).abs().max() > 0.01  # the failure
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
-def test_a_users_attention_function_without_a_pattern_is_refused_where_it_computes_something_of_its_own(host):
+@pytest.mark.parametrize("function", [without_pattern, fused])
+def test_a_users_attention_function_without_a_pattern_is_refused(function):
+    """Also where it computes what eager attention does: nothing is put in its place."""
     model = zoo.make("gpt2")
-    with registered("my_attention", without_pattern, "eager"):
+    with registered("my_attention", function, "eager"):
         model.set_attn_implementation("my_attention")
-        hooked = tp.open_model(model, host=host)
-        sentence = (
-            r"computes something else as it is \(my_attention attention\) than .*where it returns its pattern"
-        )
-        with pytest.raises(ValueError, match=sentence):
-            capture.view(hooked)
-        if host == "auto":
-            with pytest.raises(ValueError, match=r"TransformerLens cannot host .*computes something else"):
-                tp.open_model(model, host="bridge")
+        with pytest.raises(ValueError, match=NO_PATTERN):
+            capture.view(tp.open_model(model))
+    assert model.config._attn_implementation == "my_attention"
 
 
-@pytest.mark.parametrize("mask", ["eager", "sdpa"])
-def test_a_users_kernel_that_computes_what_eager_attention_does_is_measured_by_that(mask):
-    model = zoo.make("bert-headless")
-    with registered("my_kernel", fused, mask):
-        model.set_attn_implementation("my_kernel")
-        assert_true_patterns(capture.view(tp.open_model(model)), model)
+def test_a_bridge_over_a_users_attention_function_without_a_pattern_is_refused():
+    _, bridge = raw_bridge("bert")
+    with registered("my_attention", without_pattern, "eager"):
+        bridge.original_model.set_attn_implementation("my_attention")
+        with pytest.raises(ValueError, match="computes something else as it is"):
+            capture.view(bridge)
 
 
 def test_a_users_function_without_a_mask_function_is_measured_as_it_is():
@@ -807,7 +807,7 @@ def test_a_users_function_without_a_mask_function_is_measured_as_it_is():
             torch.testing.assert_close(pattern, expected, rtol=0, atol=1e-6)
 
 
-def test_another_function_under_the_same_name_makes_a_new_trial():
+def test_another_function_under_the_same_name_is_noticed():
     model = zoo.make("bert-headless")
     with registered("my_attention", cold_attention, "eager"):
         model.set_attn_implementation("my_attention")
@@ -815,7 +815,7 @@ def test_another_function_under_the_same_name_makes_a_new_trial():
         first = capture.view(hooked)
     with (
         registered("my_attention", without_pattern, "eager"),
-        pytest.raises(ValueError, match="something else"),
+        pytest.raises(ValueError, match=NO_PATTERN),
     ):
         capture.view(hooked)
     assert first.sites
@@ -845,15 +845,14 @@ def outputs(model):
         return model(IDS, attention_mask=MASK.long()).logits[MASK]
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
-def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is_that(host):
+def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is_that():
     fused, eager = falcon("sdpa"), falcon("eager")
     assert (outputs(fused) - outputs(eager)).abs().max() > 0.1  # the failure
     with pytest.raises(
         ValueError, match=r"something else as it is \(sdpa attention\) .*load it with attn_impl"
     ):
-        capture.view(tp.open_model(fused, host=host))
-    assert_true_patterns(capture.view(tp.open_model(eager, host=host)), eager)
+        capture.view(tp.open_model(fused))
+    assert_true_patterns(capture.view(tp.open_model(eager)), eager)
 
 
 def test_a_bridge_of_the_users_own_is_refused_where_its_outputs_change_as_it_is_read():

@@ -96,13 +96,12 @@ def counted_by_hand(model):
     return counts
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
 @pytest.mark.parametrize("name", WINDOWED)
-def test_pairs_are_those_of_the_mask_that_the_model_builds(name, host):
+def test_pairs_are_those_of_the_mask_that_the_model_builds(name):
     model = make(name)
     expected = counted_by_hand(model)
     assert len({tuple(row) for row in expected.tolist()}) > 1 or name == "mistral"  # layers differ
-    view = capture.view(tp.open_model(model, host=host))
+    view = capture.view(tp.open_model(model))
     for way in ("hooks",) if view.tap is None else ("hooks", "rows"):
         for batch_size in (3, 1):
             report = tp.measure_attention(
@@ -120,14 +119,13 @@ def test_pairs_are_those_of_the_mask_that_the_model_builds(name, host):
             assert (found.reshape(3, zoo.HEADS, 3) == expected[:, None]).all()
 
 
-@pytest.mark.parametrize("host", ["auto", "huggingface"])
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
-def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(monkeypatch, size, host):
+def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(monkeypatch, size):
     build = hf.Llama4TextConfig
     monkeypatch.setattr(
         hf, "Llama4TextConfig", lambda **given: build(**given | {"attention_chunk_size": size})
     )
-    view = capture.view(tp.open_model(make("llama4"), host=host))
+    view = capture.view(tp.open_model(make("llama4")))
     assert view.causal == (True, True, True)
     found = tp.measure_attention(view.model, TOPICS, DOCUMENTS, n_permutations=0, special_ids=())
     assert found.provenance["left_out"][FIRST] == len(DOCUMENTS)  # a sink, whatever stands there
@@ -137,7 +135,7 @@ def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(monkey
 def test_a_mask_in_blocks_costs_one_pass_more_and_not_one_for_every_batch(name):
     model, passes = make(name), []
     model.get_input_embeddings().register_forward_hook(lambda *_: passes.append(1))
-    view = capture.view(tp.open_model(model, host="huggingface"))
+    view = capture.view(tp.open_model(model))
     passes.clear()
     tp.measure_attention(
         view.model, TOPICS, DOCUMENTS * 4, through="hooks", batch_size=3, n_permutations=0, special_ids=()

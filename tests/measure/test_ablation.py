@@ -23,7 +23,7 @@ DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
 
 @pytest.fixture(scope="module")
 def bert():
-    return tp.open_model(zoo.make("bert"), host="huggingface")
+    return tp.open_model(zoo.make("bert"))
 
 
 def by_hand(model, documents, head_of=None, instead=None):
@@ -243,7 +243,7 @@ def test_numbers_do_not_depend_on_batches_and_go_through_a_checkpoint(kind, bert
 
 def test_losses_are_those_of_the_model_with_the_same_masks(bert):
     """Loss of a masked-language model by Hugging Face's own function, at the positions that were masked."""
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     model.tokenizer = type("Tokenizer", (), {"mask_token_id": 3, "pad_token_id": 0, "all_special_ids": [3]})()
     seen = []
 
@@ -267,7 +267,7 @@ def test_losses_are_those_of_the_model_with_the_same_masks(bert):
 
 
 def test_a_causal_loss_is_that_of_the_next_token():
-    model = tp.open_model(zoo.make("gpt2"), host="huggingface")
+    model = tp.open_model(zoo.make("gpt2"))
     report = tp.measure_ablation(
         model,
         TOPICS,

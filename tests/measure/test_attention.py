@@ -278,7 +278,7 @@ def test_uniform_attention_is_exactly_one_everywhere(build, topics):
 
 def with_pattern(change, build=bert):
     """A hooked model whose every pattern is replaced by ``change(pattern)``."""
-    host = tp.open_model(build(), host="huggingface")
+    host = tp.open_model(build())
     host.add_hook(lambda name: name.endswith("hook_pattern"), lambda pattern, hook: change(pattern))
     return host
 
@@ -490,7 +490,7 @@ def test_permutation_p_values_are_uniform_without_structure():
     """Topics drawn at random, unrelated to a random model: the mean is 1/2 and the quarters are equally full."""
     words = np.arange(5, 45)
     documents = [np.random.default_rng(seed).choice(words, 20).tolist() for seed in range(6)]
-    model = tp.open_model(bert(num_hidden_layers=1), host="huggingface")
+    model = tp.open_model(bert(num_hidden_layers=1))
     found = []
     for seed in range(120):
         parts = np.random.default_rng(100 + seed).permutation(words).reshape(4, 10).tolist()

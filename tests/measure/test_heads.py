@@ -10,7 +10,7 @@ from topic_probe.measure.heads import Heads, layer_and_head
 
 @pytest.fixture(scope="module")
 def heads():
-    return Heads.of(capture.view(tp.open_model(zoo.make("bert"), host="huggingface")))
+    return Heads.of(capture.view(tp.open_model(zoo.make("bert"))))
 
 
 @pytest.mark.parametrize("name", ["2.1", "L2H1", " l2 h1 ", "02.1"])
@@ -36,7 +36,7 @@ def test_what_names_no_head_is_none(name, heads):
 
 
 def test_heads_of_several_stacks_are_named_with_their_stack():
-    both = Heads.of(capture.view(tp.open_model(zoo.make("bart"), host="huggingface")))
+    both = Heads.of(capture.view(tp.open_model(zoo.make("bart"))))
     (number,) = both.named("decoder.1.2")
     assert both.name(number) == "decoder.1.2"
     assert both.index([number])["stack"] == ("decoder",)

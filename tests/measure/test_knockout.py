@@ -71,7 +71,7 @@ def topic(word):
 
 @pytest.mark.parametrize("relation", ["same_topic", "different_topic", "same_word"])
 def test_the_edges_that_are_cut_are_those_of_the_relation(relation):
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     for ids, (own,) in zip(*cuts_of(model, DOCUMENTS, relation, 0), strict=True):
         for i, one in enumerate(ids):
             for j, other in enumerate(ids):
@@ -86,7 +86,7 @@ def test_the_edges_that_are_cut_are_those_of_the_relation(relation):
 
 
 def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance():
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     seen = set()
     for ids, (own, *others) in zip(*cuts_of(model, DOCUMENTS, "same_topic", 3), strict=True):
         for table in others:
@@ -124,7 +124,7 @@ def test_what_stands_in_is_near_and_taken_once():
 
 
 def test_the_same_word_never_stands_in_for_others_of_its_topic():
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     documents = [[7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7]] * 2
     for ids, (_, *others) in zip(*cuts_of(model, documents, "same_topic", 5), strict=True):
         pairs = [pair for table in others for pair in table.nonzero().tolist()]
@@ -133,7 +133,7 @@ def test_the_same_word_never_stands_in_for_others_of_its_topic():
 
 
 def test_edges_are_cut_for_the_heads_that_are_named():
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     view = capture.view(model)
     sites = chosen_sites(view, None, "0.1,2.0")
     cuts = Cuts(view, TOPICS, sites, CODES["same_topic"], "scores", 0, 0, earlier=False)
@@ -149,7 +149,7 @@ def test_edges_are_cut_for_the_heads_that_are_named():
 
 def test_a_causal_loss_is_cut_where_the_word_is_predicted():
     """The row before a word; nothing that comes later, and not the first position, which is a sink."""
-    model = tp.open_model(zoo.make("gpt2"), host="huggingface")
+    model = tp.open_model(zoo.make("gpt2"))
     for ids, (own, other) in zip(
         *cuts_of(model, DOCUMENTS, "same_topic", 1, outcome="loss", earlier=True), strict=True
     ):
@@ -165,7 +165,7 @@ def test_a_causal_loss_is_cut_where_the_word_is_predicted():
 
 def test_nothing_is_lost_where_nothing_is_cut(tmp_path):
     """Documents of one word each have no edges of the relation: the effect is exactly nothing."""
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     documents = [[7, 7, 50, 60, 7], [25, 41, 25, 43, 44, 25]] * 5
     report = tp.measure_knockout(
         model, TOPICS, documents, relation="different_topic", special_ids=(), n_matched=2
@@ -185,7 +185,7 @@ def test_nothing_is_lost_where_nothing_is_cut(tmp_path):
 
 
 def test_layers_and_heads_that_there_are_not_are_refused():
-    model = tp.open_model(zoo.make("bert"), host="huggingface")
+    model = tp.open_model(zoo.make("bert"))
     with pytest.raises(ValueError, match="no layer 7 that attends: it has 0 to 2"):
         tp.measure_knockout(model, TOPICS, DOCUMENTS, layers=[7])
     with pytest.raises(ValueError, match=r"no head '0\.99'"):

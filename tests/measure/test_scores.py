@@ -270,7 +270,7 @@ def bert(layers=12, heads=12, width=48, vocabulary=400):
 
 def on_meta(topics, kind):
     """A model that was looked at, and then left its numbers behind."""
-    host = tp.open_model(bert(), host="huggingface")
+    host = tp.open_model(bert())
     view = capture.view(host, topics)
     if kind == "states":
         reader = StateReader(view, topics, include_self=True)

@@ -18,7 +18,7 @@ IDS = [7, 25, 8, 45, 7, 30, 12, 26]
 
 @pytest.fixture(scope="module")
 def model():
-    return tp.open_model(zoo.make("bert"), host="huggingface")
+    return tp.open_model(zoo.make("bert"))
 
 
 def topic(word):

@@ -420,7 +420,7 @@ def some_bert():
         vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8,
         initializer_range=0.3,
     )  # fmt: skip
-    return tp.open_model(BertForMaskedLM(config).double().eval(), host="huggingface")
+    return tp.open_model(BertForMaskedLM(config).double().eval())
 
 
 def test_inflections_are_measured_as_spellings_of_one_word_are():

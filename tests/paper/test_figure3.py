@@ -154,7 +154,7 @@ def _with_rows(n):
     config = BertConfig(
         vocab_size=n, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
     )
-    return tp.open_model(BertModel(config), host="huggingface")
+    return tp.open_model(BertModel(config))
 
 
 def test_one_list_has_nothing_to_be_compared_with():

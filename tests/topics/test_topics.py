@@ -4,6 +4,8 @@ import copy
 import math
 import pickle
 import re
+import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -14,12 +16,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import saved_results
+import small_language
 import tokenizers
 import torch
 import transformers
 from safetensors.numpy import load_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from topic_probe.text.encoder import encode_texts
 from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.topics.lists import by_topic
@@ -1402,3 +1406,26 @@ def test_stems_of_ids_that_nobody_can_read_are_refused(unchecked):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
     with pytest.raises(ValueError, match="forms must be one of 'case', 'stem', got 'lemma'"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="lemma")
+
+
+def test_threads_may_share_a_tokenizer_that_cuts():
+    tokenizer = small_language.tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(7)
+    texts = small_language.texts(20)
+    before, lengths = sys.getswitchinterval(), []
+
+    def encode():
+        for text in texts:
+            lengths.extend(map(len, encode_texts([text, text], tokenizer)))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=encode) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert lengths == [52] * 240  # 50 words and two special tokens
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 7

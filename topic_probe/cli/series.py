@@ -32,7 +32,7 @@ from topic_probe.notices import quiet_transformers
 
 SERIES = Call(
     "topic_probe.series.whole:measure_series",
-    filled=("series", "topics", "documents", "host", "opening", "checked", "distributed", "progress"),
+    filled=("series", "topics", "documents", "opening", "checked", "distributed", "progress"),
 )
 OPENED = Call(
     "topic_probe.lens.opening:open_model",
@@ -106,7 +106,6 @@ def run(parsed: argparse.Namespace) -> int:
                 series,
                 topics,
                 documents,
-                host=opening.pop("host", "auto"),
                 opening=opening,
                 checked=_checked(parsed.checked),
                 **running,

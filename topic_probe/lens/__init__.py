@@ -13,10 +13,8 @@ What differs between kinds of hooked models stands in `adapters`, one class for 
 * `adapters`: Hugging Face models as they are, TransformerLens's bridge around them, TransformerLens's own layers.
 * `capture`: attention, states, embeddings and weights of any hooked model; the trial that it has to pass first.
 * `edit`: outputs of heads replaced, and edges of attention cut, for the length of a block; `editable`: its trial.
-* `bridges`: adapters for architectures that TransformerLens's bridge has none for.
 * `opening`: from a name, a folder or a model to a hooked model. `check`: what can be measured of one.
 
-To add an architecture to TransformerLens's bridge, write its adapter in `bridges`, and name it there and among the
-entry points in pyproject.toml. To add a kind of host, write its adapter and name it in `adapters.adapter`. Each silent
-failure of a host that is known has a guard here and a test in `tests/lens/test_silent_failures.py`.
+To add a kind of host, write its adapter and name it in `adapters.adapter`. Each silent failure of a host that is known
+has a guard here and a test in `tests/lens/test_silent_failures.py`.
 """

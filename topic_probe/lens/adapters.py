@@ -11,7 +11,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -32,15 +31,14 @@ from topic_probe.lens.huggingface import (
     context_length,
     editing_inside,
     is_edited,
-    output_difference,
     probe,
     returned_patterns,
     run,
     run_as_it_is,
+    settings_of,
     takes_decoder_ids,
     trial_inputs,
     trunk,
-    unwrapped,
     ways_inside,
 )
 from topic_probe.lens.points import find_places, has_hooks, passing
@@ -128,6 +126,10 @@ class Adapter(ABC):
         with self.showing_patterns(), self.model.hooks(fwd_hooks=put_on):
             yield
 
+    def as_made(self) -> Probe | None:
+        """What a trial has shown when the model was made; None where it has to be tried."""
+        return None
+
     def run_as_it_is(self, inputs: Inputs) -> Any:
         """The answer of a model that nothing was done to; None where reading does nothing to it."""
         return None
@@ -170,8 +172,6 @@ class Adapter(ABC):
 
 
 _AT_HOOKS = Way("hooks")
-# How far the outputs of a bridge and of the model inside it may be apart, of their length, to be those of one model.
-_SAME = 1e-5
 
 
 def adapter(model: Any) -> Adapter:
@@ -263,6 +263,11 @@ class HuggingFaceAdapter(_AroundHuggingFace):
         """Why the probe could read nothing."""
         return str(self.model.probe.reason)
 
+    def as_made(self) -> Probe | None:
+        """The probe, where it has seen attention and nothing has changed that it depends on."""
+        known: Probe = self.model.probe
+        return known if known.sites and self.model.settings == settings_of(self.inside) else None
+
     def run(self, inputs: Inputs) -> Any:
         """The host switches attention by itself."""
         return self.model(**arguments(trunk(self.inside), inputs), head=False)
@@ -313,18 +318,6 @@ class BridgeAdapter(_AroundHuggingFace):
     def run(self, inputs: Inputs) -> Any:
         """Of the trunk of the model inside, whose modules the bridge has replaced by its own."""
         return run(trunk(self.inside), inputs)
-
-    def beside_sdpa(self, inputs: Inputs, shown: Mapping[Site, Tensor], as_it_is: Any) -> Probe | None:
-        """As the model inside shows; where the bridge computes attention by itself, as it would without the bridge."""
-        if (found := super().beside_sdpa(inputs, shown, as_it_is)) is not None:
-            return found
-        plain = unwrapped(self.inside)
-        with attention_implementation(plain, "eager"):
-            difference = output_difference(as_it_is, run(trunk(plain), inputs), inputs)
-        if difference > _SAME and next(plain.parameters()).dtype in (torch.float32, torch.float64):
-            return None  # weights that were processed, or hooks of PyTorch on the bridge
-        found = beside_sdpa(plain, inputs, shown, as_it_is)
-        return None if found is None else replace(found, inside=plain)
 
     def answer(self, inputs: Inputs) -> Any:
         """Of the model inside."""
@@ -509,6 +502,8 @@ def huggingface_host() -> Callable[..., nn.Module]:
             self.original_model = model
             self.tokenizer = tokenizer
             self.probe = probe(model)
+            self.settings = settings_of(model)
+            self.editable: list[Any] = []
             self.places = find_places(model, self.probe)
             for name in self.places.names:
                 _plant(self, name, hook_points.HookPoint())

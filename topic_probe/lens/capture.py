@@ -3,14 +3,14 @@
 All of it comes out as plain tensors, under the same names for every kind of hooked model. Hooks are put on and
 taken off here and nowhere else; what differs between kinds of hosts is asked of an `adapters.Adapter`. `view` looks at
 a model by running it on a few tokens, and refuses what it cannot read correctly; that is where the silent failures of
-the hosts are caught. What such a trial showed is remembered until something changes that it depends on.
+the hosts are caught.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -23,12 +23,10 @@ from topic_probe.lens.huggingface import (
     check_outputs,
     decoder_start,
     is_edited,
-    own_function,
     unedited,
-    unwrapped,
 )
 from topic_probe.lens.points import has_hooks_of_others
-from topic_probe.lens.running import StillRunningError, by_itself, configs, evaluating, every_module
+from topic_probe.lens.running import StillRunningError, by_itself, evaluating
 from topic_probe.lens.sites import (
     SIDES,
     Cells,
@@ -73,9 +71,11 @@ class Trial(Findings):
 
     Attributes:
         tap: how to read attention inside a Hugging Face model on its fused kernel; None where that is not possible.
+        editable: what a trial has shown of editing the model, once one was needed; of an adapter-free host its own.
     """
 
     tap: Probe | None
+    editable: list[Any] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +253,7 @@ def _longest_document(
 
 
 def view(model: Any, *topics: Topics) -> View:
-    """A hooked model as analyzers see it, after a trial run on a few tokens, unless an earlier one still holds.
+    """A hooked model as analyzers see it, after a trial run on a few tokens.
 
     Raises:
         TypeError: where it is not a hooked model.
@@ -335,7 +335,7 @@ def without_hooks(model: Any) -> Iterator[None]:
                 point._forward_hooks.update(torch_hooks)
 
 
-# The trial of a model, and what it depends on.
+# The trial of a model.
 
 
 def _try_out(host: Adapter) -> Trial:
@@ -383,47 +383,23 @@ def _checked_patterns(
 
 
 def _trial(host: Adapter) -> Trial:
-    """What a trial shows of a model, or has shown if that still holds."""
+    """What a trial shows of a model; an adapter-free host had its trial when it was made."""
     if (held := _held.get(host.model)) is not None:
         return held
-    known = _trials.get(host.model)
-    if known is not None and known.state == state_of(host.model):
-        return known.recalled(host.inside)
-    trial = _try_out(host)
-    _remember(host.model, host.inside, trial)
-    return trial
-
-
-State = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class _Remembered:
-    """The trial of a model, without anything that would keep it alive.
-
-    Attributes:
-        state: what the trial depends on, as it was then.
-        trial: the trial, its tap without modules.
-        modules: the names of these.
-        unwrapped: whether they are of the model inside a bridge as it is without it.
-    """
-
-    state: State
-    trial: Trial
-    modules: tuple[str, ...]
-    unwrapped: bool
-
-    def recalled(self, inside: Any) -> Trial:
-        """The trial, with the modules of the model inside."""
-        if self.trial.tap is None:
-            return self.trial
-        plain = unwrapped(inside) if self.unwrapped else None
-        modules = tuple((plain or inside).get_submodule(name) for name in self.modules)
-        return replace(self.trial, tap=replace(self.trial.tap, modules=modules, inside=plain))
-
-
-# By model. Nothing is written on one.
-_trials: WeakKeyDictionary[nn.Module, _Remembered] = WeakKeyDictionary()
+    known = host.as_made()
+    if known is None:
+        return _try_out(host)
+    places = _in_order(known.sites)
+    order = [known.sites.index(site) for site in places]
+    return Trial(
+        sites=places,
+        n_heads=tuple(known.n_heads[at] for at in order),
+        causal=tuple(known.causal[at] for at in order),
+        sharing=known.sharing,
+        tap=known if known.beside_sdpa else None,
+        note=known.note,
+        editable=host.model.editable,
+    )
 
 
 # Models inside a block that changes what their trial depends on and not what it has shown.
@@ -438,85 +414,6 @@ def holding(known: View) -> Iterator[None]:
         yield
     finally:
         del _held[known.model]
-
-
-def remember_probe(host: Any, known: Probe) -> None:
-    """Takes what an adapter-free host was built with for its trial."""
-    if known.sites:
-        places = _in_order(known.sites)
-        order = [known.sites.index(site) for site in places]
-        trial = Trial(
-            sites=places,
-            n_heads=tuple(known.n_heads[at] for at in order),
-            causal=tuple(known.causal[at] for at in order),
-            sharing=known.sharing,
-            tap=known if known.beside_sdpa else None,
-            note=known.note,
-        )
-        _remember(host, adapter(host).inside, trial)
-
-
-def _remember(model: Any, inside: Any, trial: Trial) -> None:
-    """Keeps what a trial has shown of a model, with this one inside, as it is now."""
-    names: tuple[str, ...] = ()
-    if (tap := trial.tap) is not None:
-        name_of = {module: name for name, module in (tap.inside or inside).named_modules()}
-        names = tuple(name_of[module] for module in tap.modules)
-        trial = replace(trial, tap=replace(tap, modules=(), inside=None))
-    _trials[model] = _Remembered(state_of(model), trial, names, tap is not None and tap.inside is not None)
-
-
-def state_of(model: Any) -> State:
-    """Everything that a trial depends on, in a form that is equal as long as nothing of it has changed.
-
-    Modules and their forward functions, hooks, weights by type and place, and every plain setting of modules and
-    configurations: these hold the attention implementation, TransformerLens's flags, adapters and modes. Settings are
-    written out, so that a later change in place is seen.
-    """
-    modules = list(every_module(model))
-    settings = [*modules, *configs(model), *(vars(module).get("cfg") for module in modules)]
-    plain = (
-        (name, repr(value))
-        for setting in {id(setting): setting for setting in settings}.values()
-        for name, value in getattr(setting, "__dict__", {}).items()
-        if _is_plain(value)
-    )
-    structure = (
-        (
-            ref(module),
-            ref(type(module)),
-            _identity(vars(module).get("forward", type(module).forward)),
-            # Every hook that was ever put on a module has a number of its own.
-            tuple(module._forward_hooks),
-            tuple(module._forward_pre_hooks),
-            *((name, w.shape, w.dtype, w.device) for name, w in module._parameters.items() if w is not None),
-            *((name, w.shape, w.dtype, w.device) for name, w in module._buffers.items() if w is not None),
-        )
-        for module in modules
-    )
-    own = (own_function(config._attn_implementation_internal) for config in configs(model))
-    return (*structure, *plain, *(_identity(function) for function in own if function is not None))
-
-
-def _identity(function: Any) -> object:
-    """A weak reference to a function, by which it is recognised; to both parts of a bound one."""
-    try:
-        bound = getattr(function, "__self__", None)
-        return ref(function) if bound is None else (ref(function.__func__), ref(bound))
-    except (TypeError, AttributeError):  # what cannot be referred to is never recognised
-        return object()
-
-
-def _is_plain(value: object) -> bool:
-    if value is None or isinstance(value, _SINGLE):
-        return True
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return isinstance(value, _SEVERAL) and all(map(_is_plain, value))
-
-
-_SINGLE = (bool, int, float, str, torch.dtype, torch.device)
-_SEVERAL = (list, tuple, set, frozenset)
 
 
 # Weights, states and what a model says of itself.

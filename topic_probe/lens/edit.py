@@ -168,8 +168,16 @@ def head_outputs(view: View, inputs: Inputs, read: OutputsReader) -> None:
 
         return Change(outputs=look)
 
-    with _changing(view.model, {site: reading(number) for number, site in enumerate(view.sites)}):
+    changes = {site: reading(number) for number, site in enumerate(view.sites)}
+    with _changing(view.model, changes, known=view):
         view.host.run(inputs)
+
+
+@contextmanager
+def editing(view: View) -> Iterator[None]:
+    """A block as `edit_heads` with no edits, around others, of a model that was looked at before."""
+    with _changing(view.model, {}, known=view):
+        yield
 
 
 # Blocks.
@@ -191,12 +199,14 @@ _blocks: WeakKeyDictionary[nn.Module, _Block] = WeakKeyDictionary()
 
 
 @contextmanager
-def _changing(model: Any, changes: Mapping[Site, Change], *, edges: bool = False) -> Iterator[None]:
+def _changing(
+    model: Any, changes: Mapping[Site, Change], *, edges: bool = False, known: View | None = None
+) -> Iterator[None]:
     if not capture.is_hooked(model):
         raise TypeError(
             f"needed a hooked model, not {type(model).__name__}: pass it through open_model first"
         )
-    with evaluating(model), _block(model) as block:
+    with evaluating(model), _block(model, known) as block:
         known, able = block.view, block.editable
         if reason := able.no_way or (able.no_edges if edges else ""):
             raise ValueError(reason)
@@ -215,12 +225,12 @@ def _changing(model: Any, changes: Mapping[Site, Change], *, edges: bool = False
 
 
 @contextmanager
-def _block(model: Any) -> Iterator[_Block]:
+def _block(model: Any, known: View | None) -> Iterator[_Block]:
     """The block that edits a model, opened where there is none yet."""
     if (outer := _blocks.get(model)) is not None:
         yield outer
         return
-    known = capture.view(model)
+    known = known or capture.view(model)
     block = _Block(known, editable(known))
     if block.editable.way is None:
         yield block

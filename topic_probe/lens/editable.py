@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from topic_probe.lens import capture
 from topic_probe.lens.capture import View
@@ -43,18 +42,15 @@ class Editable:
     certain: bool = True
 
 
-_tried: WeakKeyDictionary[nn.Module, tuple[capture.State, Editable]] = WeakKeyDictionary()
-
-
 def editable(known: View) -> Editable:
-    """What can be edited of a model, found out once until something changes that it depends on."""
-    state, editable = _tried.get(known.model, (None, None))
-    if editable is None or state != capture.state_of(known.model):
-        with capture.without_hooks(known.model), evaluating(known.model):
-            editable = _try_ways(known)
-        if editable.certain:
-            _tried[known.model] = capture.state_of(known.model), editable
-    return editable
+    """What can be edited of a model, found out once for a view of it."""
+    if known.editable:
+        return known.editable[0]  # type: ignore[no-any-return]
+    with capture.without_hooks(known.model), evaluating(known.model):
+        found = _try_ways(known)
+    if found.certain:
+        known.editable.append(found)
+    return found
 
 
 def _try_ways(known: View) -> Editable:
@@ -64,7 +60,7 @@ def _try_ways(known: View) -> Editable:
     works: Editable | None = None
     reason = (
         "its layers do not call the attention interface of transformers, inside which heads are edited; where "
-        "TransformerLens has an adapter for it, topic_probe.open_model(model, host='bridge') may edit them"
+        "TransformerLens has an adapter for it, a bridge that you build may be edited"
     )
     for way in host.ways_to_edit(inputs, known.sites):
         try:
@@ -199,8 +195,7 @@ class _Trial:
         return (
             f"edges of {self.host.name} cannot be cut: what {site.hook_name} puts out is the same whatever is cut "
             "there, because the host computes it without looking at an edited pattern. Heads can be edited with "
-            "edit_heads; where it wraps a Hugging Face model, topic_probe.open_model(model, host='huggingface') cuts "
-            "its edges"
+            "edit_heads; where it wraps a Hugging Face model, topic_probe.open_model of that model cuts its edges"
         )
 
 

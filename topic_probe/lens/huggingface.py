@@ -177,11 +177,7 @@ def own_function(implementation: str | None) -> Callable[..., Any] | None:
 
 
 def _showing(implementation: str | None) -> str:
-    """The name of the attention that shows what a configuration has its model compute: eager, or a user's function.
-
-    A function that returns no pattern is replaced by eager attention; whether that computes the same is seen in the
-    outputs of the trial.
-    """
+    """The name of the attention that shows what a configuration has its model compute: eager, or a user's function."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     function = own_function(implementation)
@@ -193,7 +189,11 @@ def _showing(implementation: str | None) -> str:
     ) -> tuple[Tensor, Tensor]:
         output, pattern = function(module, query, key, value, attention_mask, **options)
         if pattern is None:
-            return _eager(module, query, key, value, attention_mask, **options)
+            raise ValueError(
+                f"the attention function {implementation!r} returns no pattern: have it return its output and its "
+                "pattern [batch, head, query, key], or load the model with attn_implementation='eager' to measure what "
+                "it is with eager attention"
+            )
         return _shown(module, value, output, pattern)
 
     name, masks = f"{EAGER} {implementation}", AttentionMaskInterface()
@@ -418,14 +418,12 @@ class Probe(Findings):
         beside_sdpa: whether the fused kernel may run with single rows computed beside it; False where the model
             does not support it or its rows differ from the eager ones.
         reason: why no attention can be read; empty where it can.
-        inside: the model that runs on the fused kernel, where that is not the one inside the host but its `unwrapped`.
     """
 
     modules: tuple[nn.Module, ...] = ()
     through: str = "calls"
     beside_sdpa: bool = False
     reason: str = ""
-    inside: nn.Module | None = None
 
     def read_rows(
         self,
@@ -441,7 +439,6 @@ class Probe(Findings):
         Of some columns it is given `Cells` in place of rows. It is given some documents after the other; calls that
         have one mask have one object of visible keys.
         """
-        model = model if self.inside is None else self.inside
         calls, known = CallCounter(self.modules), dict[object, tuple[Tensor | None, list[Tensor]]]()
 
         def show(call: RowsCall) -> None:
@@ -460,6 +457,24 @@ class Probe(Findings):
         with attention_implementation(model, BESIDE_SDPA, Listener(rows=show)):
             run(trunk(model), inputs)
         calls.finish()
+
+
+def settings_of(model: nn.Module) -> list[Any]:
+    """What a probe of a model depends on besides its weights, in a form that can be compared with that of later.
+
+    Configurations with their attention functions, plain settings of modules (but for their mode), and hooks on these.
+    """
+    found: list[Any] = []
+    for config in configs(model):
+        implementation = config._attn_implementation_internal
+        found += [config.to_dict(), implementation, own_function(implementation)]
+    for module in model.modules():
+        plain = {
+            name: value for name, value in vars(module).items() if isinstance(value, bool | int | float | str)
+        }
+        # Every hook that was ever put on a module has a number of its own.
+        found += [plain | {"training": None}, (*module._forward_hooks, *module._forward_pre_hooks)]
+    return found
 
 
 # Editing the heads of a model.
@@ -713,8 +728,7 @@ def check_outputs(base: nn.Module, as_it_is: Any, answer: Any, inputs: Inputs) -
     )
     if dtype in (torch.float32, torch.float64):
         raise ValueError(
-            f"{message}. To measure what it is with eager attention, load it with attn_implementation='eager'; a "
-            "function of your own in transformers.AttentionInterface is measured where it returns its pattern"
+            f"{message}. To measure what it is with eager attention, load it with attn_implementation='eager'"
         )
     return message
 
@@ -791,27 +805,6 @@ def beside_sdpa(
     if set(sites) != shown.keys() or not _show_the_same(beside, shown, sites, inputs):
         return None
     return Probe(sites=sites, modules=tuple(module for module, *_ in beside), beside_sdpa=True)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """A Hugging Face model without what a bridge has put in the place of its modules, with the same weights.
-
-    Only what holds the modules together is copied: tensors, configurations and hooks are those of the model. The copy
-    is in evaluation mode, whatever the mode of the model.
-    """
-    made: dict[nn.Module, nn.Module] = {}
-
-    def plain(module: nn.Module) -> nn.Module:
-        while (inner := module._modules.get("_original_component")) is not None:
-            module = inner
-        if module not in made:
-            made[module] = new = object.__new__(type(module))
-            vars(new).update(vars(module))
-            own = {name: None if part is None else plain(part) for name, part in module._modules.items()}
-            vars(new)["_modules"] = own
-        return made[module]
-
-    return plain(model).eval()
 
 
 def _calls_beside_sdpa(

@@ -6,24 +6,25 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from threading import RLock
+from typing import Any
 
 import torch
 from torch import nn
 
 from topic_probe.lens import capture, huggingface
-from topic_probe.lens.adapters import HuggingFaceAdapter, adapter, huggingface_host, is_a
-from topic_probe.lens.running import StillRunningError, by_itself, configs
+from topic_probe.lens.adapters import adapter, huggingface_host, is_a
+from topic_probe.lens.running import by_itself
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch, hub_error, persistently, refusal
 from topic_probe.text.encoder import begins_with_token
 from topic_probe.topics.vocabulary import check_tokenizer
-from topic_probe.turns import in_turn
 
 _log = logging.getLogger(__name__)
 
-Host = Literal["auto", "bridge", "huggingface"]
+# Held where weights are drawn: torch's generator is one for all threads.
+_drawing = RLock()
 
 
 @checked
@@ -31,7 +32,6 @@ def open_model(
     source: Any,
     *,
     tokenizer: Any = None,
-    host: Host = "auto",
     revision: str | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
@@ -39,18 +39,14 @@ def open_model(
     """A hooked model whose attention, embeddings and weights can be measured.
 
     What is given is not changed: a hooked model comes back as it is, and a Hugging Face model is wrapped in a way
-    that shares its weights and leaves its modules, mode and configuration alone.
+    that shares its weights and leaves its modules, mode and configuration alone. The model around it has hook points on
+    queries, keys, values, scores, patterns, outputs of heads, what attention writes and the residual stream, whatever
+    the architecture. Hooks that edit patterns take effect there (or are refused).
 
     Args:
         source: a hooked model (TransformerBridge, HookedTransformer, HookedEncoder), a Hugging Face model, a folder
             that `save_pretrained` has written, or a name on the Hugging Face hub.
         tokenizer: the model's tokenizer; loaded beside the model where ``source`` is a folder or a name.
-        host: "bridge" wraps a Hugging Face model in TransformerLens's bridge, "huggingface" in this package's own
-            adapter-free host; "auto" takes the bridge where TransformerLens has an adapter that shows the model's true
-            patterns, and the adapter-free host otherwise. That host has hook points on queries, keys, values, scores,
-            patterns, outputs of heads, what attention writes and the residual stream, whatever the architecture. Hooks
-            that edit patterns take effect there (or are refused); bridges over BERT, RoBERTa, BART, T5, ALBERT,
-            ELECTRA, DistilBERT and ModernBERT discard such edits.
         revision: the commit, branch or tag of a model on the hub, by default its newest commit. All files are of one
             commit, which reports name.
         device: where a model that is loaded here is put, such as "cuda:1", by default on the CPU. A given model stays
@@ -58,26 +54,25 @@ def open_model(
         dtype: the type of the weights of a model that is loaded here, such as float32, by default that of the
             checkpoint. A given model keeps its own.
 
-    Threads may measure one model, or models that share weights, at once: they take turns, forward pass by forward pass.
-    A forward pass of your own in another thread is not kept apart from them: it may meet the model in evaluation mode
-    and with another attention implementation. From within a forward pass of a model, by a hook, it cannot be measured.
+    Threads may measure one model at once: they take turns, forward pass by forward pass. A forward pass of your own in
+    another thread is not kept apart from them: it may meet the model in evaluation mode and with another attention
+    implementation. Nor are models that share layers or a configuration. From within a forward pass of a model, by a
+    hook, it cannot be measured.
 
     A model whose attention cannot be read is opened too: its embeddings can be measured, and measuring its attention
     says why it cannot be. What is measured is the model as you have it: an attention function of your own in
-    transformers' `AttentionInterface` is called and its pattern taken, and a model whose outputs are others while its
-    patterns are shown (a function without patterns, Falcon with ALiBi on sdpa) is refused.
+    transformers' `AttentionInterface` is called and its pattern taken; one that returns no pattern is refused, and so
+    is a model whose outputs are others while its patterns are shown (Falcon with ALiBi on sdpa).
 
     A warning says where the tokenizer of a causal model has a begin token and puts it before no text: what encodes
-    texts adds it with ``begin_token=True``. The tokenizer of a bridge is made anew by TransformerLens, which has it put
-    its begin token, where it has one, before every text: ``host="huggingface"`` keeps it as it is.
+    texts adds it with ``begin_token=True``.
 
     Raises:
         TypeError: where ``source`` is none of these.
         OSError: where files are missing, or the hub does not give them: a name or revision that it does not have
             (FileNotFoundError), a login that is needed (PermissionError), no whole answer after some tries or none at
             all (ConnectionError). The message says what came and what to do.
-        ValueError: where a model has no word embeddings, a checkpoint lacks weights, or ``host="bridge"`` is asked for
-            and TransformerLens has no adapter that shows the model's true patterns.
+        ValueError: where a model has no word embeddings, or a checkpoint lacks weights.
         RuntimeError: within a forward pass of ``source``.
 
     Example:
@@ -85,7 +80,7 @@ def open_model(
         >>> tp.open_model(toy) is toy  # a hooked model already
         True
 
-        A model that TransformerLens has no adapter for, and outputs of its heads [batch, position, head, d_head]:
+        A Hugging Face model, and outputs of its heads [batch, position, head, d_head]:
 
         >>> import torch, transformers
         >>> small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -113,17 +108,10 @@ def open_model(
     _check_has_numbers(source)
     _check_has_no_prompts(source)
     # Building may draw weights that are overwritten later.
-    with by_itself(source), in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
-        adapter_free: Any = huggingface_host()(source, tokenizer)
-        bridge = None
-        if host != "huggingface":
-            bridge = _bridge(source, tokenizer, adapter_free, required=host == "bridge")
-        if bridge is None:
-            capture.remember_probe(adapter_free, adapter_free.probe)  # building it was its trial
-    opened = adapter_free if bridge is None else bridge
+    with by_itself(source), _drawing, torch.random.fork_rng(devices=[]):
+        opened: Any = huggingface_host()(source, tokenizer)
     begin = getattr(tokenizer, "bos_token", None)
-    # TransformerLens gives a bridge a tokenizer that does put it there.
-    if adapter_free.probe.is_causal and begin is not None and begins_with_token(opened.tokenizer) is False:
+    if opened.probe.is_causal and begin is not None and begins_with_token(tokenizer) is False:
         warn(
             f"the tokenizer of this {type(source).__name__} has a begin token ({begin}) and puts it before no text: "
             "where the model was trained with it, encode texts with begin_token=True. Without it the first position is "
@@ -203,7 +191,7 @@ def _weights(name: str, revision: str | None, dtype: torch.dtype | None, *, loca
     classes = getattr(config, "architectures", None) or ["AutoModel"]
     model_class = getattr(transformers, classes[0], transformers.AutoModel)
     # Loading changes the default type of tensors and how weights are drawn, for all threads.
-    with in_turn(torch.default_generator), _no_weight_bar():
+    with _drawing, _no_weight_bar():
         return model_class.from_pretrained(name, dtype=dtype, output_loading_info=True, **where)
 
 
@@ -292,57 +280,9 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
-def _bridge(model: nn.Module, tokenizer: Any, adapter_free: Any, *, required: bool) -> Any:
-    """TransformerLens's bridge around a Hugging Face model, or None where it has no adapter that shows true patterns.
-
-    Wrapping replaces modules in place, so it is done to a copy of the module tree that shares all weights. What its
-    true patterns are says the adapter-free host.
-    """
-    from transformer_lens.model_bridge.sources import build_bridge_from_module
-
-    from topic_probe.lens.bridges import register_adapters
-
-    register_adapters()
-    tensors = [*model.parameters(), *model.buffers()]
-    inside = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-    for config in configs(inside):
-        config._attn_implementation_internal = "eager"
-    name = type(model).__name__
-    try:
-        bridge = build_bridge_from_module(
-            inside, name, hf_config=inside.config, tokenizer=copy.deepcopy(tokenizer), model_name=name
-        ).train(model.training)
-        _check_bridge(bridge, adapter_free)
-    except StillRunningError:
-        raise
-    except Exception as error:  # adapters fail in many ways on models they were not written for
-        if required:
-            raise ValueError(
-                f"TransformerLens cannot host {name}: {_first_line(error)}. Use host='auto' or host='huggingface'"
-            ) from error
-        _log.info("no bridge for %s (%s); the adapter-free host is used", name, _first_line(error))
-        return None
-    return bridge
-
-
-def _check_bridge(bridge: Any, adapter_free: Any) -> None:
-    """Refuses a bridge whose patterns are not the model's own: some hooks show other tensors than they say."""
-    if adapter_free.probe.reason:
-        raise ValueError(adapter_free.probe.reason)
-    view = capture.view(bridge)
-    inputs = view.host.trial_inputs()
-    theirs, ours = (capture.patterns(host, inputs) for host in (bridge, adapter_free))
-    tolerance = 1e-4 if next(bridge.parameters()).dtype in (torch.float32, torch.float64) else 2e-2
-    for site in view.sites:
-        shown, true = theirs[site], ours.get(site)
-        real = inputs.masks(site)[0][:, None, :, None]
-        if true is None or not bool((torch.isclose(shown, true, 0, tolerance, equal_nan=True) | ~real).all()):
-            raise ValueError(f"the pattern that the bridge shows at {site.hook_name} is not the model's own")
-
-
 @checked
 def random_init(model: Any, *, seed: int = 0) -> Any:
-    """The same architecture with fresh weights, hooked in the same way: the untrained twin of a model.
+    """The same architecture with fresh weights, hooked: the untrained twin of a model.
 
     The weights are drawn as the architecture initialises them before training, in the dtype and on the device of
     the model. The model itself and the global random generators stay as they are.
@@ -358,12 +298,7 @@ def random_init(model: Any, *, seed: int = 0) -> Any:
         True
     """
     model = open_model(model)
-    with (
-        by_itself(model),
-        in_turn(torch.default_generator),
-        torch.random.fork_rng(devices=[]),
-        torch.no_grad(),
-    ):
+    with by_itself(model), _drawing, torch.random.fork_rng(devices=[]), torch.no_grad():
         # Not torch.manual_seed, which would also seed the generators of every GPU.
         torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return _fresh(model, seed).train(model.training)
@@ -375,8 +310,8 @@ def _fresh(model: Any, seed: int) -> Any:
     host = adapter(model)
     if host.inside is not None:
         twin = _untrained(host.inside).to(**place)
-        fresh = open_model(twin, host="huggingface" if isinstance(host, HuggingFaceAdapter) else "bridge")
-        # Set afterwards, because TransformerLens would change a second time what it has changed for the model.
+        fresh = open_model(twin)
+        # Set afterwards, because a begin token that it leaves out was told of when the model was opened.
         fresh.tokenizer = getattr(model, "tokenizer", None)
         return fresh
     if hasattr(model, "untrained_twin"):

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float64
 
 from topic_probe.contrast import SourceSums
 from topic_probe.lens import capture
-from topic_probe.lens.edit import edit_heads
+from topic_probe.lens.edit import editing
 from topic_probe.measure.accumulators import BatchSums, Relations
 from topic_probe.measure.engine import (
     NO_WORD,
@@ -193,7 +193,7 @@ class EffectReader:
         """Runs a batch through the model, as it is and after everything that is done to it."""
         asked = self.outcome.ask(batch, units)
         # Around everything, so that the model as it is runs in the same arithmetic.
-        with edit_heads(self.view.model, {}):
+        with editing(self.view):
             intact = self.outcome.read(asked)
             tables = [np.empty((self.n_cells, *values.shape)) for values in intact]
             for table, values in zip(tables, intact, strict=True):

@@ -618,14 +618,14 @@ class Plan:
                 )
         return report
 
-    def at(self, step: int, model: Any, tokenizer: Any, host: Any, *, weights: str) -> SeriesReport:
+    def at(self, step: int, model: Any, tokenizer: Any, *, weights: str) -> SeriesReport:
         """The report of one step.
 
         Raises:
             KeyboardInterrupt: where measuring was interrupted: half of the documents are no point of a curve.
         """
         start = perf_counter()
-        reports, sums = self._measured(open_model(model, tokenizer=tokenizer, host=host))
+        reports, sums = self._measured(open_model(model, tokenizer=tokenizer))
         seconds = np.array([perf_counter() - start])
         return SeriesReport(
             np.array([step]), (reports,), ("",), (weights,), seconds, np.array([np.nan]), self.facts, (sums,)

@@ -11,12 +11,11 @@ import numpy as np
 from torch import nn
 from transformers import TrainerCallback
 
-from topic_probe.lens.opening import Host
+from topic_probe.lens.running import generators_as_they_were
 from topic_probe.measure.folder import model_facts
 from topic_probe.options import check_whole, checked
 from topic_probe.series.measured import Plan, SeriesReport
 from topic_probe.topics import Topics
-from topic_probe.turns import generators_as_they_were
 
 
 class TopicProbe(TrainerCallback):  # type: ignore[misc]
@@ -48,7 +47,6 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
             ELECTRA, each with a probe of its own.
         tokenizer: the model's tokenizer, which says what is a special token; a Trainer's own (``processing_class``)
             where it is left out.
-        host: as in `open_model`.
         folder: where measurements are kept; with a Trainer by default "topic_probe" in its output folder. It belongs to
             one training. A loop of your own keeps them in memory without it.
         attention: further options of `measure_attention`, such as ``{"n_permutations": 0}``.
@@ -81,7 +79,6 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         at: Collection[int] | None = None,
         model: str | None = None,
         tokenizer: Any = None,
-        host: Host = "auto",
         folder: str | os.PathLike[str] | None = None,
         attention: Mapping[str, Any] | None = None,
         embeddings: Mapping[str, Any] | None = None,
@@ -89,7 +86,7 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
         self.plan = Plan(topics, documents, tuple(measure), attention or {}, embeddings or {})
         self.every = None if every is None else check_whole("every", every)
         self.at = None if at is None else {check_whole("at", step, 0) for step in at}
-        self.part, self.tokenizer, self.host = model, tokenizer, host
+        self.part, self.tokenizer = model, tokenizer
         self.folder = None if folder is None else Path(folder).expanduser()
         self._measured: dict[int, SeriesReport] = {}  # of this training
         self._ahead: dict[
@@ -188,7 +185,7 @@ class TopicProbe(TrainerCallback):  # type: ignore[misc]
 
     def _found(self, step: int, model: nn.Module, weights: str) -> SeriesReport:
         try:
-            return self.plan.at(step, model, self.tokenizer, self.host, weights=weights)
+            return self.plan.at(step, model, self.tokenizer, weights=weights)
         except ValueError as error:
             if not any(part.reports[0] for part in self._measured.values()):
                 raise

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from topic_probe import storage
-from topic_probe.lens.opening import Host
 from topic_probe.measure.options import Intervals, Permutations, Reading
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, shares
@@ -38,7 +37,6 @@ def measure_series(
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
-    host: Host = "auto",
     opening: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     reading: Reading,
@@ -73,7 +71,6 @@ def measure_series(
             so that weights are not read again, as every process would; None checks them.
         level: of attention, as in `measure_attention`.
         center: whether embeddings are centred, as in `measure_embeddings`.
-        host: as in `open_model`.
         opening: further options of `open_model`, such as ``{"device": "cuda"}``.
         progress: whether to show a progress bar over checkpoints; by default in a terminal or a notebook.
 
@@ -121,7 +118,7 @@ def measure_series(
             elif (seed, number) in kept:
                 row = kept[seed, number]
             else:
-                row = _measured(plan, entry, weights, host, opening or {})
+                row = _measured(plan, entry, weights, opening or {})
                 if places:
                     row.save(places[seed, number], overwrite=True)
             rows.append(replace(row, seeds=(seed,) if several else None))
@@ -146,13 +143,13 @@ def _frozen() -> Iterator[None]:
 
 
 def _measured(
-    plan: Plan, entry: Checkpoint, weights: str, host: Host, opening: Mapping[str, Any]
+    plan: Plan, entry: Checkpoint, weights: str, opening: Mapping[str, Any]
 ) -> SeriesReport:
     """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
     model: Any = None
     try:
-        model = entry.open(host=host, **opening)
-        row = plan.at(entry.step, model, None, host, weights=weights)
+        model = entry.open(**opening)
+        row = plan.at(entry.step, model, None, weights=weights)
         return replace(row, measuring=np.zeros(1))
     except ValueError as error:
         return plan.nothing(entry.step, str(error), weights=weights)

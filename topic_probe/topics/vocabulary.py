@@ -6,9 +6,9 @@ import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
-from topic_probe.turns import in_turn
 from topic_probe.words import without_marks
 
 # What a word can turn out to be. Where its variants differ, the earlier one counts.
@@ -223,6 +223,9 @@ _WHOLE = {
     "return_attention_mask": False, "return_token_type_ids": False,
 }  # fmt: skip
 
+# Held while a tokenizer is called: threads may share one.
+_calling = RLock()
+
 
 @contextmanager
 def _settings_restored(tokenizer: Any) -> Iterator[None]:
@@ -231,7 +234,7 @@ def _settings_restored(tokenizer: Any) -> Iterator[None]:
     if backend is None:
         yield
         return
-    with in_turn(backend):
+    with _calling:
         truncation, padding = backend.truncation, backend.padding
         try:
             yield

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from operator import attrgetter
+from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,6 @@ from topic_probe.toy.masking import Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
-from topic_probe.turns import in_turn
 
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
@@ -443,12 +443,16 @@ def _hooked_transformer_place(kind: str, layer: int) -> str:
     return {EMBEDDING: "embed.W_E", PREDICTION_BIAS: "unembed.b_U"}.get(kind, f"blocks.{layer}.attn.{kind}")
 
 
+# Held where warnings are left out: what is done with them is one list for all threads.
+_quiet = RLock()
+
+
 def _build_hooked_transformer(config: ToyConfig) -> Any:
     """A HookedTransformer with a tied unembedding, padding hidden from attention, and no skip connection."""
     from transformer_lens import HookedTransformerConfig
 
     settings = HookedTransformerConfig(**_settings(config))
-    with in_turn(warnings), warnings.catch_warnings():  # which are one list for all threads
+    with _quiet, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         model = _hooked_transformer_class()(settings, residual=config.residual)
     identity = torch.eye(config.width)

@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 from topic_probe.options import check_value, check_whole, checked, settle_fields
 from topic_probe.text.subwords import Kind
 from topic_probe.topics.vocabulary import vocabulary_size
-from topic_probe.turns import in_turn
 
 Architecture = Literal["bert", "albert", "electra", "roberta", "bart", "gpt2"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -93,7 +92,7 @@ def build_small(
     """
     check_value("architecture", architecture, Architecture)
     sizes, make = config or SmallConfig(), _MAKERS[architecture]
-    with in_turn(torch.default_generator), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         return make(sizes, _ids(tokenizer)).eval()
 

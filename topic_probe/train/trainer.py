@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, SequentialSampler
 
 from topic_probe.lens.huggingface import attention_implementation
+from topic_probe.lens.running import generators_as_they_were
 from topic_probe.notices import quiet_transformers
 from topic_probe.options import check_number, check_value, check_whole, checked, settle_fields
 from topic_probe.storage import draft
@@ -26,7 +27,6 @@ from topic_probe.train.architectures import (
     build_small,
 )
 from topic_probe.train.tasks import TrainingText
-from topic_probe.turns import generators_as_they_were
 
 NEEDED = 0.5
 """Nats below the unigram entropy from which a model counts as trained far enough to be interpreted."""
