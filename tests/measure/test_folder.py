@@ -1,4 +1,4 @@
-"""A folder of parts: any number of workers, killed at any moment, gives the bytes of one; what does not fit is refused."""
+"""A folder of parts: any number of workers, killed at any moment, gives the bytes of one; others are refused."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -246,7 +247,8 @@ def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
 
 def test_what_a_folder_cannot_keep_is_refused(tmp_path):
     class Mine:
-        sums = {}
+        def __init__(self):
+            self.sums = {}
 
         def add(self, scores):
             pass
@@ -302,7 +304,7 @@ def test_workers_that_are_killed_at_random_moments_give_the_same_bytes(name, tmp
     for round_ in range(10):
         folder = tmp_path / f"killed {round_}"
         for _ in range(10):
-            killed_at_random(lambda: measure(folder, part=(generator.randrange(2), 2)), seconds, generator)
+            killed_at_random(partial(measure, folder, part=(generator.randrange(2), 2)), seconds, generator)
         assert measure(folder) == alone
         assert files(folder) == files(tmp_path / "alone")
 
