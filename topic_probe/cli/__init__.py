@@ -42,7 +42,6 @@ COMMANDS = {
         "series:add_to",
         "the same measurement at every checkpoint of a training, and from which step on topics are learned",
     ),
-    "merge": ("merge:add_to", "add up the sums that shards of a measurement have saved, to its report"),
     "show": ("show:add_show", "show the attention of a model in a text, coloured by topic, as a page"),
     "fit-topics": ("fit_topics:add_to", "fit topics (LDA) to texts, in the tokens of a model"),
     "train": ("train:add_to", "train the toy transformer of the paper"),

@@ -19,14 +19,13 @@ from topic_probe.cli.inputs import (
     open_model,
     open_topics,
     read_word_lists,
-    several_processes,
 )
 from topic_probe.cli.measure import answer, end_if_interrupted
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_wide, mapping
 
 COMPARE = Call(
     "topic_probe.measure.comparison:compare",
-    filled=("models", "topics", "documents", "distributed", "progress"),
+    filled=("models", "topics", "documents", "progress"),
     without={"sources": "every text of a corpus is a source of its own"},
 )
 _EPILOG = """example:
@@ -58,7 +57,7 @@ def run(parsed: argparse.Namespace) -> int:
         if corpus is None and (given := [option for call in CORPORA for option in call.given(parsed)]):
             raise WrongUsageError(f"{given[0]} needs texts: name them with --corpus")
         models = {label: _opened(parsed, model) for label, model in names.items()}
-        running = {"progress": parsed.console.progress, "distributed": several_processes()}
+        running = {"progress": parsed.console.progress}
         report = COMPARE.call(parsed, models, _topics(parsed, models), corpus, **running)
         answer(parsed, report, draft)
     end_if_interrupted(parsed, (report.provenance["documents"] or {}).get("stopped"))

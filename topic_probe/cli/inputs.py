@@ -1,7 +1,6 @@
 """What commands read: models, tokenizers, topics and texts, named in words that a shell can pass."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -196,11 +195,6 @@ def _trained(folder: Path, parsed: argparse.Namespace) -> Any:
         return history.model()
     tokenizer = open_tokenizer(parsed.tokenizer) if "tokenizer" in parsed else None
     return open_hooked(history.model(), tokenizer=tokenizer)
-
-
-def several_processes() -> bool:
-    """Whether torchrun has started more processes than this one."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def open_tokenizer(name: str, *, revision: str | None = None) -> Any:

@@ -22,12 +22,11 @@ from topic_probe.cli.inputs import (
     open_corpus,
     open_model,
     open_topics,
-    several_processes,
     tokenizer_of,
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out, add_parser, add_wide
 
-_OF_DOCUMENTS = ("model", "topics", "documents", "distributed", "progress")
+_OF_DOCUMENTS = ("model", "topics", "documents", "progress")
 ATTENTION = Call(
     "topic_probe.measure.attention:measure_attention",
     filled=_OF_DOCUMENTS,
@@ -120,9 +119,7 @@ def run(kind: str, parsed: argparse.Namespace) -> int:
         inputs = _inputs(parsed)
         running: dict[str, Any] = {}
         if len(inputs) == 3:
-            # Shards know nothing of each other, whoever has started them.
-            several = several_processes() and "shard" not in parsed
-            running = {"progress": console.progress, "distributed": several}
+            running = {"progress": console.progress}
         report = CALLS[kind].call(parsed, *inputs, **running)
         if trial:
             report = replace(report, provenance={**report.provenance, "trial": trial})
@@ -181,8 +178,6 @@ def end_if_interrupted(parsed: argparse.Namespace, stopped: str | None) -> None:
     kept = [stopped]
     if parsed.out:
         kept.append(f"the report of these is in {parsed.out}")
-    if (checkpoint := getattr(parsed, "checkpoint", None)) is not None:
-        kept.append(f"the same command goes on from {checkpoint}")
     raise KeyboardInterrupt("; ".join(kept))
 
 
@@ -193,7 +188,7 @@ def text_of(report: Any, *, wide: bool) -> str:
     """What a report shows; of attention the heads with the strongest evidence, and what was read and left out."""
     if report.kind != "attention":
         return str(report.to_text(wide=wide))
-    from topic_probe.report import about_shard, about_trial
+    from topic_probe.report import about_parts, about_trial
     from topic_probe.tables import as_text
 
     heads = report.heads.top(10).to_dataframe()
@@ -207,7 +202,7 @@ def text_of(report: Any, *, wide: bool) -> str:
     shares = report.variance_of_overall()
     if shares is not None:
         overall += f"\n\nthe variance of the overall ratio\n{as_text(shares)}"
-    about = [*report.about_variance(), *about_trial(counts), *about_shard(counts)]
+    about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
     ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
     return f"all heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

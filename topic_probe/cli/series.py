@@ -23,7 +23,6 @@ from topic_probe.cli.inputs import (
     open_series,
     open_topics,
     opening_options,
-    several_processes,
     tokenizer_of,
 )
 from topic_probe.cli.measure import answer
@@ -32,7 +31,7 @@ from topic_probe.notices import quiet_transformers
 
 SERIES = Call(
     "topic_probe.series.whole:measure_series",
-    filled=("series", "topics", "documents", "opening", "checked", "distributed", "progress"),
+    filled=("series", "topics", "documents", "opening", "checked", "progress"),
 )
 OPENED = Call(
     "topic_probe.lens.opening:open_model",
@@ -43,8 +42,8 @@ _EPILOG = """examples:
   topic-probe series output --topics empath --corpus bundled --max-length 128 --out learned
   topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics empath --corpus bundled
   topic-probe check --series output --out checked
-  for i in 0 1 2; do  # or the tasks of a job array; then the same without --shard
-    topic-probe series output --topics empath --corpus bundled --checked checked --folder kept --shard $i 3 &
+  for i in 0 1 2; do  # or the tasks of a job array; then the same without --part
+    topic-probe series output --topics empath --corpus bundled --checked checked --folder kept --part $i 3 &
   done
 
 Several SERIES are trainings of several seeds, 0, 1 and so on in their order."""
@@ -98,8 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
         topics, documents = _read_as(parsed, named[0][0], corpus)
         opening = opening_options(parsed)
         # Shards know nothing of each other, whoever has started them.
-        several = several_processes() and "shard" not in parsed
-        running = {"progress": parsed.console.progress, "distributed": several}
+        running = {"progress": parsed.console.progress}
         with quiet_transformers(progress=parsed.console.progress):
             report = SERIES.call(
                 parsed,

@@ -280,7 +280,10 @@ def attention_by_class(
     shape = (len(sums["by_head"]), -1, len(distances) + 1, 3)
     of_pairs = None
     if table:
-        of_pairs = np.asarray(sums["table"] + sums["table"].T), np.asarray(sums["n_table"] + sums["n_table"].T)
+        of_pairs = (
+            np.asarray(sums["table"] + sums["table"].T),
+            np.asarray(sums["n_table"] + sums["n_table"].T),
+        )
     return ClassSums(
         sums["by_source"],
         sums["by_head"].reshape(shape),

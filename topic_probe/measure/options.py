@@ -167,7 +167,7 @@ class Run(Shown):
         "(`topic_probe.load_report`)",
     ] = None
     part: Annotated[
-        Sequence[int] | Literal["env"] | None,
+        Sequence[int | Literal["env"]] | Literal["env"] | None,
         '(i, n): measure the parts i, i + n, i + 2n … that are not in the folder; "env" takes i and n from the '
         "variables of torchrun or of a slurm array. By default all that are not there",
     ] = None

@@ -199,9 +199,8 @@ def _tokenizer(run: Run, corpus: Corpus, given: Any) -> Any:
 def _read(run: Run, corpus: Corpus, tokenizer: Any) -> TrainingText:
     """The corpus in pieces as long as the model takes them; the last piece of an article only if it is half as long."""
     length = (QUICK_SIZE if run.quick else FULL_SIZE)["max_length"]
-    cache = None if run.folder is None else run.folder / "tokens"
     stream = corpus.documents(
-        tokenizer, max_length=length, long="chunk", min_length=length // 2, cache=cache, progress=run.progress
+        tokenizer, max_length=length, long="chunk", min_length=length // 2, progress=run.progress
     )
     return TrainingText.read(stream)
 

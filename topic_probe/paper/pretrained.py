@@ -25,12 +25,12 @@ from topic_probe.options import Group
 from topic_probe.paper.claims import Number
 from topic_probe.paper.recipe import Run, Subject
 from topic_probe.paper.training import digest, end_if_stopped
-from topic_probe.text.cache import tokenizer_identity
 from topic_probe.text.corpus import Corpus, DocumentStream
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
 from topic_probe.topics.models import FractionOf
+from topic_probe.topics.vocabulary import tokenizer_identity
 from topic_probe.uncertainty import divide, permutation_p_value
 
 HUB = {
@@ -422,13 +422,11 @@ class Texts:
         if key not in self._done:
             if self._needs_hub and self._run.folder is None and not self._reachable():
                 raise ConnectionError(NO_WIKIPEDIA)
-            kept = None if self._run.folder is None else self._run.folder / "tokens"
-            reading: dict[str, Any] = {"cache": kept, "progress": self._run.progress}
-            articles: Articles = self._corpus.documents(tokenizer, **reading)
+            articles: Articles = self._corpus.documents(tokenizer, progress=self._run.progress)
             if self._few:  # are read several times, and reading them takes longer than anything else
                 articles = Sample(articles, articles.provenance)
             fit = self._fit(articles, tokenizer)
-            cut = self._corpus.documents(tokenizer, max_length=length, **reading)
+            cut = self._corpus.documents(tokenizer, max_length=length, progress=self._run.progress)
             wanted = self._settings.n_documents
             step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
             documents = islice(islice(cut, 0, None, step), wanted)
@@ -437,12 +435,11 @@ class Texts:
         return self._done[key]
 
     def _fit(self, articles: Articles, tokenizer: Any) -> TopicFit:
-        """LDA; kept where there is a folder, and the texts cannot be others next time."""
+        """LDA; kept where there is a folder."""
         run, settings, path = self._run, self._settings, None
-        if run.folder is not None and (texts := self._corpus.source.identity()) is not None:
+        if run.folder is not None:
             facts = {
-                "texts": texts,
-                "shard": [self._corpus.shard_index, self._corpus.n_shards],
+                "texts": self._corpus.identity(),
                 "tokenizer": tokenizer_identity(tokenizer),
                 "options": [settings.n_topics, settings.passes, run.seed],
             }

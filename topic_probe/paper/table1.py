@@ -22,13 +22,11 @@ attention is within 0.01 of 1, and for embeddings the *difference* of the two me
 what a word has with itself.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from math import nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -36,8 +34,8 @@ import numpy as np
 from topic_probe.lens import capture
 from topic_probe.measure.attention import AttentionReport, measure_attention
 from topic_probe.measure.embeddings import EmbeddingReport, measure_embeddings
+from topic_probe.measure.folder import model_facts
 from topic_probe.measure.nulls import Null
-from topic_probe.measure.runs import model_facts
 from topic_probe.options import shares
 from topic_probe.paper import listed
 from topic_probe.paper.claims import Claim, Number, of_contrast
@@ -209,7 +207,7 @@ class _Measured:
         """Of the table, in an untrained model with intervals of the difference: its ratio is noise, see above."""
         model, random = self._prepared.model, self._prepared.random
 
-        def measure_it(_: Path | None, every: Sequence[Topics]) -> list[EmbeddingReport]:
+        def measure_it(every: Sequence[Topics]) -> list[EmbeddingReport]:
             statistic: Literal["ratio", "difference"] = "difference" if random else "ratio"
             return measure_embeddings(model, every, statistic=statistic, seed=self._run.seed)
 
@@ -219,12 +217,12 @@ class _Measured:
         """Of all heads; the provenance of each has what the same pass gives under shuffled labels."""
         one, run = self._prepared, self._run
 
-        def measure_it(sums: Path | None, every: Sequence[Topics]) -> list[AttentionReport]:
+        def measure_it(every: Sequence[Topics]) -> list[AttentionReport]:
             n_heads = sum(capture.view(one.model).n_heads)
             nulls = [Null(each, ATTENTION_SHUFFLES, run.seed, n_heads) for each in every]
             reports = measure_attention(
                 one.model, every, one.documents, max_length=one.settings.length, n_permutations=0, seed=run.seed,
-                accumulators=[[null] for null in nulls], checkpoint=sums, progress=run.progress,
+                accumulators=[[null] for null in nulls], progress=run.progress,
             )  # fmt: skip
             shuffles = [
                 beside_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
@@ -254,9 +252,9 @@ class _Measured:
         self,
         kind: type[R],
         topics: Sequence[Topics],
-        measure_it: Callable[[Path | None, Sequence[Topics]], list[R]],
+        measure_it: Callable[[Sequence[Topics]], list[R]],
     ) -> list[R]:
-        """Reports from the folder; the others are new ones, which go on from sums that an interruption has left."""
+        """Reports from the folder; the others are measured, and kept there."""
         one, run = self._prepared, self._run
         facts = [*self._facts, one.random, run.seed, version("topic-probe"), ATTENTION_SHUFFLES]
         prints = [each.fingerprint for each in topics]
@@ -270,15 +268,11 @@ class _Measured:
         missing = [number for number in range(len(topics)) if number not in found]
         if not missing:
             return [found[number] for number in range(len(topics))]
-        place = run.kept_at(kind.kind, [*facts, *(prints[number] for number in missing)])
-        sums = None if place is None else place.with_name(f"{place.name}-sums")
-        for number, report in zip(missing, measure_it(sums, [topics[n] for n in missing]), strict=True):
+        for number, report in zip(missing, measure_it([topics[n] for n in missing]), strict=True):
             end_if_stopped(one.label, report.provenance["options"].get("stopped"))
             if (path := paths[number]) is not None:
                 report.save(path)
             found[number] = report
-        if sums is not None:
-            shutil.rmtree(sums, ignore_errors=True)
         return [found[number] for number in range(len(topics))]
 
 

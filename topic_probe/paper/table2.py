@@ -32,7 +32,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isfinite, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -191,14 +190,7 @@ class _Comparison:
 
     def matched(self, threshold: float) -> MatchedReport:
         """Same topic against different topics at equal co-occurrence and frequency."""
-        topics = self.topics[threshold]
-        report = measure_matched(
-            self.one.model, topics, self.one.documents, cooccurrence=self.counts,
-            max_length=self.one.settings.length, seed=self.run.seed,
-            checkpoint=self._checkpoint("matched", [topics.fingerprint]), progress=self.run.progress,
-        )  # fmt: skip
-        end_if_stopped(self.one.label, report.provenance["documents"]["stopped"])
-        return report
+        return self._matched("matched", self.one.model, self.topics[threshold])
 
     def matched_controls(self, threshold: float) -> dict[tuple[str, str], dict[str, float]]:
         """What the matched ratios are where they must be 1, by score and way of matching.
@@ -220,12 +212,7 @@ class _Comparison:
         )
         of_shuffles = dict(zip(MATCHED_ON, divide(same, different).tolist(), strict=True))
         controls = {("cosine", way): {"shuffled_ratio": ratio} for way, ratio in of_shuffles.items()}
-        report = measure_matched(
-            self._twin, topics, self.one.documents, cooccurrence=self.counts, n_permutations=0, n_resamples=0,
-            max_length=self.one.settings.length, seed=seed,
-            checkpoint=self._checkpoint("untrained", [topics.fingerprint]), progress=self.run.progress,
-        )  # fmt: skip
-        end_if_stopped(self.one.label, report.provenance["documents"]["stopped"])
+        report = self._matched("untrained", self._twin, topics, n_permutations=0, n_resamples=0)
         assert report.attention is not None
         of_twin = zip([*MATCHED_ON, WITH_DISTANCE], report.attention.ratio.tolist(), strict=True)
         return controls | {("attention", way): {"untrained_ratio": ratio} for way, ratio in of_twin}
@@ -259,10 +246,21 @@ class _Comparison:
             rows.append({**about, "words": report.provenance["words"], **plain_values(numbers)})
         return rows
 
-    def _checkpoint(self, kind: str, facts: Sequence[str]) -> Path | None:
+    def _matched(self, kind: str, model: Any, topics: Topics, **options: Any) -> MatchedReport:
+        """The report that an earlier call has kept in the folder, or a new one, which is kept."""
         one = self.one
         about = [str(one.settings), self.window, self.run.seed, one.label, len(one.documents)]
-        return self.run.kept_at(kind, [*about, int(self.counts.counts.sum()), *facts])
+        path = self.run.kept_at(kind, [*about, int(self.counts.counts.sum()), topics.fingerprint])
+        if path is not None and path.exists():
+            return MatchedReport.load(path)
+        report = measure_matched(
+            model, topics, one.documents, cooccurrence=self.counts, max_length=one.settings.length, seed=self.run.seed,
+            progress=self.run.progress, **options,
+        )  # fmt: skip
+        end_if_stopped(one.label, report.provenance["documents"]["stopped"])
+        if path is not None:
+            report.save(path)
+        return report
 
     def averages(self) -> list[dict[str, Any]]:
         """A row for every threshold and score, all thresholds from one pass over the documents."""
@@ -276,7 +274,6 @@ class _Comparison:
             codes,
             self.one.documents,
             max_length=self.one.settings.length,
-            checkpoint=self._checkpoint("pairs", [topics.fingerprint for topics in self.topics.values()]),
             progress=self.run.progress,
         )
         end_if_stopped(self.one.label, sums.record["stopped"])

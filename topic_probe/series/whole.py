@@ -33,7 +33,7 @@ def measure_series(
     *,
     measure: Collection[str] = ("embeddings", "attention", "states"),
     folder: str | os.PathLike[str] | None = None,
-    part: Sequence[int] | Literal["env"] | None = None,
+    part: Sequence[int | Literal["env"]] | Literal["env"] | None = None,
     checked: Any = None,
     level: Level = "token",
     center: bool = False,
@@ -142,9 +142,7 @@ def _frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _measured(
-    plan: Plan, entry: Checkpoint, weights: str, opening: Mapping[str, Any]
-) -> SeriesReport:
+def _measured(plan: Plan, entry: Checkpoint, weights: str, opening: Mapping[str, Any]) -> SeriesReport:
     """The row of a checkpoint; without times, so that a run that was interrupted gives the same bytes."""
     model: Any = None
     try:

@@ -33,11 +33,11 @@ class Worker:
     n: int = 1
 
     @classmethod
-    def of(cls, part: Sequence[int] | Literal["env"] | None) -> "Worker":
+    def of(cls, part: Sequence[int | Literal["env"]] | Literal["env"] | None) -> "Worker":
         """The worker that ``part=`` names; ValueError for one that there cannot be."""
         if part is None:
             return cls()
-        if isinstance(part, str):
+        if "env" in part:
             return cls(*_from_environment(os.environ))
         if len(part) != 2:
             raise ValueError(f"part must be (i, n), which worker of how many, or 'env', got {part!r}")
