@@ -10,9 +10,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from topic_probe import report as reports
 from topic_probe.contrast import Contrast
@@ -592,68 +590,6 @@ def test_attention_panels_have_words_above_and_mask_below():
     assert drawn[1]["same topic"] == [1, 2, 3]
     assert drawn[3]["mask to mask"] == [1, 0.5, 0.2]
     assert "mask to mask" not in drawn[1]
-
-
-# -------------------------------------------------------------------- what becomes of trainings
-
-CELLS = [
-    {"rate": rate, "noise": noise, "outcome": outcome, "length": length, "follows": follows, "rule": rule}
-    for rate, noise, outcome, length, follows, rule in (
-        (10.0, 0.1, "two stages", 355.5, False, True),
-        (10.0, 0.01, "too slow", None, True, True),
-        (300.0, 0.1, "diverges", None, False, False),
-        (300.0, 0.01, "two stages", 12.0, False, False),
-    )
-]
-ALL = ("two stages", "too slow", "diverges")
-
-
-def squares(ax):
-    """The cells of a grid by column and row."""
-    return {
-        (round(one.get_x() + 0.5), round(one.get_y() + 0.5)): one
-        for one in ax.patches
-        if isinstance(one, Rectangle) and one.get_fill()
-    }
-
-
-def test_a_grid_has_every_cell_in_its_place_with_the_colour_of_its_outcome():
-    ax = figures.outcome_map(CELLS, ALL, x="rate", y="noise", number="length", mark="follows", frame="rule")
-    colours = {place: to_hex(one.get_facecolor()) for place, one in squares(ax).items()}
-    assert colours == {(0, 1): "#01366c", (1, 0): "#01366c", (0, 0): "#8fb3d9", (1, 1): "#bc5a00"}
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "300"]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.01", "0.1"]
-    numbers = {text.get_text(): text.get_position() for text in ax.texts}
-    assert numbers == {"356": (0, 1), "12": (1, 0)}
-    (dot,) = ax.get_lines()
-    assert (round(dot.get_xdata()[0]), round(dot.get_ydata()[0])) == (0, 0)
-    framed = [one for one in ax.patches if not one.get_fill()]
-    assert {(round(one.get_x() + 0.42), round(one.get_y() + 0.42)) for one in framed} == {(0, 0), (0, 1)}
-
-
-def test_outcomes_are_told_apart_in_a_grey_print():
-    from matplotlib.colors import to_rgb
-
-    from topic_probe.show.landscape import OUTCOMES
-
-    grey = sorted(np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) for colour, _ in OUTCOMES)
-    assert min(np.diff(grey)) > 0.1
-
-
-def test_grids_side_by_side_are_named_and_their_colours_explained_once():
-    figure = figures.outcome_panels(
-        {"SGD": CELLS, "Adam": CELLS[:2]}, ALL, x="rate", y="noise", mark="follows"
-    )
-    assert [ax.get_title() for ax in figure.axes] == ["SGD", "Adam"]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [*ALL, "follows"]
-    assert len(squares(figure.axes[1])) == 2
-
-
-def test_a_grid_of_nothing_says_so_and_one_of_too_many_outcomes_is_refused():
-    assert "no cells" in figures.outcome_map([], ALL, x="rate", y="noise").texts[0].get_text()
-    with pytest.raises(ValueError, match="colours for 5 outcomes, got 6"):
-        figures.outcome_map(CELLS, list("abcdef"), x="rate", y="noise")
 
 
 # -------------------------------------------------------------------- theory

@@ -23,13 +23,11 @@ from topic_probe.options import check_value, check_whole, refuse_unknown
 from topic_probe.report import Report, about_shard, provenance
 from topic_probe.series.onsets import (
     IN_A_ROW,
-    LEAST_STEPS,
     Change,
     Curve,
     Draws,
     Onsets,
     Order,
-    bend,
     change,
     difference,
     nothing,
@@ -37,7 +35,6 @@ from topic_probe.series.onsets import (
 )
 from topic_probe.series.sums import (
     MAX_SOURCES,
-    NOT_KEPT,
     By,
     Chosen,
     Grid,
@@ -80,8 +77,7 @@ class SeriesReport(Report, kind="series"):
         between: seconds since the one before, or since the training was begun or taken up; NaN where nothing was
             trained.
         provenance: topics, what was measured with which options, and versions.
-        sums: of every row, what pairs it with others: sums by source and by word. None in reports saved before there
-            were any, which know no onsets.
+        sums: of every row, what pairs it with others: sums by source and by word.
         seeds: of which training every row is, where there are several; otherwise None.
     """
 
@@ -93,7 +89,7 @@ class SeriesReport(Report, kind="series"):
     measuring: Float64[np.ndarray, " step"]
     between: Float64[np.ndarray, " step"]
     provenance: Mapping[str, Any]
-    sums: tuple[Kept, ...] | None = None
+    sums: tuple[Kept, ...]
     seeds: tuple[int, ...] | None = None
 
     @classmethod
@@ -104,9 +100,8 @@ class SeriesReport(Report, kind="series"):
             name: np.concatenate([getattr(part, name) for part in order]) for name in _ARRAYS
         }
         found |= {name: tuple(one for part in order for one in getattr(part, name)) for name in _LISTS}
-        for name in ("sums", "seeds"):
-            known = all(getattr(part, name) is not None for part in order)
-            found[name] = tuple(one for part in order for one in getattr(part, name)) if known else None
+        several = all(part.seeds is not None for part in order)
+        found["seeds"] = tuple(seed for part in order for seed in part.seeds or ()) if several else None
         return cls(**found, provenance=order[0].provenance)
 
     @property
@@ -118,7 +113,6 @@ class SeriesReport(Report, kind="series"):
             rows = np.flatnonzero(seeds == seed).tolist()
             own: dict[str, Any] = {name: getattr(self, name)[rows] for name in _ARRAYS}
             own |= {name: tuple(getattr(self, name)[row] for row in rows) for name in _LISTS}
-            own["sums"] = None if self.sums is None else tuple(self.sums[row] for row in rows)
             found[seed] = SeriesReport(**own, provenance=self.provenance)
         return found
 
@@ -334,41 +328,6 @@ class SeriesReport(Report, kind="series"):
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
-    def change_points(
-        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
-    ) -> "pd.DataFrame":
-        """Where each curve bends: two lines over the logarithm of steps that meet at a checkpoint, against one line.
-
-        ``p_value`` is the chance that lines with independent normal deviations are bettered as much by a bend anywhere
-        (10,000 draws); ``q_value`` corrects it for the number of curves. ``step`` is NaN where that is not below what
-        is left of ``confidence``, and where fewer than six checkpoints were measured, three for each line. Step 0
-        stands one doubling before the first of the others. Of several trainings it is the mean that bends, where all
-        were measured.
-        """
-        import pandas as pd
-
-        whole = self._curves(by, statistic, confidence)
-        curves = whole["all" if self.seeds is not None else 0]
-        found = [bend(self._grid_steps, curve.values.mean(0), seed=seed) for curve in curves]
-        p_values = np.array([one.p_value for one in found], float)
-        q_values = benjamini_hochberg(p_values)
-        called = q_values <= 1 - confidence
-        few = f"fewer than {LEAST_STEPS} checkpoints were measured"
-        steps = self._grid_steps
-        return pd.DataFrame(
-            {
-                "measured": [curve.name for curve in curves],
-                "step": [
-                    float(steps[one.place]) if ok else np.nan for one, ok in zip(found, called, strict=True)
-                ],
-                "p_value": p_values,
-                "q_value": q_values,
-                "slope_before": [one.slopes[0] for one in found],
-                "slope_after": [one.slopes[1] for one in found],
-                "reason": [few if one.place < 0 else "" for one in found],
-            }
-        )
-
     @property
     def _grid_steps(self) -> Int64[np.ndarray, " step"]:
         """The steps of all trainings."""
@@ -429,15 +388,7 @@ class SeriesReport(Report, kind="series"):
             for seed, step in zip(seeds, self.steps.tolist(), strict=True)
         ]
         grid = Grid(places, len(labels), len(steps))
-        if self.sums is not None:
-            return curves_of(self.sums, grid, by, statistic, confidence=confidence)
-        found = []
-        for name in self.contrasts(by):
-            values = grid.empty(fill=np.nan)
-            for at, number in zip(places, self.curve(name, statistic, by=by)[:, 0], strict=True):
-                values[at] = number
-            found.append(Curve(name, values, grid.empty(0), grid.empty(), "sources", NOT_KEPT))
-        return found
+        return curves_of(self.sums, grid, by, statistic, confidence=confidence)
 
     def _onsets(
         self, by: By, statistic: Chosen, confidence: float, seed: int, beyond: "SeriesReport | None" = None
@@ -482,7 +433,7 @@ class SeriesReport(Report, kind="series"):
         tables = {
             f"{type(self).__name__}, effect sizes": pd.DataFrame({**seeds, "step": self.steps, **shown})
         }
-        if self.sums is not None and len(self._grid_steps) > IN_A_ROW and curves:
+        if len(self._grid_steps) > IN_A_ROW and curves:
             found = self.onsets()
             found["onset"] = [
                 "none" if np.isnan(step) and not why else step
@@ -499,9 +450,7 @@ class SeriesReport(Report, kind="series"):
             if why
         ]
         notes += about_shard(self.provenance, "the same call without shard= gives the report of all")
-        if self.sums is None and len(self.steps) > IN_A_ROW:
-            notes.append(f"no onsets: {NOT_KEPT}")
-        elif len(self._grid_steps) > IN_A_ROW:
+        if len(self._grid_steps) > IN_A_ROW:
             notes += self._about_onsets()
         if np.isnan(self.share):
             return notes
@@ -534,13 +483,8 @@ class SeriesReport(Report, kind="series"):
         ]
 
 
-_LISTS = ("reports", "reasons", "weights")
+_LISTS = ("reports", "reasons", "weights", "sums")
 _ARRAYS = ("steps", "measuring", "between")
-
-
-def measured_by(name: str) -> str:
-    """Which of the measurements a curve is of, by its name: the "states" of "states of layer 4"."""
-    return name.split(" of ")[0]
 
 
 def _contrasts(reports: Mapping[str, Any], measured: Sequence[str], by: str) -> dict[str, Contrast]:

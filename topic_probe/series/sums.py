@@ -25,9 +25,6 @@ Chosen = Literal["effect_size", "difference", "ratio"]
 # of 1,000 heads is 17 MB.
 MAX_SOURCES = 512
 
-# Names of what `curves_of` needs where a report keeps nothing of it.
-NOT_KEPT = "sums by source and by word were not kept when this was measured: measure the checkpoints again"
-
 # What a step keeps, by what was measured: named arrays.
 Kept = Mapping[str, Mapping[str, Any]]
 

@@ -40,14 +40,10 @@ if TYPE_CHECKING:
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
     from topic_probe.show.landscape import loss_landscape as loss_landscape
-    from topic_probe.show.landscape import outcome_map as outcome_map
-    from topic_probe.show.landscape import outcome_panels as outcome_panels
     from topic_probe.show.robustness import robustness_curves as robustness_curves
     from topic_probe.show.robustness import robustness_panels as robustness_panels
-    from topic_probe.show.series import checkpoint_distances as checkpoint_distances
     from topic_probe.show.series import series_curves as series_curves
     from topic_probe.show.series import series_heads as series_heads
-    from topic_probe.show.series import series_panels as series_panels
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -63,9 +59,9 @@ _FIGURES = {
     ),
     "effects": ("effect_forest", "effect_scatter", "shift_forest"),
     "heads": ("depth_curve", "head_map"),
-    "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
+    "landscape": ("landscape_panels", "loss_landscape"),
     "robustness": ("robustness_curves", "robustness_panels"),
-    "series": ("checkpoint_distances", "series_curves", "series_heads", "series_panels"),
+    "series": ("series_curves", "series_heads"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 

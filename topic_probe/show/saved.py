@@ -367,7 +367,8 @@ def _report(report: Report, label: str, *, alone: bool) -> Piece:
         first = _table_of(report.to_dataframe("pair"), "what one model has more than another")  # type: ignore[call-arg]
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
-    picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
+    drawn = alone and report.figure is not None  # a recipe has drawn its own
+    picture, trouble = _drawn(report, label) if drawn else (None, ())
     return Piece(
         f"report: {report.kind}",
         label,
