@@ -411,38 +411,6 @@ def test_many_heads_are_not_written_into_and_layers_keep_their_numbers():
     assert [t.get_text() for t in ax.get_yticklabels()] == [str(n) for n in range(0, 24, 2)]
 
 
-def test_a_depth_curve_has_the_ratio_and_interval_of_every_layer():
-    report = attention(("encoder", "decoder"), layers=3)
-    ax = figures.depth_curve(report)
-    for number, stack in enumerate(("encoder", "decoder")):
-        np.testing.assert_allclose(
-            curves(ax)[stack], np.stack([range(3), report.layers.ratio[3 * number : 3 * number + 3]], -1)
-        )
-    ends = [segment[:, 1].tolist() for segment in ax.collections[1].get_segments()]
-    np.testing.assert_allclose(ends, report.layers.interval[:3])
-    assert (
-        len(
-            [
-                c
-                for c in figures.depth_curve(report, stack="decoder").collections
-                if hasattr(c, "get_segments")
-            ]
-        )
-        == 1
-    )
-    with pytest.raises(ValueError, match="no stack 'cross'; there are encoder, decoder"):
-        figures.depth_curve(report, stack="cross")
-
-
-def test_a_depth_curve_of_embeddings_needs_layers():
-    layers = {"cosine": contrast([1.0, NAN, 1.5], index={"layer": (0, 1, 2)})}
-    found = curves(figures.depth_curve(embeddings(layers=layers)))
-    np.testing.assert_allclose(next(iter(found.values()))[:, 1], [1.0, NAN, 1.5])
-    with pytest.raises(ValueError, match="no score 'dot'; there are cosine"):
-        figures.depth_curve(embeddings(layers=layers), score="dot")
-    assert "no layers were" in figures.depth_curve(embeddings()).texts[0].get_text()
-
-
 # -------------------------------------------------------------------- training
 
 
@@ -696,6 +664,9 @@ def test_every_figure_is_found_by_its_name(name):
 @pytest.mark.parametrize("kind", sorted(reports._MODULES))
 def test_the_main_figure_of_every_kind_of_report_is_one_of_the_figures(kind):
     found = reports.report_class(kind, "the table of kinds has")
+    if found.figure is None:
+        assert kind == "checkpoints"  # steps, and what is wrong with them
+        return
     module, name = found.figure.split(":")
     assert getattr(figures, name).__module__ == f"topic_probe.show.{module}"
 

@@ -15,7 +15,7 @@ from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
 from topic_probe.paper.claims import Claim, Number
-from topic_probe.report import provenance
+from topic_probe.report import VERDICTS, provenance
 from topic_probe.show import saved
 from topic_probe.show.results_page import report_page, terms
 from topic_probe.topics import Topics
@@ -33,16 +33,6 @@ CLAIMS = [
     Claim("λ is right", "Theorem 3", "no number", Number(0.0078125), below=0.1, check=True),
     Claim("λ is right", "Theorem 3", "no number", Number(1e9), below=0.1, check=True, setting="T = 20"),
     Claim("converged", "Section 6", "level", not_checked="the quick variant stops early"),
-]  # fmt: skip
-
-# As they were saved before claims had controls.
-EARLIER = [
-    {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": 0.123456, "wanted": "> 0",
-     "setting": "value, squared", "detail": "1 of 2", "not_checked": "", "verdict": "passed"},
-    {"text": "W_V has <blocks>", "source": "Figure 2", "paper": "blocks & more", "measured": None, "wanted": "> 0",
-     "setting": "value, cross-entropy", "detail": "", "not_checked": "", "verdict": "failed"},
-    {"text": "converged", "source": "Section 6", "paper": "", "measured": 5.0, "wanted": "any number", "setting": "",
-     "detail": "", "not_checked": "the quick variant stops early", "verdict": "not checked"},
 ]  # fmt: skip
 
 
@@ -180,33 +170,8 @@ def test_where_nothing_stands_out_the_page_says_so_and_draws_no_empty_table(tmp_
     assert "Checks of the code of figure3" in labels
 
 
-def test_results_saved_before_claims_had_controls_keep_their_verdicts(tmp_path):
-    save_recipe(tmp_path / "figure1", "figure1")
-    assert "passed" not in Parsed(report_page(tmp_path).html).text
-    save_recipe(tmp_path / "figure2", claims=EARLIER)
-    page = report_page(tmp_path)
-    text = check_stands_alone(page).text
-    assert (
-        "8 claims: 1 does not hold, 1 failed, 1 not evidence, 1 undecided, 2 not checked, 1 holds, 1 passed."
-        in text
-    )
-    assert "figure2 (quick variant) blocks in W_V · ✗ 1 failed · · ○ 1 not checked · ✓ 1 passed · 4.2" in text
-    assert "✗ Failed 1 setting measured wanted verdict figure2 : W_V has <blocks>" in text
-    own = section(page, "quick variant · 4.2 seconds")
-    assert (
-        "value, cross-entropy – > 0 ✗ failed value, squared 0.1235 > 0 ✓ passed 1 of 2 "
-        "converged Section 6 all – any number ○ not checked the quick variant stops early" in own
-    )
-    assert "nothing says whether it could have lain elsewhere" in section(page, "How each number is defined")
-
-
-def test_the_verdicts_of_pages_are_those_of_claims_in_their_order_with_earlier_ones_beside_what_they_are_now():
-    assert list(saved.SIGNS) == [
-        "does not hold", "failed", "not evidence", "undecided", "not checked", "holds", "passed"
-    ]  # fmt: skip
-    assert (
-        saved.SIGNS["failed"] == saved.SIGNS["does not hold"] != saved.SIGNS["passed"] == saved.SIGNS["holds"]
-    )
+def test_the_verdicts_of_pages_are_those_of_claims_in_their_order():
+    assert tuple(saved.SIGNS) == VERDICTS
 
 
 def test_trainings_of_a_recipe_are_one_table_of_what_differs_between_them(tmp_path):

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from topic_probe.show.effects import effect_forest as effect_forest
     from topic_probe.show.effects import effect_scatter as effect_scatter
     from topic_probe.show.effects import shift_forest as shift_forest
-    from topic_probe.show.heads import depth_curve as depth_curve
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
     from topic_probe.show.landscape import loss_landscape as loss_landscape
@@ -58,7 +57,7 @@ _FIGURES = {
         "stage_map", "training_panels",
     ),
     "effects": ("effect_forest", "effect_scatter", "shift_forest"),
-    "heads": ("depth_curve", "head_map"),
+    "heads": ("head_map",),
     "landscape": ("landscape_panels", "loss_landscape"),
     "robustness": ("robustness_curves", "robustness_panels"),
     "series": ("series_curves", "series_heads"),

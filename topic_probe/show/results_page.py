@@ -8,7 +8,7 @@ from pathlib import Path
 from topic_probe.options import checked
 from topic_probe.report import version_of
 from topic_probe.show.page import Page, make_page
-from topic_probe.show.saved import EARLIER, SIGNS, TO_LOOK_AT, SavedFolder
+from topic_probe.show.saved import SIGNS, TO_LOOK_AT, SavedFolder
 
 
 @checked
@@ -47,19 +47,17 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
     ]
     meanings, pairs = terms(columns)
     seen = {claim.verdict for recipe in folder.recipes for claim in recipe.claims}
-    verdicts = {name: sign for name, sign in SIGNS.items() if name not in EARLIER or name in seen}
-    said = {name: meaning for name, meaning in _CLAIMS.items() if name not in EARLIER or name in seen}
     return make_page(
         "report.html",
         title or f"Results in {root.resolve().name or root}",
         folder=folder,
         summary=_summary(folder),
-        signs=verdicts,
+        signs=SIGNS,
         to_look_at=[name for name in TO_LOOK_AT if name in seen],
         how_many=sum((recipe.verdicts() for recipe in folder.recipes), Counter[str]()),
         checks=any(recipe.chosen(check=True) for recipe in folder.recipes),
         about_pairs=_PAIRS if pairs else "",
-        definitions={**(said if folder.recipes else {}), **meanings},
+        definitions={**(_CLAIMS if folder.recipes else {}), **meanings},
         versions=_versions(folder),
         own_version=version_of("topic-probe") or "unknown",
     )
@@ -130,9 +128,6 @@ _CLAIMS = {
     "undecided": "the interval lies neither wholly within the bounds nor wholly outside, or the number is undefined",
     "not checked": "there is a reason why it was not looked at",
     "holds": "the whole interval lies within the bounds, and no control does",
-    "failed": "of a result saved before claims had controls: the number lies outside the bounds, or is undefined",
-    "passed": "of a result saved before claims had controls: the number lies within the bounds, and nothing says "
-    "whether it could have lain elsewhere",
 }
 
 _CONTRAST = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from topic_probe import storage
 from topic_probe.contrast import Contrast
-from topic_probe.report import VERDICTS, Report, load_report
+from topic_probe.report import Report, load_report
 from topic_probe.show.page import Table, is_number
 from topic_probe.show.style import follows_the_page, svg_of
 from topic_probe.topics import Topics
@@ -24,17 +24,10 @@ MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 # Colour alone says nothing to some readers and printers.
-_SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
-# Verdicts of claims that were saved before they had controls, and what comes nearest to them now.
-EARLIER = {"failed": "does not hold", "passed": "holds"}
-SIGNS = {
-    name: _SIGNS[verdict]
-    for verdict in VERDICTS
-    for name in (verdict, *(old for old, now in EARLIER.items() if now == verdict))
-}
-"""The signs of all verdicts that a saved claim may have, in the order in which they are shown."""
+SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
+"""The signs of all verdicts, in the order in which they are shown."""
 # Those that no reader may miss.
-TO_LOOK_AT = ("does not hold", "failed", "not evidence", "undecided")
+TO_LOOK_AT = ("does not hold", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 # Files that hold what is shown already, in other words.
 _TWINS = {"claims.txt", "arrays.safetensors"}
@@ -306,7 +299,7 @@ def _recipe(path: Path, place: str) -> SavedRecipe:
 def _claim(content: Mapping[str, Any]) -> SavedClaim:
     if content.get("verdict") not in SIGNS:
         raise ValueError(f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(SIGNS)}")
-    unchecked = str(content.get("not_checked") or "")
+    unchecked = bool(content.get("not_checked"))
     words = {name: str(content.get(name) or "") for name in ("text", "source", "paper", "wanted")}
     return SavedClaim(
         **words,
@@ -316,7 +309,7 @@ def _claim(content: Mapping[str, Any]) -> SavedClaim:
             name: _number(control, "value") for name, control in (content.get("controls") or {}).items()
         },
         detail="" if unchecked else str(content.get("detail") or ""),
-        why=str(content.get("why") or unchecked),
+        why=str(content.get("why") or ""),
         ours=content.get("ours") is True,
         check=content.get("check") is True,
         verdict=content["verdict"],
