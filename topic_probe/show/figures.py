@@ -8,11 +8,7 @@ it can be saved as svg, png or pdf with any backend. No pyplot and no global set
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.report import Report
-
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from topic_probe.show.bars import contrast_bars as contrast_bars
     from topic_probe.show.bars import loss_scale as loss_scale
     from topic_probe.show.bars import matched_forest as matched_forest
@@ -64,12 +60,7 @@ _FIGURES = {
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 
-__all__ = [*sorted(_MODULES), "plot"]
-
-
-def plot(report: Report, ax: "Axes | None" = None, **options: Any) -> "Axes":
-    """The main figure of a report: what its ``plot`` draws. Options are those of the figure's function."""
-    return report.plot(ax, **options)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -82,4 +73,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__
