@@ -21,7 +21,7 @@ GROUPS = {
     "To look at": ["show_attention", "report_page", "Page"],
     "The toy world": [
         "World", "Masking", "ToyConfig", "build_toy", "toy_tensors", "TrainConfig", "train_toy", "History",
-        "TextConfig", "build_bert", "word_tokenizer", "subword_tokenizer", "train_text", "theory",
+        "TextConfig", "build_bert", "word_tokenizer", "train_text", "theory",
     ],
     "The paper": ["reproduce"],
 }  # fmt: skip

@@ -107,7 +107,6 @@ FUNCTIONS = {
         lambda **options: tp.count_cooccurrence([[1, 2]], **options),
         {"words": [1, 2], "vocabulary_size": 9, "max_words": 9, "max_length": 9, "long": "cut", "progress": False},
     ),
-    "subword_tokenizer": (lambda **options: tp.subword_tokenizer(["the army"], **options), {"n_tokens": 40}),
     "word_tokenizer": (lambda **options: tp.word_tokenizer(["the army"], **options), {"n_words": 9}),
     "build_toy": (lambda **options: tp.build_toy(TOY, **options), {"seed": 0}),
     "measure_weights": (

@@ -4,14 +4,19 @@ import ast
 import json
 import re
 import sys
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from real_text import minilm_folder
+
+import topic_probe as tp
 
 DEMOS = Path(__file__).parents[1] / "demos"
 sys.path.insert(0, str(DEMOS))
 
+import emergence  # noqa: E402
 from run_notebooks import HUB_NAME, notebooks, run  # noqa: E402
 
 
@@ -72,3 +77,41 @@ def test_a_cell_that_fails_is_named(tmp_path):
     with pytest.raises(ZeroDivisionError) as failed:
         run(broken)
     assert any("broken.ipynb[1]" in str(entry.path) for entry in failed.traceback)
+
+
+# --- the script that watches small models learn -------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_script_on_emergence_measures_text_beside_shuffled_text(tmp_path, capsys):
+    emergence.main(["--quick", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    for name in ("bert", "gpt2"):
+        text, shuffled = (
+            tp.load_report(tmp_path / "reports" / f"{name}, {kind}") for kind in ("text", "shuffled text")
+        )
+        assert text.steps.tolist() == shuffled.steps.tolist() == emergence.QUICK.measured_steps
+        assert text.weights[0] == shuffled.weights[0]  # both begin with the same weights
+        assert text.weights[-1] != shuffled.weights[-1]
+        assert text.onsets(beyond=shuffled).to_string(index=False) in printed
+        assert f"{name} on shuffled text: held-out loss" in printed
+
+
+def test_shuffled_text_has_the_tokens_as_often_and_its_special_tokens_in_place():
+    class Tokenizer:
+        all_special_ids = (0, 1)
+
+    documents = [[0, *range(2, 40), 1], [0, *range(30, 60), 1]]
+    dealt = emergence.shuffled(documents, Tokenizer)
+    assert [len(one) for one in dealt] == [40, 32]
+    assert [(one[0], one[-1]) for one in dealt] == [(0, 1)] * 2
+    assert sorted(chain(*dealt)) == sorted(chain(*documents))
+    assert set(dealt[0]) - set(documents[0])  # words of the other one
+
+
+def test_the_unigram_entropy_is_that_of_the_words_alone():
+    class Tokenizer:
+        all_special_ids = (0,)
+
+    # A half, a quarter and a quarter: 1.5 bits.
+    assert emergence.unigram_entropy([[0, 5, 5, 0], [6, 7, 0]], Tokenizer) == pytest.approx(1.5 * np.log(2))

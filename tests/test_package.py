@@ -20,32 +20,29 @@ storage options uncertainty words notices tables remote processes
 topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast paired report
-text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.cache text.corpus
-text.shares text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
-text.subwords
+text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.corpus
+text.parts text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
 toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
-toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape
+toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
-measure.runs measure.shards measure.engine measure.merging measure.heads measure.patterns
+measure.folder measure.engine measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout measure.text_cut
 measure.same_words measure.comparison
 train train.bert train.history train.tasks train.stack train.loop train.stages
-train.architectures train.trainer
-series series.files series.checkpoints series.path series.check series.onsets series.sums series.measured
+series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series
 show.comparison
 show.figures
 show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
-paper.figure1 paper.figure2 paper.figure4 paper.stages
-paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2 paper.causes
-paper.emergence
+paper.figure1 paper.figure2 paper.figure4
+paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
 cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.series
 cli.fit_topics cli.show cli.train cli.reproduce
 __main__

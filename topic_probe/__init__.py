@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from topic_probe.text.encoder import encode_texts as encode_texts
     from topic_probe.text.lda import TopicFit as TopicFit
     from topic_probe.text.lda import fit_topics as fit_topics
-    from topic_probe.text.subwords import subword_tokenizer as subword_tokenizer
     from topic_probe.text.word_tokenizer import word_tokenizer as word_tokenizer
     from topic_probe.topics import Topics as Topics
     from topic_probe.topics.builtin import builtin_topics as builtin_topics
@@ -145,7 +144,6 @@ _PUBLIC = {
     "train_toy": "topic_probe.train.loop",
     "train_toys": "topic_probe.train.loop",
     "word_attention": "topic_probe.toy.word_attention",
-    "subword_tokenizer": "topic_probe.text.subwords",
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }
 

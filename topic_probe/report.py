@@ -54,12 +54,12 @@ class Report(ABC):
 
     Attributes:
         kind: What it is on disk.
-        figure: Its main figure, as "module:function" of `topic_probe.show`.
+        figure: Its main figure, as "module:function" of `topic_probe.show`; None where it has none.
         provenance: Where its numbers come from.
     """
 
     kind: ClassVar[str]
-    figure: ClassVar[str] = "bars:contrast_bars"
+    figure: ClassVar[str | None] = "bars:contrast_bars"
     provenance: Mapping[str, Any]
 
     def __init_subclass__(cls, *, kind: str, **options: Any) -> None:
@@ -81,6 +81,8 @@ class Report(ABC):
 
         ``figure`` names it; `topic_probe.show.figures` has all others.
         """
+        if self.figure is None:
+            raise ValueError(f"a {type(self).__name__} has no figure: print it, or take its to_dataframe()")
         # By name, because a report knows nothing of figures: they are drawn by a layer above that knows all reports.
         module, function = self.figure.split(":")
         axes: Axes = getattr(import_module(f"topic_probe.show.{module}"), function)(self, ax, **options)

@@ -38,7 +38,7 @@ from topic_probe.topics import Topics
 from topic_probe.toy.masking import Masking
 
 TOYS = ("figure1", "figure2", "figure10", "table3", "figure4", "robustness", "landscape")
-TEXTS = ("figure3", "figure5", "table1", "table2", "table5", "causes")
+TEXTS = ("figure3", "figure5", "table1", "table2", "table5")
 PAGE = Path(__file__).parents[2] / "demos" / "verdicts.md"
 
 

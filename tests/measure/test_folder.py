@@ -34,7 +34,12 @@ def chunked(n=9):
 
 def of_texts(folder, documents=None, **options):
     return attention(
-        folder, documents or chunked(), small_runs.model(30_522), small_runs.text_topics(), part_size=2, **options
+        folder,
+        documents or chunked(),
+        small_runs.model(30_522),
+        small_runs.text_topics(),
+        part_size=2,
+        **options,
     )
 
 
@@ -85,7 +90,9 @@ def test_the_same_call_goes_on_and_after_completion_runs_no_model(tmp_path, monk
     assert attention(tmp_path / "shared") == alone
     assert (tmp_path / "shared" / first).stat().st_mtime_ns == written
     forward, passes = type(MODEL).forward, []
-    monkeypatch.setattr(type(MODEL), "forward", lambda *given, **more: passes.append(1) or forward(*given, **more))
+    monkeypatch.setattr(
+        type(MODEL), "forward", lambda *given, **more: passes.append(1) or forward(*given, **more)
+    )
     assert attention(tmp_path / "shared") == alone
     of_shared = len(passes)
     with pytest.warns(UserWarning, match="no document is left to measure"):
@@ -106,7 +113,9 @@ def test_a_report_of_some_parts_says_so(tmp_path):
 def test_texts_that_are_left_out_are_told_and_a_stream_without_an_end_too(tmp_path):
     texts = [*small_runs.TEXTS[:3], None, "", *small_runs.TEXTS[3:]]
     stream = tp.Corpus.from_texts(lambda: iter(texts)).documents(small_runs.tokenizer())
-    assert "1 parts, not at its end yet, 0 texts left out" in of_texts(tmp_path, stream, part=(0, 9)).to_text()
+    assert (
+        "1 parts, not at its end yet, 0 texts left out" in of_texts(tmp_path, stream, part=(0, 9)).to_text()
+    )
     assert "6 of 6 parts, 2 texts left out" in of_texts(tmp_path, stream).to_text()
 
 
@@ -122,7 +131,9 @@ def test_texts_that_are_added_measure_the_short_last_part_anew(tmp_path):
     before = files(tmp_path / "grown")
     grown = attention(tmp_path / "grown", DOCUMENTS)
     after = files(tmp_path / "grown")
-    assert [name for name, content in after.items() if before.get(name) != content] == ["part-000004.safetensors"]
+    assert [name for name, content in after.items() if before.get(name) != content] == [
+        "part-000004.safetensors"
+    ]
     assert grown == attention(tmp_path / "at once")
 
 
@@ -149,7 +160,10 @@ def other_model():
     [
         ({"model": other_model()}, "weights"),
         ({"model": small_runs.model().float()}, "weights"),
-        ({"topics": tp.Topics.from_token_ids({"one": [5, 6], "two": [30, 31]}, vocabulary_size=50)}, "topics"),
+        (
+            {"topics": tp.Topics.from_token_ids({"one": [5, 6], "two": [30, 31]}, vocabulary_size=50)},
+            "topics",
+        ),
         ({"part_size": 16}, "part_size"),
         ({"n_permutations": 11}, "n_permutations"),
         ({"include_self": False}, "include_self"),
@@ -161,7 +175,9 @@ def other_model():
 def test_parts_of_another_measurement_are_refused_by_name(tmp_path, options, named):
     attention(tmp_path, part=(0, 5))
     before = files(tmp_path)
-    with pytest.raises(ValueError, match=rf"is of another measurement, which differs in {named}: choose another"):
+    with pytest.raises(
+        ValueError, match=rf"is of another measurement, which differs in {named}: choose another"
+    ):
         attention(tmp_path, **options)
     assert files(tmp_path) == before
 
@@ -175,12 +191,16 @@ def test_what_decides_about_no_sum_may_differ(tmp_path):
 
 def test_another_tokenizer_and_other_lengths_are_refused(tmp_path):
     of_texts(tmp_path)
-    longer = tp.Corpus.from_texts(small_runs.TEXTS).documents(small_runs.tokenizer(), max_length=9, long="chunk")
+    longer = tp.Corpus.from_texts(small_runs.TEXTS).documents(
+        small_runs.tokenizer(), max_length=9, long="chunk"
+    )
     with pytest.raises(ValueError, match="which differs in documents"):
         of_texts(tmp_path, longer)
 
 
-@pytest.mark.parametrize("documents", [DOCUMENTS[::-1], DOCUMENTS[:20], [*DOCUMENTS[:35], [5, 10], *DOCUMENTS[36:]]])
+@pytest.mark.parametrize(
+    "documents", [DOCUMENTS[::-1], DOCUMENTS[:20], [*DOCUMENTS[:35], [5, 10], *DOCUMENTS[36:]]]
+)
 def test_parts_of_other_texts_are_refused(tmp_path, documents):
     attention(tmp_path)
     with pytest.raises(ValueError, match=r"was measured of other texts|more of it was measured"):
@@ -209,7 +229,9 @@ def test_a_damaged_part_is_refused_by_name(tmp_path, name):
     attention(tmp_path)
     damage(name, tmp_path / "part-000003.safetensors")
     for again in (lambda: attention(tmp_path), lambda: tp.load_report(tmp_path)):
-        with pytest.raises(ValueError, match=r"part-000003.safetensors is no whole file of sums .* delete it"):
+        with pytest.raises(
+            ValueError, match=r"part-000003.safetensors is no whole file of sums .* delete it"
+        ):
             again()
     (tmp_path / "part-000003.safetensors").unlink()
     assert attention(tmp_path).provenance["parts"]["there"] == 5
@@ -233,7 +255,9 @@ def test_a_model_with_hooks_or_edits_is_refused(tmp_path):
     for changed in (
         layer.register_forward_hook(lambda module, given, found: None),
         layer.register_forward_pre_hook(lambda module, given: None),
-        model.hook_dict["blocks.0.attn.hook_pattern"].register_forward_hook(lambda module, given, found: None),
+        model.hook_dict["blocks.0.attn.hook_pattern"].register_forward_hook(
+            lambda module, given, found: None
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             attention(tmp_path, model=model)
@@ -273,7 +297,9 @@ def test_ctrl_c_says_how_to_go_on_and_without_a_folder_reports_what_was_measured
                 raise KeyboardInterrupt
             yield document
 
-    with pytest.raises(KeyboardInterrupt, match=r"stopped: 3 parts are in .*\. The same call goes on from there"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped: 3 parts are in .*\. The same call goes on from there"
+    ):
         attention(tmp_path, interrupted(35))
     report = tp.measure_attention(MODEL, TOPICS, interrupted(35), batch_size=1, n_permutations=0)
     assert report.provenance["options"]["stopped"].startswith("interrupted after ")

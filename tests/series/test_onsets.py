@@ -1,4 +1,4 @@
-"""Onsets, their order, differences and bends of curves that were planted or written by hand."""
+"""Onsets, their order and differences of curves that were planted or written by hand."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 import topic_probe as tp
 from topic_probe.series import measured
-from topic_probe.series.onsets import Curve, Draws, Onsets, bend, change, nothing
+from topic_probe.series.onsets import Curve, Draws, Onsets, change, nothing
 
 STEPS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -318,29 +318,6 @@ def test_several_trainings_have_rows_of_their_own_and_one_of_all(planted):
     )
     assert list(three.trainings) == [4, 5, 6]
     assert three.trainings[5] == replace(planted, between=three.trainings[5].between)
-
-
-# --- bends --------------------------------------------------------------------------------------------
-
-
-def test_a_bend_is_found_where_two_lines_meet_and_none_in_one():
-    steps = np.array([0, *(2**k for k in range(11))])
-    doublings = np.arange(12.0)
-    noise = np.random.default_rng(1).normal(0, 0.05, 12)
-    found = bend(steps, np.maximum(doublings - 6, 0) * 0.3 + noise)
-    assert steps[found.place] == 32
-    assert found.p_value < 0.001
-    assert found.slopes == pytest.approx((0, 0.3), abs=0.05)
-    assert bend(steps, 0.3 * doublings + 2 + noise).p_value > 0.1
-    assert bend(steps, 0.3 * doublings).p_value == 1
-    assert np.isnan(bend(steps[:5], noise[:5]).p_value)
-
-
-def test_lines_with_noise_bend_as_often_as_their_p_value_says():
-    steps = np.array([0, 10, 20, 40, 80, 160, 320, 640])
-    generator = np.random.default_rng(2)
-    p_values = [bend(steps, 3 + generator.normal(0, 2, 8), seed=1).p_value for _ in range(200)]
-    assert np.mean(np.array(p_values) <= 0.2) == pytest.approx(0.2, abs=0.085)
 
 
 def test_nothing_is_told_of_what_was_not_measured():

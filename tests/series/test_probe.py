@@ -389,19 +389,6 @@ def test_a_report_is_saved_loaded_joined_and_drawn(report, tmp_path):
     assert "series" in tp.report_page(tmp_path).html
 
 
-def test_trainings_are_drawn_beside_their_controls(report):
-    kinds = {"text": [report, report], "shuffled": [report]}
-    figure = tp.figures.series_panels({"bert": kinds, "gpt2": {"text": [report]}})
-    shown = {ax.get_title() for ax in figure.axes if ax.get_title()}
-    assert shown == {f"{name}: effect size" for name in ("embeddings", "states", "attention")}
-    assert [ax.get_ylabel() for ax in figure.axes if ax.get_ylabel()] == ["bert", "gpt2"]
-    assert [len(ax.get_lines()) - 1 for ax in figure.axes] == [3, 3, 3, 1, 1, 1]  # without the line at 0
-    legends = [ax.get_legend() for ax in figure.axes if ax.get_legend()]
-    assert [[text.get_text() for text in legend.get_texts()] for legend in legends] == [["text", "shuffled"]]
-    drawn = figure.axes[2].get_lines()[1].get_ydata()
-    assert drawn.tolist() == report.curve("attention")[:, 0].tolist()
-
-
 def test_what_measuring_took_is_told(report):
     told = replace(report, measuring=np.array([1.0, 1.0, 1.0]), between=np.array([np.nan, 40.0, 20.0]))
     assert told.share == pytest.approx(3 / 60)

@@ -9,9 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from topic_probe import report as reports
 from topic_probe.contrast import Contrast
@@ -395,38 +393,6 @@ def test_many_heads_are_not_written_into_and_layers_keep_their_numbers():
     assert [t.get_text() for t in ax.get_yticklabels()] == [str(n) for n in range(0, 24, 2)]
 
 
-def test_a_depth_curve_has_the_ratio_and_interval_of_every_layer():
-    report = attention(("encoder", "decoder"), layers=3)
-    ax = figures.depth_curve(report)
-    for number, stack in enumerate(("encoder", "decoder")):
-        np.testing.assert_allclose(
-            curves(ax)[stack], np.stack([range(3), report.layers.ratio[3 * number : 3 * number + 3]], -1)
-        )
-    ends = [segment[:, 1].tolist() for segment in ax.collections[1].get_segments()]
-    np.testing.assert_allclose(ends, report.layers.interval[:3])
-    assert (
-        len(
-            [
-                c
-                for c in figures.depth_curve(report, stack="decoder").collections
-                if hasattr(c, "get_segments")
-            ]
-        )
-        == 1
-    )
-    with pytest.raises(ValueError, match="no stack 'cross'; there are encoder, decoder"):
-        figures.depth_curve(report, stack="cross")
-
-
-def test_a_depth_curve_of_embeddings_needs_layers():
-    layers = {"cosine": contrast([1.0, NAN, 1.5], index={"layer": (0, 1, 2)})}
-    found = curves(figures.depth_curve(embeddings(layers=layers)))
-    np.testing.assert_allclose(next(iter(found.values()))[:, 1], [1.0, NAN, 1.5])
-    with pytest.raises(ValueError, match="no score 'dot'; there are cosine"):
-        figures.depth_curve(embeddings(layers=layers), score="dot")
-    assert "no layers were" in figures.depth_curve(embeddings()).texts[0].get_text()
-
-
 # -------------------------------------------------------------------- training
 
 
@@ -576,68 +542,6 @@ def test_attention_panels_have_words_above_and_mask_below():
     assert "mask to mask" not in drawn[1]
 
 
-# -------------------------------------------------------------------- what becomes of trainings
-
-CELLS = [
-    {"rate": rate, "noise": noise, "outcome": outcome, "length": length, "follows": follows, "rule": rule}
-    for rate, noise, outcome, length, follows, rule in (
-        (10.0, 0.1, "two stages", 355.5, False, True),
-        (10.0, 0.01, "too slow", None, True, True),
-        (300.0, 0.1, "diverges", None, False, False),
-        (300.0, 0.01, "two stages", 12.0, False, False),
-    )
-]
-ALL = ("two stages", "too slow", "diverges")
-
-
-def squares(ax):
-    """The cells of a grid by column and row."""
-    return {
-        (round(one.get_x() + 0.5), round(one.get_y() + 0.5)): one
-        for one in ax.patches
-        if isinstance(one, Rectangle) and one.get_fill()
-    }
-
-
-def test_a_grid_has_every_cell_in_its_place_with_the_colour_of_its_outcome():
-    ax = figures.outcome_map(CELLS, ALL, x="rate", y="noise", number="length", mark="follows", frame="rule")
-    colours = {place: to_hex(one.get_facecolor()) for place, one in squares(ax).items()}
-    assert colours == {(0, 1): "#01366c", (1, 0): "#01366c", (0, 0): "#8fb3d9", (1, 1): "#bc5a00"}
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "300"]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["0.01", "0.1"]
-    numbers = {text.get_text(): text.get_position() for text in ax.texts}
-    assert numbers == {"356": (0, 1), "12": (1, 0)}
-    (dot,) = ax.get_lines()
-    assert (round(dot.get_xdata()[0]), round(dot.get_ydata()[0])) == (0, 0)
-    framed = [one for one in ax.patches if not one.get_fill()]
-    assert {(round(one.get_x() + 0.42), round(one.get_y() + 0.42)) for one in framed} == {(0, 0), (0, 1)}
-
-
-def test_outcomes_are_told_apart_in_a_grey_print():
-    from matplotlib.colors import to_rgb
-
-    from topic_probe.show.landscape import OUTCOMES
-
-    grey = sorted(np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) for colour, _ in OUTCOMES)
-    assert min(np.diff(grey)) > 0.1
-
-
-def test_grids_side_by_side_are_named_and_their_colours_explained_once():
-    figure = figures.outcome_panels(
-        {"SGD": CELLS, "Adam": CELLS[:2]}, ALL, x="rate", y="noise", mark="follows"
-    )
-    assert [ax.get_title() for ax in figure.axes] == ["SGD", "Adam"]
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [*ALL, "follows"]
-    assert len(squares(figure.axes[1])) == 2
-
-
-def test_a_grid_of_nothing_says_so_and_one_of_too_many_outcomes_is_refused():
-    assert "no cells" in figures.outcome_map([], ALL, x="rate", y="noise").texts[0].get_text()
-    with pytest.raises(ValueError, match="colours for 5 outcomes, got 6"):
-        figures.outcome_map(CELLS, list("abcdef"), x="rate", y="noise")
-
-
 # -------------------------------------------------------------------- theory
 
 
@@ -740,7 +644,11 @@ def test_every_figure_is_found_by_its_name():
 
 def test_the_main_figure_of_every_kind_of_report_is_one_of_the_figures():
     for kind in reports._MODULES:
-        module, name = reports.report_class(kind, "the table of kinds has").figure.split(":")
+        figure = reports.report_class(kind, "the table of kinds has").figure
+        if figure is None:
+            assert kind == "checkpoints"  # steps, and what is wrong with them
+            continue
+        module, name = figure.split(":")
         assert getattr(figures, name).__module__ == f"topic_probe.show.{module}", kind
 
 

@@ -172,7 +172,7 @@ def test_where_nothing_stands_out_the_page_says_so_and_draws_no_empty_table(tmp_
     assert "Checks of the code of figure3" in labels
 
 
-def test_every_verdict_has_its_sign_in_the_order_in_which_claims_are_shown():
+def test_the_verdicts_of_pages_are_those_of_claims_in_their_order():
     assert tuple(saved.SIGNS) == VERDICTS
 
 

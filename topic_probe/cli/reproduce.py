@@ -30,7 +30,6 @@ SOME = (
     Call("topic_probe.paper.table2:measure", ("run", "models", "corpus"), _SETTINGS),
     Call("topic_probe.paper.figure3:measure", ("run", "models", "words")),
     Call("topic_probe.paper.figure5:measure", ("run", "corpus", "tokenizer")),
-    Call("topic_probe.paper.emergence:measure", ("run", "corpus"), _SETTINGS),
 )
 _WORDS_HELP = (
     "lists of words that belong together, each in quotes, for figure3; a list has the name of its first word"

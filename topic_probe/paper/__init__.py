@@ -32,9 +32,6 @@ RECIPES = {
     "table3": "attention between words of one topic",
     "table5": "same-topic words in pretrained models, several topics per word",
     "landscape": "the loss over attention weights, and where it is smallest",
-    "stages": "a map of the two stages of training",
-    "causes": "what heads do with what they see",
-    "emergence": "how small models of six architectures learn topics (ours)",
     "robustness": "how blocks, attention and loss degrade outside the assumptions",
 }
 
@@ -64,8 +61,7 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
     """A figure or table of the paper, reproduced: its claims, checked, with all that was trained and measured.
 
     Args:
-        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``stages``, ``robustness``,
-            ``causes``.
+        name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``robustness``.
         **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
             or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
             measured, so that a second call goes on) and ``progress=None``; and those of a recipe's own, as

@@ -23,7 +23,6 @@ of W_V, too.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -70,16 +69,12 @@ WATCHED = {
 """Rows of attention, by what they show: they are looked at apart, because those of ``[MASK]`` may change alone."""
 
 
-def near_zero(
-    pair: Pair, steps: int, *, rate: float, noise: float, seconds: float, **changes: Any
-) -> Setting:
-    """Keys, queries and values trained together from noise at a rate; ``changes`` are fields of `TrainConfig`."""
-    suffix = f", rate {rate:g}, noise {noise:g}"
-    given = {"learning_rate": rate, "noise": noise, **changes}
-    return pair_setting("two-stage", pair, steps, seconds=seconds, suffix=suffix, **given)
-
-
-_setting = partial(near_zero, record_every=1, record_gradients=True, measure_every=20)
+def _setting(pair: Pair, steps: int, *, rate: float, noise: float, seconds: float) -> Setting:
+    """Keys, queries and values trained together from noise at a rate."""
+    return pair_setting(
+        "two-stage", pair, steps, seconds=seconds, suffix=f", rate {rate:g}, noise {noise:g}", learning_rate=rate,
+        noise=noise, record_every=1, record_gradients=True, measure_every=20,
+    )  # fmt: skip
 
 
 SETTINGS: tuple[Setting, ...] = (

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from topic_probe.lens.opening import load_tokenizer
 from topic_probe.paper import listed
@@ -124,24 +124,10 @@ WORD_BY_WORD = Control(
 )
 
 
-def shuffled_text(
-    text: TrainingText, *, seed: int, articles: Int64[np.ndarray, " document"] | None = None
-) -> TrainingText:
-    """The same words as often and documents as long, but every word dealt to any place; special tokens stay.
-
-    Args:
-        text: documents.
-        seed: of the deal.
-        articles: a number for every document, the same where they are of one article: words are dealt within these.
-    """
+def shuffled_text(text: TrainingText, *, seed: int) -> TrainingText:
+    """The same words as often and documents as long, but every word dealt to any place; special tokens stay."""
     ids, words = text.ids.copy(), ~np.isin(text.ids, text.tokenizer.all_special_ids)
-    generator, places = (
-        np.random.default_rng(seed),
-        np.repeat(np.zeros(len(text)) if articles is None else articles, np.diff(text.starts)),
-    )
-    for article in np.unique(places):
-        dealt = words & (places == article)
-        ids[dealt] = generator.permutation(ids[dealt])
+    ids[words] = np.random.default_rng(seed).permutation(ids[words])
     return replace(text, ids=ids)
 
 

@@ -22,12 +22,12 @@ attention is within 0.01 of 1, and for embeddings the *difference* of the two me
 what a word has with itself.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from math import nan
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -146,36 +146,11 @@ def measure(
         twins: whether to measure the untrained twin of every model too.
     """
     check_thresholds(thresholds)
-    filled = fill(table, run, prepare_all(run, given, twins=twins), thresholds)
-    shown = settings_table(given.settings_of(run), one_topic_per_word=table.one_topic_per_word, seed=run.seed)
-    tables = {run.recipe.name: side_by_side(filled.rows), "ratios": filled.rows, "texts": filled.texts}
-    tables |= {"settings": shown}
-    return run.result(filled.reports, subjects=filled.subjects, tables=tables if filled.rows else {})
-
-
-class Filled(NamedTuple):
-    """What was measured for a table.
-
-    Attributes:
-        subjects: what was measured or is missing, by setting.
-        reports: with the names of their settings.
-        rows: for every setting and score.
-        texts: a row for every model.
-    """
-
-    subjects: dict[str, Subject]
-    reports: list[tuple[str, Report]]
-    rows: list[dict[str, Any]]
-    texts: list[dict[str, Any]]
-
-
-def fill(table: Table, run: Run, models: Iterable[Prepared | Subject], thresholds: Sequence[float]) -> Filled:
-    """Embeddings and attention of models at every threshold."""
     subjects: dict[str, Subject] = {}
     reports: list[tuple[str, Report]] = []
     rows: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for one in models:
+    for one in prepare_all(run, given, twins=twins):
         if not isinstance(one, Prepared):
             subjects[one.label] = one
             continue
@@ -190,7 +165,9 @@ def fill(table: Table, run: Run, models: Iterable[Prepared | Subject], threshold
             reports += [(setting, attention), (setting, embeddings)]
             shuffles = [*measured.shuffled_embeddings(topics, embeddings), attention.provenance[SHUFFLED]]
             rows += _rows(subject, topics, embeddings, attention, shuffles, table.paper(subject))
-    return Filled(subjects, reports, rows, texts)
+    shown = settings_table(given.settings_of(run), one_topic_per_word=table.one_topic_per_word, seed=run.seed)
+    tables = {run.recipe.name: side_by_side(rows), "ratios": rows, "texts": texts, "settings": shown}
+    return run.result(reports, subjects=subjects, tables=tables if rows else {})
 
 
 class _Measured:

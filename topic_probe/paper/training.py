@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 from torch import nn
 
@@ -152,19 +152,7 @@ class Control:
     topics: Callable[[Topics], Sequence[Topics]] | None = None
 
 
-@runtime_checkable
-class Named(Protocol):
-    """What has a name of its own within a recipe."""
-
-    @property
-    def name(self) -> str:
-        """By which it is chosen."""
-
-
-N = TypeVar("N", bound=Named)
-
-
-def choose(settings: Sequence[N], only: Collection[str] | None) -> tuple[N, ...]:
+def choose(settings: Sequence[Setting], only: Collection[str] | None) -> tuple[Setting, ...]:
     """The settings that are wanted, in their order."""
     known = [setting.name for setting in settings]
     for name in sorted(set(only or ()) - set(known)):

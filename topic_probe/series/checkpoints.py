@@ -13,7 +13,7 @@ from torch import Tensor
 from topic_probe.lens.opening import load_tokenizer, open_model
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_weights
-from topic_probe.series.files import sha256_of_file, tensor_files, tensors_of
+from topic_probe.series.files import tensor_files, tensors_of
 from topic_probe.storage import read_json
 from topic_probe.train.history import History
 
@@ -59,16 +59,16 @@ class Checkpoint:
         folder = self.folder()
         return None if folder is None else load_tokenizer(str(folder))
 
-    def files(self) -> Iterator[tuple[str, str, Iterator[tuple[str, Tensor]]]]:
-        """Every file with weights: its name, its SHA-256, and its tensors, one at a time."""
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the weights with its name, one after the other, in whatever files they lie."""
         folder = self.folder()
         if folder is None:
-            yield "memory", "", iter(sorted(self._tensors().items()))
+            yield from sorted(self._in_memory().items())
             return
         for file in tensor_files(folder):
-            yield file.name, sha256_of_file(file), tensors_of(file)
+            yield from tensors_of(file)
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def _in_memory(self) -> dict[str, Tensor]:
         assert self.history is not None
         prefix = _prefix_of_tensors(self.history)
         found = {}
@@ -78,7 +78,7 @@ class Checkpoint:
         return found
 
     def _rebuilt(self, history: History) -> Any:
-        return replace(history, tensors=self._tensors()).model()
+        return replace(history, tensors=self._in_memory()).model()
 
 
 @dataclass(frozen=True)

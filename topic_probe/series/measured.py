@@ -23,13 +23,11 @@ from topic_probe.options import check_value, check_whole, refuse_unknown
 from topic_probe.report import Report, provenance
 from topic_probe.series.onsets import (
     IN_A_ROW,
-    LEAST_STEPS,
     Change,
     Curve,
     Draws,
     Onsets,
     Order,
-    bend,
     change,
     difference,
     nothing,
@@ -102,8 +100,8 @@ class SeriesReport(Report, kind="series"):
             name: np.concatenate([getattr(part, name) for part in order]) for name in _ARRAYS
         }
         found |= {name: tuple(one for part in order for one in getattr(part, name)) for name in _LISTS}
-        known = all(part.seeds is not None for part in order)
-        found["seeds"] = tuple(seed for part in order for seed in part.seeds or ()) if known else None
+        several = all(part.seeds is not None for part in order)
+        found["seeds"] = tuple(seed for part in order for seed in part.seeds or ()) if several else None
         return cls(**found, provenance=order[0].provenance)
 
     @property
@@ -330,41 +328,6 @@ class SeriesReport(Report, kind="series"):
             tables.append(table)
         return pd.concat(tables, ignore_index=True)
 
-    def change_points(
-        self, by: By = "step", *, statistic: Chosen = "effect_size", confidence: float = 0.95, seed: int = 0
-    ) -> "pd.DataFrame":
-        """Where each curve bends: two lines over the logarithm of steps that meet at a checkpoint, against one line.
-
-        ``p_value`` is the chance that lines with independent normal deviations are bettered as much by a bend anywhere
-        (10,000 draws); ``q_value`` corrects it for the number of curves. ``step`` is NaN where that is not below what
-        is left of ``confidence``, and where fewer than six checkpoints were measured, three for each line. Step 0
-        stands one doubling before the first of the others. Of several trainings it is the mean that bends, where all
-        were measured.
-        """
-        import pandas as pd
-
-        whole = self._curves(by, statistic, confidence)
-        curves = whole["all" if self.seeds is not None else 0]
-        found = [bend(self._grid_steps, curve.values.mean(0), seed=seed) for curve in curves]
-        p_values = np.array([one.p_value for one in found], float)
-        q_values = benjamini_hochberg(p_values)
-        called = q_values <= 1 - confidence
-        few = f"fewer than {LEAST_STEPS} checkpoints were measured"
-        steps = self._grid_steps
-        return pd.DataFrame(
-            {
-                "measured": [curve.name for curve in curves],
-                "step": [
-                    float(steps[one.place]) if ok else np.nan for one, ok in zip(found, called, strict=True)
-                ],
-                "p_value": p_values,
-                "q_value": q_values,
-                "slope_before": [one.slopes[0] for one in found],
-                "slope_after": [one.slopes[1] for one in found],
-                "reason": [few if one.place < 0 else "" for one in found],
-            }
-        )
-
     @property
     def _grid_steps(self) -> Int64[np.ndarray, " step"]:
         """The steps of all trainings."""
@@ -525,11 +488,6 @@ class SeriesReport(Report, kind="series"):
 
 _LISTS = ("reports", "reasons", "weights", "sums")
 _ARRAYS = ("steps", "measuring", "between")
-
-
-def measured_by(name: str) -> str:
-    """Which of the measurements a curve is of, by its name: the "states" of "states of layer 4"."""
-    return name.split(" of ")[0]
 
 
 def _contrasts(reports: Mapping[str, Any], measured: Sequence[str], by: str) -> dict[str, Contrast]:

@@ -1,4 +1,4 @@
-"""When curves leave their untrained values, which of them does first, and where one bends; of numbers alone.
+"""When curves leave their untrained values, and which of them does first; of numbers alone.
 
 Every curve comes with what each source, or each independent direction of words, does to it at every step. Random
 weights of these move all steps of all curves at once, as other sources, words and trainings would have: from such draws
@@ -20,13 +20,8 @@ Kind = Literal["sources", "words", "trainings"]
 
 # A band has to exclude 0 at so many checkpoints in a row, on one side of it.
 IN_A_ROW = 3
-# Of each of two segments of a curve so many checkpoints have to be there, that of the bend in both.
-_OF_A_SEGMENT = 3
-LEAST_STEPS = 2 * _OF_A_SEGMENT
 # Behind bands and probabilities: a share of them is within 0.022 of the probability.
 _DRAWS = 2000
-# Behind p-values of bends.
-_LINES = 10_000
 # Numbers that differ by less than this share of their size differ by rounding.
 _ROUNDING = 1e-12
 
@@ -332,65 +327,3 @@ def _starts(drawn: Float64[np.ndarray, "draw step"], reach: float) -> Int64[np.n
     rows = _in_a_row(drawn)
     beyond = (rows.min(-1) > reach) | (rows.max(-1) < -reach)
     return np.where(beyond.any(-1), beyond.argmax(-1), -1)
-
-
-# --- where a curve bends ------------------------------------------------------------------------------
-
-
-class Bend(NamedTuple):
-    """Where a curve bends, if it does.
-
-    Attributes:
-        place: of the checkpoint at which two lines meet that fit best; −1 where there are too few.
-        p_value: how often straight lines with independent normal deviations are bettered as much.
-        slopes: of both lines, per doubling of the step.
-    """
-
-    place: int
-    p_value: float
-    slopes: tuple[float, float]
-
-
-def bend(steps: Int64[np.ndarray, " step"], values: Float64[np.ndarray, " step"], *, seed: int = 0) -> Bend:
-    """Whether two lines that meet fit a curve over the logarithm of steps better than one does, and where they meet.
-
-    What the best bend takes off the squared deviations from one line, relative to those that are left, is compared with
-    what it takes off of lines with independent normal deviations, at the same steps. Such a line may have any slope and
-    scale, so the p-value is exact but for the number of draws; what all steps share, as sources, is part of the line.
-    """
-    known = np.flatnonzero(np.isfinite(values))
-    if len(known) < LEAST_STEPS:
-        return Bend(-1, float("nan"), (float("nan"), float("nan")))
-    x, y = _doublings(steps[known]), values[known]
-    knots = range(_OF_A_SEGMENT - 1, len(x) - _OF_A_SEGMENT + 1)
-    columns = [np.stack([np.ones_like(x), x, np.maximum(x - x[knot], 0)], 1) for knot in knots]
-    lines = np.random.default_rng(seed).standard_normal((len(x), _LINES))
-    taken = _taken_off(columns, np.column_stack([y - y.mean(), lines]))
-    best = int(taken[:, 0].argmax())
-    as_much = int((taken[:, 1:].max(0) >= taken[best, 0] * (1 - 1e-9)).sum())
-    _, slope, more = np.linalg.lstsq(columns[best], y, rcond=None)[0]
-    place = int(known[knots[best]])
-    return Bend(place, (1 + as_much) / (1 + _LINES), (float(slope), float(slope + more)))
-
-
-def _doublings(steps: Int64[np.ndarray, " step"]) -> Float64[np.ndarray, " step"]:
-    """Steps by their logarithm, in which step 0 is one doubling before the first of all others."""
-    first = steps[steps > 0][0]
-    return np.asarray(np.where(steps > 0, 1 + np.log2(np.maximum(steps, 1) / first), 0.0))
-
-
-def _taken_off(
-    columns: Sequence[Float64[np.ndarray, "step 3"]], values: Float64[np.ndarray, "step curve"]
-) -> Float64[np.ndarray, "knot curve"]:
-    """How much of the squares that are left each bend takes off; 0 where nothing is left of a straight line."""
-    left = [_left_over(columns[0][:, :2], values), *(_left_over(part, values) for part in columns)]
-    straight = left[0] <= _ROUNDING * (values**2).sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.stack([np.where(straight, 0.0, (left[0] - part) / part) for part in left[1:]])
-
-
-def _left_over(
-    columns: Float64[np.ndarray, "step column"], values: Float64[np.ndarray, "step curve"]
-) -> Float64[np.ndarray, " curve"]:
-    basis = np.linalg.qr(columns)[0]
-    return np.asarray(((values - basis @ (basis.T @ values)) ** 2).sum(0))

@@ -25,8 +25,6 @@ Chosen = Literal["effect_size", "difference", "ratio"]
 # of 1,000 heads is 17 MB.
 MAX_SOURCES = 512
 
-# Names of what `curves_of` needs where a report keeps nothing of it.
-
 # What a step keeps, by what was measured: named arrays.
 Kept = Mapping[str, Mapping[str, Any]]
 

@@ -30,7 +30,6 @@ def block_map(
     title: str | None = None,
     limits: tuple[float, float] | None = None,
     legend: bool | None = None,
-    colorbar: bool = True,
     **chosen: Any,
 ) -> "Axes":
     """A matrix between words as colours, dark is low and light is high; topics are framed and have their colours.
@@ -44,7 +43,6 @@ def block_map(
         title: None says which matrix it is.
         limits: lowest and highest number of the colours.
         legend: whether to list topics with their first words; None does so on a figure of its own, for a few topics.
-        colorbar: whether to draw the colours with their numbers.
         chosen: which matrix, as in `MatrixReport.pick` (``score="dot"``; ``circuit="ov", layer=0, head=3``). What is
             not chosen is the cosine, and the head whose difference between relations is the largest.
 
@@ -75,11 +73,10 @@ def block_map(
         interpolation="nearest" if len(values) <= 200 else "auto",
     )
     _topics_along(ax, matrices)
-    if colorbar:
-        ax.figure.colorbar(
-            image, ax=ax, fraction=0.046, pad=0.03, extend=arrows(values, low, high),
-            label=matrices.index["score"][number] if "score" in matrices.index else "entry",
-        )  # fmt: skip
+    ax.figure.colorbar(
+        image, ax=ax, fraction=0.046, pad=0.03, extend=arrows(values, low, high),
+        label=matrices.index["score"][number] if "score" in matrices.index else "entry",
+    )  # fmt: skip
     named = ", ".join(_names(name, cells[number]) for name, cells in matrices.index.items())
     ax.set_title(drawable(named if title is None else title), fontsize="medium")
     if "circuit" in matrices.index and ax.get_xlabel():

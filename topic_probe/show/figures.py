@@ -8,11 +8,7 @@ it can be saved as svg, png or pdf with any backend. No pyplot and no global set
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from topic_probe.report import Report
-
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from topic_probe.show.bars import contrast_bars as contrast_bars
     from topic_probe.show.bars import loss_scale as loss_scale
     from topic_probe.show.bars import matched_forest as matched_forest
@@ -35,18 +31,13 @@ if TYPE_CHECKING:
     from topic_probe.show.curves import training_panels as training_panels
     from topic_probe.show.effects import effect_forest as effect_forest
     from topic_probe.show.effects import effect_scatter as effect_scatter
-    from topic_probe.show.heads import depth_curve as depth_curve
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
     from topic_probe.show.landscape import loss_landscape as loss_landscape
-    from topic_probe.show.landscape import outcome_map as outcome_map
-    from topic_probe.show.landscape import outcome_panels as outcome_panels
     from topic_probe.show.robustness import robustness_curves as robustness_curves
     from topic_probe.show.robustness import robustness_panels as robustness_panels
-    from topic_probe.show.series import checkpoint_distances as checkpoint_distances
     from topic_probe.show.series import series_curves as series_curves
     from topic_probe.show.series import series_heads as series_heads
-    from topic_probe.show.series import series_panels as series_panels
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
@@ -61,19 +52,14 @@ _FIGURES = {
         "stage_map", "training_panels",
     ),
     "effects": ("effect_forest", "effect_scatter"),
-    "heads": ("depth_curve", "head_map"),
-    "landscape": ("landscape_panels", "loss_landscape", "outcome_map", "outcome_panels"),
+    "heads": ("head_map",),
+    "landscape": ("landscape_panels", "loss_landscape"),
     "robustness": ("robustness_curves", "robustness_panels"),
-    "series": ("checkpoint_distances", "series_curves", "series_heads", "series_panels"),
+    "series": ("series_curves", "series_heads"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
 
-__all__ = [*sorted(_MODULES), "plot"]
-
-
-def plot(report: Report, ax: "Axes | None" = None, **options: Any) -> "Axes":
-    """The main figure of a report: what its ``plot`` draws. Options are those of the figure's function."""
-    return report.plot(ax, **options)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -86,4 +72,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

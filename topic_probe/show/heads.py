@@ -1,22 +1,20 @@
-"""Maps of numbers by layer and head, and curves of them over depth."""
+"""Maps of numbers by layer and head."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from topic_probe.contrast import Contrast
 from topic_probe.measure.attention import AttentionReport
-from topic_probe.measure.embeddings import EmbeddingReport
 from topic_probe.measure.weights import WeightReport
 from topic_probe.show.style import (
     arrows,
     axes_for,
-    curve_look,
     diverging,
     drawable,
     panels,
@@ -247,73 +245,3 @@ def _signed_limits(known: Float64[np.ndarray, " head"]) -> tuple[float, float]:
     """The ends of even colours with 0 in the middle."""
     span = float(np.max(np.abs(known), initial=1e-12))
     return -span, span
-
-
-# -------------------------------------------------------------------- over depth
-
-
-def depth_curve(
-    report: AttentionReport | EmbeddingReport,
-    ax: "Axes | None" = None,
-    *,
-    score: Literal["cosine", "dot"] = "cosine",
-    stack: str | None = None,
-    title: str | None = None,
-) -> "Axes":
-    """The ratio of every layer with its interval, a curve for every stack; 1 is where topics make no difference.
-
-    Of attention all heads of a layer are pooled. Of embeddings these are the states of every layer, layer 0 being what
-    enters the first block, which are only measured where documents were given.
-
-    Args:
-        report: of `measure_attention` or `measure_embeddings`.
-        ax: where to draw; None makes a figure.
-        score: of embeddings, "cosine" or "dot".
-        stack: of attention, one stack only.
-        title: None says what this is.
-
-    Raises:
-        ValueError: for a stack or a score that the report does not have.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    ax = axes_for(ax, size=(5.0, 3.2))
-    if isinstance(report, EmbeddingReport):
-        if report.layers is None:
-            return say(ax, "no layers were measured: pass documents to measure_embeddings")
-        if score not in report.layers:
-            raise ValueError(f"no score {score!r}; there are {', '.join(report.layers)}")
-        contrast, what = report.layers[score], f"states, {score}"
-    else:
-        contrast, what = report.layers, "attention, all heads"
-    index = contrast.index or {"layer": tuple(range(len(contrast)))}
-    stacks = index.get("stack", ("",) * len(contrast))
-    kinds = [kind for kind in dict.fromkeys(stacks) if stack in (None, kind)]
-    if not kinds:
-        raise ValueError(f"no stack {stack!r}; there are {', '.join(dict.fromkeys(stacks))}")
-    for number, kind in enumerate(kinds):
-        here = np.array([name == kind for name in stacks])
-        _curve(ax, np.array(index["layer"])[here], contrast[np.flatnonzero(here)], number, kind)
-    middle = 0.0 if contrast.statistic == "difference" else 1.0
-    ax.axhline(middle, color="black", linewidth=0.8)
-    ax.set_xlabel("layer")
-    ax.set_ylabel(
-        "same − different topic" if contrast.statistic == "difference" else "same topic ÷ different topics"
-    )
-    ax.set_title(drawable(what if title is None else title))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(kinds) > 1:
-        ax.legend(fontsize="small")
-    if not np.isfinite(getattr(contrast, contrast.statistic)).any():
-        say(ax, f"no layer has a number here: {contrast.reason}")
-    return ax
-
-
-def _curve(ax: "Axes", layers: np.ndarray, contrast: Contrast, number: int, label: str) -> None:
-    look, values = curve_look(number), getattr(contrast, contrast.statistic)
-    ax.plot(layers, values, marker="o", markersize=4, label=label, **look)
-    if contrast.interval is not None and np.isfinite(contrast.interval).all(-1).any():
-        low, high = np.where(np.isfinite(contrast.interval), contrast.interval, np.nan).T
-        ax.fill_between(layers, low, high, color=look["color"], alpha=0.2, linewidth=0)
-        # A single layer has no area, so the ends are drawn too.
-        ax.vlines(layers, low, high, color=look["color"], linewidth=1)

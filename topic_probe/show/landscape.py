@@ -1,13 +1,13 @@
-"""Maps: the loss over attention weights with its optimum and trained toys, and what becomes of trainings on a grid."""
+"""The loss over attention weights as a map, with its optimum and trained toys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.show.style import SEQUENTIAL, axes_for, drawable, ink_on, panels, say
+from topic_probe.show.style import SEQUENTIAL, axes_for, drawable, panels, say
 from topic_probe.toy.landscape import LandscapeReport
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 MARKERS = ("*", "s", "^", "o", "D", "P", "X", "v")
 TRAINED = "#e66100"
-
-OUTCOMES = (("#01366c", ""), ("#8fb3d9", ""), ("#bc5a00", ""), ("#e3e3e3", ""), ("#ffffff", "xxx"))
-"""Colour and hatches of the outcomes of a grid: dark and light alternate, so that they differ in a grey print too."""
 
 
 def loss_landscape(
@@ -141,127 +138,3 @@ def _outline() -> list[Any]:
     from matplotlib.patheffects import withStroke
 
     return [withStroke(linewidth=3, foreground="black")]
-
-
-# -------------------------------------------------------------------- what becomes of trainings
-
-
-def outcome_map(
-    cells: Sequence[Mapping[str, Any]],
-    outcomes: Sequence[str],
-    ax: "Axes | None" = None,
-    *,
-    x: str,
-    y: str,
-    number: str = "",
-    mark: str = "",
-    frame: str = "",
-    title: str | None = None,
-    legend: bool = True,
-) -> "Axes":
-    """A grid of two settings, every cell in the colour of what became of its trainings.
-
-    Args:
-        cells: rows with two settings and an ``outcome``, one for each cell.
-        outcomes: all that there are, at most five, in the order of their colours; the last is hatched.
-        ax: where to draw; None makes a figure.
-        x: which setting runs to the right; its numbers are as far apart as they are many, not as they are large.
-        y: which setting runs upwards.
-        number: a column whose number is written into the cell; empty or None is not.
-        mark: a column that puts a dot into the cell where it is true.
-        frame: a column that frames the cell where it is true.
-        title: None leaves it out.
-        legend: whether to say below what the colours are.
-
-    Raises:
-        ValueError: for more outcomes than there are colours.
-    """
-    if len(outcomes) > len(OUTCOMES):
-        raise ValueError(f"there are colours for {len(OUTCOMES)} outcomes, got {len(outcomes)}")
-    own = ax is None
-    ax = axes_for(ax, size=(5.0, 4.4))
-    if not cells:
-        return say(ax, "no cells: nothing was trained")
-    from matplotlib.patches import Rectangle
-
-    columns, rows = (sorted({cell[axis] for cell in cells}) for axis in (x, y))
-    for cell in cells:
-        column, row = columns.index(cell[x]), rows.index(cell[y])
-        colour, hatch = OUTCOMES[outcomes.index(cell["outcome"])]
-        ax.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, hatch=hatch, edgecolor="0.6", linewidth=0.5)
-        )  # fmt: skip
-        if number and cell.get(number) is not None:
-            ax.text(
-                column, row, f"{cell[number]:.0f}", ha="center", va="center", fontsize="small", color=ink_on(colour)
-            )  # fmt: skip
-        if mark and cell[mark]:
-            ax.plot(
-                column + 0.33, row + 0.3, marker="o", markersize=5, color="black", markeredgecolor="white", zorder=4
-            )  # fmt: skip
-        if frame and cell[frame]:
-            ax.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, zorder=3, **_frame()))
-    ax.set(xlim=(-0.5, len(columns) - 0.5), ylim=(-0.5, len(rows) - 0.5))
-    ax.set_xticks(range(len(columns)), [f"{value:g}" for value in columns], rotation=45, fontsize="small")
-    ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows], fontsize="small")
-    ax.tick_params(length=0)
-    ax.set_xlabel(drawable(x))
-    ax.set_ylabel(drawable(y))
-    if title is not None:
-        ax.set_title(drawable(title), fontsize="medium")
-    if legend and own:
-        _name_outcomes(ax.figure, outcomes, number=number, mark=mark, frame=frame)
-    return ax
-
-
-def outcome_panels(
-    grids: Mapping[str, Sequence[Mapping[str, Any]]],
-    outcomes: Sequence[str],
-    *,
-    x: str,
-    y: str,
-    number: str = "",
-    mark: str = "",
-    frame: str = "",
-    columns: int = 2,
-    title: str = "",
-) -> "Figure":
-    """A figure with an `outcome_map` for every grid, under its name, with the colours named below all."""
-    draw: list[Callable[[Axes], Any]] = [
-        partial(
-            outcome_map, cells, outcomes, x=x, y=y, number=number, mark=mark, frame=frame, title=name, legend=False
-        )
-        for name, cells in grids.items()
-    ]  # fmt: skip
-    figure = panels(draw, columns=columns, size=(3.6, 3.3), title=title)
-    _name_outcomes(figure, outcomes, number=number, mark=mark, frame=frame)
-    return figure
-
-
-def _frame() -> dict[str, Any]:
-    """Black on white, to be seen on every colour."""
-    from matplotlib.patheffects import withStroke
-
-    return {
-        "edgecolor": "black",
-        "linewidth": 1.2,
-        "path_effects": [withStroke(linewidth=2.8, foreground="white")],
-    }
-
-
-def _name_outcomes(figure: Any, outcomes: Sequence[str], *, number: str, mark: str, frame: str) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="0.6", label=drawable(name))
-        for name, (colour, hatch) in zip(outcomes, OUTCOMES, strict=False)
-    ]
-    if mark:
-        look: dict[str, Any] = {"marker": "o", "color": "black", "linestyle": "none"}
-        handles.append(Line2D([], [], label=drawable(mark), **look))
-    if frame:
-        handles.append(Patch(fill=False, label=drawable(frame), **_frame()))
-    if number:
-        handles.append(Line2D([], [], linestyle="none", label=drawable(f"number: {number}")))
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize="small", frameon=False)

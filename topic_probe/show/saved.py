@@ -23,8 +23,9 @@ from topic_probe.topics import Topics
 MAX_FILES, MAX_JSON, MAX_FIGURE = 20_000, 20_000_000, 8_000_000
 # What reading a file that is broken, or of somebody else, can end in.
 _BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-# Signs of the verdicts, in the order in which they are shown: colour alone says nothing to some readers.
+# Colour alone says nothing to some readers and printers.
 SIGNS = {"does not hold": "✗", "not evidence": "⊘", "undecided": "?", "not checked": "○", "holds": "✓"}
+"""The signs of all verdicts, in the order in which they are shown."""
 # Those that no reader may miss.
 TO_LOOK_AT = ("does not hold", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -295,7 +296,7 @@ def _recipe(path: Path, place: str) -> SavedRecipe:
 def _claim(content: Mapping[str, Any]) -> SavedClaim:
     if content.get("verdict") not in SIGNS:
         raise ValueError(f"a claim has the verdict {content.get('verdict')!r}; known are {', '.join(SIGNS)}")
-    unchecked = str(content.get("not_checked") or "")
+    unchecked = bool(content.get("not_checked"))
     words = {name: str(content.get(name) or "") for name in ("text", "source", "paper", "wanted")}
     return SavedClaim(
         **words,
@@ -305,7 +306,7 @@ def _claim(content: Mapping[str, Any]) -> SavedClaim:
             name: _number(control, "value") for name, control in (content.get("controls") or {}).items()
         },
         detail="" if unchecked else str(content.get("detail") or ""),
-        why=str(content.get("why") or unchecked),
+        why=str(content.get("why") or ""),
         ours=content.get("ours") is True,
         check=content.get("check") is True,
         verdict=content["verdict"],
@@ -356,7 +357,8 @@ def _report(report: Report, label: str, *, alone: bool) -> Piece:
         first = _table_of(report.to_dataframe("pair"), "what one model has more than another")  # type: ignore[call-arg]
     provenance = dict(report.provenance)
     versions = provenance.pop("versions", None)
-    picture, trouble = _drawn(report, label) if alone else (None, ())  # a recipe has drawn its own
+    drawn = alone and report.figure is not None  # a recipe has drawn its own
+    picture, trouble = _drawn(report, label) if drawn else (None, ())
     return Piece(
         f"report: {report.kind}",
         label,

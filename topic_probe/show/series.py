@@ -1,58 +1,17 @@
-"""Figures of series of checkpoints."""
+"""Figures of series."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from textwrap import fill
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from topic_probe.series.check import CheckpointReport
-from topic_probe.series.measured import Number, SeriesReport, measured_by
+from topic_probe.series.measured import Number, SeriesReport
 from topic_probe.series.sums import By
-from topic_probe.show.style import axes_for, curve_look, diverging, drawable, panels, say
+from topic_probe.show.style import axes_for, curve_look, diverging, drawable, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-def checkpoint_distances(
-    report: CheckpointReport, ax: "Axes | None" = None, *, title: str | None = None
-) -> "Axes":
-    """How far the weights of every checkpoint are from the first and the last; flagged ones are crosses.
-
-    Args:
-        report: of `check_checkpoints`.
-        ax: where to draw; None makes a figure.
-        title: None says how many are flagged.
-    """
-    ax = axes_for(ax, size=(5.4, 3.4))
-    known = np.flatnonzero(np.isfinite(np.diagonal(report.distances)))
-    wrong = np.array([bool(why) for why in report.reasons])
-    if not len(known):
-        return say(ax, "no checkpoint has weights that could be read")
-    for number, (end, label) in enumerate(((known[0], "first"), (known[-1], "last"))):
-        look = curve_look(number)
-        right = known[~wrong[known]]
-        step = f"to the {label}, step {report.steps[end]}"
-        ax.plot(
-            report.steps[right], report.distances[end, right], marker=".", label=step, linewidth=1.4, **look
-        )
-        at = known[wrong[known]]
-        ax.plot(report.steps[at], report.distances[end, at], "x", color=look["color"], markersize=7)
-    for step in report.steps[wrong]:
-        ax.axvline(step, color="0.7", linewidth=0.8, linestyle=":", zorder=0)
-    ax.set_ylim(0, None)
-    _step_axis(ax, report.steps)
-    ax.set_ylabel("distance of the weights")
-    said = (
-        f"{wrong.sum()} of {len(wrong)} checkpoints flagged (crosses)" if wrong.any() else "nothing flagged"
-    )
-    ax.set_title(drawable(said if title is None else title))
-    ax.legend(fontsize="small")
-    return ax
 
 
 def series_curves(
@@ -111,53 +70,6 @@ def series_curves(
     return ax
 
 
-def series_panels(
-    groups: Mapping[str, Mapping[str, Sequence[SeriesReport]]],
-    *,
-    number: Number = "effect_size",
-    title: str = "",
-) -> "Figure":
-    """Trainings beside their controls: a row for every group, a column for each that was measured, on one scale.
-
-    Every line is a training, with its interval as a band; those of one kind look the same.
-
-    Args:
-        groups: for every row its kinds of trainings by name, each with its reports.
-        number: which number; effect sizes are on one scale whatever was measured.
-        title: above all.
-    """
-    every = [report for kinds in groups.values() for reports in kinds.values() for report in reports]
-    columns = list(dict.fromkeys(measured_by(name) for report in every for name in report.contrasts()))
-    kinds = list(dict.fromkeys(kind for own in groups.values() for kind in own))
-
-    def draw(ax: "Axes", group: str, measured: str) -> None:
-        ax.axhline(_equal(number), color="0.7", linewidth=0.8)
-        for kind, reports in groups[group].items():
-            look, label = curve_look(kinds.index(kind)), kind
-            curves = [
-                (report, report.curve(name, number))
-                for report in reports
-                for name in report.contrasts()
-                if measured_by(name) == measured
-            ]
-            for report, curve in curves:
-                middle, low, high = curve.T
-                ax.plot(report.steps, middle, linewidth=1.3, label=drawable(label), **look)
-                ax.fill_between(report.steps, low, high, color=look["color"], alpha=0.15, linewidth=0)
-                label = "_"  # once in the legend
-        _step_axis(ax, np.unique(np.concatenate([report.steps for report in every])))
-        ax.label_outer()
-        if group == next(iter(groups)):
-            ax.set_title(drawable(f"{measured}: {number.replace('_', ' ')}"), fontsize="medium")
-        if measured == columns[0]:
-            ax.set_ylabel(drawable(fill(group, 16)))
-            if len(groups[group]) > 1:
-                ax.legend(fontsize="x-small")
-
-    cells = [partial(draw, group=group, measured=measured) for group in groups for measured in columns]
-    return panels(cells, columns=len(columns), size=(3.1, 2.3), title=title, sharex=True, sharey=True)
-
-
 def _on(
     steps: Int64[np.ndarray, " step"], report: SeriesReport, curve: Float64[np.ndarray, "known 3"]
 ) -> Float64[np.ndarray, "step 3"]:
@@ -168,7 +80,7 @@ def _on(
 
 
 def _onsets(report: SeriesReport, number: Number, by: By) -> dict[str, float]:
-    """Where curves begin; of several trainings their mean. Topic ratios have no onsets."""
+    """Where curves begin; of several trainings their mean; a topic ratio has no onsets."""
     if number == "topic_ratio":
         return {}
     table = report.onsets(by, statistic=number)

@@ -4,7 +4,4 @@
 of a model and its data (the loss of a fresh batch with its gradients), `stack` computes that for several toys at once,
 `loop` trains, records, resumes and survives Ctrl-C, `stages` reads from a history whether W_V was learned first. Each
 module imports only from those before it. To train something else, write a `Task`.
-
-`architectures` and `trainer` stand beside that loop: small models of six architectures, each with its own task, trained
-with transformers' Trainer. One more is a function that builds it and an entry in the tables of `architectures`.
 """
