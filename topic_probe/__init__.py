@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from topic_probe.measure.matched import MatchedReport as MatchedReport
     from topic_probe.measure.matched import measure_matched as measure_matched
     from topic_probe.measure.matrix import MatrixReport as MatrixReport
-    from topic_probe.measure.merging import merge_sums as merge_sums
     from topic_probe.measure.weights import WeightReport as WeightReport
     from topic_probe.measure.weights import measure_weights as measure_weights
     from topic_probe.paper import reproduce as reproduce
@@ -132,7 +131,6 @@ _PUBLIC = {
     "measure_matched": "topic_probe.measure.matched",
     "measure_series": "topic_probe.series.whole",
     "measure_weights": "topic_probe.measure.weights",
-    "merge_sums": "topic_probe.measure.merging",
     "open_model": "topic_probe.lens.opening",
     "random_init": "topic_probe.lens.opening",
     "report_page": "topic_probe.show.results_page",
