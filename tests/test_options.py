@@ -108,8 +108,8 @@ def test_a_text_in_place_of_a_list_is_refused_with_what_to_do():
 
 
 def test_a_text_in_place_of_numbers_is_not_to_be_put_into_a_list():
-    with pytest.raises(TypeError, match=r"shard must be a list of whole numbers or None, got '0/2'$"):
-        check_value("shard", "0/2", Sequence[int] | None)
+    with pytest.raises(TypeError, match=r"part must be a list of whole numbers or None, got '0/2'$"):
+        check_value("part", "0/2", Sequence[int] | None)
 
 
 @pytest.mark.parametrize("number", [2**63, 2**80, -(2**80)])

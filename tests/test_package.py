@@ -16,7 +16,7 @@ ROOT = Path(tp.__file__).parent
 
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
-storage options uncertainty words notices tables remote processes
+storage options uncertainty words notices tables remote
 topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast paired report

@@ -570,10 +570,10 @@ def test_a_mistyped_line_is_answered_with_what_was_meant_and_the_usage_of_its_co
         (["--max-length", "0"], "--max-length must leave room"),
         (["--n-resamples", "-3"], "--n-resamples must be at least 0"),
         (["--confidence", "nan"], "--confidence is the share of intervals"),
-        (["--shard", "0", "3"], "--shard came without --sums"),
+        (["--part", "0", "3"], "--part came without --folder"),
         (["--split", "chapter"], "--split must be one of 'file', 'line', 'paragraph'"),
         (["--n-documents", "0"], "--n-documents must be at least 1"),
-        (["--checkpoint-every", "nan"], "--checkpoint-every is a number of seconds"),
+        (["--folder", "parts", "--part-size", "0"], "--part-size must be at least 1"),
         (["--seed", "99999999999999999999"], "--seed is too large to count with"),
     ],
 )

@@ -1,7 +1,7 @@
 """Small models with random weights of every architecture that is tested, and what is known of them from elsewhere."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 import topic_probe as tp
+from topic_probe.text.documents import Document, source_key
 
 GENERATION = int(version("transformer-lens").split(".")[0])
 VOCABULARY, WIDTH, HEADS = 97, 32, 4
@@ -126,6 +127,12 @@ def documents(lengths: tuple[int, ...] = (20, 9, 14), seed: int = 0) -> tuple[Te
     ids = torch.randint(5, VOCABULARY, (len(lengths), max(lengths)), generator=generator)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return ids.masked_fill(~mask, 0), mask
+
+
+def of_sources(documents: Sequence[list[int]], labels: Iterable[Hashable]) -> list[Document]:
+    """The same documents, each of the source that is named for it."""
+    named = zip(documents, labels, strict=True)
+    return [Document(torch.tensor(ids), source=source_key(label)) for ids, label in named]
 
 
 def lists(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:

@@ -114,13 +114,9 @@ def test_without_anything_taken_out_the_effect_is_nothing_and_p_is_one(bert):
 
 def test_halves_give_each_other_their_means(bert):
     """Sources of two kinds: each gets what it would get with the others as the reference."""
-    groups = list(range(len(DOCUMENTS)))
-    whole = tp.measure_ablation(
-        bert, TOPICS, DOCUMENTS, sets={"one": [(0, 1)]}, n_matched=0, special_ids=(), groups=groups
-    )
-    from topic_probe.text.documents import source_keys
-
-    parity = [key % 2 for key in source_keys(groups)]
+    documents = zoo.of_sources(DOCUMENTS, range(len(DOCUMENTS)))
+    whole = tp.measure_ablation(bert, TOPICS, documents, sets={"one": [(0, 1)]}, n_matched=0, special_ids=())
+    parity = [document.source % 2 for document in documents]
     halves = [[d for d, own in zip(DOCUMENTS, parity, strict=True) if own == half] for half in (0, 1)]
     assert all(halves)
     found = [
@@ -131,7 +127,7 @@ def test_halves_give_each_other_their_means(bert):
         for half in (0, 1)
     ]  # fmt: skip
     told = tp.measure_ablation(
-        bert, TOPICS, DOCUMENTS, sets={"one": [(0, 1)]}, n_matched=0, special_ids=(), groups=groups,
+        bert, TOPICS, documents, sets={"one": [(0, 1)]}, n_matched=0, special_ids=(),
         outcome=lambda model, inputs: states_of(model, inputs),
     )  # fmt: skip
     expected = sum(len(own) * part.effect.item() for own, part in zip(halves, found, strict=True)) / len(
@@ -229,15 +225,13 @@ def test_random_sets_are_different_ones_of_the_same_layers(bert):
 
 
 @pytest.mark.parametrize("kind", ["mean", "zero"])
-def test_numbers_do_not_depend_on_batches_and_go_through_a_checkpoint(kind, bert, tmp_path):
+def test_numbers_do_not_depend_on_batches(kind, bert, tmp_path):
     options = {"kind": kind, "special_ids": (), "n_matched": 3, "sets": {"two": "0.1,1.0"}}
-    report = tp.measure_ablation(bert, TOPICS, DOCUMENTS, checkpoint=tmp_path / "sums", **options)
+    report = tp.measure_ablation(bert, TOPICS, DOCUMENTS, **options)
     alone = tp.measure_ablation(bert, TOPICS, DOCUMENTS, batch_size=1, **options)
     np.testing.assert_allclose(report.effect, alone.effect, atol=1e-6)
     np.testing.assert_allclose(report.null, alone.null, atol=1e-6)
     assert report.index["heads"] == ("0.1 1.0",)
-    again = tp.measure_ablation(bert, TOPICS, DOCUMENTS, checkpoint=tmp_path / "sums", **options)
-    np.testing.assert_array_equal(again.effect, report.effect)
     assert tp.load_report(report.save(tmp_path / "report")) == report
 
 
@@ -314,7 +308,7 @@ def test_documents_without_words_of_topics_need_no_model_where_pairs_of_words_ar
 def test_a_reference_has_sources_of_its_own(bert):
     """Labels are of the documents; there are fewer of the reference."""
     report = tp.measure_ablation(
-        bert, TOPICS, DOCUMENTS, sets={"one": "0.1"}, n_matched=0, special_ids=(), groups=list("aabbccddee"),
+        bert, TOPICS, zoo.of_sources(DOCUMENTS, "aabbccddee"), sets={"one": "0.1"}, n_matched=0, special_ids=(),
         reference=zoo.lists((17, 8), seed=5),
     )  # fmt: skip
     assert report.provenance["documents"]["sources"] == 5
@@ -332,8 +326,8 @@ def test_few_sources_that_come_into_one_half_are_parted_otherwise(bert):
     first, second = (next(label for label, bits in hashed.items() if bits == end) for end in (0b010, 0b110))
     documents = zoo.lists((12, 9, 14, 20))
     options = {"sets": {"a": "1.2"}, "outcome": first_state, "n_matched": 0, "special_ids": ()}
-    groups = [first, first, second, second]
-    report = tp.measure_ablation(bert, TOPICS, documents, groups=groups, **options)
+    parted = zoo.of_sources(documents, [first, first, second, second])
+    report = tp.measure_ablation(bert, TOPICS, parted, **options)
     with_other = [
         tp.measure_ablation(bert, TOPICS, own, reference=other, **options).effect.item()
         for own, other in ((documents[:2], documents[2:]), (documents[2:], documents[:2]))

@@ -235,35 +235,9 @@ def test_the_accumulator_in_the_guide_has_twenty_lines_and_gives_what_a_double_l
     assert f"{sums[0] / n:.4f}" in capsys.readouterr().out
 
 
-def test_sums_of_a_users_accumulator_are_taken_up_after_an_interruption_and_belong_to_it(tmp_path):
-    neighbours = example()[0]["Neighbours"]
-    options = {"batch_size": 1, "checkpoint": tmp_path, "checkpoint_every": 0.0}
-
-    def until_interrupted():
-        yield from small_runs.documents(90)[:45]
-        raise KeyboardInterrupt
-
-    def measured(documents, accumulators):
-        tp.measure_attention(
-            small_runs.model(), small_runs.topics(), documents, accumulators=accumulators, **options
-        )
-
-    first, second = neighbours(4), neighbours(4)
-    measured(until_interrupted(), [first])
-    measured(small_runs.documents(90), [second])
-    sums, n = attention_to_the_one_before(small_runs.documents(90))
-    assert 0 < first.sums["pairs"][0] < n
-    np.testing.assert_allclose(second.sums["attention"], sums, rtol=1e-9)
-    with pytest.raises(ValueError, match="belongs to another measurement, which differs in accumulators"):
-        measured(small_runs.documents(90), [])
-
-
-def test_two_accumulators_of_one_class_keep_their_sums_apart(tmp_path):
+def test_two_accumulators_of_one_class_keep_their_sums_apart():
     neighbours = example()[0]["Neighbours"]
     both = [neighbours(4), neighbours(4)]
-    for _ in range(2):  # the second time from the checkpoint
-        tp.measure_attention(
-            small_runs.model(), small_runs.topics(), DOCUMENTS, accumulators=both, checkpoint=tmp_path
-        )
+    tp.measure_attention(small_runs.model(), small_runs.topics(), DOCUMENTS, accumulators=both)
     np.testing.assert_array_equal(both[0].sums["pairs"], both[1].sums["pairs"])
     assert both[0].sums["pairs"][0] == attention_to_the_one_before(DOCUMENTS)[1]

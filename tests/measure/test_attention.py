@@ -6,6 +6,7 @@ from itertools import count, cycle, product
 import numpy as np
 import pytest
 import torch
+import zoo
 from transformers import (
     BartConfig,
     BartModel,
@@ -708,7 +709,7 @@ def sources_of(topics, documents, **options):
 def test_the_pieces_of_a_source_add_up_whatever_batch_they_are_in(topics):
     documents = some_documents(30)
     labels = [f"article {number % 9}" for number in range(30)]  # pieces of one article never side by side
-    _, sums, counts = sources_of(topics, documents, groups=labels, batch_size=4)
+    _, sums, counts = sources_of(topics, zoo.of_sources(documents, labels), batch_size=4)
     by_hand = {}
     for document, label in zip(documents, labels, strict=True):  # each document on its own
         _, one, n = sources_of(topics, [document])
@@ -718,7 +719,7 @@ def test_the_pieces_of_a_source_add_up_whatever_batch_they_are_in(topics):
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-def test_pieces_of_one_article_are_one_source_and_documents_only_on_demand(topics):
+def test_pieces_of_one_article_are_one_source(topics):
     words = some_documents(1, longest=4000)[0]
     long = np.resize(words, 60 * 20).tolist()
     pieces = {"max_length": 60, "long": "chunk", "n_permutations": 0}
@@ -727,25 +728,17 @@ def test_pieces_of_one_article_are_one_source_and_documents_only_on_demand(topic
     assert one.provenance["sources"] == 1
     assert np.isnan(one.overall.interval).all()
     assert "no interval: one text or article cannot show how others would differ" in repr(one)
-    apart = tp.measure_attention(bert(), topics, [long], groups="document", **pieces)
-    assert apart.provenance["sources"] == len(
-        {tuple(long[start : start + 60]) for start in range(0, 1200, 60)}
-    )
-    assert apart.provenance["options"]["groups"] == "document"
-    assert "as independent of each other" in repr(apart)
-    assert apart.overall.ratio == pytest.approx(one.overall.ratio, rel=1e-12)
 
 
 def test_a_report_says_how_many_sources_it_has(topics, monkeypatch):
     documents = some_documents(24)
     alone = tp.measure_attention(bert(), topics, documents, n_permutations=0)
     assert alone.provenance["sources"] == 24
-    assert alone.provenance["options"]["groups"] == "source"
     assert "intervals resample 24 sources" in repr(alone)
-    pairs = tp.measure_attention(bert(), topics, documents, groups=np.arange(24) // 2, n_permutations=0)
+    of_pairs = zoo.of_sources(documents, np.arange(24) // 2)
+    pairs = tp.measure_attention(bert(), topics, of_pairs, n_permutations=0)
     assert pairs.provenance["sources"] == 12
-    assert pairs.provenance["options"]["groups"].startswith("labels ")
-    assert "intervals resample 12 sources: they are those that groups= named" in repr(pairs)
+    assert "intervals resample 12 sources" in repr(pairs)
     assert "intervals resample" not in repr(
         tp.measure_attention(bert(), topics, documents, n_permutations=0, n_resamples=0)
     )
@@ -760,26 +753,9 @@ def test_texts_that_were_cut_by_hand_are_of_the_sources_that_they_are_said_to_be
         tp.Document(torch.tensor(ids), source=place // 3) for place, ids in enumerate(some_documents(27))
     ]
     own = tp.measure_attention(bert(), topics, documents, n_permutations=0)
-    bare = tp.measure_attention(
-        bert(), topics, some_documents(27), groups=torch.arange(27) // 3, n_permutations=0
-    )
-    assert own.provenance["sources"] == bare.provenance["sources"] == 9
+    assert own.provenance["sources"] == 9
     batches = token_batches(documents, batch_size=5)
     assert tp.measure_attention(bert(), topics, batches, n_permutations=0).provenance["sources"] == 9
-
-
-def test_labels_of_sources_are_as_many_as_documents_and_not_for_a_corpus(topics):
-    for n in (8, 10):
-        with pytest.raises(ValueError, match=r"each of the documents needs a label that names its source"):
-            tp.measure_attention(bert(), topics, some_documents(9), groups=range(n))
-    with pytest.raises(ValueError, match=r"groups must be 'source' or 'document' or a list, got"):
-        tp.measure_attention(bert(), topics, some_documents(9), groups="article")
-    with pytest.raises(TypeError, match=r"labels of sources stand in the order .* a set has none"):
-        tp.measure_attention(bert(), topics, some_documents(9), groups=set(range(9)))
-    tokenizer = tp.word_tokenizer(["one two"])
-    stream = tp.Corpus.from_texts(["one two"]).documents(tokenizer)
-    with pytest.raises(ValueError, match=r"a corpus knows the sources of its documents"):
-        tp.measure_attention(bert(), topics, stream, groups=[1])
 
 
 def test_topics_of_another_vocabulary_are_refused(topics):

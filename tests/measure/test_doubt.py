@@ -229,22 +229,6 @@ def test_batches_and_order_change_nothing(batch_size):
     np.testing.assert_allclose(other.layers.variance_shares, whole.layers.variance_shares, atol=1e-9)
 
 
-def test_shards_give_the_bits_of_one_process(tmp_path):
-    reports = []
-    for n in (1, 3):
-        for index in range(n):
-            measure(**BOTH, shard=(index, n), sums=tmp_path / str(n))
-        reports.append(tp.merge_sums(tmp_path / str(n)))
-    assert reports[0] == reports[1]
-    assert reports[0].overall.variance_shares is not None
-    np.testing.assert_allclose(reports[0].layers.interval, measure(**BOTH).layers.interval, rtol=1e-9)
-
-
-def test_a_checkpoint_has_the_sums_of_words(tmp_path):
-    first, again = (measure(**BOTH, checkpoint=tmp_path / "kept") for _ in range(2))
-    assert first == again
-
-
 # ---------------------------------------------------------------------------- what cannot be
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import zoo
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -142,7 +143,8 @@ def test_states_of_every_layer_equal_a_double_loop_over_hugging_faces_own(build,
 def test_intervals_of_states_resample_sources_too():
     model, documents = bert(), some_documents(30)
     whole = measure_embeddings(model, TOPICS, documents)
-    report = measure_embeddings(model, TOPICS, documents, groups=[place // 10 for place in range(30)])
+    few = zoo.of_sources(documents, [place // 10 for place in range(30)])
+    report = measure_embeddings(model, TOPICS, few)
     assert np.isfinite(whole.layers["cosine"].interval).all()
     assert np.isnan(report.layers["cosine"].interval).all()
     assert "no interval: 3 sources, at least 8 are needed" in report.layers["cosine"].reason

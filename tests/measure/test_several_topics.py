@@ -114,22 +114,6 @@ def test_a_list_of_one_gives_a_list_of_one():
     same(tp.measure_attention(bert(), TOPICS[0], documents(), n_permutations=0), report)
 
 
-def test_several_topics_go_on_where_they_stopped(tmp_path):
-    options, many = {"batch_size": 1, "n_permutations": 5, "checkpoint_every": 0.0}, documents(60)
-
-    def until_interrupted():
-        yield from many[:45]
-        raise KeyboardInterrupt
-
-    first = tp.measure_attention(bert(), TOPICS, until_interrupted(), checkpoint=tmp_path, **options)
-    again = tp.measure_attention(bert(), TOPICS, many, checkpoint=tmp_path, **options)
-    for topics, stopped, report in zip(TOPICS, first, again, strict=True):
-        assert "interrupted" in stopped.provenance["options"]["stopped"]
-        same(tp.measure_attention(bert(), topics, many, **options), report)
-    with pytest.raises(ValueError, match="belongs to another measurement, which differs in topics"):
-        tp.measure_attention(bert(), TOPICS[:2], many, checkpoint=tmp_path, **options)
-
-
 def test_each_topics_have_accumulators_of_their_own():
     own = [[Relations()] for _ in TOPICS]
     reports = tp.measure_attention(bert(), TOPICS, documents(), n_permutations=0, accumulators=own)
@@ -140,14 +124,10 @@ def test_each_topics_have_accumulators_of_their_own():
 
 
 def test_what_several_topics_cannot_be_asked_is_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match="the sums of a shard make one report: measure several topics one after"
-    ):
-        tp.measure_attention(bert(), TOPICS, documents(), shard=(0, 2), sums=tmp_path)
-    with pytest.raises(
-        ValueError, match="the sums of a shard make one report: measure several topics one after"
-    ):
-        tp.measure_embeddings(bert(), TOPICS, documents(), shard=(0, 2), sums=tmp_path)
+    with pytest.raises(ValueError, match="a folder is for one report: measure several topics one after"):
+        tp.measure_attention(bert(), TOPICS, documents(), folder=tmp_path)
+    with pytest.raises(ValueError, match="a folder is for one report: measure several topics one after"):
+        tp.measure_embeddings(bert(), TOPICS, documents(), folder=tmp_path)
     with pytest.raises(ValueError, match="needed topics, or a list of at least one, got an empty list"):
         tp.measure_attention(bert(), [], documents())
     with pytest.raises(TypeError, match="a list of topics needs Topics, got 'war'"):

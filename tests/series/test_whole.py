@@ -7,14 +7,10 @@ from dataclasses import replace
 from itertools import chain
 
 import numpy as np
-import pandas as pd
 import pytest
-import series_in_processes
 import small_language
 import torch
 import zoo
-from safetensors.torch import load_file, save_file
-from torchrun import in_two_processes
 
 import topic_probe as tp
 from topic_probe.cli import main
@@ -191,18 +187,13 @@ def test_a_folder_of_something_else_is_refused(changed, said, kept, series, topi
         ({"series": {"a": 1}}, TypeError, "seed of a training must be a whole number"),
         ({"documents": iter([])}, ValueError, "can be read only once"),
         ({"documents": None}, ValueError, "are measured in documents: pass these"),
-        ({"shard": (0, 2)}, ValueError, "shard= came without folder=: shards keep what they measure in one"),
+        ({"part": (0, 2)}, ValueError, "part= came without folder=, in which all processes keep"),
         (
-            {"shard": (0, 6), "folder": "new"},
+            {"part": (2, 2), "folder": "new"},
             ValueError,
-            "n from 1 to 5, the checkpoints that there are, got",
+            r"got \(2, 2\): job arrays that count from 1 need i - 1",
         ),
-        (
-            {"shard": (2, 2), "folder": "new"},
-            ValueError,
-            r"got \(2, 2\); job arrays that count from 1 need i - 1",
-        ),
-        ({"shard": 1, "folder": "new"}, TypeError, "shard must be a list of whole numbers"),
+        ({"part": 1, "folder": "new"}, ValueError, "part must be 'env' or a list"),
         ({"sums": "new"}, TypeError, "measure_series knows no option 'sums'"),
         ({"checked": 3}, TypeError, "checked= needs the report of check_checkpoints"),
         ({"n_permutations": -1}, ValueError, "n_permutations"),
@@ -231,46 +222,47 @@ def same_bytes(one, other):
     return files[0] == files[1]
 
 
-def test_shards_that_write_at_once_leave_the_bytes_of_a_single_process(
+def test_parts_that_are_measured_at_once_leave_the_bytes_of_a_single_process(
     report, series, topics, documents, tmp_path, monkeypatch
 ):
     checked = tp.check_checkpoints(series)
     given = {"folder": tmp_path / "kept", "checked": checked, **FEW}
     with ThreadPoolExecutor() as threads:
-        shards = list(
+        parts = list(
             threads.map(
-                lambda i: tp.measure_series(series, topics, documents, shard=(i, 3), **given), range(3)
+                lambda i: tp.measure_series(series, topics, documents, part=(i, 3), **given), range(3)
             )
         )
-    assert [shard.steps.tolist() for shard in shards] == [[0, 40], [10, 80], [20]]
-    assert shards[1].curve("attention").tolist() == report.curve("attention")[[1, 4]].tolist()
-    assert "shard 1 of 3 alone: the same call without shard= gives the report of all" in str(shards[1])
+    assert [part.steps.tolist() for part in parts] == [[0, 40], [10, 80], [20]]
+    assert parts[1].curve("attention").tolist() == report.curve("attention")[[1, 4]].tolist()
+    assert "part 1 of 3 alone: the same call without part= gives the report of all" in str(parts[1])
     monkeypatch.setattr("topic_probe.series.whole._measured", None)
     whole = tp.measure_series(series, topics, documents, **given)
     assert same_bytes(whole.save(tmp_path / "whole"), report.save(tmp_path / "alone"))
-    again = tp.measure_series(series, topics, documents, shard=(1, 3), **given)
-    assert same_bytes(again.save(tmp_path / "again"), shards[1].save(tmp_path / "first"))
+    again = tp.measure_series(series, topics, documents, part=(1, 3), **given)
+    assert same_bytes(again.save(tmp_path / "again"), parts[1].save(tmp_path / "first"))
     assert "alone" not in str(whole)
 
 
-def test_shards_go_through_the_checkpoints_of_all_trainings(series, topics, tmp_path):
+def test_parts_go_through_the_checkpoints_of_all_trainings(series, topics, tmp_path):
     given = {"measure": ["embeddings"], "folder": tmp_path, "n_resamples": 0}
     both = {3: series, 8: series}
-    found = [tp.measure_series(both, topics, shard=(i, 4), **given) for i in range(4)]
+    found = [tp.measure_series(both, topics, part=(i, 4), **given) for i in range(4)]
     rows = [list(zip(one.seeds, one.steps.tolist(), strict=True)) for one in found]
     assert rows[1] == [(3, 10), (8, 0), (8, 80)]
     assert sorted(chain(*rows)) == [(seed, step) for seed in both for step in STEPS]
 
 
-def test_a_shard_may_have_nothing_to_measure_and_a_series_not(series, topics, tmp_path):
+def test_a_part_may_have_nothing_to_measure_and_a_series_not(series, topics, tmp_path):
     for step in (0, 1):
         shutil.copytree(series[step].name, tmp_path / str(step))
         (tmp_path / str(step) / "model.safetensors").write_bytes(b"")
     broken = tp.Checkpoints.from_folders(tmp_path)
     given = {"measure": ["embeddings"], "folder": tmp_path / "kept"}
-    found = tp.measure_series(broken, topics, shard=(1, 2), **given)
+    found = tp.measure_series(broken, topics, part=(1, 2), **given)
     assert found.steps.tolist() == [1]
     assert "step 1: cannot be read" in str(found)
+    assert tp.measure_series(broken, topics, part=(2, 3), **given) is None  # there are two
     with pytest.raises(ValueError, match="nothing could be measured at any step: step 0: cannot be read"):
         tp.measure_series(broken, topics, **given)
 
@@ -296,89 +288,6 @@ def test_trainings_of_several_seeds_are_one_report(series, topics, tokenizer, tm
     mean = [one.curve("embeddings")[:, 0] for one in found.trainings.values()]
     drawn = next(line for line in ax.lines if line.get_label() == "embeddings")
     assert drawn.get_ydata() == pytest.approx(np.mean(mean, axis=0))
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory, tokenizer):
-    """Two of four and three checkpoints, one of which is broken."""
-    root = tmp_path_factory.mktemp("trainings")
-    for seed, steps in ((3, STEPS[:4]), (8, STEPS[:3])):
-        checkpoints(root / f"training {seed}", tokenizer, seed)
-        for step in set(STEPS) - set(steps):
-            shutil.rmtree(root / f"training {seed}" / f"checkpoint-{step}")
-    file = root / "training 8" / "checkpoint-10" / "model.safetensors"
-    state = load_file(file)
-    next(iter(state.values())).view(-1)[0] = np.nan
-    save_file(state, file, metadata={"format": "pt"})
-    return root
-
-
-@pytest.fixture(scope="module")
-def two_processes(trainings, tmp_path_factory):
-    """What two processes saved that torchrun has started."""
-    folder = tmp_path_factory.mktemp("two processes")
-    in_two_processes(series_in_processes.__file__, trainings, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def told(two_processes):
-    return [json.loads((two_processes / f"told {rank}.json").read_text()) for rank in range(2)]
-
-
-def test_two_processes_give_the_series_of_one(two_processes, trainings):
-    alone = series_in_processes.measured(series_in_processes.trainings(trainings))
-    first, second = (tp.load_report(two_processes / f"report {rank}") for rank in range(2))
-    assert first == second
-    assert [one.reports[0]["attention"].provenance["processes"] for one in (first, alone)] == [2, 1]
-    assert first.weights == alone.weights
-    assert first.reasons == alone.reasons == ("",) * 5 + (alone.reasons[5], "")
-    assert "NaN or infinity" in alone.reasons[5]
-    for by in ("step", "layer", "head"):
-        for table in ("to_dataframe", "bands", "onsets"):
-            found, expected = (getattr(one, table)(by) for one in (first, alone))
-            assert len(expected) > 1
-            # Rounding is that of sums in another order: intervals draw the same sources, p-values the same labels.
-            pd.testing.assert_frame_equal(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_both_processes_take_up_the_same_and_the_first_one_alone_writes(told):
-    first, second = told
-    assert first["begun"]["measured"] == second["begun"]["measured"] == [0, 10, 0, 20]
-    assert first["whole"]["measured"] == second["whole"]["measured"] == [20, 40]
-    places = [f"kept/seed {seed}/step {step}" for seed, step in ((3, 0), (3, 10), (8, 0), (8, 20))]
-    assert first["begun"]["saved"] == places
-    assert first["whole"]["saved"] == ["kept/seed 3/step 20", "kept/seed 3/step 40"]
-    assert second["begun"]["saved"] == second["whole"]["saved"] == []
-
-
-@pytest.mark.parametrize(
-    ("case", "rank"), [("cannot open", 1), ("cannot read", 1), ("cannot save", 0), ("cannot check", 0)]
-)
-def test_an_error_in_one_process_leaves_none_with_a_report(case, rank, told):
-    assert told[rank][case][0] == "OSError: the disk is gone"
-    said = told[1 - rank][case]
-    assert said[0].startswith(
-        f"OtherProcessError: there is no result, because process {rank} failed: OSError"
-    )
-    assert said[1] < 20  # and not the ten minutes for which one is waited that is alive
-
-
-def test_processes_that_do_something_else_have_no_series(told):
-    for seen in told:
-        assert (
-            "process 1 does something else than process 0; they differ in series" in seen["other series"][0]
-        )
-        assert "they differ in what folder= holds" in seen["other folder"][0]
-
-
-@pytest.mark.parametrize("case", ["no point", "no point behind some documents"])
-def test_what_one_process_cannot_measure_is_missing_in_all(case, told):
-    reasons = {
-        "no point": ["", "no model", ""],
-        "no point behind some documents": ["", "", "the disk is gone"],
-    }
-    assert [seen[case][0] for seen in told] == [reasons[case]] * 2
 
 
 def test_the_command_line_measures_a_folder_of_checkpoints(
@@ -417,14 +326,14 @@ def test_the_command_line_measures_a_folder_of_checkpoints(
     assert main(["check", "--series", root, "--out", str(tmp_path / "checked")]) == 0
     monkeypatch.setattr("topic_probe.series.whole.check_checkpoints", None)
     for i in range(2):
-        assert main([*command, "--shard", str(i), "2"]) == 0
-        assert f"shard {i} of 2 alone" in capsys.readouterr().out
+        assert main([*command, "--part", str(i), "2"]) == 0
+        assert f"part {i} of 2 alone" in capsys.readouterr().out
     monkeypatch.setattr("topic_probe.series.whole._measured", None)
-    assert main([*command, "--out", str(tmp_path / "of shards")]) == 0
-    assert same_bytes(tmp_path / "out", tmp_path / "of shards")
+    assert main([*command, "--out", str(tmp_path / "of parts")]) == 0
+    assert same_bytes(tmp_path / "out", tmp_path / "of parts")
     capsys.readouterr()
-    assert main([*command, "--shard", "2", "2"]) == 2
-    assert "--shard must be (i, n) with i from 0 to n - 1" in capsys.readouterr().err
+    assert main([*command, "--part", "2", "2"]) == 2
+    assert "--part must be (i, n) with i from 0 to n - 1" in capsys.readouterr().err
     assert main([*command, "--checked", "one", "two"]) == 2
     assert "--checked needs what was found of each of the 1 SERIES, got 2" in capsys.readouterr().err
     assert main(["series", root, "--topics", "empath", "--measure", "embeddings", "--max-length", "9"]) == 2

@@ -96,8 +96,6 @@ def run(parsed: argparse.Namespace) -> int:
         corpus = None if parsed.corpus is None else open_corpus(parsed)
         topics, documents = _read_as(parsed, named[0][0], corpus)
         opening = opening_options(parsed)
-        # Shards know nothing of each other, whoever has started them.
-        running = {"progress": parsed.console.progress}
         with quiet_transformers(progress=parsed.console.progress):
             report = SERIES.call(
                 parsed,
@@ -106,9 +104,12 @@ def run(parsed: argparse.Namespace) -> int:
                 documents,
                 opening=opening,
                 checked=_checked(parsed.checked),
-                **running,
+                progress=parsed.console.progress,
             )
-        answer(parsed, report, draft)
+        if report is None:
+            parsed.console.answer("there are fewer checkpoints than parts, and none for this one", {})
+        else:
+            answer(parsed, report, draft)
     return 0
 
 

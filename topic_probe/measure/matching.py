@@ -14,10 +14,9 @@ from torch import Tensor
 from topic_probe.contrast import NO_RELATION, Contrast, SourceSums, matched_means
 from topic_probe.lens import capture
 from topic_probe.measure.accumulators import BatchSums
-from topic_probe.measure.engine import Engine, source_limit
+from topic_probe.measure.engine import Engine, about_documents, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run, Shown
 from topic_probe.measure.patterns import PatternReader
-from topic_probe.measure.runs import about_documents
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares

@@ -140,7 +140,7 @@ def read_on(source: Source, part: int, start: int, retry: Retry) -> Iterator[str
                 often = "once" if breaks == 1 else f"{breaks} times in a row"
                 raise ConnectionError(
                     f"the stream broke {often} in part {part} after {place} texts: {error!r}. "
-                    "A measurement with a checkpoint goes on from its last save when it is called again"
+                    "A measurement with folder= goes on behind its last part when it is called again"
                 ) from error
             wait = retry.seconds(breaks, error)
             warn(
