@@ -71,7 +71,7 @@ def held(n_sources: int, n_samples: int) -> int:
         chosen = generator.integers(POPULATION, size=n_sources)
         report = tp.measure_ablation(
             toy, world.topics, [documents[number] for number in chosen], sets={"the head": "0.0"}, kind="zero",
-            outcome=known_toy.squared_loss, n_matched=0, special_ids=(), groups="document",
+            outcome=known_toy.squared_loss, n_matched=0, special_ids=(),
         )  # fmt: skip
         low, high = report.interval[0, 0]
         n_held += bool(low <= truth <= high)

@@ -7,7 +7,6 @@ repetitions.
 
 import argparse
 import sys
-import tempfile
 from itertools import combinations_with_replacement, islice
 from pathlib import Path
 from typing import Any
@@ -47,19 +46,17 @@ def main() -> None:
     words = word_ids(tokenizer).numpy()
     few = np.sort(np.random.default_rng(0).choice(words, 1_500, replace=False))
     corpus = Corpus.from_texts(slices(options.documents))
-    with tempfile.TemporaryDirectory() as cache:
-        stream = corpus.documents(tokenizer, cache=cache)
-        count(stream)
-        found = medians(
-            {
-                "bare tokenizer": lambda: count(corpus.documents(tokenizer)),
-                "bare stream, cached": lambda: count(stream),
-                "1,500 words": lambda: count_cooccurrence(stream, few),
-                "5,900 most frequent words": lambda: count_cooccurrence(stream, words, max_words=5_900),
-                f"double loop ({IN_DOUBLE_LOOP})": lambda: double_loop(stream, set(words.tolist())),
-            },
-            options.repetitions,
-        )
+    documents = list(corpus.documents(tokenizer))
+    found = medians(
+        {
+            "bare tokenizer": lambda: count(corpus.documents(tokenizer)),
+            "bare documents": lambda: count(documents),
+            "1,500 words": lambda: count_cooccurrence(documents, few),
+            "5,900 most frequent words": lambda: count_cooccurrence(documents, words, max_words=5_900),
+            f"double loop ({IN_DOUBLE_LOOP})": lambda: double_loop(documents, set(words.tolist())),
+        },
+        options.repetitions,
+    )
     print(f"\n{options.documents:,} documents of {LETTERS:,} letters, {len(words):,} words in the vocabulary")
     for name, seconds in found.items():
         n = IN_DOUBLE_LOOP if "loop" in name else options.documents

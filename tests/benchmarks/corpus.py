@@ -69,19 +69,14 @@ def streams(n: int, repetitions: int) -> None:
     tokenizer.backend_tokenizer.no_padding()
     texts = slices(n)
     corpus = Corpus.from_texts(texts)
-    with tempfile.TemporaryDirectory() as cache:
-        count(corpus.documents(tokenizer, cache=cache))
-        found = medians(
-            {
-                "bare tokenizer": lambda: bare(tokenizer, texts),
-                "corpus": lambda: count(corpus.documents(tokenizer)),
-                "corpus, chunks of 64": lambda: count(
-                    corpus.documents(tokenizer, max_length=64, long="chunk")
-                ),
-                "corpus, from its cache": lambda: count(corpus.documents(tokenizer, cache=cache)),
-            },
-            repetitions,
-        )
+    found = medians(
+        {
+            "bare tokenizer": lambda: bare(tokenizer, texts),
+            "corpus": lambda: count(corpus.documents(tokenizer)),
+            "corpus, chunks of 64": lambda: count(corpus.documents(tokenizer, max_length=64, long="chunk")),
+        },
+        repetitions,
+    )
     print(f"\n{n:,} texts of {LETTERS:,} letters")
     for name, seconds in found.items():
         print(f"  {name:24s} {n / seconds:8,.0f} texts/s   {seconds / found['bare tokenizer']:5.2f} × bare")
@@ -110,9 +105,9 @@ def measuring(n: int, repetitions: int) -> None:
         stream = Corpus.from_texts(texts).documents(tokenizer)
         tp.measure_attention(host, found_topics, stream, n_resamples=0, **options)
 
-    def with_checkpoints() -> None:
+    def in_parts() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            measure(checkpoint=folder)
+            measure(folder=folder, part_size=64)
 
     found = medians(
         {
@@ -120,7 +115,7 @@ def measuring(n: int, repetitions: int) -> None:
             "bare forward pass, sdpa": lambda: forward("sdpa"),
             "bare forward pass, eager": lambda: forward("eager"),
             "text to report": measure,
-            "the same with checkpoint": with_checkpoints,
+            "the same in parts of 64": in_parts,
         },
         repetitions,
         process_time,
@@ -206,7 +201,7 @@ def measure_small(n: int, tokenizer: Any) -> None:
     engine.MAX_SOURCE_CELLS = 0  # 256 rows instead of 4,096, so that a short run is beyond them too
     stream = Corpus.from_texts(lambda: different(n)).documents(tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        report = tp.measure_attention(model, found_topics, stream, checkpoint=folder, checkpoint_every=20.0)
+        report = tp.measure_attention(model, found_topics, stream, folder=folder)
     assert report.provenance["documents"] == n
 
 

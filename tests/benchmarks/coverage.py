@@ -10,6 +10,7 @@ Run: ``python tests/benchmarks/coverage.py`` (two minutes).
 """
 
 import sys
+from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -81,8 +82,9 @@ def population() -> tuple[np.ndarray, np.ndarray]:
     articles = [list(islice(pieces, PIECES)) for _, pieces in groupby(stream, key=lambda piece: piece.origin)]
     places = [(number, place) for number, pieces in enumerate(articles) for place in range(len(pieces))]
     kept = Relations()
-    documents = [piece for pieces in articles for piece in pieces]
-    tp.measure_attention(model, topics, documents, groups=places, accumulators=[kept], n_permutations=0)
+    pieces = [piece for pieces in articles for piece in pieces]
+    documents = [replace(piece, source=source_key(at)) for piece, at in zip(pieces, places, strict=True)]
+    tp.measure_attention(model, topics, documents, accumulators=[kept], n_permutations=0)
     keys, sums, counts, _ = kept.by_source.rows()
     place_of = {np.int64(source_key(place)).view(np.uint64): place for place in places}
     shape = (len(articles), PIECES, *sums.shape[1:])

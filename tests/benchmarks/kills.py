@@ -1,7 +1,8 @@
 """What kill -9 costs: nothing that is saved, and of what is running one interval.
 
-Four commands that go on where they were stopped (a measurement with a checkpoint, a training with checkpoints, a corpus
-that is cached, a recipe that is reproduced in a folder) are killed at random moments, each in a folder of its own.
+Commands that go on where they were stopped (a training with checkpoints, a recipe that is reproduced in a folder) are
+killed at random moments, each in a folder of its own; measurements in a folder of parts are in
+``tests/measure/test_folder.py``.
 After every kill the same command runs to its end: the result must be that of a run that was left alone, bit for bit,
 nothing half written may be left, and no more may be done twice than lies between two saves.
 
@@ -26,18 +27,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import topic_probe as tp
-from topic_probe import storage
-from topic_probe.text import cache, corpus
-from topic_probe.text.encoder import Encoder
 from topic_probe.train.loop import _Recorder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 import killed
-import many_processes
 
 KILLS = 200
 # What changes the disk, or a file that is about to; a question mark is for machines that have no such call.
@@ -63,34 +59,6 @@ class Command:
     ignored: tuple[str, ...] = ()
 
 
-class Counting:
-    """Counts the documents of a measurement."""
-
-    def __init__(self, count: Callable[[], None]) -> None:
-        self.count, self.sums = count, {"n": np.zeros(1)}
-
-    def add(self, scores: Any) -> None:
-        """One more."""
-        self.sums["n"] += 1
-        self.count()
-
-
-def measure(folder: Path, count: Callable[[], None]) -> Path:
-    """A measurement that saves after every batch."""
-    report = tp.measure_attention(
-        many_processes.model(),
-        many_processes.topics(),
-        many_processes.documents(150),
-        batch_size=2,
-        n_permutations=20,
-        accumulators=[Counting(count)],
-        checkpoint=folder / "checkpoint",
-        checkpoint_every=0.0,
-    )
-    path: Path = report.save(folder / "result", overwrite=True)
-    return path
-
-
 def train(folder: Path, count: Callable[[], None]) -> Path:
     """A training with a checkpoint at every 20 steps."""
     world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
@@ -104,24 +72,6 @@ def train(folder: Path, count: Callable[[], None]) -> Path:
     )
     path: Path = history.save(folder / "result", overwrite=True)
     return path
-
-
-def cache_corpus(folder: Path, count: Callable[[], None]) -> Path:
-    """A corpus whose token ids are kept in shards of a few thousand."""
-    cache.TOKENS_PER_SHARD, corpus._TEXTS_AT_ONCE = 3_000, 16
-    texts = [f"{text} and {other}, number {n}" for n in range(25) for text in many_processes.TEXTS
-             for other in many_processes.TEXTS]  # fmt: skip
-    encode = Encoder.encode
-
-    def counted(self: Encoder, few: Any, *more: Any) -> Any:
-        for _ in few:
-            count()
-        return encode(self, few, *more)
-
-    Encoder.encode = counted  # type: ignore[method-assign]
-    stream = tp.Corpus.from_texts(texts).documents(many_processes.stream().tokenizer, cache=folder / "cache")
-    ids = torch.cat([document.ids for document in stream]).numpy()
-    return storage.save(folder / "result", "ids", stream.provenance, {"ids": ids}, overwrite=True)
 
 
 def reproduce(folder: Path, count: Callable[[], None]) -> Path:
@@ -142,9 +92,7 @@ def reproduce(folder: Path, count: Callable[[], None]) -> Path:
 
 
 COMMANDS = {
-    "measuring": Command(measure, interval=2),
     "training": Command(train, interval=20),
-    "caching": Command(cache_corpus, interval=260),
     # Five toys of 200 steps at most train side by side, three seeds and two without topics, and are kept when they end.
     "reproducing": Command(reproduce, interval=5 * 200),
 }

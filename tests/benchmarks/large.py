@@ -71,7 +71,7 @@ def bare_tokenizer() -> Any:
 # ---------------------------------------------------------------------------- memory
 
 
-def measure_stream(n: int, by_blocks: str) -> None:
+def measure_stream(n: int, folder: str) -> None:
     """In a process of its own: the memory after every twentieth of so many texts, while attention is measured."""
     held: list[float] = []
 
@@ -82,7 +82,7 @@ def measure_stream(n: int, by_blocks: str) -> None:
             yield text
 
     stream = Corpus.from_texts(watched).documents(bare_tokenizer())
-    options = {"shard": (0, 1), "sums": by_blocks} if by_blocks else {}
+    options = {"folder": folder, "part_size": 2_000} if folder else {}
     report = tp.measure_attention(bert(), some_topics(), stream, n_permutations=20, **options)
     assert report.provenance["documents"] == n
     print(json.dumps([*held, memory("VmRSS")]))
@@ -90,7 +90,7 @@ def measure_stream(n: int, by_blocks: str) -> None:
 
 def flat_memory(n: int, folder: Path) -> None:
     """At most 1.05 × after the first tenth."""
-    for name, place in (("one stream", ""), ("the same by blocks", str(folder / "sums"))):
+    for name, place in (("one stream", ""), ("the same in parts", str(folder / "sums"))):
         start = perf_counter()
         held = json.loads(in_process("--stream", str(n), place))
         grown = max(held[2:]) / held[1]
@@ -203,9 +203,7 @@ def measure_part(n: int, index: int, size: int, folder: str) -> None:
     }
     model, topics = tp.open_model(bert(**shape)), some_topics()
     documents = list(random_documents(n, 128))
-    options: dict[str, Any] = (
-        {"shard": (index, size), "sums": folder} if folder else {"distributed": size > 1}
-    )
+    options = {"folder": folder, "part": (index, size), "part_size": 25}
     tp.measure_attention(model, topics, documents[:8], special_ids=(), n_permutations=20)
     clocks = perf_counter(), process_time()
     tp.measure_attention(model, topics, documents, special_ids=(), n_permutations=20, **options)
@@ -214,30 +212,24 @@ def measure_part(n: int, index: int, size: int, folder: str) -> None:
 
 def processes(n: int, folder: Path) -> None:
     """Two processes are at least 1.8 × as fast as one, where each has a core for itself."""
-    for name, sums in (("distributed=True", ""), ("shards", str(folder / "shards"))):
-        ((wall, used),) = at_once(n, 1, sums)
-        both = at_once(n, 2, sums)
-        walls, useds = zip(*both, strict=True)
-        shares = used / wall, sum(useds) / max(walls)
-        print(
-            f"  {name:24s} by processor time of the busier one {told(used / max(useds), at_least=1.8)}, on the wall "
-            f"{wall / max(walls):.2f} × (with {shares[0]:.0%} of a core for one, {shares[1]:.0%} for the two)"
-        )
+    ((wall, used),) = at_once(n, 1, str(folder / "one"))
+    both = at_once(n, 2, str(folder / "two"))
+    walls, useds = zip(*both, strict=True)
+    shares = used / wall, sum(useds) / max(walls)
+    print(
+        f"  {'in one folder':24s} by processor time of the busier one {told(used / max(useds), at_least=1.8)}, on the "
+        f"wall {wall / max(walls):.2f} × (with {shares[0]:.0%} of a core for one, {shares[1]:.0%} for the two)"
+    )
 
 
-def at_once(n: int, size: int, sums: str) -> list[list[float]]:
+def at_once(n: int, size: int, folder: str) -> list[list[float]]:
     """Seconds on the wall and of the processor of every process."""
-    known = {
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(20_000 + os.getpid() % 9_000),
-    }
     started = [
         subprocess.Popen(
-            command("--part", str(n), str(index), str(size), sums),
+            command("--part", str(n), str(index), str(size), folder),
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **known, "RANK": str(index), "WORLD_SIZE": str(size)},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for index in range(size)
     ]
