@@ -196,7 +196,7 @@ class _Number:
     @cached_property
     def gradient(self) -> Float64[np.ndarray, "cell 4"]:
         """Its derivatives by the means of same-topic and of different-topic scores, of both, and of their squares."""
-        same, different, both, squares = np.moveaxis(_means(self.totals), -1, 0)
+        same, different, both, squares = np.moveaxis(divide(*_moments(self.totals)), -1, 0)
         nothing, one = np.zeros_like(same), np.ones_like(same)
         if self.kind == "ratio":
             columns = [divide(one, same), -divide(one, different), nothing, nothing]
@@ -214,23 +214,19 @@ class _Number:
         self, part: Float64[np.ndarray, "cell *shape 5"], whole: Float64[np.ndarray, "cell *#shape 5"]
     ) -> Float64[np.ndarray, "cell *shape"]:
         """How far parts of sums move the number, around the means of a whole that they are parts of."""
-        means, n_whole = _means(whole), _numbers(whole)
-        sums, n = (
-            np.stack([part[..., 0], part[..., 1], part[..., 0] + part[..., 1], part[..., 2]], -1),
-            _numbers(part),
-        )
+        (sums, n), (of_whole, n_whole) = _moments(part), _moments(whole)
         gradient = self.gradient.reshape(len(self.gradient), *(1 for _ in part.shape[2:]), 4)
-        return np.asarray((gradient * divide(sums - means * n, n_whole)).sum(-1))
+        return np.asarray((gradient * divide(sums - divide(of_whole, n_whole) * n, n_whole)).sum(-1))
 
 
-def _numbers(sums: Float64[np.ndarray, "*shape 5"]) -> Float64[np.ndarray, "*shape 4"]:
-    both = sums[..., 3] + sums[..., 4]
-    return np.stack([sums[..., 3], sums[..., 4], both, both], -1)
-
-
-def _means(sums: Float64[np.ndarray, "*shape 5"]) -> Float64[np.ndarray, "*shape 4"]:
-    parts = np.stack([sums[..., 0], sums[..., 1], sums[..., 0] + sums[..., 1], sums[..., 2]], -1)
-    return divide(parts, _numbers(sums))
+def _moments(
+    columns: Float64[np.ndarray, "*shape 5"],
+) -> tuple[Float64[np.ndarray, "*shape 4"], Float64[np.ndarray, "*shape 4"]]:
+    """Sums of same-topic and of different-topic scores, of both, and of their squares, and of how many each."""
+    same, different, squares, n_same, n_different = np.moveaxis(columns, -1, 0)
+    n = n_same + n_different
+    sums = [same, different, same + different, squares]
+    return np.stack(sums, -1), np.stack([n_same, n_different, n, n], -1)
 
 
 def words_variance(
@@ -303,11 +299,9 @@ class Doubt:
 
     def explained(self, contrast: Contrast) -> Contrast:
         """A contrast that says so where words or fits are too few."""
-        return (
-            contrast
-            if self.reason is None or contrast.interval is None
-            else replace(contrast, note=self.reason)
-        )
+        if self.reason is None or contrast.interval is None:
+            return contrast
+        return replace(contrast, note=self.reason)
 
     def beside(self, kind: str, starts: Int64[np.ndarray, " group"]) -> Beside:
         """The variance of a number beside that of sources, of groups of cells that begin there: of whole rows."""
@@ -330,10 +324,10 @@ class Doubt:
         degrees = min(map(degrees_of_words, self.pairs_of_words))
         if degrees == 0:
             return nothing * np.nan, nothing
-        whole, of_groups = (
-            self._pooled(part, starts) for part in (reduce(add, self._of_words), self._of_groups)
+        of_words, of_groups = reduce(add, self._of_words), self._of_groups
+        variance, of_variance = words_variance(
+            number, self._pooled(of_words, starts), self._pooled(of_groups, starts)
         )
-        variance, of_variance = words_variance(number, whole, of_groups)
         there = ~(variance <= 0)
         of_variance = np.maximum(of_variance, 2 * variance**2 / degrees)
         return np.where(there, variance, 0), np.where(there, of_variance, 0)
