@@ -855,6 +855,15 @@ def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is
     assert_true_patterns(capture.view(tp.open_model(eager)), eager)
 
 
+def test_a_model_that_is_switched_to_another_attention_after_it_was_opened_is_refused():
+    model = falcon("eager")
+    hooked = tp.open_model(model)
+    assert_true_patterns(capture.view(hooked), model)
+    model.config._attn_implementation = "sdpa"
+    with pytest.raises(ValueError, match=r"something else as it is \(sdpa attention\)"):
+        capture.view(hooked)
+
+
 def test_a_bridge_of_the_users_own_is_refused_where_its_outputs_change_as_it_is_read():
     _, bridge = raw_bridge("bert")
     bridge.original_model.config.architectures = None
