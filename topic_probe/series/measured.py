@@ -407,8 +407,8 @@ class SeriesReport(Report, kind="series"):
     def _since_untrained(self, curve: Curve) -> Change:
         """How far a curve has come since it was untrained, where that can be judged."""
         known = np.flatnonzero(np.isfinite(curve.values).all(0)).tolist()
-        if curve.reason or not known:
-            return nothing(curve.name, -1, curve.reason or "nothing was measured")
+        if not known:
+            return nothing(curve.name, -1, "nothing was measured")
         steps = self._grid_steps
         if steps[0] == 0 and known[0] != 0:
             return nothing(curve.name, -1, "there is no untrained value: step 0 could not be measured")

@@ -36,7 +36,6 @@ class Curve:
         units: how far each source, or direction of words, moves it: products of these add up to covariances.
         effective: how many equal sources or words there are; 0 where fewer than eight have pairs of both kinds.
         kind: of what units are; curves of one kind have the same ones.
-        reason: why nothing is known of its doubt.
     """
 
     name: str
@@ -44,14 +43,11 @@ class Curve:
     units: Float64[np.ndarray, "unit training step"]
     effective: Float64[np.ndarray, "training step"]
     kind: Kind
-    reason: str = ""
 
     def of(self, training: int) -> "Curve":
         """That of one of the trainings."""
         one = slice(training, training + 1)
-        return Curve(
-            self.name, self.values[one], self.units[:, one], self.effective[one], self.kind, self.reason
-        )
+        return Curve(self.name, self.values[one], self.units[:, one], self.effective[one], self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +88,8 @@ def change(curve: Curve, against: int, places: Sequence[int]) -> Change:
     """
     moved = curve.values - curve.values[:, [against]]
     measured = [place for place in places if np.isfinite(moved[:, place]).all()]
-    if curve.reason or not measured:
-        return nothing(curve.name, against, curve.reason or "nothing was measured")
+    if not measured:
+        return nothing(curve.name, against, "nothing was measured")
     found = [place for place in measured if (curve.effective[:, [against, place]] > 0).all()]
     if not found:
         return nothing(curve.name, against, f"fewer than 8 {curve.kind} have pairs of both kinds")
@@ -132,9 +128,7 @@ def difference(curve: Curve) -> Curve:
     """
     values, units, n = curve.values, curve.units, len(curve.values) // 2
     effective = np.minimum(curve.effective[:n], curve.effective[n:])
-    return Curve(
-        curve.name, values[:n] - values[n:], units[:, :n] - units[:, n:], effective, curve.kind, curve.reason
-    )
+    return Curve(curve.name, values[:n] - values[n:], units[:, :n] - units[:, n:], effective, curve.kind)
 
 
 def paired_difference(found: Change, confidence: float) -> tuple[float, float, float, float]:
