@@ -145,6 +145,53 @@ def test_a_source_in_several_parts_is_one_source(tmp_path):
     np.testing.assert_allclose(report.overall.interval, whole.overall.interval, rtol=1e-9)
 
 
+def compared(folder, **options):
+    models = {"one": MODEL, "other": tp.random_init(MODEL, seed=3)}
+    return tp.compare(
+        models,
+        TOPICS,
+        DOCUMENTS,
+        folder=folder,
+        **{"batch_size": 4, "n_permutations": 10, "part_size": 8, **options},
+    )
+
+
+def test_models_side_by_side_have_a_folder_each(tmp_path):
+    alone = compared(tmp_path / "1")
+    for index in range(3):
+        shared = compared(tmp_path / "3", part=(index, 3))
+    assert shared == alone
+    for name in ("one", "other"):
+        assert files(tmp_path / "3" / name) == files(tmp_path / "1" / name)
+    own = tp.load_report(tmp_path / "3" / "one")
+    assert own.overall.ratio == pytest.approx(alone.numbers["attention"].ratio[0], rel=1e-12)
+    plain = compared(None).differences["attention"]
+    for column in ("number", "low", "high", "p_value", "p_permuted"):
+        np.testing.assert_allclose(alone.differences["attention"][column], plain[column], rtol=1e-9)
+    with pytest.raises(ValueError, match="leave folder= out"):
+        compared(tmp_path / "words", measure=["embeddings"])
+
+
+def test_what_is_found_of_all_documents_first_is_kept_by_whoever_comes_first(tmp_path):
+    options = {"n_matched": 2, "folder": tmp_path, "part_size": 8, "batch_size": 4, "heads": 2}
+    tp.measure_ablation(MODEL, TOPICS, DOCUMENTS[:20], part=(2, 3), **options)
+    kept = files(tmp_path)
+    assert list(kept) == ["heads.safetensors", "means.safetensors", "part-000002.safetensors"]
+    report = tp.measure_ablation(MODEL, TOPICS, DOCUMENTS[:20], **options)
+    assert {name: files(tmp_path)[name] for name in kept} == kept
+    assert report.provenance["documents"]["parts"]["there"] == 3
+    # Means of other documents are other means.
+    other = tp.measure_ablation(
+        MODEL, TOPICS, DOCUMENTS[:20], reference=DOCUMENTS[20:], **{**options, "folder": tmp_path / "other"}
+    )
+    (tmp_path / "part-000001.safetensors").write_bytes(
+        (tmp_path / "other" / "part-000001.safetensors").read_bytes()
+    )
+    assert not np.array_equal(report.effect, other.effect)
+    with pytest.raises(ValueError, match="is of another measurement, which differs in means"):
+        tp.measure_ablation(MODEL, TOPICS, DOCUMENTS[:20], **options)
+
+
 # --- what does not fit -------------------------------------------------------------------------------
 
 

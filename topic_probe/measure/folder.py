@@ -24,7 +24,7 @@ from topic_probe.text.parts import Place, n_parts
 from topic_probe.text.sums import Progress, Sum, Sums, add_sums, described, empty_sums, from_arrays, to_arrays
 
 _ENTRY, _FORMAT = "topic_probe", "sums, version 1"
-_PART = re.compile(r"part-(\d{6,})\.safetensors")
+PART = re.compile(r"part-(\d{6,})\.safetensors")
 _REPORT = "report "  # how arrays of the report are named beside those of the sums
 
 
@@ -45,7 +45,7 @@ class Folder:
 
     def look(self) -> list[int]:
         """The parts that are there, in their order; ValueError where one is of another measurement."""
-        found = (_PART.fullmatch(entry.name) for entry in self.path.iterdir())
+        found = (PART.fullmatch(entry.name) for entry in self.path.iterdir())
         there = sorted(int(name[1]) for name in found if name)
         for number in there:
             self.place(number)
@@ -117,7 +117,7 @@ class Folder:
 
 def report_of(path: Path) -> Report | None:
     """The report of a folder of parts, which needs neither model nor documents; None where there are none."""
-    files = sorted(entry for entry in path.iterdir() if _PART.fullmatch(entry.name)) if path.is_dir() else []
+    files = sorted(entry for entry in path.iterdir() if PART.fullmatch(entry.name)) if path.is_dir() else []
     if not files:
         return None
     content, arrays = _read(files[0])

@@ -14,6 +14,7 @@ from typing import Any
 
 from topic_probe import storage
 from topic_probe.contrast import Contrast
+from topic_probe.measure.folder import PART
 from topic_probe.report import Report, load_report
 from topic_probe.show.page import Table, is_number
 from topic_probe.show.style import svg_of
@@ -228,7 +229,7 @@ class SavedFolder:
     def _add(self, path: Path, kind: str, home: "SavedRecipe | None") -> None:
         """Add what a file shows to the pieces of its recipe, or to those of the folder."""
         base = self.root if home is None else self.root / home.place
-        label = (path.parent if kind == "result" else path).relative_to(base).as_posix()
+        label = (path.parent if kind in ("result", "parts") else path).relative_to(base).as_posix()
         label = path.parent.resolve().name if label == "." else label
         piece = self._tried(path, partial(_READERS[kind], label=label, alone=home is None))
         if piece is not None:
@@ -264,6 +265,9 @@ def _kind_of(path: Path, names: Collection[str]) -> str:
         return "twin" if ending != ".svg" and f"{stem}.svg" in names else "figure"
     if ending == ".json" and path.parent.name == "tables":
         return "table"
+    if parts := sorted(name for name in names if re.fullmatch(PART, name)):
+        # The report is that of all parts; what is found of all documents first lies beside them.
+        return "parts" if path.name == parts[0] else "twin" if ending == ".safetensors" else "foreign"
     twin = (ending == ".csv" and f"{stem}.json" in names) or (ending == ".pdf" and f"{stem}.svg" in names)
     twin |= path.name == _TWIN or re.fullmatch(storage.ARRAYS, path.name) is not None
     return "twin" if twin else "foreign"
@@ -340,6 +344,11 @@ def _result(path: Path, label: str, *, alone: bool) -> Piece:
         settings |= {name: run[name] for name in ("toy", "train") if name in run}
         return Piece("training", label, settings=settings, versions=_versions(run.get("provenance")))
     return _report(load_report(folder), label, alone=alone)
+
+
+def _parts(path: Path, label: str, *, alone: bool) -> Piece:
+    """The report of a folder of parts, by the first of them."""
+    return _report(load_report(path.parent), label, alone=alone)
 
 
 def _report(report: Report, label: str, *, alone: bool) -> Piece:
@@ -435,7 +444,7 @@ def _figure(path: Path, label: str, *, alone: bool) -> Piece:
     return Piece("figure", label, picture=picture)
 
 
-_READERS = {"result": _result, "table": _table, "figure": _figure}
+_READERS = {"result": _result, "parts": _parts, "table": _table, "figure": _figure}
 
 
 def _plain(value: Any) -> Any:
