@@ -342,7 +342,7 @@ class SourceSums:
 
     A source is known by a 64-bit hash; what has the same hash adds up. Once there are more than ``limit`` different
     ones, they are kept as blocks (hash modulo limit), so memory stays flat. What comes out does not depend on the
-    order of documents, on batches, or on how they were split over processes.
+    order of documents, on batches, or on the parts that they were measured in.
 
     Args:
         limit: how many blocks there are.

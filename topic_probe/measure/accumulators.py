@@ -2,8 +2,8 @@
 
 A measurement hands the scores of its batches to its accumulators (`BatchSums`), and every document's `Scores` to those
 that users write (`Accumulator`). Their sums are float64 arrays that are added up in place, and `SourceSums` for what
-intervals resample; the engine saves them, takes them up again and adds those of several processes together, so an
-accumulator needs to know nothing of interruptions and shares.
+intervals resample; a folder keeps those of parts and adds them up, so an accumulator needs to know nothing of
+interruptions and processes.
 """
 
 from collections.abc import Mapping

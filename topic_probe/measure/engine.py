@@ -205,7 +205,7 @@ def why_nothing(progress: Progress) -> str:
 
 
 class Engine:
-    """Takes documents through a model into accumulators, whose sums are afterwards those of all processes.
+    """Takes documents through a model into accumulators.
 
     Attributes:
         progress: what was read, left out and measured.
