@@ -43,7 +43,7 @@ show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
 paper.figure1 paper.figure2 paper.figure4
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
-cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.merge cli.compare cli.series
+cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.compare cli.series
 cli.fit_topics cli.show cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)

@@ -651,8 +651,8 @@ def test_a_measurement_is_resumed_after_the_hub_was_gone_and_equals_an_undisturb
     assert "ConnectionError" in broken.kinds, broken.value
     again, passes_again, _ = done(world.run(measured, "small/measured", tmp_path, **ALL))
     assert again == report
-    # Nine parts were there; hardly one of their articles has no word of a topic.
-    assert 0 < passes_again < passes - 250
+    # Nine parts were there; of the 360 articles some fifty have words of topics.
+    assert 0 < passes_again < passes - 24
 
 
 def test_what_is_there_is_not_read_again(world, undisturbed):

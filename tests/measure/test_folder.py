@@ -216,7 +216,7 @@ def other_model():
         ({"include_self": False}, "include_self"),
         ({"max_length": 10}, "max_length"),
         ({"seed": 1}, "seed"),
-        ({"resample": ("sources", "words")}, "words"),
+        ({"resample": ("sources", "words")}, "resample"),
     ],
 )
 def test_parts_of_another_measurement_are_refused_by_name(tmp_path, options, named):

@@ -486,6 +486,6 @@ def test_results_of_two_kinds_of_words_are_not_mixed(kind, tmp_path):
     )
     model, documents = some_bert(), [[1, 2, 3, 4, 1, 3], [2, 4, 1, 3, 3, 1]]
     measure = {"attention": tp.measure_attention, "embeddings": tp.measure_embeddings}[kind]
-    measure(model, cased, documents, checkpoint=tmp_path / "sums")
-    with pytest.raises(ValueError, match="topics"):
-        measure(model, stemmed, documents, checkpoint=tmp_path / "sums")
+    measure(model, cased, documents, folder=tmp_path)
+    with pytest.raises(ValueError, match="which differs in topics"):
+        measure(model, stemmed, documents, folder=tmp_path)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -425,12 +426,20 @@ def test_other_weights_in_the_same_folder_are_measured_anew(bert, tmp_path):
 
 
 def test_an_interrupted_measurement_stops_the_recipe(bert, tmp_path, monkeypatch):
-    def interrupted(engine, batch):
-        raise KeyboardInterrupt
+    rows, add = [], Engine.add
 
+    def interrupted(engine, batch):
+        if rows:
+            raise KeyboardInterrupt
+        rows.append(len(batch))
+        add(engine, batch)
+
+    monkeypatch.setattr(table1, "measure_attention", partial(tp.measure_attention, batch_size=8))
     monkeypatch.setattr(Engine, "add", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="bert: interrupted after 0 documents"):
+    with pytest.raises(KeyboardInterrupt, match="bert: interrupted after 8 documents"):
         run_small(bert, folder=tmp_path)
+    kept = {path.name.split("-", 1)[0] for path in (tmp_path / "measured").iterdir()}
+    assert "attention" not in kept
 
 
 def test_a_result_on_disk_has_tables_figures_and_reports(result, tmp_path):

@@ -193,7 +193,7 @@ def test_a_folder_of_something_else_is_refused(changed, said, kept, series, topi
             ValueError,
             r"got \(2, 2\): job arrays that count from 1 need i - 1",
         ),
-        ({"part": 1, "folder": "new"}, ValueError, "part must be 'env' or a list"),
+        ({"part": 1, "folder": "new"}, TypeError, "part must be 'env' or a list"),
         ({"sums": "new"}, TypeError, "measure_series knows no option 'sums'"),
         ({"checked": 3}, TypeError, "checked= needs the report of check_checkpoints"),
         ({"n_permutations": -1}, ValueError, "n_permutations"),

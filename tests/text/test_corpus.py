@@ -785,7 +785,7 @@ def test_a_stream_of_the_hub_is_known_by_its_commit_and_everything_else_by_its_t
 
     assert name()["revision"] == "a" * 40
     assert name() != name("b" * 40)
-    assert name() == name(n_documents=9)  # more of the same texts
+    assert name() == name() != name(n_documents=9)
     assert name(n_documents=9, seed=0) == name(n_documents=9, seed=0) != name(n_documents=9, seed=1)
     assert name(data_files="a.json") is None  # options may mean other texts
     assert name(data=str(parquet)) is name(data=Dataset.from_dict({"text": ROWS})) is None

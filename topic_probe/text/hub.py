@@ -191,10 +191,7 @@ class HubData(Source):
             return None
         if (commit := self._commit) is None or not _COMMIT.fullmatch(commit):
             return None
-        named = {**self.describe(), "revision": commit}
-        if self.seed is None:  # more of the same texts may be asked for
-            del named["n_documents"]
-        return named
+        return {**self.describe(), "revision": commit}
 
 
 _COMMIT = re.compile("[0-9a-f]{40}")

@@ -157,7 +157,10 @@ def _parts_of_file(
     if name is not None:  # these texts are known without being read, so what is there can be passed over
         own = (run for run in count() if worker.does(run * n_files + number))
         first = next(run for run in own if there(run * n_files + number) is None)
-        if any((there(run * n_files + number) or {}).get("last") for run in range(first)):
+        before = {run: place for run in range(first) if (place := there(run * n_files + number)) is not None}
+        for run, place in before.items():
+            _check_same(place, {"file": number, "run": run, **name})
+        if any(place["last"] for place in before.values()):
             return
     for run, entries, last in _runs(file.texts.read(first * size), size, first):
         at = run * n_files + number
@@ -171,13 +174,12 @@ def _parts_of_file(
         known |= name or {"sha256": hash_of(map(file.content, entries))}
         place = there(at)
         if place is not None:
-            before = place["texts"]
-            if last_one_grew := place["last"] and before < len(entries):
-                known |= {"texts": before, "sha256": hash_of(map(file.content, entries[:before]))}
-            _check_same(place, known)
-            if not last_one_grew:
+            n = place["texts"]
+            begins = {"texts": n, "sha256": hash_of(map(file.content, entries[:n]))}
+            grown = name is None and place["last"] and n < len(entries)
+            _check_same(place, known | begins if grown else known)
+            if not grown:
                 continue
-            known |= {"texts": len(entries), "sha256": hash_of(map(file.content, entries))}
         of_file = {"files": n_files, "last": last, "runs": n_entries and -(-n_entries // size)}
         yield Part(at, known | of_file, file.as_documents(entries))
 
