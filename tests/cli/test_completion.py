@@ -47,7 +47,7 @@ def test_commands_kinds_and_options_are_completed_with_what_they_are(completed):
         ("measure attention model --corpus w", True, ["wikipedia"]),
         ("measure attention model --topics w", True, ["wordnet-nouns", "wordnet-domains"]),
         ("measure attention model --json --out ", True, []),
-        ("report one tw", True, []),
+        ("report tw", True, []),
         ("reproduce ", False, [*RECIPES, "all"]),
         ("reproduce all --only a b --qui", False, ["--quick"]),
         ("nonsense attention ", False, []),
