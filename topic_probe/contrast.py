@@ -5,7 +5,6 @@ pairs into means, ratios, differences and their intervals. Everything here is fl
 analyzer brings scores, this module brings the arithmetic.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -43,7 +42,6 @@ NO_SAME_TOPIC = "no pair of different words shares a topic"
 NO_DIFFERENT_TOPIC = "no pair of words comes from different topics"
 NOT_POSITIVE = "the different-topic mean is not positive, so the ratio has no meaning: read the difference"
 ALL_EQUAL = "the scores of all pairs are equal, so there is no effect size"
-NO_SQUARES = "no effect size: the squares of scores were not kept when this was measured"
 
 if TYPE_CHECKING:
     Numbers = np.ndarray
@@ -173,10 +171,7 @@ class Contrast:
         ]
         if self.spread is not None:
             compared = ~np.isnan(self.difference)
-            cells += [
-                (compared & (self.spread == 0), ALL_EQUAL),
-                (compared & np.isnan(self.spread), NO_SQUARES),
-            ]
+            cells.append((compared & (self.spread == 0), ALL_EQUAL))
         reasons = [why for where, why in cells if np.any(where)]
         return "; ".join(reasons + ([self.note] if self.note else [])) or None
 
@@ -347,13 +342,12 @@ class SourceSums:
     Args:
         limit: how many blocks there are.
         shape: of the sums of a source, without relations, where that is to be known before there is one.
-        room: how many sources are kept apart where that is not ``limit``, as in a part that holds few of all sources.
     """
 
-    def __init__(self, limit: int = 4096, *, shape: tuple[int, ...] = (), room: int | None = None) -> None:
+    def __init__(self, limit: int = 4096, *, shape: tuple[int, ...] = ()) -> None:
         if limit < 1:
             raise ValueError(f"limit is the number of blocks to keep and must be at least 1, got {limit}")
-        self.limit, self.room = limit, limit if room is None else room
+        self.limit = limit
         self._sums = self._counts = np.zeros((0, *shape, 3))
         self.clear()
 
@@ -363,10 +357,6 @@ class SourceSums:
         self._rows: dict[int, int] = {}
         self._sums, self._counts = (np.zeros((0, *part.shape[1:])) for part in (self._sums, self._counts))
         self._squares = np.zeros(self._sums.shape[:-1])
-
-    def part(self, n: int) -> "SourceSums":
-        """One that holds nothing, for about one in n of the sources; where these are many for it, all of them are."""
-        return SourceSums(self.limit, shape=self.shape, room=4 * math.ceil(self.limit / n))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -387,12 +377,12 @@ class SourceSums:
         keys: Int64[np.ndarray, "source"] | UInt64[np.ndarray, "source"],
         sums: Float64[np.ndarray, "source *shape 3"],
         counts: Float64[np.ndarray, "source *count_shape 3"],
-        squares: Float64[np.ndarray, "source *shape"] | None = None,
+        squares: Float64[np.ndarray, "source *shape"],
     ) -> None:
         """Add up the sums of documents, each under the key of its source.
 
         ``counts`` broadcasts against one document's sums: [source, relation] where heads share their pairs. Squares are
-        those of `PairSums`; where they are None they are not known, and then not those of the whole.
+        those of `PairSums`.
         """
         if not len(keys):
             return
@@ -410,12 +400,12 @@ class SourceSums:
             )
         unsigned = keys.astype(np.int64).view(np.uint64) if keys.dtype == np.int64 else keys
         rows = self._take_rows([key % self.limit if self.folded else key for key in unsigned.tolist()])
-        if not self.folded and len(self._rows) > self.room:
+        if not self.folded and len(self._rows) > self.limit:
             self._fold()
             rows = self._take_rows([key % self.limit for key in unsigned.tolist()])
         np.add.at(self._sums, rows, sums)
         np.add.at(self._counts, rows, counts)
-        np.add.at(self._squares, rows, np.nan if squares is None else squares)
+        np.add.at(self._squares, rows, squares)
 
     def _take_rows(self, keys: list[int]) -> list[int]:
         """The row of every key, with new rows of zeros for new keys."""
@@ -423,8 +413,7 @@ class SourceSums:
         missing = len(self._rows) - len(self._sums)
         if missing > 0:
             # Doubled as far as there may be so many, so that adding documents one by one stays linear.
-            most = self.limit if self.folded else self.room
-            more = max(missing, min(len(self._sums), most - len(self._sums)))
+            more = max(missing, min(len(self._sums), self.limit - len(self._sums)))
             self._sums, self._counts, self._squares = (
                 np.concatenate([part, np.zeros((more, *part.shape[1:]))])
                 for part in (self._sums, self._counts, self._squares)
@@ -470,7 +459,7 @@ class SourceSums:
         keys: UInt64[np.ndarray, "source"],
         sums: Float64[np.ndarray, "source *shape 3"],
         counts: Float64[np.ndarray, "source *count_shape 3"],
-        squares: Float64[np.ndarray, "source *shape"] | None = None,
+        squares: Float64[np.ndarray, "source *shape"],
         *,
         folded: bool,
     ) -> None:
@@ -499,7 +488,7 @@ class SourceSums:
 def contrast_of_sources(
     sums: Float64[np.ndarray, "source *shape 3"],
     counts: Float64[np.ndarray, "source *count_shape 3"],
-    squares: Float64[np.ndarray, "source *shape"] | None = None,
+    squares: Float64[np.ndarray, "source *shape"],
     *,
     statistic: Statistic = "ratio",
     confidence: float | None = 0.95,
@@ -511,7 +500,7 @@ def contrast_of_sources(
     with pairs of both kinds, or a ratio to a mean that is around 0 or below. ``beside`` gives the variance of a
     statistic, or of "effect_size", that is not due to sources.
     """
-    total = PairSums(sums.sum(0), counts.sum(0), None if squares is None else np.asarray(squares.sum(0)))
+    total = PairSums(sums.sum(0), counts.sum(0), np.asarray(squares.sum(0)))
     if confidence is None:
         return total.contrast(statistic=statistic)
     known = {} if beside is None else {name: beside(name) for name in (statistic, "effect_size")}
@@ -519,11 +508,10 @@ def contrast_of_sources(
         sums, counts, statistic=statistic, confidence=confidence, beside=known.get(statistic)
     )
     note = no_interval_reason(interval, len(sums), "sources")
-    of_effect, shares = None, None
-    if squares is not None:
-        of_effect = interval_of_sources(
-            sums, counts, squares, confidence=confidence, beside=known.get("effect_size")
-        )
+    of_effect = interval_of_sources(
+        sums, counts, squares, confidence=confidence, beside=known.get("effect_size")
+    )
+    shares = None
     if statistic in known:
         number = OfSources.of(sums, counts, statistic=statistic)
         shares = variance_shares(number.terms, number.sums, known[statistic])

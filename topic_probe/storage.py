@@ -1,26 +1,21 @@
-"""Everything that is saved: one way to the disk and back, safe against being killed at any instruction.
+"""Everything that is saved: one way to the disk and back.
 
 A saved result is a folder with a manifest, ``saved.json``, and a file of arrays whose name carries its hash, never a
-pickle. A folder cannot be replaced in one step, but a file can: new arrays are written beside the old ones, then the
-manifest is replaced, then what it no longer names is removed. So a reader sees the old result or the new one, and there
-is nothing to restore. The manifest ends in a checksum of all its bytes and holds that of the arrays: a single changed
-bit anywhere is noticed. A folder of several results is filled as a draft beside its place (`draft`), and its manifest
-may hold the checksums of all its files (`seal`, `damaged_files`). What a killed process leaves behind counts as absent,
-and the next call for the same path removes it.
+pickle. Each file is written under another name and replaced in one step: the arrays first, beside the old ones, then
+the manifest, and what it no longer names is removed. So a save that is killed leaves the old result or the new one. The
+manifest ends in a checksum of all its bytes and holds that of the arrays: a single changed bit anywhere is noticed. A
+folder of several results is filled as a draft beside its place (`draft`), and its manifest may hold the checksums of
+all its files (`seal`, `damaged_files`).
 """
 
-import ctypes
-import errno
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,25 +25,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-if sys.platform != "win32":
-    import fcntl
-
 MANIFEST, _FORMAT = "saved.json", "topic_probe result"
 # Higher where what is saved changes its meaning: a result of another version is refused.
 _VERSION = 1
 
 # Kinds that only a result of the same kind may replace: a mistyped path cannot make a report of somebody's topics. All
 # other kinds are reports, which may replace each other.
-_APART = {"topics", "topic fit", "co-occurrence", "token ids", "sums of a measurement"}
+_APART = {"topics", "topic fit", "co-occurrence"}
 
-# Machine, process and a random number, in the names of what is not in its place yet. Processes of another machine that
-# writes to the same disk cannot be asked whether they still live.
-_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:4]
-_MARK = r"\.([0-9a-f]{4})-(\d{1,10})-[0-9a-f]{8}"
 _ARRAYS = "arrays-{:.16}.safetensors"
 ARRAYS = r"arrays-[0-9a-f]{16}\.safetensors"
-# What a killed save may leave in its folder.
-_SCRAP = re.compile(rf"{ARRAYS}|\.(?:{ARRAYS}|saved\.json){_MARK}")
+# What a killed save may leave in its folder: it counts as absent, and the next save removes it.
+_SCRAP = re.compile(rf"{ARRAYS}|\.(?:{ARRAYS}|saved\.json)\.[0-9a-f]{{8}}")
 # How a manifest ends.
 _SEAL = b',\n "sha256": "%b"\n}\n'
 _SEAL_LENGTH = len(_SEAL % bytes(64))
@@ -98,16 +86,16 @@ def save(
     packed = save_safetensors(ordered) if ordered else b""
     digest = _sha256(packed) if ordered else None
     manifest = _sealed({**_head(kind, digest), "content": content})
-    folder = _settled(path)
-    with _made(folder.parent), _locked(folder.parent):
-        check_free(folder, overwrite=overwrite, kind=kind)
-        with _made(folder):
-            try:
-                if digest is not None:
-                    write_file(folder / _ARRAYS.format(digest), packed)
-                write_file(folder / MANIFEST, manifest)
-            finally:
-                _sweep(folder)
+    folder = _place(path)
+    check_free(folder, overwrite=overwrite, kind=kind)
+    with _made(folder):
+        named = None if digest is None else folder / _ARRAYS.format(digest)
+        if named is not None:
+            write_file(named, packed)
+        write_file(folder / MANIFEST, manifest)
+        for entry in folder.iterdir():
+            if entry != named and _SCRAP.fullmatch(entry.name):
+                entry.unlink()
     return folder
 
 
@@ -121,25 +109,17 @@ def load(path: str | os.PathLike[str], kind: str | Collection[str] | None = None
     Raises:
         FileNotFoundError, ValueError: name the file that is missing, damaged, of another kind or of another version.
     """
-    folder, kinds = _settled(path), {kind} if isinstance(kind, str) else kind
-    before = None
-    while (manifest := _manifest(folder)) != before:
-        saved, file, sha256 = manifest
-        if kinds is not None and saved.kind not in kinds:
-            raise ValueError(
-                f"{saved.path} holds {saved.kind!r}, not {' or '.join(map(repr, sorted(kinds)))}"
-            )
-        with suppress(FileNotFoundError):
-            return saved if file is None else replace(saved, arrays=_arrays(file, sha256))
-        before = manifest  # if it was replaced meanwhile, the new one names other arrays
-    raise FileNotFoundError(f"{file} does not exist, though {saved.path.name} beside it names it")
+    kinds = {kind} if isinstance(kind, str) else kind
+    saved, file, sha256 = _manifest(_place(path))
+    if kinds is not None and saved.kind not in kinds:
+        raise ValueError(f"{saved.path} holds {saved.kind!r}, not {' or '.join(map(repr, sorted(kinds)))}")
+    return saved if file is None else replace(saved, arrays=_arrays(file, sha256))
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
     """The kind of the result that is saved in a folder, None where there is none; ValueError where it is damaged."""
-    folder = _settled(path)
     try:
-        return _manifest(folder)[0].kind
+        return _manifest(_place(path))[0].kind
     except FileNotFoundError:
         return None
 
@@ -155,39 +135,41 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
         overwrite: Replace what is there: a file, or a folder with nothing but results of this package.
         file: Whether it is a file.
     """
-    target = _settled(path)
+    target = _place(path)
     check_free(target, overwrite=overwrite, file=file)
     with _made(target.parent):
         place = _beside(target)
         try:
             place.touch() if file else place.mkdir()
             yield place
-            for part in (*place.rglob("*"), place):
-                _sync(part)
-            with _locked(target.parent):
-                # Another process may have been here meanwhile.
-                check_free(target, overwrite=overwrite, file=file)
-                _put_in_place(place, target)
+            # Something may have been put there meanwhile.
+            check_free(target, overwrite=overwrite, file=file)
+            if target.is_dir():
+                shutil.rmtree(target)
+            place.replace(target)
         finally:
-            _remove(place)
+            if file:
+                place.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Give a draft a manifest of its own, with the checksums of all files that it holds so far."""
-    parts = sorted(part for part in folder.rglob("*") if part.is_file())
-    files = {part.relative_to(folder).as_posix(): _sha256(part.read_bytes()) for part in parts}
+    files = {name: _sha256(file.read_bytes()) for name, file in _files(folder).items()}
     write_file(folder / MANIFEST, _sealed({**_head(kind, None), "content": {**content, "files": files}}))
 
 
 def damaged_files(path: str | os.PathLike[str]) -> list[str]:
     """The files of a folder that are gone or have changed since `seal`; links are not followed."""
-    folder = _settled(path)
-    there = {part.relative_to(folder).as_posix(): part for part in folder.rglob("*") if not part.is_symlink()}
-    return [
-        name
-        for name, sha256 in _manifest(folder)[0].content["files"].items()
-        if name not in there or not there[name].is_file() or _sha256(there[name].read_bytes()) != sha256
-    ]
+    folder = _place(path)
+    there, sealed = _files(folder), _manifest(folder)[0].content["files"]
+    return [name for name in sealed if name not in there or _sha256(there[name].read_bytes()) != sealed[name]]
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    files = (part for part in sorted(folder.rglob("*")) if part.is_file() and not part.is_symlink())
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def check_free(
@@ -275,7 +257,10 @@ def _manifest(folder: Path) -> tuple[Saved, Path | None, str | None]:
 
 
 def _arrays(file: Path, sha256: str | None) -> dict[str, np.ndarray]:
-    packed = file.read_bytes()
+    try:
+        packed = file.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file} does not exist, though {MANIFEST} beside it names it") from None
     if sha256 != _sha256(packed):
         raise ValueError(f"{file} is truncated, changed or of another save than the JSON file beside it")
     try:
@@ -326,40 +311,22 @@ def write_file(path: Path, content: bytes) -> None:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, have reached the disk."""
-    # Some systems cannot do that for folders; a file that does not reach the disk is an error.
-    with suppress(OSError) if path.is_dir() else nullcontext():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what the manifest of a folder does not name; nobody else is saving there."""
-    kept = None
-    try:
-        _, kept, _ = _manifest(folder)
-    except FileNotFoundError:
-        pass
-    except ValueError:
-        return  # it was damaged before, and could not be replaced
-    for entry in folder.iterdir():
-        if entry != kept and _SCRAP.fullmatch(entry.name):
-            entry.unlink(missing_ok=True)
 
 
 # --- places ------------------------------------------------------------------------------------------
 
 
 def _beside(path: Path) -> Path:
-    """A hidden name beside a path, which says who is writing there."""
-    return path.with_name(f".{path.name}.{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}")
+    """A hidden name beside a path, for what is not in its place yet."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def _place(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"a path is needed, got {path!r:.80}")
+    if not os.fspath(path):
+        raise ValueError("a path is needed, got ''; the current folder is '.'")
+    return Path(path).expanduser().resolve()
 
 
 @contextmanager
@@ -374,101 +341,3 @@ def _made(folder: Path) -> Iterator[None]:
             with suppress(OSError):  # somebody else has put something there
                 place.rmdir()
         raise
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Alone among those who put something into a folder; the system ends it for a killed process."""
-    if sys.platform == "win32":  # pragma: no cover - which has no such locks
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        with suppress(OSError):  # said aloud, because a process that was forked meanwhile has it open too
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
-
-
-def _put_in_place(new: Path, target: Path) -> None:
-    try:
-        new.replace(target)  # a file, or a folder onto nothing or an empty one
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if not _exchanged(new, target):
-            # Between two steps nothing is at the target; `_settled` takes the second one of a process killed there.
-            old = new.with_name(f"{new.name}.old")
-            target.rename(old)
-            try:
-                new.rename(target)
-            except BaseException:
-                old.rename(target)
-                raise
-            _remove(old)
-    _sync(target.parent)
-
-
-def _exchanged(one: Path, other: Path) -> bool:
-    """Whether the system can exchange two folders in one step (Linux can), and has done so."""
-    try:
-        exchange = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError, TypeError):
-        return False
-    here, both = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return bool(exchange(here, os.fsencode(one), here, os.fsencode(other), both) == 0)
-
-
-def _settled(path: str | os.PathLike[str]) -> Path:
-    """The place, after finishing and removing what killed processes have left beside it.
-
-    It waits for a process that is between two steps.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"a path is needed, got {path!r:.80}")
-    if not os.fspath(path):
-        raise ValueError("a path is needed, got ''; the current folder is '.'")
-    place = Path(path).expanduser().resolve()
-    gone = [part for part in (place, *place.parents) if not part.exists()]
-    target = gone[-1] if gone else place  # a saved result may lie in a folder that is being replaced
-    if gone or _left_over(target):
-        with suppress(OSError), _locked(target.parent):  # where nothing may be written it stays
-            for scrap in sorted(_left_over(target), reverse=True):
-                new = scrap.with_suffix("")
-                if scrap.suffix == ".old" and not target.exists():
-                    (new if new.exists() else scrap).rename(target)
-                _remove(scrap)
-    return place
-
-
-def _left_over(target: Path) -> list[Path]:
-    """Drafts of a target whose processes are gone."""
-    form = re.compile(rf"\.+{re.escape(target.name)}(?:{_MARK})+(?:\.old)?")
-    drafts = []
-    with suppress(OSError):  # a folder that may not be listed
-        drafts = [(form.fullmatch(place.name), place) for place in target.parent.iterdir()]
-    return [
-        place for found, place in drafts if found and found[1] == _MACHINE and not _is_alive(int(found[2]))
-    ]
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":  # pragma: no cover - elsewhere asking would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    return True
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

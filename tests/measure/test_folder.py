@@ -284,9 +284,9 @@ def test_a_damaged_part_is_refused_by_name(tmp_path, name):
     assert attention(tmp_path).provenance["parts"]["there"] == 5
 
 
-def test_other_files_are_left_alone_and_drafts_of_the_dead_removed(tmp_path):
+def test_other_files_are_left_alone_and_drafts_of_killed_workers_removed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    draft = tmp_path / ".part-000002.safetensors.0000-1-00000000"
+    draft = tmp_path / ".part-000002.safetensors.00000000"
     draft.write_bytes(b"half")
     attention(tmp_path, part=(0, 2))
     assert draft.exists()

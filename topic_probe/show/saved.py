@@ -32,8 +32,8 @@ TO_LOOK_AT = ("does not hold", "not evidence", "undecided")
 _IMAGES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 # A file that holds what is shown already, in other words.
 _TWIN = "claims.txt"
-# Results that no page shows.
-_NOT_SHOWN = {"co-occurrence", "token ids", "sums of a measurement"}
+# A result that no page shows.
+_NOT_SHOWN = "co-occurrence"
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _kind_of(path: Path, names: Collection[str]) -> str:
             kind = storage.kind_of(path.parent) if path.stat().st_size <= MAX_JSON else None
         except ValueError:
             kind = None  # reading it says what is wrong
-        return "seal" if kind == "recipe" else "foreign" if kind in _NOT_SHOWN else "result"
+        return "seal" if kind == "recipe" else "foreign" if kind == _NOT_SHOWN else "result"
     if ending in _IMAGES:
         # Of a picture that is there twice, the one that stays sharp.
         return "twin" if ending != ".svg" and f"{stem}.svg" in names else "figure"
