@@ -78,7 +78,7 @@ def own(name, ids):
 def test_the_page_holds_the_patterns_that_hugging_face_returns(name, topics):
     ids = ids_of()
     data = embedded(show_attention(opened(name), topics, ids, heads=[(0, 3), "L2H1"], circuitsvis=False))
-    assert [head["label"] for head in data["heads"]] == ["L0H3", "L2H1"]
+    assert [head["name"] for head in data["heads"]] == ["L0H3", "L2H1"]
     theirs = own(name, ids)["self"]
     for head, (layer, at) in zip(data["heads"], [(0, 3), (2, 1)], strict=True):
         assert_written_down(data, head, theirs[layer][0, at])
@@ -361,7 +361,7 @@ def test_the_strongest_heads_are_shown_and_the_page_says_so(topics):
     page = show_attention(model, topics, ids, max_heads=3, circuitsvis=False)
     heads = tp.measure_attention(model, topics, [ids], n_resamples=0, n_permutations=0).heads.top(3).index
     expected = [f"L{layer}H{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
-    assert [head["label"] for head in embedded(page)["heads"]] == expected
+    assert [head["name"] for head in embedded(page)["heads"]] == expected
     assert (
         "the 3 heads with the highest effect size on this text, of 12 in all layers" in Parsed(page.html).text
     )
@@ -372,10 +372,10 @@ def test_the_strongest_heads_are_shown_and_the_page_says_so(topics):
     expected = [
         f"L{layer}H{head}" for layer, head in zip(*map(heads.index.get, ("layer", "head")), strict=True)
     ]
-    assert [head["label"] for head in embedded(ratios)["heads"]] == expected
+    assert [head["name"] for head in embedded(ratios)["heads"]] == expected
     assert "the 3 heads with the highest ratio on this text" in Parsed(ratios.html).text
     within = show_attention(model, topics, ids, layer=2, max_heads=9, circuitsvis=False)
-    assert {head["label"][:2] for head in embedded(within)["heads"]} == {"L2"}
+    assert {head["name"][:2] for head in embedded(within)["heads"]} == {"L2"}
     assert len(embedded(within)["heads"]) == zoo.HEADS
 
 
@@ -424,7 +424,7 @@ def test_a_toy_model_and_one_whose_hooks_are_its_own_are_shown():
     page = show_attention(
         toy, Topics.blocks(n_topics=3, words_per_topic=4), list(range(13)), circuitsvis=False
     )
-    assert [head["label"] for head in embedded(page)["heads"]] == ["L0H0"]
+    assert [head["name"] for head in embedded(page)["heads"]] == ["L0H0"]
     check_stands_alone(page)
 
 

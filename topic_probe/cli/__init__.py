@@ -47,10 +47,6 @@ COMMANDS = {
     "train": ("train:add_to", "train the toy transformer of the paper"),
     "reproduce": ("reproduce:add_to", "reproduce the paper: claim, measured, paper, verdict"),
     "report": ("show:add_report", "turn saved results into one self-contained page"),
-    "completion": (
-        "completion:add_to",
-        "print what lets bash, zsh or fish complete command lines of topic-probe",
-    ),
     "check": (
         "show:add_check",
         "say what can be measured of a model, or what is wrong with a series of checkpoints",

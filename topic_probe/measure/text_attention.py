@@ -125,7 +125,6 @@ class HeadAttention:
         pattern: Attention after softmax.
         visible: Which keys each query may see.
         contrast: What `topic_probe.measure_attention` says of the head on this text alone.
-        cut: Whether this is after edges were cut.
     """
 
     layer: int
@@ -133,17 +132,11 @@ class HeadAttention:
     pattern: Float[Tensor, "query key"]
     visible: Bool[Tensor, "query key"]
     contrast: Contrast
-    cut: bool = False
 
     @property
     def name(self) -> str:
         """The head as people name it, ``L3H7``."""
         return f"L{self.layer}H{self.head}"
-
-    @property
-    def label(self) -> str:
-        """Its name, with what was done to it."""
-        return f"{self.name}, cut" if self.cut else self.name
 
     @property
     def causal(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 
 from topic_probe.contrast import RELATIONS, Contrast
-from topic_probe.measure.knockout import How, Relation
 from topic_probe.measure.text_attention import (
     HeadAttention,
     ShownHeads,
@@ -16,7 +15,6 @@ from topic_probe.measure.text_attention import (
     Tokens,
     read_text_attention,
 )
-from topic_probe.measure.text_cut import read_text_cut
 from topic_probe.options import checked, shares
 from topic_probe.show.page import Page, make_page, number, readable_text
 from topic_probe.show.style import ink_on, tint, topic_colour
@@ -46,8 +44,6 @@ def show_attention(
     *,
     order: Order = "topic",
     circuitsvis: bool = True,
-    cut: Relation | None = None,
-    how: How = "scores",
     which: ShownHeads,
     reading: ShownText,
 ) -> Page:
@@ -68,19 +64,12 @@ def show_attention(
         order: how words stand when the page opens, grouped by "topic" or by "position".
         circuitsvis: whether the page can also show circuitsvis's view of the heads, in its own colours, over the first
             48 tokens (0.5 MB).
-        cut: edges between words that are cut in all layers, as in `measure_knockout`: "same_topic", "different_topic",
-            "same_word" or "own_topic". Every head is shown as it is and after the cut. None: nothing is cut.
-        how: "scores" cuts before the softmax, "weights" behind it.
 
     Raises:
         ValueError: for a layer, head or stack that the model does not have, a text without tokens or without a
             tokenizer, several texts at once, or attention that is not finite.
     """
-    options = vars(which) | vars(reading)
-    if cut is None:
-        attention = read_text_attention(model, topics, text_or_ids, **options)
-    else:
-        attention = read_text_cut(model, topics, text_or_ids, cut=cut, how=how, **options)
+    attention = read_text_attention(model, topics, text_or_ids, **vars(which), **vars(reading))
     return attention_page(attention, order=order, circuitsvis=circuitsvis)
 
 
@@ -193,11 +182,10 @@ def _data(attention: TextAttention, used: list[int], kept: list[HeadAttention]) 
         },
         "nMasks": len(set(numbers)),
         "circuitsvis": {"tokens": _CIRCUITSVIS_TOKENS, "heads": _CIRCUITSVIS_HEADS},
-        "first": [head.name for head in attention.heads if not head.cut],
+        "first": [head.name for head in attention.heads],
         "heads": [
             {
                 "name": head.name,
-                "label": head.label,
                 "mask": mask,
                 "highest": _highest(head),
                 "means": [_finite(getattr(head.contrast, name)) for name in RELATIONS],
@@ -249,10 +237,9 @@ def _fitting(attention: TextAttention) -> tuple[list[HeadAttention], int, str]:
         needed = share * len(_packed(attention, sample, steps))
         if needed <= _ROOM:
             break
-    together = 2 if any(head.cut for head in kept) else 1
     size = len(kept) if needed <= _ROOM else int(len(kept) * _ROOM / needed)
     while True:
-        kept = kept[: max(len(attention.heads), size // together * together)]
+        kept = kept[: max(len(attention.heads), size)]
         packed = _packed(attention, kept, steps)
         if len(packed) <= _ROOM or len(kept) == len(attention.heads):
             return kept, steps, packed

@@ -386,7 +386,7 @@
     const article = document.getElementById("card").content.firstElementChild.cloneNode(true);
     const find = (selector) => article.querySelector(selector);
     article.dataset.head = head.name;
-    find(".label").textContent = head.label;
+    find(".label").textContent = head.name;
     for (const name of ["effect", "ratio"]) {
       find(`.of-${name}`).textContent = digits(head[name], 4);
       find(`.of-${name}`).parentElement.title += head[name] === null ? "" : `: ${head[name]}`;
@@ -402,7 +402,7 @@
     const button = buttons.find((one) => one.dataset.name === head.name);
     const report = button.dataset.report;
     find(".says").textContent = report || "";
-    find("canvas").setAttribute("aria-label", `Attention pattern of ${head.label}; arrow keys read its cells`);
+    find("canvas").setAttribute("aria-label", `Attention pattern of ${head.name}; arrow keys read its cells`);
     find(".close").setAttribute("aria-label", `Take ${head.name} away`);
     find(".close").addEventListener("click", () => {
       toggle(head.name);
@@ -501,12 +501,12 @@
     square.id = "circuits";
     aside.querySelector(".white").replaceChildren(square);
     aside.querySelector("p").textContent = shown.length
-      ? `${shown.map((card) => data.heads[card.at].label).join(", ")}; ${count < n ? `the first ${count} tokens (more would freeze the browser)` : "every token"}, in the order of the text`
+      ? `${shown.map((card) => data.heads[card.at].name).join(", ")}; ${count < n ? `the first ${count} tokens (more would freeze the browser)` : "every token"}, in the order of the text`
       : "No head is chosen.";
     if (!shown.length) return;
     window.CircuitsVis.render("circuits", window.CircuitsVis.AttentionHeads, {
       attention: shown.map(({ at }) => size.map((row) => size.map((column) => patternOf(at)[row * m + column]))),
-      attentionHeadNames: shown.map((card) => data.heads[card.at].label),
+      attentionHeadNames: shown.map((card) => data.heads[card.at].name),
       tokens: data.queries.words.slice(0, count),
       // circuitsvis hides the upper triangle unless told otherwise, which is half of what a bidirectional model does.
       maskUpperTri: shown.every(({ at }) => size.every((row) =>
