@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+import topic_probe as tp
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.parts import Worker, n_parts, parts_to_measure
@@ -133,6 +134,10 @@ def test_how_many_parts_there_are_is_known_of_a_list_at_once_and_of_a_stream_at_
     assert n_parts([of_stream[0], of_stream[1]]) is None
     assert n_parts([of_stream[0], of_stream[2]]) == 3
     assert n_parts([]) is None
+    first = tp.Corpus.bundled(n_documents=5)  # and some redirects between them
+    of_first = places(parts(first.documents(word_tokenizer(["the"])), 4))
+    assert n_parts([of_first[0]]) is None
+    assert n_parts(list(of_first.values())) == len(of_first) > 2
 
 
 def test_a_stream_of_the_hub_is_not_read_to_know_what_is_there(monkeypatch):

@@ -285,7 +285,9 @@ class Corpus:
     def files(self) -> list["Run"]:
         """What falls into parts by itself: every file of a data set that is streamed; of all else everything."""
         if self.n_shards > 1 or not self.source.in_files:
-            return [Run(self._from, None if self.n_shards > 1 else self.source.n_entries, self.source.name())]
+            # Between the first texts there may be entries that are none.
+            counted = self.n_shards == 1 and not isinstance(self.source, First)
+            return [Run(self._from, self.source.n_entries if counted else None, self.source.name())]
         return [
             Run(partial(read_on, self.source, file, retry=self.retry), None, self.source.name(file))
             for file in range(self.source.n_parts)
