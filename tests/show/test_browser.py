@@ -217,7 +217,7 @@ def test_attention_by_topic_is_drawn_and_can_be_read_by_keyboard_and_pointer(sho
         assert seen["colours"][",".join(map(str, rgb(topic_colour(topic))))] > 50
     shown = {(word, background) for word, background, _ in seen["words"]}
     assert ("guitar", "rgb({}, {}, {})".format(*rgb(topic_colour(1)))) in shown
-    assert all(ink in ("rgb(1, 1, 1)", "rgb(254, 254, 254)") for _, _, ink in seen["words"])
+    assert all(ink in ("rgb(0, 0, 0)", "rgb(255, 255, 255)") for _, _, ink in seen["words"])
     assert seen["circuitsvis"] >= 1
     assert "Head Selector" in seen["circuitsvisText"]
     assert "the first 48 tokens (more would freeze the browser)" in seen["circuitsvisText"]
