@@ -20,23 +20,23 @@ venv: .venv/ready
 
 # One torch thread for each worker: more would fight over the cores. A worker that is through takes tests from others.
 PYTEST = -m pytest --numprocesses $(WORKERS) --dist worksteal
-UNCHECKED = OMP_NUM_THREADS=1 JAXTYPING_DISABLE=1
 
 # Whether the package is right: five minutes.
 test: .venv/ready
-	$(UNCHECKED) .venv/bin/python $(PYTEST) -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) -m "not slow" $(ARGS)
 
 # Everything, with checks of shapes and types in every call; tests/durations.txt says what takes long.
+CHECKED = --jaxtyping-packages=topic_probe,beartype.beartype
 test-all: .venv/ready
-	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) -m "not numbers" --write-durations tests/durations.txt $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) $(CHECKED) -m "not numbers" --write-durations tests/durations.txt $(ARGS)
 
 # What differs between generations of TransformerLens, on the last one of the third.
 test-tl3: .venv-tl3/ready
-	$(UNCHECKED) .venv-tl3/bin/python $(PYTEST) -m "generation and not slow" $(ARGS)
+	OMP_NUM_THREADS=1 .venv-tl3/bin/python $(PYTEST) -m "generation and not slow" $(ARGS)
 
 # Whether plain runs still give the numbers that were written down.
 numbers: .venv/ready
-	$(UNCHECKED) .venv/bin/python -m pytest -m numbers tests/test_numbers_before.py $(ARGS)
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m numbers tests/test_numbers_before.py $(ARGS)
 
 # Whether the tests notice what is broken on purpose; ROOM ... takes only some lists, --all tries survivors on all quick tests.
 mutants: .venv/ready

@@ -2,8 +2,9 @@
 
     python tests/mutants/run.py [ROOM ...] [--all]
 
-The mutants stand in the files beside this one (`MUTANTS`). Each is put into a copy of the repository, and the quick tests of the
-file that it names are run; with ``--all``, those that survive meet all quick tests. Exits with 1 if one is left.
+The mutants stand in the files beside this one (`MUTANTS`). Each is put into a copy of the repository, and the quick
+tests of the file that it names are run; with ``--all``, those that survive meet all quick tests. Exits with 1 if one is
+left.
 """
 
 import argparse
@@ -68,16 +69,11 @@ def survives(place, tests):
     """Whether all these tests pass in a copy."""
     command = [sys.executable, "-m", "pytest", "-m", "not slow", "-x", "-q", "-p", "no:xdist", *tests]
     command += ["-p", "no:cacheprovider"]
-    environment = {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1", "PYTHONPATH": str(place)}
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(place)}
     running = subprocess.Popen(
-        command,
-        cwd=place,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+        command, cwd=place, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+    )  # fmt: skip
     try:
         printed, _ = running.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
