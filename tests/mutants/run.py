@@ -12,18 +12,31 @@ import os
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
-from queue import Queue
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"topic_probe", "tests", "pyproject.toml"}
 AT_A_TIME, SECONDS = 2, 600
-sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+HELPERS = str(ROOT / "tests" / "helpers")
+sys.path.insert(0, HELPERS)
+# What tests import besides.
+IMPORTED = [
+    "torch",
+    "transformers",
+    "transformer_lens",
+    "scipy.stats",
+    "pandas",
+    "matplotlib.pyplot",
+    "datasets",
+]
 
 
 def mutants(rooms):
@@ -54,6 +67,7 @@ def mutants(rooms):
 
 def copy(place):
     """A copy of the repository, of which only the package and the tests are files of their own."""
+    place.mkdir()
     for entry in ROOT.iterdir():
         if entry.name not in COPIED:
             if not entry.name.startswith("."):
@@ -65,24 +79,61 @@ def copy(place):
     return place
 
 
-def survives(place, tests):
-    """Whether all these tests pass in a copy."""
-    command = [sys.executable, "-m", "pytest", "-m", "not slow", "-x", "-q", "-p", "no:xdist", *tests]
-    command += ["-p", "no:cacheprovider"]
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(place)}
-    running = subprocess.Popen(
-        command, cwd=place, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+def outcome(place, *tests):
+    """What pytest says of the quick tests in a copy: 0 all pass, 1 some fail.
+
+    In a process that has imported whatever is not of this repository already, which takes longer than most tests.
+    """
+    if process := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        return 1 if code == -signal.SIGALRM else code  # a loop without an end is noticed, too
+    code = 2
     try:
-        printed, _ = running.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
-        return False  # a loop without an end is noticed, too
-    if running.returncode not in (0, 1):
-        raise RuntimeError(f"pytest did not run {' '.join(tests)}:\n{printed[-2000:]}")
-    return running.returncode == 0
+        signal.alarm(SECONDS)
+        os.chdir(place)
+        os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(place)}
+        sys.path.insert(0, str(place))
+        with Path("printed").open("w") as printed:
+            for stream in (1, 2):
+                os.dup2(printed.fileno(), stream)
+        options = ["-m", "not slow", "-x", "-q", "--assert=plain", "-p", "no:xdist", "-p", "no:cacheprovider"]
+        code = int(pytest.main([*options, "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def write(file, text):
+    """Writes a module, of which what was compiled within the same second is not taken for it."""
+    file.write_text(text)
+    shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+
+
+def survives(one, place, everything):
+    """Whether a mutant survives the tests that it names, and (or) all of them."""
+    whole = (place / one.file).read_text()
+    write(place / one.file, whole.replace(one.old, one.new))
+    try:
+        codes = [outcome(place, one.tests)]
+        if everything and codes == [0]:
+            codes.append(outcome(place))
+    finally:
+        write(place / one.file, whole)
+    if max(codes) > 1:
+        sys.exit(f"{one.breaks}: pytest did not run:\n{(place / 'printed').read_text()[-2000:]}")
+    return codes[-1] == 0
+
+
+def work(chosen, place, everything):
+    """How many survive of the mutants that one process tries."""
+    survivors = 0
+    for one in chosen:
+        began = time.monotonic()
+        survived = survives(one, place, everything)
+        word, seconds = "SURVIVED" if survived else "killed", time.monotonic() - began
+        print(f"{word:8} {seconds:4.0f} s  {one.file}: {one.breaks}", flush=True)
+        survivors += survived
+    return survivors
 
 
 def main():
@@ -90,29 +141,18 @@ def main():
     parser.add_argument("rooms", nargs="*", help="names of lists beside this script; all of them without one")
     parser.add_argument("--all", action="store_true", help="try survivors on all quick tests")
     options = parser.parse_args()
-    places = Queue()
-
-    def outcome(one):
-        place, began = places.get(), time.monotonic()
-        file = place / one.file
-        whole = file.read_text()
-        file.write_text(whole.replace(one.old, one.new))
-        try:
-            survived = survives(place, [one.tests]) and not (options.all and not survives(place, []))
-        finally:
-            file.write_text(whole)
-            places.put(place)
-        word = "SURVIVED" if survived else "killed"
-        print(f"{word:8} {time.monotonic() - began:4.0f} s  {one.file}: {one.breaks}", flush=True)
-        return survived
-
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_A_TIME) as pool:
-        chosen = mutants(options.rooms)
-        for number in range(AT_A_TIME):
-            place = Path(folder, str(number))
-            place.mkdir()
-            places.put(copy(place))
-        survivors = sum(pool.map(outcome, chosen))
+    chosen = mutants(options.rooms)
+    sys.path.remove(HELPERS)  # a copy has its own
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    for name in IMPORTED:
+        import_module(name)
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(AT_A_TIME, get_context("fork")) as pool:
+        places = [copy(Path(folder, str(number))) for number in range(AT_A_TIME)]
+        for tests in sorted({one.tests for one in chosen}):
+            if outcome(places[0], tests):
+                sys.exit(f"{tests} fails without a mutant:\n{(places[0] / 'printed').read_text()[-2000:]}")
+        parts = [chosen[number::AT_A_TIME] for number in range(AT_A_TIME)]
+        survivors = sum(pool.map(work, parts, places, [options.all] * AT_A_TIME))
     print(f"{len(chosen) - survivors} of {len(chosen)} mutants killed")
     sys.exit(survivors > 0)
 
