@@ -82,4 +82,4 @@ topics: .venv/ready
 	.venv/bin/python demos/build_topics.py
 
 readme: .venv/ready
-	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_result
+	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_results

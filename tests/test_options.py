@@ -1,10 +1,11 @@
-"""Options are declared once, and whatever is given in place of a number, a flag or a choice is taken as it is or named."""
+"""Options are declared once; whatever is given in place of a number, a flag or a choice is taken as it is or named."""
 
 import inspect
 import math
 import os
+import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -33,7 +34,9 @@ class Reading(Group):
 
 
 @shares
-def measure(model: str, *, level: Literal["token", "word"] = "token", reading: Reading) -> tuple[str, str, Reading]:
+def measure(
+    model: str, *, level: Literal["token", "word"] = "token", reading: Reading
+) -> tuple[str, str, Reading]:
     """What came.
 
     Args:
@@ -96,7 +99,11 @@ def test_a_value_of_another_type_is_a_type_error():
             check_whole("n", number, -(2**90))
     with pytest.raises(ValueError, match="n must be at most 7, got 8"):
         check_whole("n", 8, most=7)
-    assert (check_whole("n", 7, most=7), check_whole("n", 1), check_whole("n", 2**63 - 1)) == (7, 1, 2**63 - 1)
+    assert (check_whole("n", 7, most=7), check_whole("n", 1), check_whole("n", 2**63 - 1)) == (
+        7,
+        1,
+        2**63 - 1,
+    )
 
 
 def test_a_value_that_fits_is_taken_and_numbers_of_other_libraries_become_plain_ones():
@@ -176,7 +183,7 @@ def refusal_of(call):
         return None, str(error) or "an error without a message"
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.sampled_from([(config, field.name) for config in CONFIGS for field in fields(config)]), VALUES)
 def test_settings_hold_what_they_were_given_or_name_it(case, value):
     config, name = case
@@ -197,21 +204,66 @@ def test_settings_hold_what_they_were_given_or_name_it(case, value):
 
 TOY = tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2))
 TOPICS, TEXTS, DOCUMENT = TOY.world.topics, ["the army"], [[1, 2, 3, 4]]
-# What each takes first; all its options come from its signature.
-FUNCTIONS = {
-    tp.Topics.blocks: lambda: ((), {"n_topics": 2, "words_per_topic": 2}),
-    tp.Topics.from_token_ids: lambda: (({"war": [1], "music": [2]},), {"vocabulary_size": 9}),
-    tp.Topics.from_word_lists: lambda: (({"war": ["army"], "music": ["band"]}, tokenizer()), {}),
-    tp.Topics.from_matrix: lambda: (([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]],), {"fraction": 0.5, "vocabulary_size": 9}),
-    tp.encode_texts: lambda: ((TEXTS, tokenizer()), {}),
-    tp.Corpus.documents: lambda: ((tp.Corpus.from_texts(TEXTS), tokenizer()), {}),
-    tp.count_cooccurrence: lambda: (([[1, 2]], [1, 2]), {"vocabulary_size": 9}),
-    tp.word_tokenizer: lambda: ((["the army and the band"],), {}),
-    tp.fit_topics: lambda: ((DOCUMENT * 9, tokenizer()), {"n_topics": 2, "min_documents": 1, "passes": 1}),
-    tp.build_toy: lambda: ((TOY,), {}),
-    tp.measure_weights: lambda: ((tp.build_toy(TOY), TOPICS), {"n_resamples": 0}),
-    tp.measure_embeddings: lambda: ((tp.build_toy(TOY), TOPICS), {"n_resamples": 0}),
-    tp.measure_attention: lambda: ((tp.build_toy(TOY), TOPICS, DOCUMENT), {"n_resamples": 0, "n_permutations": 0}),
-    tp.measure_ablation: lambda: ((tp.build_toy(TOY), TOPICS, DOCUMENT), {"n_resamples": 0, "n_matched": 0}),
-    tp.measure_landscape: lambda: ((TOY.world, tp.Masking()), {"alphas": np.ones(1), "betas": np.ones(1)}),
-}  # fmt: skip
+TOKENIZER, MODEL = tp.word_tokenizer(["the army and the band"]), tp.build_toy(TOY)
+# What each is given; all other options come from its signature.
+FUNCTIONS = [
+    (tp.Topics.blocks, (), {"n_topics": 2, "words_per_topic": 2}),
+    (tp.Topics.from_token_ids, ({"war": [1], "music": [2]},), {"vocabulary_size": 9}),
+    (tp.Topics.from_word_lists, ({"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
+    (tp.Topics.from_matrix, ([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]],), {"fraction": 0.5, "vocabulary_size": 9}),
+    (tp.encode_texts, (TEXTS, TOKENIZER), {}),
+    (tp.Corpus.from_texts(TEXTS).documents, (TOKENIZER,), {}),
+    (tp.count_cooccurrence, ([[1, 2]], [1, 2]), {"vocabulary_size": 9}),
+    (tp.word_tokenizer, (["the army and the band"],), {}),
+    (tp.build_toy, (TOY,), {}),
+    (tp.measure_weights, (MODEL, TOPICS), {"n_resamples": 0}),
+    (tp.measure_embeddings, (MODEL, TOPICS), {"n_resamples": 0}),
+    (tp.measure_attention, (MODEL, TOPICS, DOCUMENT), {"n_resamples": 0, "n_permutations": 0}),
+    (tp.measure_landscape, (TOY.world, tp.Masking()), {"alphas": np.ones(1), "betas": np.ones(1)}),
+]
+
+
+def kinds_of(annotation):
+    """Of what kinds a number, flag or choice may be; nothing for options that take anything else."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if union else (annotation,)
+    simple = {bool, int, float, type(None)}
+    return kinds if all(kind in simple or typing.get_origin(kind) is Literal for kind in kinds) else ()
+
+
+def fits(value, kinds):
+    choices = [choice for kind in kinds for choice in typing.get_args(kind)]
+    number = as_number(value)
+    return (
+        (value is None and type(None) in kinds)
+        or (isinstance(value, bool) and bool in kinds)
+        or (isinstance(value, str) and value in choices)
+        or (number is not None and (float in kinds or (int in kinds and isinstance(number, int))))
+    )
+
+
+CASES = [
+    (function, args, given, name, kinds)
+    for function, args, given in FUNCTIONS
+    for name, annotation in typing.get_type_hints(function).items()
+    if name != "return" and (kinds := kinds_of(annotation))
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(CASES), VALUES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it(case, value):
+    function, args, given, name, kinds = case
+    _, refusal = refusal_of(
+        lambda: (
+            list(found) if isinstance(found := function(*args, **{**given, name: value}), Iterator) else found
+        )
+    )
+    assert fits(value, kinds) or name.split("_")[0] in refusal
+
+
+def test_options_of_every_function_are_tried():
+    assert len(CASES) > 60

@@ -186,7 +186,8 @@ def test_the_interval_of_a_ratio_is_that_of_leaving_out_every_source_in_a_loop()
 
 def test_a_ratio_of_scores_of_either_sign_ends_where_the_difference_is_just_told_from_zero():
     generator = np.random.default_rng(3)
-    above, below = generator.normal(0.4, 1, 40), generator.normal(2, 1, 40)
+    above = generator.normal(0.4, 1, 40)
+    below = generator.normal(2, 1, 40) + 0.7 * above
     low, high = source_interval(ratio, (above, below), [np.ones(40)])
     assert low < above.sum() / below.sum() < high
     for end in (low, high):
