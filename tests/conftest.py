@@ -8,9 +8,6 @@ from pathlib import Path
 import hypothesis
 import jaxtyping
 import pytest
-import quick_checks
-
-quick_checks.install()  # before anything of the package is imported
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
