@@ -35,7 +35,7 @@ measure measure.options measure.words measure.pair_sums measure.matrix measure.s
 measure.folder measure.engine measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
-measure.outcomes measure.effects measure.ablation measure.knockout measure.text_cut
+measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
 train train.bert train.history train.tasks train.stack train.loop train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
@@ -47,7 +47,7 @@ show.page show.attention_page show.saved show.results_page
 paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
 paper.figure1 paper.figure2 paper.figure4
 paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
-cli.console cli.signatures cli.options cli cli.inputs cli.completion cli.measure cli.compare cli.series
+cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.compare cli.series
 cli.fit_topics cli.show cli.train cli.reproduce
 __main__
 """.split()  # noqa: SIM905 (a list would take a line for every module)
