@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-fast test-tl3 lint bench demo notebooks models topics readme falsify docs
+.PHONY: venv test test-all test-tl3 numbers mutants lint bench demo notebooks models topics readme falsify docs
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -20,16 +20,27 @@ venv: .venv/ready
 
 # One torch thread for each worker: more would fight over the cores. A worker that is through takes tests from others.
 PYTEST = -m pytest --numprocesses $(WORKERS) --dist worksteal
-test: .venv/ready
-	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) $(ARGS)
 
-# What takes ten seconds or more is left out.
-test-fast: .venv/ready
+# Whether the package is right: five minutes.
+test: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) -m "not slow" $(ARGS)
 
-# Shapes and types are those of the other generation, where they are checked in every call.
+# Everything, with checks of shapes and types in every call; tests/durations.txt says what takes long.
+CHECKED = --jaxtyping-packages=topic_probe,beartype.beartype
+test-all: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/python $(PYTEST) $(CHECKED) -m "not numbers" --write-durations tests/durations.txt $(ARGS)
+
+# What differs between generations of TransformerLens, on the last one of the third.
 test-tl3: .venv-tl3/ready
-	OMP_NUM_THREADS=1 JAXTYPING_DISABLE=1 .venv-tl3/bin/python $(PYTEST) $(ARGS)
+	OMP_NUM_THREADS=1 .venv-tl3/bin/python $(PYTEST) -m "generation and not slow" $(ARGS)
+
+# Whether plain runs still give the numbers that were written down.
+numbers: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m numbers tests/test_numbers_before.py $(ARGS)
+
+# Whether the tests notice what is broken on purpose; ROOM ... takes only some lists, --all tries survivors on all quick tests.
+mutants: .venv/ready
+	.venv/bin/python tests/mutants/run.py $(ARGS)
 
 lint: .venv/ready
 	.venv/bin/ruff check .
@@ -71,4 +82,4 @@ topics: .venv/ready
 	.venv/bin/python demos/build_topics.py
 
 readme: .venv/ready
-	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_result
+	README=write OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/test_readme.py -k first_results

@@ -1,14 +1,13 @@
 """No test may reach for a hub: whatever a test needs is made in it or shipped by a package."""
 
 import os
+from collections import Counter
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import hypothesis
 import jaxtyping
 import pytest
-import quick_checks
-
-quick_checks.install()  # before anything of the package is imported
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -18,6 +17,25 @@ hypothesis.settings.register_profile(
     "suite", derandomize=True, deadline=None, database=None, max_examples=100, print_blob=False
 )
 hypothesis.settings.load_profile("suite")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--write-durations", metavar="FILE", help="write the seconds of every test over 1 s")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """What takes long, fixtures and all: everything over a second into a file, the ten slowest at the end."""
+    if (file := config.getoption("--write-durations")) is None:
+        return
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+    lines = [f"{time:7.1f}  {name}" for name, time in seconds.most_common() if time > 1]
+    Path(file).write_text("".join(f"{line}\n" for line in lines))
+    terminalreporter.section("the ten slowest")
+    terminalreporter.write("".join(f"{line}\n" for line in lines[:10]))
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def without_numbers(line):
     return cells[:-4] + cells[-2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_page_says_of_an_architecture_what_is_measured(name):
     found = build_models.row(name, SAMPLE[name])
@@ -65,12 +66,9 @@ def test_the_page_is_of_the_pinned_versions():
         )
 
 
-def test_the_page_counts_its_lines():
+def test_the_page_counts_its_lines_and_no_architecture_is_measured_wrongly():
     counts = [int(n) for n in re.findall(r"\d+", re.search(r"\*\*(\d+ architectures: .*?)\.\*\*", PAGE)[1])]
     assert counts[0] == sum(counts[1:]) == len(LINES) >= 200
-
-
-def test_no_architecture_is_measured_wrongly():
     summary = re.search(r"\*\*\d+ architectures: (.*?)\.\*\*", PAGE)[1]
     assert {part.split()[1] for part in summary.split(", ")} == {"equal", "refused"}
 
@@ -99,6 +97,7 @@ def test_another_visibility_is_called_wrong(monkeypatch):
     assert build_models.row("bert", "BertForMaskedLM").ways["hooks"] == "wrong: other pairs"
 
 
+@pytest.mark.slow
 def test_an_architecture_that_does_not_answer_is_told_and_stops_no_other(monkeypatch):
     monkeypatch.setattr(build_models, "SECONDS", 0.05)
     worker = build_models.Worker(sys.executable)

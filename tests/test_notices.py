@@ -48,12 +48,10 @@ def test_a_measurement_without_a_stderr_goes_through_its_bar_and_its_warnings(ki
     assert report.provenance["documents"] == without.provenance["documents"] == 1
 
 
-def test_what_is_wrong_with_a_warning_itself_is_said():
+def test_what_is_wrong_with_a_warning_itself_is_said_and_a_warning_points_to_the_caller():
     with pytest.raises(UserWarning, match="so it is"):
         notices.warn("so it is")
 
-
-def test_a_warning_points_to_the_caller():
     def warned():
         inspect.unwrap(notices.warn)("look here", stacklevel=2)
 

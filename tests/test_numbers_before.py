@@ -17,6 +17,7 @@ ROUNDING, ZERO = 1e-9, 1e-12
 
 
 @pytest.mark.slow
+@pytest.mark.numbers
 def test_no_number_moved_and_none_is_gone():
     numbers = {name: measured_numbers.plain(value) for name, value in measured_numbers.numbers().items()}
     assert sorted(numbers) == sorted(BEFORE)

@@ -1,10 +1,12 @@
-"""Options that several functions share are declared once, and nothing is lost for who calls the functions."""
+"""Options are declared once; whatever is given in place of a number, a flag or a choice is taken as it is or named."""
 
 import inspect
+import math
 import os
+import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import topic_probe as tp
 from topic_probe.options import Group, check_value, check_whole, checked, settle_fields, shares
+
+pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 
 @dataclass(frozen=True)
@@ -42,38 +49,33 @@ def measure(
     return model, level, reading
 
 
-def test_the_signature_shows_every_option_with_its_default():
-    signature = inspect.signature(measure)
-    assert list(signature.parameters) == ["model", "level", "batch_size", "long"]
-    assert signature.parameters["batch_size"].default == 32
-    assert signature.parameters["long"].kind is inspect.Parameter.KEYWORD_ONLY
-
-
-def test_the_docstring_has_the_sentences_of_both():
+def test_a_function_shows_the_options_of_its_groups_and_gets_them_as_groups():
+    parameters = inspect.signature(measure).parameters
+    assert list(parameters) == ["model", "level", "batch_size", "long"]
+    assert (parameters["batch_size"].default, parameters["long"].kind) == (32, inspect.Parameter.KEYWORD_ONLY)
+    hints = typing.get_type_hints(measure)
+    assert (hints["batch_size"], "reading" in hints) == (int, False)
     doc = inspect.getdoc(measure)
     assert "    level: between tokens or words.\n    batch_size: documents in one forward pass.\n" in doc
     assert doc.index("long: what becomes of longer documents.") < doc.index("Raises:\n    ValueError: never.")
-
-
-def test_the_function_gets_its_groups():
     assert measure("m", batch_size=3) == ("m", "token", Reading(3))
     assert measure("m", level="word", long="chunk") == ("m", "word", Reading(long="chunk"))
 
 
-def test_an_unknown_option_is_a_type_error_with_a_suggestion():
-    with pytest.raises(TypeError, match="measure knows no option 'batch_siz': did you mean 'batch_size'"):
-        measure("m", batch_siz=3)
-    with pytest.raises(TypeError, match="no option 'xyz'; it knows model, level, batch_size, long"):
-        measure("m", xyz=3)
-
-
-def test_a_value_outside_a_closed_set_is_a_value_error():
-    with pytest.raises(ValueError, match="long must be one of 'cut', 'chunk', got 'chop'"):
-        measure("m", long="chop")
-    with pytest.raises(ValueError, match="level must be one of 'token', 'word', got 'letter'"):
-        measure("m", level="letter")
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-        measure("m", batch_size=0)
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"batch_siz": 3}, TypeError, "measure knows no option 'batch_siz': did you mean 'batch_size'"),
+        ({"xyz": 3}, TypeError, "no option 'xyz'; it knows model, level, batch_size, long"),
+        ({"long": "chop"}, ValueError, "long must be one of 'cut', 'chunk', got 'chop'"),
+        ({"level": "letter"}, ValueError, "level must be one of 'token', 'word', got 'letter'"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
+        ({"batch_size": True}, TypeError, "batch_size must be a whole number, got True"),
+    ],
+)
+def test_an_option_that_is_unknown_or_out_of_range_is_named_with_a_remedy(given, error, message):
+    with pytest.raises(error, match=message):
+        measure("m", **given)
 
 
 def test_a_value_of_another_type_is_a_type_error():
@@ -88,72 +90,45 @@ def test_a_value_of_another_type_is_a_type_error():
     for value, annotation in refused:
         with pytest.raises(TypeError, match=r"^n must be .*, got "):
             print(check_value("n", value, annotation), "was taken for", annotation)
+    with pytest.raises(TypeError, match=r"names must be a list, got 'ab': put a single one into a list"):
+        check_value("names", "ab", Sequence[str])
+    with pytest.raises(TypeError, match=r"part must be a list of whole numbers or None, got '0/2'$"):
+        check_value("part", "0/2", Sequence[int] | None)
+    for number in (2**63, -(2**80)):
+        with pytest.raises(ValueError, match=f"n is too large to count with, got {number}"):
+            check_whole("n", number, -(2**90))
+    with pytest.raises(ValueError, match="n must be at most 7, got 8"):
+        check_whole("n", 8, most=7)
+    assert (check_whole("n", 7, most=7), check_whole("n", 1), check_whole("n", 2**63 - 1)) == (
+        7,
+        1,
+        2**63 - 1,
+    )
 
 
-def test_a_value_that_fits_is_taken():
+def test_a_value_that_fits_is_taken_and_numbers_of_other_libraries_become_plain_ones():
     taken = [
         ([3], Sequence[int]), (np.array([3]), Sequence[int]), ({3}, Collection[int]), (range(3), Iterable[int]),
         ({"a": 1}, Mapping[str, int]), ("a", str | os.PathLike[str]), (Path("a"), str | os.PathLike[str]),
-        (print, Callable[[int], None] | None), (Reading(), Reading), (object(), Any), (3, int), (np.int64(3), int),
-        (3, float), (np.float32(2.5), float), (None, int | None), (True, bool), ({5}, set[int]),
-        ("cut", Literal["cut"]), ("s", Annotated[str, "a text"]),
+        (print, Callable[[int], None] | None), (Reading(), Reading), (object(), Any), (None, int | None), (True, bool),
+        ({5}, set[int]), ("cut", Literal["cut"]), ("s", Annotated[str, "a text"]),
     ]  # fmt: skip
-    for value, annotation in taken:
-        check_value("n", value, annotation)
+    assert all(check_value("n", value, annotation) is value for value, annotation in taken)
+    for value, annotation, plain in [
+        (np.int64(3), int, 3), (np.float32(2.5), float, 2.5), (torch.tensor(3), int | None, 3), (1, float, 1),
+        (Fraction(1, 2), float, 0.5),
+    ]:  # fmt: skip
+        found = check_value("n", value, annotation)
+        assert (found, type(found)) == (plain, type(plain))
+    assert check_value("n", iter([1, 2]), Collection[int]) == (1, 2)  # which may be needed twice
 
 
-def test_a_text_in_place_of_a_list_is_refused_with_what_to_do():
-    with pytest.raises(TypeError, match=r"names must be a list, got 'ab': put a single one into a list"):
-        check_value("names", "ab", Sequence[str])
-
-
-def test_a_text_in_place_of_numbers_is_not_to_be_put_into_a_list():
-    with pytest.raises(TypeError, match=r"part must be a list of whole numbers or None, got '0/2'$"):
-        check_value("part", "0/2", Sequence[int] | None)
-
-
-@pytest.mark.parametrize("number", [2**63, 2**80, -(2**80)])
-def test_a_number_that_no_counter_holds_is_refused(number):
-    with pytest.raises(ValueError, match=f"n is too large to count with, got {number}"):
-        check_whole("n", number, -(2**90))
-
-
-def test_a_number_above_the_most_is_refused():
-    with pytest.raises(ValueError, match="n must be at most 7, got 8"):
-        check_whole("n", 8, most=7)
-
-
-@pytest.mark.parametrize(
-    ("value", "annotation", "plain"),
-    [(np.int64(3), int, 3), (np.float32(2.5), float, 2.5), (torch.tensor(3), int | None, 3),
-     (Fraction(1, 2), float, 0.5), (1, float, 1)],
-)  # fmt: skip
-def test_numbers_of_other_libraries_become_plain_ones_that_go_into_json(value, annotation, plain):
-    found = check_value("n", value, annotation)
-    assert (found, type(found)) == (plain, type(plain))
-
-
-def test_what_is_gone_through_once_is_kept_where_it_may_be_needed_twice():
-    assert check_value("n", iter([1, 2]), Collection[int]) == (1, 2)
-
-
-def test_a_checked_function_holds_what_it_is_given_by_place_and_by_name():
+def test_functions_and_dataclasses_hold_what_they_are_given_to_their_annotations():
     @checked
     def double(n: int, *, times: float = 2.0) -> float:
         """Some doubling."""
         return n * times
 
-    assert double(np.int64(3), times=0.5) == 1.5
-    assert double.__doc__ == "Some doubling."
-    with pytest.raises(TypeError, match="n must be a whole number, got True"):
-        double(True)
-    with pytest.raises(TypeError, match="times must be a number, got '2'"):
-        double(3, times="2")
-    with pytest.raises(TypeError, match="positional argument"):
-        double(1, 2)
-
-
-def test_the_fields_of_a_dataclass_are_held_and_made_plain():
     @dataclass(frozen=True)
     class Size:
         width: int
@@ -162,12 +137,133 @@ def test_the_fields_of_a_dataclass_are_held_and_made_plain():
         def __post_init__(self):
             settle_fields(self)
 
+    assert (double(np.int64(3), times=0.5), double.__doc__) == (1.5, "Some doubling.")
     assert type(Size(np.int64(3)).width) is int
-    with pytest.raises(TypeError, match="name must be a text or None, got 5"):
-        Size(3, 5)
+    for call, message in (
+        (lambda: double(True), "n must be a whole number, got True"),
+        (lambda: double(3, times="2"), "times must be a number, got '2'"),
+        (lambda: double(1, 2), "positional argument"),
+        (lambda: Size(3, 5), "name must be a text or None, got 5"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call()
 
 
-def test_type_hints_are_those_of_the_options():
-    hints = typing.get_type_hints(measure)
-    assert hints["batch_size"] is int
-    assert "reading" not in hints
+# --- everything that users call ----------------------------------------------------------------------
+
+# All that people pass for a number or a flag: of Python, numpy and torch, as text, in lists, nothing at all.
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 39), st.sampled_from([2**31, 2**63, 2**80, -(2**80)]), st.floats(),
+    st.text(max_size=2), st.binary(max_size=1), st.lists(st.integers(0, 3), max_size=2),
+    st.sampled_from(
+        [np.int64(3), np.uint64(2**64 - 1), np.float32(0.5), np.True_, np.array(3), np.array([3]), torch.tensor(3),
+         torch.tensor(0.5), torch.tensor(True), torch.tensor([3]), Fraction(1, 2), 1j, {}, {3}, object, ...]
+    ),
+)  # fmt: skip
+CONFIGS = {
+    tp.World: {"n_topics": 2, "words_per_topic": 2}, tp.Masking: {}, tp.TrainConfig: {"steps": 3},
+    tp.ToyConfig: {"world": tp.World(n_topics=2, words_per_topic=2)}, tp.TextConfig: {"vocabulary_size": 9},
+}  # fmt: skip
+
+
+def as_number(value):
+    """A number as Python's own, by what it says of itself; None for what is none, a bool included."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 0):
+        value = value.item()
+    if isinstance(value, Fraction):
+        return float(value)
+    return value if type(value) in (int, float) else None
+
+
+def refusal_of(call):
+    """What a call gives, and the message of the TypeError or ValueError that it raises instead."""
+    try:
+        return call(), ""
+    except (TypeError, ValueError) as error:
+        return None, str(error) or "an error without a message"
+
+
+@settings(max_examples=100)
+@given(st.sampled_from([(config, field.name) for config in CONFIGS for field in fields(config)]), VALUES)
+def test_settings_hold_what_they_were_given_or_name_it(case, value):
+    config, name = case
+    made, refusal = refusal_of(lambda: config(**{**CONFIGS[config], name: value}))
+    if refusal:
+        assert name.split("_")[0] in refusal or repr(value) in refusal
+        return
+    held, number = getattr(made, name), as_number(value)
+    if number is None and not isinstance(value, bool):
+        # A default that depends on others, several values, a choice: tests of these say what they are.
+        assert value is None or isinstance(value, list | set | dict | str | np.ndarray | torch.Tensor)
+        return
+    given = value if number is None else number
+    assert held == given or (math.isnan(held) and math.isnan(given))
+    default = getattr(config(**CONFIGS[config]), name)
+    assert type(held) in ((type(default),) if isinstance(default, int) else (bool, int, float))
+
+
+TOY = tp.ToyConfig(world=tp.World(n_topics=2, words_per_topic=2))
+TOPICS, TEXTS, DOCUMENT = TOY.world.topics, ["the army"], [[1, 2, 3, 4]]
+TOKENIZER, MODEL = tp.word_tokenizer(["the army and the band"]), tp.build_toy(TOY)
+# What each is given; all other options come from its signature.
+FUNCTIONS = [
+    (tp.Topics.blocks, (), {"n_topics": 2, "words_per_topic": 2}),
+    (tp.Topics.from_token_ids, ({"war": [1], "music": [2]},), {"vocabulary_size": 9}),
+    (tp.Topics.from_word_lists, ({"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
+    (tp.Topics.from_matrix, ([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]],), {"fraction": 0.5, "vocabulary_size": 9}),
+    (tp.encode_texts, (TEXTS, TOKENIZER), {}),
+    (tp.Corpus.from_texts(TEXTS).documents, (TOKENIZER,), {}),
+    (tp.count_cooccurrence, ([[1, 2]], [1, 2]), {"vocabulary_size": 9}),
+    (tp.word_tokenizer, (["the army and the band"],), {}),
+    (tp.build_toy, (TOY,), {}),
+    (tp.measure_weights, (MODEL, TOPICS), {"n_resamples": 0}),
+    (tp.measure_embeddings, (MODEL, TOPICS), {"n_resamples": 0}),
+    (tp.measure_attention, (MODEL, TOPICS, DOCUMENT), {"n_resamples": 0, "n_permutations": 0}),
+    (tp.measure_landscape, (TOY.world, tp.Masking()), {"alphas": np.ones(1), "betas": np.ones(1)}),
+]
+
+
+def kinds_of(annotation):
+    """Of what kinds a number, flag or choice may be; nothing for options that take anything else."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(annotation) if union else (annotation,)
+    simple = {bool, int, float, type(None)}
+    return kinds if all(kind in simple or typing.get_origin(kind) is Literal for kind in kinds) else ()
+
+
+def fits(value, kinds):
+    choices = [choice for kind in kinds for choice in typing.get_args(kind)]
+    number = as_number(value)
+    return (
+        (value is None and type(None) in kinds)
+        or (isinstance(value, bool) and bool in kinds)
+        or (isinstance(value, str) and value in choices)
+        or (number is not None and (float in kinds or (int in kinds and isinstance(number, int))))
+    )
+
+
+CASES = [
+    (function, args, given, name, kinds)
+    for function, args, given in FUNCTIONS
+    for name, annotation in typing.get_type_hints(function).items()
+    if name != "return" and (kinds := kinds_of(annotation))
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(CASES), VALUES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it(case, value):
+    function, args, given, name, kinds = case
+    _, refusal = refusal_of(
+        lambda: (
+            list(found) if isinstance(found := function(*args, **{**given, name: value}), Iterator) else found
+        )
+    )
+    assert fits(value, kinds) or name.split("_")[0] in refusal
+
+
+def test_options_of_every_function_are_tried():
+    assert len(CASES) > 60

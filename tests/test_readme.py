@@ -1,4 +1,4 @@
-"""The README's example, run as it stands there."""
+"""The README's examples, run as they stand there."""
 
 import io
 import os
@@ -16,8 +16,6 @@ from topic_probe.paper import RECIPES
 
 README = Path(__file__).parents[1] / "README.md"
 VERDICTS = README.parent / "demos" / "verdicts.md"
-
-
 # A program, and what it prints.
 WITH_OUTPUT = re.compile(r"```python\n((?:(?!```).)*?)(```(?:(?!```).)*?```text\n)(.*?)```", re.DOTALL)
 CHECKPOINT = "sentence-transformers/all-MiniLM-L6-v2"
@@ -39,13 +37,32 @@ def number(text):
         return float("nan")
 
 
+def test_numbers_of_the_readme_may_differ_by_rounding_only():
+    assert same_but_for_rounding("a 1.234 [2.0", "a 1.2341 [2.0")
+    assert not any(same_but_for_rounding("a 1.234", other) for other in ("a 1.244", "b 1.234", "a 1.234 2"))
+
+
+def test_the_first_example_of_the_readme_prints_a_table_as_there_of_twelve_documents(capsys):
+    program, _, written = WITH_OUTPUT.findall(README.read_text())[0]
+    for as_printed, smaller in {
+        CHECKPOINT: str(minilm_folder()), "bundled()": "bundled(n_documents=12)", "max_length=256": "max_length=64",
+    }.items():  # fmt: skip
+        assert as_printed in program
+        program = program.replace(as_printed, smaller)
+    exec(program, {})
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[:1] == written.splitlines()[:1] == ["Contrast"]
+    columns = [text.splitlines()[1].split()[:6] for text in (printed, written)]
+    assert columns[0] == columns[1] == ["ratio", "interval", "p_value", "q_value", "effect_size", "n_pairs"]
+    assert 1.2 < float(printed.splitlines()[2].split()[0]) < 2.2
+
+
 @pytest.mark.slow
-def test_the_first_result_of_the_readme_is_what_comes_out():
+def test_the_first_results_of_the_readme_are_what_comes_out():
     """``README=write`` in the environment writes what comes out into the README."""
     text = README.read_text()
     programs = WITH_OUTPUT.findall(text)
     assert len(programs) == 2
-    assert CHECKPOINT in programs[0][0]
     values = {}
     for program, between, written in programs:
         printed = io.StringIO()
@@ -54,29 +71,19 @@ def test_the_first_result_of_the_readme_is_what_comes_out():
         out = "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
         if os.environ.get("README") == "write":
             text = text.replace(f"{program}{between}{written}```", f"{program}{between}{out}```")
+            README.write_text(text)
         else:
-            assert same_but_for_rounding(out, written), (
-                f"README=write pytest {__file__} writes what comes out:\n{out}"
-            )
-    README.write_text(text)
+            assert same_but_for_rounding(out, written), f"`make readme` writes what comes out:\n{out}"
 
 
-def test_numbers_of_the_readme_may_differ_by_rounding_only():
-    assert same_but_for_rounding("a 1.234 [2.0", "a 1.2341 [2.0")
-    assert not same_but_for_rounding("a 1.234", "a 1.244")
-    assert not same_but_for_rounding("a 1.234", "b 1.234")
-    assert not same_but_for_rounding("a 1.234", "a 1.234 2")
-
-
-def test_the_toy_world_of_the_readme_comes_out(capsys):
+@pytest.mark.slow
+def test_the_toy_world_of_the_readme_comes_out():
     text = README.read_text()
-    example = re.search(r"## The toy world.*?```python\n(.*?)```", text, re.DOTALL).group(1)
-    values = {"tp": tp}
-    exec(example, values)
+    values = {"tp": tp, "print": lambda *_: None}
+    exec(re.search(r"## The toy world.*?```python\n(.*?)```", text, re.DOTALL).group(1), values)
     blocks = tp.Topics.blocks(n_topics=10, words_per_topic=10)
     dot = tp.measure_embeddings(values["toy"], blocks, n_resamples=0).dot
-    assert f"{dot.same_topic:.1f}" == "1.7"
-    assert f"{dot.different_topic:.1f}" == "-0.2"
+    assert (f"{dot.same_topic:.1f}", f"{dot.different_topic:.1f}") == ("1.7", "-0.2")
     assert "dot products of 1.7, those of different topics of −0.2" in text
 
 
@@ -107,8 +114,9 @@ def test_all_examples_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
     assert f"{values['attention'].overall.ratio:.4g}" in (tmp_path / "results.html").read_text()
 
 
-def test_every_command_of_the_readme_has_the_options_that_it_names():
-    commands = re.findall(r"`topic-probe ([^`…]*)`", README.read_text())
+def test_commands_calls_and_recipes_that_the_readme_names_exist():
+    text = README.read_text()
+    commands = re.findall(r"`topic-probe ([^`…]*)`", text)
     assert len(commands) >= 8
     parser = build_parser()
     for command in commands:
@@ -116,17 +124,10 @@ def test_every_command_of_the_readme_has_the_options_that_it_names():
             parser.parse_args(shlex.split(command))
     with pytest.raises(SystemExit):
         parser.parse_args(["measure", "attention", "MODEL", "--no-such-option"])
-
-
-def test_every_recipe_is_in_the_table_that_the_readme_links():
-    assert "verdicts.md#what-is-reproduced" in README.read_text()
+    assert [name for name in set(re.findall(r"\btp\.(\w+)", text)) if not hasattr(tp, name)] == []
+    for owner in (tp.Topics, tp.Corpus):
+        named = set(re.findall(rf"\btp\.{owner.__name__}\.(\w+)", text))
+        assert [name for name in named if not hasattr(owner, name)] == []
+    assert "verdicts.md#what-is-reproduced" in text
     table = VERDICTS.read_text().split("| recipe |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) == set(RECIPES)
-
-
-def test_the_calls_that_the_readme_names_exist():
-    for name in set(re.findall(r"\btp\.(\w+)", README.read_text())):
-        assert hasattr(tp, name), name
-    for owner in ("Topics", "Corpus"):
-        for name in set(re.findall(rf"\btp\.{owner}\.(\w+)", README.read_text())):
-            assert hasattr(getattr(tp, owner), name), name

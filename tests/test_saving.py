@@ -1,0 +1,165 @@
+"""Whatever can be saved comes back as it went, is not overwritten unasked, and refused where a byte has changed."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import small_runs
+
+import topic_probe as tp
+from topic_probe.report import Report
+
+TOPICS, DOCUMENTS = small_runs.topics(), small_runs.documents(12)
+TOY = tp.ToyConfig(
+    regime="value", init="near-zero", world=tp.World(n_topics=2, words_per_topic=3, topics_per_document=1)
+)
+
+
+def embeddings():
+    return tp.measure_embeddings(small_runs.model(), TOPICS, n_resamples=50)
+
+
+def history(**options):
+    return tp.train_toy(
+        tp.build_toy(TOY), tp.TrainConfig(steps=9, measure_every=1, learning_rate=0.1), **options
+    )
+
+
+def measured():
+    return history(measure=tp.toy_tensors)
+
+
+def counts():
+    return tp.count_cooccurrence(DOCUMENTS, TOPICS)
+
+
+def fit():
+    pytest.importorskip("gensim")
+    tokenizer = tp.word_tokenizer(small_runs.TEXTS)
+    texts = tp.Corpus.from_texts(small_runs.TEXTS * 3).documents(tokenizer)
+    return tp.fit_topics(texts, tokenizer, n_topics=2, min_documents=1, max_share=1.0)
+
+
+# Every kind of report, and topics.
+MADE = {
+    "agreement": lambda: tp.measure_agreement(tp.build_toy(TOY), loss="squared", n_documents=20),
+    "attention": lambda: tp.measure_attention(small_runs.model(), TOPICS, DOCUMENTS, n_permutations=9),
+    "checkpoints": lambda: tp.check_checkpoints(tp.Checkpoints.from_history(measured())),
+    "comparison": lambda: tp.compare_reports({"one": embeddings(), "other": embeddings()}),
+    "co-occurrence": counts,
+    "dynamics": lambda: tp.measure_dynamics(measured()),
+    "effects": lambda: tp.measure_ablation(small_runs.model(), TOPICS, DOCUMENTS, n_matched=3, heads=1),
+    "embeddings": embeddings,
+    "history": history,
+    "landscape": lambda: tp.measure_landscape(TOY.world, tp.Masking(), alphas=np.ones(1), betas=np.array([1.0, 2.0])),
+    "matched": lambda: tp.measure_matched(small_runs.model(), TOPICS, cooccurrence=counts(), min_documents=1),
+    "matrix": lambda: embeddings().matrices,
+    "series": lambda: tp.measure_series(
+        tp.Checkpoints.from_history(measured()), TOY.world.topics, measure=["embeddings"], n_resamples=0
+    ),
+    "topic fit": fit,
+    "topics": lambda: TOPICS,
+    "weights": lambda: tp.measure_weights(small_runs.model(), TOPICS, n_resamples=0),
+}  # fmt: skip
+
+
+def load(kind, folder):
+    return tp.Topics.load(folder) if kind == "topics" else tp.load_report(folder)
+
+
+def test_every_kind_of_report_is_here():
+    public = [getattr(tp, name) for name in tp.__all__]
+    kinds = {each.kind for each in public if isinstance(each, type) and issubclass(each, Report)}
+    assert kinds | {"topics"} == set(MADE)
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of measurements that are too small to say anything
+def test_whatever_is_saved_comes_back_is_not_overwritten_unasked_and_has_no_changed_byte(kind, tmp_path):
+    report, folder, generator = MADE[kind](), tmp_path / "out", np.random.default_rng(0)
+    report.save(folder)
+    assert load(kind, folder) == report
+    if kind != "topics":
+        assert type(load(kind, folder)) is type(report)
+        assert repr(load(kind, folder)) == repr(report)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(FileExistsError, match="not overwritten unasked"):
+        report.save(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    report.save(folder, overwrite=True)
+    assert load(kind, folder) == report
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileExistsError, match=r"holds thesis\.tex"):
+        report.save(tmp_path / "mine", overwrite=True)
+    for file in folder.iterdir():
+        whole = file.read_bytes()
+        for place in [0, len(whole) // 2, len(whole) - 1, *generator.integers(len(whole), size=20)]:
+            changed = bytearray(whole)
+            changed[place] ^= 1 << int(generator.integers(8))
+            file.write_bytes(changed)
+            with pytest.raises(ValueError, match=file.name):
+                load(kind, folder)
+        file.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=file.name):
+            load(kind, folder)
+        file.unlink()
+        with pytest.raises(FileNotFoundError):
+            load(kind, folder)
+        file.write_bytes(whole)
+    assert load(kind, folder) == report
+
+
+def test_tensors_of_a_history_come_back(tmp_path):
+    before = measured()
+    before.save(tmp_path / "out")
+    after = tp.load_report(tmp_path / "out")
+    assert before.measured.keys() == after.measured.keys() != set()
+    assert all(series.values.equal(after.measured[name].values) for name, series in before.measured.items())
+
+
+def test_no_other_kind_is_loaded_in_place_of_one(tmp_path):
+    embeddings().save(tmp_path / "embeddings")
+    with pytest.raises(ValueError, match=r"holds 'embeddings', not 'attention'"):
+        tp.AttentionReport.load(tmp_path / "embeddings")
+    TOPICS.save(tmp_path / "topics")
+    with pytest.raises(ValueError, match=r"load it with tp\.Topics\.load"):
+        tp.load_report(tmp_path / "topics")
+    with pytest.raises(FileExistsError, match="one of another kind"):
+        embeddings().save(tmp_path / "topics", overwrite=True)
+
+
+# --- Ctrl-C ------------------------------------------------------------------------------------------
+
+MODEL, MANY = small_runs.model(), small_runs.documents(60)
+OF_DOCUMENTS = {
+    "attention": lambda documents, **more: tp.measure_attention(MODEL, TOPICS, documents, **more),
+    "embeddings": lambda documents, **more: tp.measure_embeddings(MODEL, TOPICS, documents, **more),
+    "ablation": lambda documents, **more: tp.measure_ablation(
+        MODEL, TOPICS, documents, sets={"first": [(0, 0)]}, kind="zero", n_matched=0, **more
+    ),
+}
+
+
+def interrupted(after):
+    yield from MANY[:after]
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", OF_DOCUMENTS)
+def test_ctrl_c_reports_what_was_measured_and_a_folder_goes_on_to_the_same_report(name, tmp_path):
+    measure = OF_DOCUMENTS[name]
+    found = measure(interrupted(45), batch_size=1)
+    told = json.dumps(found.provenance)
+    assert "interrupted after" in told
+    measured = int(re.search(r"interrupted after (\d+) documents", told)[1])
+    assert 20 < measured < 45
+    folder = {"folder": tmp_path / "parts", "part_size": 10}
+    with pytest.raises(KeyboardInterrupt, match=r"\d parts are in .*The same call goes on from there"):
+        measure(interrupted(45), **folder)
+    whole = measure(MANY, **folder)
+    assert whole.to_dataframe().equals(
+        measure(MANY, folder=tmp_path / "undisturbed", part_size=10).to_dataframe()
+    )
+    assert whole == tp.load_report(tmp_path / "parts")
