@@ -1,7 +1,6 @@
 """Topics of any input are those that plain dictionaries and sorting give, or the input is refused by name."""
 
 import math
-import string
 import warnings
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from topic_probe.topics import Topics
 
@@ -57,50 +54,6 @@ def test_listed_ids_of_any_container_are_in_their_topics_and_no_others(lists, da
     known = topics.places(torch.arange(-1, SIZE + 1)).tolist()
     assert [place >= 0 for place in known] == [index in labelled for index in range(-1, SIZE + 1)]
     assert [topics.words[place] for place in known if place >= 0] == sorted(labelled)
-
-
-odd = st.one_of(
-    st.booleans(), st.none(), st.floats(), st.text(max_size=2), st.binary(max_size=2), st.integers(2**62, 2**80),
-    st.integers(SIZE, SIZE + 2), st.integers(-2, -1),
-    st.sampled_from([np.True_, np.float64(1), 1j, np.array([1]), torch.tensor(True), torch.tensor(1.0), [], {}]),
-)  # fmt: skip
-odd_lists = st.one_of(
-    odd.filter(lambda value: not (isinstance(value, list | np.ndarray))),
-    st.tuples(ids, odd).map(list),
-    st.sampled_from(
-        [np.array([1.0]), np.array([True]), np.array(["1"]), np.array([1], dtype=object), np.array([[1]]), np.array(1),
-         np.ma.array([1, 2], mask=[0, 1]), torch.tensor([1.0]), torch.tensor([True]), torch.tensor([[1]]),
-         torch.tensor(1), torch.tensor([1]).to_sparse(), torch.empty(1, dtype=torch.int64, device="meta"),
-         np.array([2**64 - 1], dtype=np.uint64), bytearray(b"\x01"), memoryview(b"\x01"), {1: 2}]
-    ),
-)  # fmt: skip
-
-
-@given(odd_lists)
-def test_what_is_no_list_of_ids_is_refused_by_the_name_of_its_topic(values):
-    with pytest.raises((TypeError, ValueError), match=r"^topic 'odd'"):
-        Topics.from_token_ids({"fine": [1, 2], "odd": values}, vocabulary_size=SIZE)
-
-
-@given(
-    st.one_of(
-        odd,
-        st.dictionaries(
-            odd.filter(lambda key: key.__hash__ is not None and not isinstance(key, str)),
-            st.just([1]),
-            min_size=1,
-        ),
-    )
-)
-def test_what_is_no_mapping_of_topics_is_refused(lists):
-    numbered = isinstance(lists, dict) and all(type(key) is int and -1 <= key < 2**63 for key in lists)
-    if numbered and any(key >= 0 for key in lists):
-        assert quietly(lambda: Topics.from_token_ids(lists, vocabulary_size=SIZE)).n_topics == len(lists) - (
-            -1 in lists
-        )
-    else:
-        with pytest.raises((TypeError, ValueError), match=r"topic|ids must be a mapping"):
-            Topics.from_token_ids(lists, vocabulary_size=SIZE)
 
 
 # --- a matrix -----------------------------------------------------------------------------------------
@@ -150,49 +103,3 @@ def test_the_likeliest_tokens_of_any_matrix_are_those_that_sorting_gives(matrix,
             make()
     else:
         assert members(make()) == expected
-
-
-# --- words --------------------------------------------------------------------------------------------
-
-KNOWN = ["army", "Army", "ARMY", "battle", "Band", "SONG", "new york", "a"]
-IDS = {token: index for index, token in enumerate(["[UNK]", "[CLS]", *KNOWN])}
-backend = Tokenizer(models.WordLevel(IDS, unk_token="[UNK]"))
-backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-TOKENIZER = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]")
-
-written = st.sampled_from([*KNOWN, "army ", " song", "bAND", "siege", "[CLS]", "[cls]", "", "A", "aRMY"])
-listed = st.lists(st.one_of(written, st.text(max_size=4)), max_size=5)
-
-
-def ids_of_word(word, case):
-    """The ids of a word as it is written, and on demand in lower case, Capitalised and in UPPER CASE."""
-    word = word.strip()
-    variants = (
-        {word, word.lower(), word.capitalize(), string.capwords(word), word.upper()} if case else {word}
-    )
-    return {IDS[variant] for variant in variants if variant in KNOWN and " " not in variant}
-
-
-@given(listed, listed, st.booleans())
-def test_listed_words_are_those_that_the_tokenizer_has_one_id_for(first, second, case):
-    lists = {"first": first, "second": second}
-    read = {
-        name: sorted({index for word in words for index in ids_of_word(word, case)})
-        for name, words in lists.items()
-    }
-    if not any(read.values()):
-        with pytest.raises(ValueError, match="no word is left in any topic"):
-            quietly(lambda: Topics.from_word_lists(lists, TOKENIZER, case_variants=case))
-        return
-    assert members(quietly(lambda: Topics.from_word_lists(lists, TOKENIZER, case_variants=case))) == read
-
-
-@given(
-    st.one_of(
-        odd.filter(lambda value: not isinstance(value, list)),
-        st.tuples(st.just("army"), odd.filter(lambda value: not isinstance(value, str))).map(list),
-    )
-)
-def test_what_is_no_list_of_words_is_refused_by_the_name_of_its_topic(words):
-    with pytest.raises((TypeError, ValueError), match=r"^topic 'odd' needs"):
-        Topics.from_word_lists({"odd": words}, TOKENIZER)
