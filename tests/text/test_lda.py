@@ -108,7 +108,8 @@ def test_only_words_are_fitted_and_the_rest_is_counted():
     assert fit.vocabulary_size == len(TOKENS)
     counted = sum(document.count(ID["frog"]) > 0 for document in documents)
     assert fit.document_frequency[fit.texts.index("frog")] == counted
-    assert fit.provenance["documents"] == 301
+    assert repr(fit).startswith("TopicFit: 3 topics over 24 words, 301 documents; mean NPMI ")
+    assert "<table" in fit._repr_html_()
     assert fit.provenance["tokens"] == 300 * 28 + 2
     assert fit.provenance["left_out"] == {
         # "everywhere" is on gensim's list, "once" as well.
@@ -151,29 +152,10 @@ def test_pieces_of_split_words_and_special_tokens_are_no_words():
     assert bare.provenance["documents_without_words"] == 6
 
 
-def metaspace() -> transformers.PreTrainedTokenizerFast:
-    """As in ALBERT, where "frogs," is the word ▁frogs with its comma."""
-    pieces = ["<unk>", "▁frogs", "▁toad", "stool", ",", "▁", "x", "▁the", "frogs", "१", "▁मेंढक", "the"]
-    backend = tokenizers.Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
-
-
-def test_punctuation_that_counts_to_a_word_does_not_split_it():
-    tokenizer = metaspace()
-    fit = fit_topics(Corpus.from_texts(["frogs, toadstool toad"] * 6).documents(tokenizer), tokenizer, **ONE)
-    assert dict(zip(fit.texts, fit.document_frequency.tolist(), strict=True)) == {"frogs": 6, "toad": 6}
-    assert fit.tokens.tolist() == pytest.approx([12])
-    assert fit.provenance["corpus"]["read"]["documents"] == 6
-
-
 def test_words_of_a_vocabulary_are_letters_in_any_script_and_no_stop_words():
     assert [TOKENS[index] for index in word_ids(wordpiece())] == WORDS
     everything = word_ids(wordpiece(), stop_words=(), min_letters=1)
     assert {TOKENS[index] for index in everything} - set(WORDS) == {"the", "and", "everywhere", "once", "x"}
-    # With the Hindi word and its vowel signs, without "the", which "(the" has behind its bracket.
-    assert word_ids(metaspace()).tolist() == [1, 2, 3, 8, 10]
     words = set(minilm().convert_ids_to_tokens(word_ids(minilm()).tolist()))
     assert {"frog", "symphony", "kyoto", "constitution"} <= words
     assert not words & {"the", "whereas", "##ing", "1990", "[MASK]", "[unused5]", ",", "b", "ø"}
@@ -206,12 +188,10 @@ def test_the_order_of_documents_changes_no_bit(options):
 
 def test_bags_count_the_words_of_every_document():
     documents = [planted()[0], [], planted()[1]]
-    words = set(word_ids(wordpiece(), stop_words=(), min_letters=1).tolist())
-    counts = [
-        [document.count(index) if index in words else 0 for index in range(len(TOKENS))]
-        for document in documents
-    ]
-    assert read_bags(documents, judge(wordpiece(), (), 1))[0].toarray().tolist() == counts
+    found = read_bags(documents, judge(wordpiece(), (), 1))[0].toarray()
+    words = word_ids(wordpiece(), stop_words=(), min_letters=1).tolist()
+    assert found[:, words].tolist() == [[document.count(word) for word in words] for document in documents]
+    assert found.sum() == found[:, words].sum()
 
 
 @pytest.mark.parametrize(
@@ -319,6 +299,9 @@ def test_diversity_and_exclusive_words_are_counted_and_equally_likely_words_orde
     assert fit.diversity(2) == pytest.approx(4 / 6)
     assert fit.diversity(1) == pytest.approx(2 / 3)
     assert fit.to_dataframe(2)["exclusive"].tolist() == [0, 0, 1]
+    assert fit.label(2) == "2: w3·w5·w4"
+    with pytest.raises(ValueError, match=r"topics are numbered 0..2, got 3"):
+        fit.label(3)
     many = a_fit([[1 + place % 2 for place in range(40)]])
     assert many.top_words(21)[0] == [f"w{place}" for place in [*range(1, 40, 2), 0]]
 
@@ -331,16 +314,6 @@ def test_empty_and_identical_topics_are_reported():
     assert fit.to_dataframe()["note"].tolist() == ["", "empty", "empty", "same words as 0", "same words as 0"]
     with pytest.warns(UserWarning, match="topics with the same top words|topics got no words"):
         fit_topics([[ID["frog"], ID["toad"]]] * 8, wordpiece(), n_topics=4, passes=2, max_share=1.0)
-
-
-def test_a_fit_prints_its_topics():
-    fit = planted_fit()
-    assert repr(fit).startswith("TopicFit: 3 topics over 24 words, 300 documents; mean NPMI ")
-    assert all(theme[0] in repr(fit) for theme in THEMES.values())
-    assert "<table" in fit._repr_html_()
-    assert fit.label(1) == "1: " + "·".join(fit.top_words(3)[1])
-    with pytest.raises(ValueError, match=r"topics are numbered 0..2, got 3"):
-        fit.label(3)
 
 
 def test_the_pairing_of_two_fits_is_the_best_of_all_and_likeness_that_of_sets():
@@ -453,12 +426,17 @@ def test_columns_of_a_gensim_model_become_the_token_ids_that_they_stand_for(id2w
 
 def test_columns_that_stand_for_words_are_not_taken_for_token_ids():
     named = Named(PHI, {0: "frog", 1: "axolotl", 2: "salamander"})
-    with pytest.raises(ValueError, match=r"3 columns .* such as 'frog': pass the tokenizer"):
-        Topics.from_lda(named)
-    with pytest.raises(ValueError, match=r"2 columns .* such as 'axolotl': fit the model on its token ids"):
-        Topics.from_lda(named, tokenizer=wordpiece())
-    with pytest.raises(TypeError, match=r"from_lda needs a TopicFit or a gensim .* got list; .*from_matrix"):
-        Topics.from_lda(PHI)
+    for lda, options, message in [
+        (named, {}, r"3 columns .* such as 'frog': pass the tokenizer"),
+        (
+            named,
+            {"tokenizer": wordpiece()},
+            r"2 columns .* such as 'axolotl': fit the model on its token ids",
+        ),
+        (PHI, {}, r"from_lda needs a TopicFit or a gensim .* got list; .*from_matrix"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            Topics.from_lda(lda, **options)
 
 
 # --- real text ---------------------------------------------------------------------------------------

@@ -410,10 +410,7 @@ def test_topics_refuse_another_tokenizer_and_take_words_from_their_own(wordpiece
     bare = Topics.from_token_ids({"a": [2, 8]}, vocabulary_size=17)  # fits any
     assert bare.top_words(tokenizer=wordpiece) == [["[CLS]", "##olotl"]]
     assert bare.top_words(1, tokenizer=metaspace) == [["frog"]]
-    words, others = (
-        small_language.tokenizer(),
-        small_language.tokenizer(reverse=True),
-    )  # the same words, other ids
+    words, others = (small_language.tokenizer(reverse=reverse) for reverse in (False, True))  # other ids
     assert words.get_vocab().keys() == others.get_vocab().keys()
     assert tokenizer_hash(words) != tokenizer_hash(others)
     half = byte_level("é", add_special_tokens=False)["input_ids"]
