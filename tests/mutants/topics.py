@@ -1,4 +1,4 @@
-"""Topics: the words kept of a matrix, groups and forms, nulls, the sparse table of topics, the lists that come along."""
+"""Topics: the words kept of a matrix, groups and forms, nulls, the sparse table, the lists that come along."""
 
 from mutant import Mutant
 

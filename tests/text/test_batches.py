@@ -151,39 +151,39 @@ def test_a_million_tokens_are_one_document_like_any_other():
     assert sum(int(batch.mask.sum()) for batch in whole) == 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("documents", "match"),
-    [
-        ("a frog", "encode texts first"),
-        (["a frog", "a toad"], "encode texts first"),
-        ([["a", "frog"]], "needs token ids, .*; encode texts with encode_texts first"),
-        (5, "documents must be an iterable of token-id lists, not int"),
-        ([[5], None], "document 1 is None; leave missing documents out"),
-        ({"text": ["a"]}, r"a batch given as a mapping needs input_ids; this one has \['text'\]"),
-        ([5, 6, 7], "this looks like one document: wrap it in a list"),
-        (torch.tensor([5, 6, 7]), "this looks like one document: wrap it in a list"),
-        ([[5.0, 6.0]], r"document 0 needs token ids, which are whole numbers, got 5\.0"),
-        ([[5], np.array([1.5])], r"document 1 needs a row of whole ids, got float64"),
-        ([[5, True]], "document 0 needs token ids, which are whole numbers, got True"),
-        ([{5, 6}], "document 0 needs token ids in their order, and a set has none"),
-        ([np.ma.array([5, 6], mask=[0, 1])], "came as a masked array, whose mask would be lost"),
-        ([torch.tensor([5, 6]).to_sparse()], "needs a dense tensor with its numbers in memory"),
-        ({"input_ids": [[5]], "word_index": [[0.5]]}, "word numbers of document 0 must be whole"),
-        ([[5], [5, -100]], "document 1 holds the negative id -100; padding must be masked, not marked"),
-        ([[5], [97]], r"document 1 holds the token id 97, but the model knows 0\.\.96; was it"),
-        (IDS, r"a batch of shape \(3, 3\) came without a mask and has rows that begin or end with"),
-        ({"input_ids": IDS.flip(1)}, "came without a mask and has rows that begin or end with the padding id 0"),
-        ([[0, 0, 8, 9]], "document 0 begins or ends with two of the padding id 0"),
-        ((IDS, MASK[:, :2]), r"the mask must have the shape of the ids, \(3, 3\), not \(3, 2\)"),
-        ({"input_ids": WANTED, "attention_mask": [[1, 1], [1], [1, 1]]}, "the mask of document 0 must have an ent"),
-        ((IDS, (1.0 - MASK) * -1e9), "the mask must hold 1 on real tokens and 0 on padding; other values"),
-        ((IDS[:1], TORN), "the mask of document 0 hides tokens in its middle; only padding"),
-        ([{"input_ids": [5, 6], "word_index": [0]}], "word numbers of document 0 must have an entry for each"),
-    ],
-)  # fmt: skip
-def test_what_holds_no_token_ids_or_masks_that_do_not_fit_is_refused_by_name(documents, match):
-    with pytest.raises((TypeError, ValueError), match=match):
-        read(documents, pad_id=0, vocabulary_size=97)
+REFUSED = [
+    ("a frog", "encode texts first"),
+    (["a frog", "a toad"], "encode texts first"),
+    ([["a", "frog"]], "needs token ids, .*; encode texts with encode_texts first"),
+    (5, "documents must be an iterable of token-id lists, not int"),
+    ([[5], None], "document 1 is None; leave missing documents out"),
+    ({"text": ["a"]}, r"a batch given as a mapping needs input_ids; this one has \['text'\]"),
+    ([5, 6, 7], "this looks like one document: wrap it in a list"),
+    (torch.tensor([5, 6, 7]), "this looks like one document: wrap it in a list"),
+    ([[5.0, 6.0]], r"document 0 needs token ids, which are whole numbers, got 5\.0"),
+    ([[5], np.array([1.5])], r"document 1 needs a row of whole ids, got float64"),
+    ([[5, True]], "document 0 needs token ids, which are whole numbers, got True"),
+    ([{5, 6}], "document 0 needs token ids in their order, and a set has none"),
+    ([np.ma.array([5, 6], mask=[0, 1])], "came as a masked array, whose mask would be lost"),
+    ([torch.tensor([5, 6]).to_sparse()], "needs a dense tensor with its numbers in memory"),
+    ({"input_ids": [[5]], "word_index": [[0.5]]}, "word numbers of document 0 must be whole"),
+    ([[5], [5, -100]], "document 1 holds the negative id -100; padding must be masked, not marked"),
+    ([[5], [97]], r"document 1 holds the token id 97, but the model knows 0\.\.96; was it"),
+    (IDS, r"a batch of shape \(3, 3\) came without a mask and has rows that begin or end with"),
+    ({"input_ids": IDS.flip(1)}, "came without a mask and has rows that begin or end with the padding id 0"),
+    ([[0, 0, 8, 9]], "document 0 begins or ends with two of the padding id 0"),
+    ((IDS, MASK[:, :2]), r"the mask must have the shape of the ids, \(3, 3\), not \(3, 2\)"),
+    ({"input_ids": WANTED, "attention_mask": [[1, 1], [1], [1, 1]]}, "the mask of document 0 must have an ent"),
+    ((IDS, (1.0 - MASK) * -1e9), "the mask must hold 1 on real tokens and 0 on padding; other values"),
+    ((IDS[:1], TORN), "the mask of document 0 hides tokens in its middle; only padding"),
+    ([{"input_ids": [5, 6], "word_index": [0]}], "word numbers of document 0 must have an entry for each"),
+]  # fmt: skip
+
+
+def test_what_holds_no_token_ids_or_masks_that_do_not_fit_is_refused_by_name():
+    for documents, match in REFUSED:
+        with pytest.raises((TypeError, ValueError), match=match):
+            read(documents, pad_id=0, vocabulary_size=97)
 
 
 def test_one_padding_id_at_an_end_may_be_a_token_that_ends_a_document():

@@ -123,25 +123,25 @@ def test_an_empty_topic_is_kept_and_warned_about():
 # --- token ids ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ({"animals": [True, 5]}, "topic 'animals' needs.* are whole numbers, got True"),
-        ({"animals": ["frog"]}, "topic 'animals' needs.* got 'frog'; words go to Topics.from_word_lists"),
-        ({"animals": np.array([1.0])}, "topic 'animals' needs.* whole ids, got float64"),
-        ({"animals": torch.tensor([[1]])}, "topic 'animals' needs.* row of whole ids, got torch.int64"),
-        ({"a": [0, 9], "b": [3, 10]}, "topic 'b' holds 1 ids .* such as 10: its ids are 0..9"),
-        ({"a": [2**70]}, "more than 64 bits"),
-        ({}, "empty mapping"),
-        ({"a": [], "b": []}, "no word is left in any topic .every list is empty"),
-        ({-1: [1]}, "only the outlier topic -1"),
-        ({-2: [1], 0: [2]}, "or -1 for outliers, got -2"),
-        ({0: [1], "b": [2]}, "all be named by strings or all by whole numbers"),
-    ],
-)
-def test_what_is_no_mapping_to_token_ids_is_refused_by_name(lists, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Topics.from_token_ids(lists, vocabulary_size=10)
+NO_IDS = [
+    ({"animals": [True, 5]}, "topic 'animals' needs.* are whole numbers, got True"),
+    ({"animals": ["frog"]}, "topic 'animals' needs.* got 'frog'; words go to Topics.from_word_lists"),
+    ({"animals": np.array([1.0])}, "topic 'animals' needs.* whole ids, got float64"),
+    ({"animals": torch.tensor([[1]])}, "topic 'animals' needs.* row of whole ids, got torch.int64"),
+    ({"a": [0, 9], "b": [3, 10]}, "topic 'b' holds 1 ids .* such as 10: its ids are 0..9"),
+    ({"a": [2**70]}, "more than 64 bits"),
+    ({}, "empty mapping"),
+    ({"a": [], "b": []}, "no word is left in any topic .every list is empty"),
+    ({-1: [1]}, "only the outlier topic -1"),
+    ({-2: [1], 0: [2]}, "or -1 for outliers, got -2"),
+    ({0: [1], "b": [2]}, "all be named by strings or all by whole numbers"),
+]
+
+
+def test_what_is_no_mapping_to_token_ids_is_refused_by_name():
+    for lists, message in NO_IDS:
+        with pytest.raises((TypeError, ValueError), match=message):
+            Topics.from_token_ids(lists, vocabulary_size=10)
 
 
 def test_topic_numbers_with_gaps_are_mapped_in_ascending_order_and_outliers_reported():
@@ -354,27 +354,27 @@ def test_rows_whose_sum_is_beyond_the_largest_number_are_read_as_they_are():
     assert Topics.from_matrix(phi, fraction=0.5).top_words() == [[0], [1]]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"token_ids": [0, 1, 2, 3, 4]}, "token_ids needs vocabulary_size"),
-        ({"token_ids": [0, 1, 2, 3, 3], "vocabulary_size": 9}, "got 5 ids, 4 of them different"),
-        ({"token_ids": [0, 1, 2, 3, 9], "vocabulary_size": 9}, "does not have, such as 9"),
-        ({"token_ids": {1, 2}, "vocabulary_size": 9}, "a set has none"),
-        ({"vocabulary_size": 4}, "vocabulary_size must be at least 5, got 4"),
-        ({"names": ["a"]}, "2 rows and needs as many names, got 1"),
-        ({"names": ["a", "a"]}, "names that differ"),
-        ({"min_probability": 1.0}, "min_probability must be at least 0 and below 1"),
-        ({"fraction": 0.0}, "fraction must be above 0"),
-        ({"fraction": 1.5}, "fraction must be above 0 and at most 1, got 1.5"),
-        ({"fraction": math.nan}, "fraction must be above 0"),
-        ({"exclude": ["the"]}, "exclude needs token ids"),
-        ({"exclude": torch.arange(5)}, r"no word is left in any topic \(excluded: 5 \(0, 1, 2, 3, 4\)\)"),
-    ],
-)
-def test_options_that_do_not_fit_the_matrix_are_refused(options, message, unchecked):
-    with pytest.raises((TypeError, ValueError), match=message):
-        Topics.from_matrix(PHI, **{"fraction": 0.4, **options})
+OPTIONS = [
+    ({"token_ids": [0, 1, 2, 3, 4]}, "token_ids needs vocabulary_size"),
+    ({"token_ids": [0, 1, 2, 3, 3], "vocabulary_size": 9}, "got 5 ids, 4 of them different"),
+    ({"token_ids": [0, 1, 2, 3, 9], "vocabulary_size": 9}, "does not have, such as 9"),
+    ({"token_ids": {1, 2}, "vocabulary_size": 9}, "a set has none"),
+    ({"vocabulary_size": 4}, "vocabulary_size must be at least 5, got 4"),
+    ({"names": ["a"]}, "2 rows and needs as many names, got 1"),
+    ({"names": ["a", "a"]}, "names that differ"),
+    ({"min_probability": 1.0}, "min_probability must be at least 0 and below 1"),
+    ({"fraction": 0.0}, "fraction must be above 0"),
+    ({"fraction": 1.5}, "fraction must be above 0 and at most 1, got 1.5"),
+    ({"fraction": math.nan}, "fraction must be above 0"),
+    ({"exclude": ["the"]}, "exclude needs token ids"),
+    ({"exclude": torch.arange(5)}, r"no word is left in any topic \(excluded: 5 \(0, 1, 2, 3, 4\)\)"),
+]
+
+
+def test_options_that_do_not_fit_the_matrix_are_refused(unchecked):
+    for options, message in OPTIONS:
+        with pytest.raises((TypeError, ValueError), match=message):
+            Topics.from_matrix(PHI, **{"fraction": 0.4, **options})
 
 
 @pytest.mark.parametrize(
