@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from hub_client import Client
+from huggingface_hub import constants
 from loopback_hub import Hub, first
 from real_text import minilm_folder
 
@@ -49,16 +50,11 @@ def seen_of(model):
     )
 
 
-def opened(name, **options):
+def opened(name, *, chunks_of=None, **options):
+    """What is seen of a model; ``chunks_of`` bytes are written down at a time, so a small file is as a large one."""
+    if chunks_of is not None:
+        constants.DOWNLOAD_CHUNK_SIZE = chunks_of
     return seen_of(tp.open_model(name, **options))
-
-
-def opened_by_chunks(name, size):
-    """With downloads that are written down after so many bytes, so that a small file stands for a large one."""
-    from huggingface_hub import constants
-
-    constants.DOWNLOAD_CHUNK_SIZE = size
-    return opened(name)
 
 
 def opened_as(user, name):
@@ -240,7 +236,7 @@ def test_all_files_are_of_one_commit_though_the_branch_moves_meanwhile(world):
 def test_a_download_that_drops_goes_on_at_the_byte_where_it_broke(world):
     commit, drop = world.new("small/dropping"), 50_000
     with world.hub.troubled(first(5, is_large, {"drop": drop})) as asked:
-        seen = done(world.run(opened_by_chunks, "small/dropping", drop // 5))
+        seen = done(world.run(opened, "small/dropping", chunks_of=drop // 5))
     assert seen == world.expected("older", commit)
     starts = {}
     for request in filter(is_large, asked):
@@ -359,22 +355,6 @@ def test_offline_what_was_opened_before_is_opened_again_and_nothing_is_asked(wor
     assert "hf download small/unknown --local-dir FOLDER" in unknown.error
     assert "HF_HUB_OFFLINE is set" in stream.error
     assert asked == []
-
-
-def test_offline_a_download_is_read_and_passes_neither_for_a_stream_nor_for_another_commit(world):
-    name = "small/kept"
-    kept = world.hub.put("datasets", name, world.data)
-    other = world.hub.put("datasets", name, data_set(world.texts[::-1]), branch="other")
-    texts, commit = done(world.run(articles, name, ENGLISH[1], streaming=False, revision=kept))
-    assert (texts, commit) == (world.texts, kept)
-    run = world.client(HF_HUB_OFFLINE="1")
-    assert done(run(articles, name, ENGLISH[1], streaming=False, revision=kept)) == (texts, kept)
-    wrong = run(articles, name, ENGLISH[1], streaming=False, revision=other)
-    assert "FileNotFoundError" in wrong.kinds
-    assert f"needed is commit {other}, on this machine is {kept}" in wrong.error
-    stream = run(articles, name, ENGLISH[1], revision=kept, n_documents=8, seed=0)
-    assert "HF_HUB_OFFLINE is set" in stream.error
-    assert "streaming=False reads what was downloaded before" in stream.error
 
 
 # --- articles -----------------------------------------------------------------------------------------

@@ -29,6 +29,15 @@ def read(documents, **options):
 @pytest.mark.parametrize(
     "documents",
     [
+        iter(WANTED),
+        [np.array(row, dtype=np.uint16) for row in WANTED],
+        [torch.tensor(row, dtype=torch.int32) for row in WANTED],
+        [Document(torch.tensor(row)) for row in WANTED],
+        (IDS.numpy(), MASK.bool().numpy()),
+        (IDS, MASK.float()),
+        (torch.tensor([[5, 6, 7], [0, 0, 8], [0, 9, 10]]), torch.tensor([[1, 1, 1], [0, 0, 1], [0, 1, 1]])),
+        {"input_ids": WANTED},
+        [{"input_ids": row, "text": "…"} for row in WANTED],
         [[IDS[:2], MASK[:2]], [IDS[2:], MASK[2:]]],  # what a data loader gives
         [(IDS[:2], MASK[:2]), (IDS[2:], MASK[2:])],
         Documents(IDS, MASK.bool()),

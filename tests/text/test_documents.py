@@ -1,19 +1,15 @@
-"""Documents of any shape are read, cut and put into batches as plain lists say."""
+"""Documents are cut as a person cuts them."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Document
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 
-SIZE, PAD = 50, 0
-ids = st.integers(1, SIZE - 1)
-lists = st.lists(st.lists(ids, min_size=1, max_size=9), min_size=1, max_size=7)
+ids = st.integers(1, 49)
 
 
 # --- cutting ------------------------------------------------------------------------------------------
@@ -92,50 +88,3 @@ def test_pieces_are_those_that_a_person_cuts(document, max_length):
         if not flag
     ]
     assert kept == tokens[inside]
-
-
-# --- batches ------------------------------------------------------------------------------------------
-
-
-def padded(documents, left):
-    """Ids and mask of a batch with padding on one side of each of its documents."""
-    width = max(map(len, documents))
-    rows = [[PAD] * (width - len(document)) for document in documents]
-    join = (lambda pad, own: pad + own) if left else (lambda pad, own: own + pad)
-    return (
-        [join(pad, document) for pad, document in zip(rows, documents, strict=True)],
-        [join([0] * len(pad), [1] * len(document)) for pad, document in zip(rows, documents, strict=True)],
-    )
-
-
-def shapes(documents, left):
-    """The same documents in every shape that a user may have them in."""
-    table, mask = padded(documents, left)
-    yield documents
-    yield iter(documents)
-    yield [tuple(document) for document in documents]
-    yield [np.array(document, dtype=np.uint16) for document in documents]
-    yield [torch.tensor(document, dtype=torch.int32) for document in documents]
-    yield [Document(torch.tensor(document)) for document in documents]
-    yield torch.tensor(table), torch.tensor(mask)
-    yield np.array(table), np.array(mask, dtype=bool)
-    yield {"input_ids": table, "attention_mask": mask}
-    yield {"input_ids": torch.tensor(table), "attention_mask": torch.tensor(mask, dtype=torch.float32)}
-    yield [{"input_ids": document} for document in documents]
-    yield {"input_ids": documents}
-
-
-@settings(max_examples=20)
-@given(lists, st.booleans(), st.integers(1, 4))
-def test_documents_of_every_shape_are_the_same_in_batches_padded_on_the_right(documents, left, batch_size):
-    for shape in shapes(documents, left):
-        batches = list(token_batches(shape, batch_size=batch_size, vocabulary_size=SIZE))
-        assert all(len(batch) <= batch_size for batch in batches)
-        found = []
-        for batch in batches:
-            lengths = batch.mask.sum(1).tolist()
-            assert batch.ids.shape == (len(batch), max(lengths))
-            assert batch.mask.tolist() == [[at < n for at in range(max(lengths))] for n in lengths]
-            assert bool((batch.ids[~batch.mask] == PAD).all())
-            found += [row[:n] for row, n in zip(batch.ids.tolist(), lengths, strict=True)]
-        assert sorted(found) == sorted(documents)

@@ -75,15 +75,16 @@ def metaspace() -> transformers.PreTrainedTokenizerFast:
 # --- blocks, groups, places ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n_topics", "v"), [(10, 10), (3, 2), (1, 4), (4, 1)])
-def test_word_i_of_the_toy_vocabulary_is_in_topic_ceil_i_over_v(n_topics, v):
-    topics = Topics.blocks(n_topics=n_topics, words_per_topic=v)
-    assert topics.vocabulary_size == n_topics * v + 1
-    assert topics.words.tolist() == list(range(1, n_topics * v + 1))
-    for row, word in enumerate(topics.words.tolist()):
-        assert topics.membership[row].nonzero().flatten().tolist() == [math.ceil(word / v) - 1]
-    assert int(topics.labels(torch.tensor(0))) == -1
-    assert len(topics) == topics.n_topics == n_topics
+def test_word_i_of_the_toy_vocabulary_is_in_topic_ceil_i_over_v():
+    for n_topics, v in [(10, 10), (3, 2), (1, 4), (4, 1)]:
+        topics = Topics.blocks(n_topics=n_topics, words_per_topic=v)
+        assert topics.vocabulary_size == n_topics * v + 1
+        assert topics.words.tolist() == list(range(1, n_topics * v + 1))
+        of_word = topics.membership.int().argmax(1).tolist()
+        assert of_word == [math.ceil(word / v) - 1 for word in topics.words.tolist()]
+        assert topics.sizes.tolist() == [v] * n_topics
+        assert int(topics.labels(torch.tensor(0))) == -1
+        assert len(topics) == topics.n_topics == n_topics
 
 
 def test_words_share_a_group_exactly_if_they_have_the_same_topics():
@@ -142,6 +143,19 @@ def test_what_is_no_mapping_to_token_ids_is_refused_by_name():
     for lists, message in NO_IDS:
         with pytest.raises((TypeError, ValueError), match=message):
             Topics.from_token_ids(lists, vocabulary_size=10)
+
+
+def test_ids_come_in_any_sequence():
+    ids = [
+        (9, 5),
+        {5, 9},
+        np.array([9, 5], dtype=np.uint16),
+        torch.tensor([5, 9]),
+        iter([5, 9]),
+        [np.int64(5), 9],
+    ]
+    for given in ids:
+        assert sets_of(Topics.from_token_ids({"a": given}, vocabulary_size=10)) == {"a": {5, 9}}
 
 
 def test_topic_numbers_with_gaps_are_mapped_in_ascending_order_and_outliers_reported():
@@ -297,6 +311,24 @@ def test_ties_at_the_edge_are_decided_by_id_also_in_shuffled_columns():
     phi = np.array([[1.0, 2.0, 1.0, 1.0, 3.0]])
     topics = Topics.from_matrix(phi, fraction=0.6, token_ids=[40, 50, 10, 30, 20], vocabulary_size=60)
     assert sets_of(topics) == {"0": {20, 50, 10}}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("one", [True, False])
+def test_the_choice_equals_a_slow_independent_one(seed, one):
+    phi = np.random.default_rng(seed).integers(0, 6, size=(4, 30))  # few values, so there are many ties
+    exclude = {3, 7, 29}
+    kept = {}
+    for t, row in enumerate(phi):
+        order = sorted((-count, i) for i, count in enumerate(row) if count and i not in exclude)
+        kept[t] = {i for _, i in order[:9]}
+    for i in range(30 if one else 0):
+        rivals = sorted((-phi[t, i] / phi[t].sum(), t) for t in kept if i in kept[t])
+        for _, t in rivals[1:]:
+            kept[t].remove(i)
+    topics = Topics.from_matrix(phi, fraction=0.3, exclude=exclude, one_topic_per_word=one)
+    assert sets_of(topics) == {str(t): ids for t, ids in kept.items()}
+    assert topics.left_out["excluded"] == (3, 7, 29)
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.001, 0.002])
