@@ -22,7 +22,7 @@ def small_bert(vocabulary):
         return hf.BertModel(hf.BertConfig(vocab_size=vocabulary, max_position_embeddings=128, **sizes)).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level", "metaspace, never parted", "slow"])
 @pytest.mark.filterwarnings("ignore:topics with the same top words", "ignore:.*topics got no words")
 def test_all_take_the_same_tokens_for_words(kind):
     tokenizer = KINDS[kind]
@@ -60,7 +60,7 @@ LONG = " ".join(
 )
 
 
-@pytest.mark.parametrize("max_length", [7, 16, 33])
+@pytest.mark.parametrize("max_length", [7, 33])
 def test_a_long_text_is_cut_in_one_way_by_whoever_cuts_it(max_length):
     tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
     stream = tp.Corpus.from_texts([LONG]).documents(tokenizer, max_length=max_length, long="chunk")
@@ -77,38 +77,3 @@ def test_a_long_text_is_cut_in_one_way_by_whoever_cuts_it(max_length):
     assert all(
         ids[0] == tokenizer.cls_token_id and ids[-1] == tokenizer.sep_token_id for ids, _, _ in cut_at_once
     )
-
-
-def test_the_word_that_a_cut_leaves_of_a_longer_one_is_none():
-    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
-    assert tokenizer.tokenize("bandleaders") == ["band", "##leader", "##s"]
-    band = tokenizer.convert_tokens_to_ids("band")
-    for max_length in range(3, 40):
-        for document in tp.Corpus.from_texts([LONG]).documents(
-            tokenizer, max_length=max_length, long="chunk"
-        ):
-            whole = [
-                index == band and bool(flag) for index, flag in zip(document.ids, document.whole, strict=True)
-            ]
-            # A band that is a word is followed by its possessive, or by the end of the piece.
-            for place in np.flatnonzero(whole):
-                behind = tokenizer.convert_ids_to_tokens(int(document.ids[place + 1]))
-                assert behind in ("'", "[SEP]")
-                assert tokenizer.convert_ids_to_tokens(int(document.ids[place - 1])) in ("the", "[CLS]")
-
-
-def test_a_tokenizer_without_pre_tokenizer_has_the_same_pairs_from_texts_and_from_a_corpus():
-    tokenizer = KINDS["metaspace, never parted"]
-    texts = ["the army and the band", "army band soldier and the army"] * 3
-    size = max(tokenizer.get_vocab().values()) + 1
-    words = {"war": ["army", "and"], "music": ["band"]}
-    topics = tp.Topics.from_word_lists(words, tokenizer)
-    options = {"n_permutations": 0, "n_resamples": 0}
-    of_texts = tp.measure_attention(
-        small_bert(size), topics, tp.encode_texts(texts, tokenizer), **options
-    ).overall
-    stream = tp.Corpus.from_texts(texts).documents(tokenizer)
-    of_corpus = tp.measure_attention(small_bert(size), topics, stream, **options).overall
-    assert of_texts == of_corpus
-    assert of_corpus.n_same_topic > 0
-    assert of_corpus.n_different_topic > 0

@@ -4,11 +4,8 @@ The functions at the top run in processes of their own, which know no other hub 
 """
 
 import io
-import json
 import logging
 import os
-import socket
-from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
@@ -16,15 +13,17 @@ import pytest
 import torch
 import transformers as hf
 from hub_client import Client
+from huggingface_hub import constants
 from loopback_hub import Hub, first
-from real_text import WORDS, minilm_folder, topics_by_hand
+from real_text import minilm_folder
 
 import topic_probe as tp
 from topic_probe import remote
-from topic_probe.cli import main
 from topic_probe.lens import capture
 from topic_probe.text.corpus import WIKIPEDIA
 from topic_probe.topics.vocabulary import tokenizer_hash
+
+pytestmark = pytest.mark.slow
 
 # --- what is done in processes of their own -----------------------------------------------------------
 
@@ -34,11 +33,8 @@ def prepare():
     for name in (
         "datasets.packaged_modules.cache.cache",
         "datasets.packaged_modules.parquet.parquet",
-        "gensim.corpora",
         "pyarrow.parquet",
-        "topic_probe.measure.attention",
         "transformer_lens.model_bridge.sources",
-        "transformers.models.albert.modeling_albert",
         "transformers.models.bert.modeling_bert",
     ):
         import_module(name)
@@ -54,16 +50,11 @@ def seen_of(model):
     )
 
 
-def opened(name, **options):
+def opened(name, *, chunks_of=None, **options):
+    """What is seen of a model; ``chunks_of`` bytes are written down at a time, so a small file is as a large one."""
+    if chunks_of is not None:
+        constants.DOWNLOAD_CHUNK_SIZE = chunks_of
     return seen_of(tp.open_model(name, **options))
-
-
-def opened_by_chunks(name, size):
-    """With downloads that are written down after so many bytes, so that a small file stands for a large one."""
-    from huggingface_hub import constants
-
-    constants.DOWNLOAD_CHUNK_SIZE = size
-    return opened(name)
 
 
 def opened_as(user, name):
@@ -78,42 +69,6 @@ def articles(*given, **options):
 
 def wikipedia(*given, **options):
     return list(tp.Corpus.wikipedia(*given, **options))
-
-
-def measured(model_name, folder, *, name=WIKIPEDIA[0], **options):
-    """A report as text, without what names the commit, and how many forward passes it took."""
-    model = tp.open_model(model_name)
-    inside, passes = model.original_model, []
-    forward = inside.forward
-    inside.forward = lambda *given, **more: passes.append(1) or forward(*given, **more)
-    documents = tp.Corpus.from_dataset(name, **options).documents(model.tokenizer, max_length=32)
-    report = tp.measure_attention(
-        model,
-        topics_by_hand(model.tokenizer),
-        documents,
-        n_permutations=3,
-        batch_size=1,
-        folder=folder,
-        part_size=32,
-    )
-    return report.to_dataframe().to_json(double_precision=15), len(passes), report.provenance
-
-
-def commanded(*arguments):
-    """Exit code and answer of the command line."""
-    answer = io.StringIO()
-    with redirect_stdout(answer):
-        code = main(list(arguments))
-    return code, answer.getvalue()
-
-
-def flagged(constructor, *given):
-    """What is wrong with a series of checkpoints."""
-    return tp.check_checkpoints(getattr(tp.Checkpoints, constructor)(*given)).flagged
-
-
-def asked_elsewhere():
-    socket.create_connection(("localhost", 80), timeout=1)
 
 
 # --- repositories -------------------------------------------------------------------------------------
@@ -137,36 +92,6 @@ def bert(folder, seed, tokenizer=None):
     return folder
 
 
-def albert(folder, texts):
-    """A folder with a small ALBERT, its pieces of words found by a unigram model as the real one's are."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    backend = Tokenizer(models.Unigram())
-    backend.normalizer, backend.decoder = normalizers.Lowercase(), decoders.Metaspace()
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.train_from_iterator(
-        texts,
-        trainers.UnigramTrainer(
-            vocab_size=500, unk_token="<unk>", special_tokens=special, show_progress=False
-        ),
-    )
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), special, strict=True))
-    tokenizer = hf.PreTrainedTokenizerFast(
-        tokenizer_object=backend, **{f"{role}_token": token for role, token in roles.items()}
-    )
-    sizes = {"embedding_size": 4, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
-    config = hf.AlbertConfig(vocab_size=len(tokenizer), num_hidden_layers=2, pad_token_id=0, **sizes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        hf.AlbertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def passages():
     """Beginnings of Wikipedia articles and what follows them, of a thousand letters or so."""
     found = []
@@ -175,8 +100,7 @@ def passages():
     return found[: N_FILES * PER_FILE]
 
 
-# The last file begins behind the 256 texts that are tokenized at once.
-N_FILES, PER_FILE = 4, 90
+N_FILES, PER_FILE = 4, 40
 README = """---
 configs:
 - config_name: 20231101.de
@@ -229,15 +153,12 @@ class World:
         self.folders = {
             "older": bert(folder / "older", 1),
             "bert": bert(folder / "bert", 2, plain.train_new_from_iterator(self.texts, 900)),
-            "albert": albert(folder / "albert", self.texts),
         }
         self.files = {name: files_of(place) for name, place in self.folders.items()}
         self.commits = {
             "older": hub.put("models", "small/bert", self.files["older"], branch="older"),
             "bert": hub.put("models", "small/bert", self.files["bert"]),
-            "albert": hub.put("models", "small/albert", self.files["albert"]),
         }
-        hub.put("models", "small/measured", self.files["older"])
         hub.put("models", "small/gated", self.files["older"], token="hf_granted")
         self.data = data_set(self.texts)
         hub.put("datasets", WIKIPEDIA[0], self.data, commit=WIKIPEDIA[2])
@@ -290,76 +211,15 @@ def is_file(request):
     return "/resolve/" in request.path or is_large(request)
 
 
-def asks(part):
-    """Requests for a file of this name, or of the large one that it leads to."""
-    return lambda request: part in request.path
-
-
-def on_a_path(world, step):
-    """The files of a model whose weights have moved so far in one direction; of odd steps in the older format."""
-    folder = world.folder / f"step{step}"
-    model = hf.BertModel.from_pretrained(world.folders["older"])
-    with torch.no_grad():
-        for number, parameter in enumerate(model.parameters()):
-            parameter += step * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    model.save_pretrained(folder)
-    if step % 2:
-        (folder / "model.safetensors").unlink()
-        torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    return {**files_of(world.folders["older"]), "model.safetensors": None} | files_of(folder)
-
-
-@pytest.fixture(scope="module")
-def states(world):
-    """Step → files, of a series with nothing wrong."""
-    every = {step: on_a_path(world, step) for step in range(5)}
-    return {step: {p: file for p, file in files.items() if file is not None} for step, files in every.items()}
-
-
 # --- models -------------------------------------------------------------------------------------------
 
 
-def test_a_revision_that_serves_another_steps_weights_is_found_and_each_is_read_of_its_own_commit(
-    world, states
-):
-    for step, files in {**states, 2: states[4]}.items():
-        world.hub.put("models", "small/pythia", files, branch=f"step{step}")
-    found = done(world.run(flagged, "from_revisions", "small/pythia", range(5)))
-    assert found == {2: "copy of step 4", 4: "copy of step 2"}
-    missing = done(world.run(flagged, "from_revisions", "small/pythia", [0, 1, 3, 7]))
-    assert missing.keys() == {7}
-    assert "this model has no revision 'step7'" in missing[7]
-
-
-def test_a_repository_for_every_step_is_a_series_too(world, states):
-    for step, files in states.items():
-        world.hub.put("models", f"small/berts-step_{step}k", files)
-    pattern, steps = "small/berts-step_{step}k", {1000 * step: str(step) for step in states}
-    assert done(world.run(flagged, "from_repositories", pattern, steps)) == {}
-    # What was fetched once is read again when nobody answers.
-    with world.hub.troubled(lambda request: {"status": 503}):
-        offline = world.client(HF_HUB_OFFLINE="1")
-        assert done(offline(flagged, "from_repositories", pattern, steps)) == {}
-
-
-def test_a_hub_that_does_not_answer_flags_nothing_but_is_an_error(world, states):
-    for step, files in states.items():
-        world.hub.put("models", "small/lost", files, branch=f"step{step}")
-    with world.hub.troubled(lambda request: {"status": 503} if is_large(request) else None):
-        outcome = world.run(flagged, "from_revisions", "small/lost", range(5))
-    assert "ConnectionError" in outcome.kinds, outcome.trace
-
-
-@pytest.mark.parametrize("name", ["bert", "albert"])
-def test_a_model_of_the_hub_is_that_of_its_folder_and_says_its_commit(world, name):
-    assert done(world.run(opened, f"small/{name}")) == world.expected(name, world.commits[name])
-
-
-def test_a_revision_has_its_own_weights_and_its_own_tokenizer(world):
-    expected = world.expected("older", world.commits["older"])
-    assert expected[:2] != world.expected("bert", "")[:2]
-    for revision in ("older", world.commits["older"]):
-        assert done(world.run(opened, "small/bert", revision=revision)) == expected
+def test_a_model_of_the_hub_is_that_of_its_folder_and_says_its_commit(world):
+    older, newer = (world.expected(name, world.commits[name]) for name in ("older", "bert"))
+    assert older[:2] != newer[:2]
+    assert done(world.run(opened, "small/bert")) == newer
+    for revision in ("older", world.commits["older"]):  # its own weights and its own tokenizer
+        assert done(world.run(opened, "small/bert", revision=revision)) == older
 
 
 def test_all_files_are_of_one_commit_though_the_branch_moves_meanwhile(world):
@@ -376,7 +236,7 @@ def test_all_files_are_of_one_commit_though_the_branch_moves_meanwhile(world):
 def test_a_download_that_drops_goes_on_at_the_byte_where_it_broke(world):
     commit, drop = world.new("small/dropping"), 50_000
     with world.hub.troubled(first(5, is_large, {"drop": drop})) as asked:
-        seen = done(world.run(opened_by_chunks, "small/dropping", drop // 5))
+        seen = done(world.run(opened, "small/dropping", chunks_of=drop // 5))
     assert seen == world.expected("older", commit)
     starts = {}
     for request in filter(is_large, asked):
@@ -386,37 +246,24 @@ def test_a_download_that_drops_goes_on_at_the_byte_where_it_broke(world):
         assert found == [drop * number for number in range(len(found))]
 
 
-@pytest.mark.parametrize(
-    ("status", "where"),
-    [(429, "/api/"), (503, "/api/"), (429, "config.json"), (500, "tokenizer.json"), (500, "/large/")],
-)
-def test_an_answer_that_may_pass_is_waited_for(world, status, where):
-    name = f"small/waited-{status}-{where.strip('/').replace('.', '-')}"
+@pytest.mark.parametrize(("status", "where"), [(429, "/api/"), (503, "config.json"), (500, "/large/")])
+def test_an_answer_that_may_pass_is_waited_for_as_long_as_the_hub_says(world, status, where):
+    name = f"small/waited-{status}"
     commit = world.new(name)
-    with world.hub.troubled(
-        first(2, lambda request: where in request.path and "agent" not in request.path, {"status": status})
-    ):
+    busy = {"status": status, "headers": {"Retry-After": "17"} if status == 429 else {}}
+
+    def asked_for(request):
+        return where in request.path and "agent" not in request.path
+
+    with world.hub.troubled(first(2, asked_for, busy)):
         outcome = world.run(opened, name)
     assert done(outcome) == world.expected("older", commit)
     assert outcome.seconds < 60
-
-
-def test_the_hub_says_how_long_to_wait(world):
-    commit = world.new("small/busy")
-    busy = {"status": 429, "headers": {"Retry-After": "17"}}
-    with world.hub.troubled(first(1, asks("/api/models/small/busy"), busy)):
-        outcome = world.run(opened, "small/busy")
-    assert done(outcome) == world.expected("older", commit)
-    assert 17 in outcome.slept
+    assert (17 in outcome.slept) == (status == 429)
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ({"status": 500}, "answers with 500"),
-        ({"status": 429}, "answers with 429 (made to fail): too much was asked of it. Wait some minutes"),
-        ({"drop": 0}, "gives no whole answer"),
-    ],
+    ("what", "said"), [({"status": 500}, "answers with 500"), ({"drop": 0}, "gives no whole")]
 )
 def test_an_answer_that_does_not_pass_is_an_error_that_says_it(world, what, said):
     world.new("small/failing")
@@ -428,19 +275,10 @@ def test_an_answer_that_does_not_pass_is_an_error_that_says_it(world, what, said
     assert 5 < outcome.seconds < 30
 
 
-def test_a_model_is_not_opened_without_the_tokenizer_that_does_not_come(world):
-    world.new("small/speechless")
-    with world.hub.troubled(lambda request: {"status": 500} if "tokenizer" in request.path else None):
-        outcome = world.run(opened, "small/speechless")
-    assert "ConnectionError" in outcome.kinds, outcome.value
-    assert "answers with 500" in outcome.error
-
-
 WRONG = {
     "no such model": (
         opened, ["small/nobody"], {}, "FileNotFoundError",
-        "cannot load 'small/nobody': the Hugging Face hub at {endpoint} answers with 401 (Invalid username or "
-        "password.): it has no model of this name that everybody may read. Names are OWNER/NAME",
+        "it has no model of this name that everybody may read. Names are OWNER/NAME",
     ),
     "no such revision": (
         opened, ["small/bert"], {"revision": "newest"}, "FileNotFoundError",
@@ -451,29 +289,11 @@ WRONG = {
         opened, ["small/gated"], {}, "PermissionError",
         "only to those who were granted access. Ask for it at {endpoint}/small/gated, and log in (`hf auth login`",
     ),
-    "not granted": (
-        opened_as, ["hf_other", "small/gated"], {}, "PermissionError",
-        "answers with 403 (Access to model small/gated is restricted",
-    ),
-    "no name": (
-        opened, ["small nobody"], {}, "FileNotFoundError", "there is no folder of this name, and the Hugging Face hub",
-    ),
     "no such data set": (
         articles, ["small/nobody"], {}, "FileNotFoundError", "it has no data set of this name that everybody may read",
     ),
-    "no such revision of a data set": (
-        articles, ENGLISH, {"revision": "newest"}, "FileNotFoundError",
-        "has no revision 'newest'. Give a branch, a tag or a whole commit hash, which {endpoint}/datasets/wikimedia/",
-    ),
     "no such configuration": (
         articles, [ENGLISH[0], "20231101.xx"], {}, "ValueError", "'20231101.xx' not found. Available: ['20231101.de'",
-    ),
-    "gated data set": (
-        articles, ["small/gated-articles", ENGLISH[1]], {}, "PermissionError",
-        "Ask for it at {endpoint}/datasets/small/gated-articles, and log in",
-    ),
-    "no such data set to download": (
-        articles, ["small/nobody"], {"streaming": False}, "FileNotFoundError", "it has no data set of this name",
     ),
 }  # fmt: skip
 
@@ -537,32 +357,6 @@ def test_offline_what_was_opened_before_is_opened_again_and_nothing_is_asked(wor
     assert asked == []
 
 
-def test_offline_a_download_is_read_and_passes_neither_for_a_stream_nor_for_another_commit(world):
-    name = "small/kept"
-    kept = world.hub.put("datasets", name, world.data)
-    other = world.hub.put("datasets", name, data_set(world.texts[::-1]), branch="other")
-    texts, commit = done(world.run(articles, name, ENGLISH[1], streaming=False, revision=kept))
-    assert (texts, commit) == (world.texts, kept)
-    run = world.client(HF_HUB_OFFLINE="1")
-    assert done(run(articles, name, ENGLISH[1], streaming=False, revision=kept)) == (texts, kept)
-    wrong = run(articles, name, ENGLISH[1], streaming=False, revision=other)
-    assert "FileNotFoundError" in wrong.kinds
-    assert f"needed is commit {other}, on this machine is {kept}" in wrong.error
-    stream = run(articles, name, ENGLISH[1], revision=kept, n_documents=8, seed=0)
-    assert "HF_HUB_OFFLINE is set" in stream.error
-    assert "streaming=False reads what was downloaded before" in stream.error
-
-
-def test_no_copy_on_this_machine_stands_in_for_a_stream_of_a_hub_that_fails(world):
-    name = "small/failing-articles"
-    world.hub.put("datasets", name, world.data)
-    done(world.run(articles, name, ENGLISH[1], streaming=False))
-    with world.hub.troubled(lambda request: {"status": 500} if "/tree/" in request.path else None):
-        outcome = world.run(articles, name, ENGLISH[1], n_documents=8, seed=0)
-    assert "ConnectionError" in outcome.kinds, outcome.value
-    assert "draws other samples than a stream" in outcome.error or "answers with 500" in outcome.error
-
-
 # --- articles -----------------------------------------------------------------------------------------
 
 
@@ -585,12 +379,10 @@ def test_wikipedia_is_that_of_its_files_whole_and_in_samples(world, local):
     assert len(set(sample)) == 20
     files = [world.texts.index(text) // PER_FILE for text in sample]
     assert sorted(files) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
-    assert done(world.run(articles, *ENGLISH, n_documents=100)) == (world.texts[:100], WIKIPEDIA[2])
+    assert done(world.run(articles, *ENGLISH, n_documents=50)) == (world.texts[:50], WIKIPEDIA[2])
 
 
-@pytest.mark.parametrize(
-    "what", [{"drop": 20_000}, {"status": 500}, {"status": 429, "headers": {"Retry-After": "3"}}], ids=str
-)
+@pytest.mark.parametrize("what", [{"drop": 20_000}, {"status": 500}], ids=str)
 def test_a_stream_of_articles_goes_on_where_it_broke(world, what):
     with world.hub.troubled(lambda request: None) as undisturbed:
         assert done(world.run(wikipedia, None)) == world.texts
@@ -605,146 +397,13 @@ def test_a_stream_of_articles_goes_on_where_it_broke(world, what):
     assert 7 <= outcome.seconds < 120
 
 
-@pytest.mark.parametrize(
-    ("what", "longest", "said"), [({"status": 500}, 300, "7 times in a row"), ({"drop": 0}, 700, "once")]
-)
-def test_a_stream_that_stays_broken_is_given_up_in_a_bounded_time(world, what, longest, said):
-    with world.hub.troubled(lambda request: what if "train-00002" in request.path else None):
+def test_a_stream_that_stays_broken_is_given_up_in_a_bounded_time(world):
+    with world.hub.troubled(lambda request: {"status": 500} if "train-00002" in request.path else None):
         outcome = world.run(wikipedia, None)
     assert "ConnectionError" in outcome.kinds, outcome.trace
-    assert f"the stream broke {said} in part 2 after 0 texts" in outcome.error
+    assert "the stream broke 7 times in a row in part 2 after 0 texts" in outcome.error
     assert "A measurement with folder= goes on behind its last part" in outcome.error
-    assert 60 < outcome.seconds < longest
-
-
-def test_a_file_that_one_may_not_read_is_no_break_of_the_stream(world):
-    with world.hub.troubled(lambda request: {"status": 403} if "train-00002" in request.path else None):
-        outcome = world.run(wikipedia, None)
-    assert "PermissionError" in outcome.kinds, outcome.trace
-    assert "it gives the files of this data set only to those who were granted" in outcome.error
-    assert outcome.seconds < 5
-
-
-# --- measurements -------------------------------------------------------------------------------------
-
-ALL = {"config": ENGLISH[1]}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(world):
-    """A measurement that nothing broke."""
-    return done(world.run(measured, "small/measured", world.folder / "undisturbed", **ALL))
-
-
-def without_the_last_file(request):
-    """A hub that fails when most articles were read."""
-    return {"status": 500} if f"train-{N_FILES - 1:05d}" in request.path else None
-
-
-def test_a_measurement_is_resumed_after_the_hub_was_gone_and_equals_an_undisturbed_one(
-    world, undisturbed, tmp_path
-):
-    report, passes, provenance = undisturbed
-    assert provenance["parts"]["there"] == provenance["parts"]["of"] == 12  # of 4 files of 90 articles
-    with world.hub.troubled(without_the_last_file):
-        broken = world.run(measured, "small/measured", tmp_path, **ALL)
-    assert "ConnectionError" in broken.kinds, broken.value
-    again, passes_again, _ = done(world.run(measured, "small/measured", tmp_path, **ALL))
-    assert again == report
-    # Nine parts were there; of the 360 articles some fifty have words of topics.
-    assert 0 < passes_again < passes - 24
-
-
-def test_what_is_there_is_not_read_again(world, undisturbed):
-    with world.hub.troubled(lambda request: None) as asked:
-        report, passes, _ = done(world.run(measured, "small/measured", world.folder / "undisturbed", **ALL))
-    assert report == undisturbed[0]
-    assert passes < 10  # of the trial
-    assert not any(".parquet" in request.path for request in asked if is_large(request))
-
-
-def test_the_articles_of_two_commits_are_never_measured_together(world, tmp_path):
-    name = "small/changing"
-    old = world.hub.put("datasets", name, world.data)
-    with world.hub.troubled(without_the_last_file):
-        broken = world.run(measured, "small/measured", tmp_path, name=name, **ALL)
-    assert "ConnectionError" in broken.kinds, broken.value
-    changed = [text if number < 200 else text.upper() for number, text in enumerate(world.texts)]
-    new = world.hub.put("datasets", name, data_set(changed))
-    refused = world.run(measured, "small/measured", tmp_path, name=name, **ALL)
-    assert "ValueError" in refused.kinds, refused.value
-    assert "was measured of other texts (they differ in revision)" in refused.error
-    assert new != old
-    _, _, provenance = done(world.run(measured, "small/measured", tmp_path, name=name, revision=old, **ALL))
-    assert provenance["corpus"]["corpus"]["revision"] == old
-
-
-def test_the_weights_of_two_commits_are_never_measured_together(world, tmp_path):
-    old = world.new("small/trained-on")
-    done(world.run(measured, "small/trained-on", tmp_path, **ALL))
-    new = world.hub.put("models", "small/trained-on", files_of(bert(tmp_path / "trained", 5)))
-    refused = world.run(measured, "small/trained-on", tmp_path, **ALL)
-    assert "ValueError" in refused.kinds, refused.value
-    assert "which differs in weights" in refused.error
-    assert new != old
-
-
-def test_the_same_weights_under_another_commit_are_the_same_measurement(world, tmp_path, undisturbed):
-    world.new("small/renamed")
-    done(world.run(measured, "small/renamed", tmp_path, **ALL))
-    commit = world.hub.put(
-        "models", "small/renamed", {**world.files["older"], "README.md": b"now documented"}
-    )
-    report, passes, provenance = done(world.run(measured, "small/renamed", tmp_path, **ALL))
-    assert report == undisturbed[0]
-    assert passes < undisturbed[1] / 2  # trials
-    assert provenance["model"]["revision"] == commit
-
-
-# --- the command line ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def words(world):
-    file = world.folder / "words.json"
-    file.write_text(json.dumps({name: listed.split() for name, listed in WORDS.items()}))
-    return str(file)
-
-
-def test_the_command_line_measures_by_names_on_the_hub(world, words):
-    texts = [
-        "--corpus",
-        ENGLISH[0],
-        "--corpus-config",
-        ENGLISH[1],
-        "--n-documents",
-        "20",
-        "--max-length",
-        "32",
-    ]
-    model = ["small/bert", "--revision", "older", "--topics", words]
-    code, answer = done(world.run(commanded, "measure", "attention", *model, *texts, "--json"))
-    assert code == 0
-    provenance = json.loads(answer)["provenance"]
-    assert provenance["model"]["revision"] == world.commits["older"]
-    assert provenance["corpus"]["corpus"]["revision"] == WIKIPEDIA[2]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["check", "small/nobody"],
-        ["fit-topics", "small/nobody", "--corpus", "bundled", "--out", "OUT"],
-        ["fit-topics", "small/bert", "--corpus", "small/nobody", "--out", "OUT"],
-    ],
-    ids=" ".join,
-)
-def test_the_command_line_says_at_once_that_a_name_is_wrong(world, arguments, tmp_path, capfd):
-    arguments = [str(tmp_path / "out") if argument == "OUT" else argument for argument in arguments]
-    outcome = world.run(commanded, *arguments)
-    assert done(outcome)[0] == 1
-    assert outcome.seconds < 5
-    assert "error: cannot load 'small/nobody': the Hugging Face hub at http://127.0.0.1:" in outcome.printed
+    assert 60 < outcome.seconds < 300
 
 
 # --- what errors are ----------------------------------------------------------------------------------
@@ -774,8 +433,3 @@ def test_waits_grow_to_the_longest_and_are_no_shorter_than_the_hub_asks():
     assert [retry.seconds(breaks, Busy()) for breaks in range(1, 5)] == [9, 9, 9, 16]
     Busy.response.headers = {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}
     assert retry.seconds(1, Busy()) == 2
-
-
-def test_a_test_that_asks_another_host_ends_there(world):
-    outcome = world.run(asked_elsewhere)
-    assert outcome.error == "the process ended with 7"

@@ -3,7 +3,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import saved_results
 import torch
 
 import topic_probe as tp
@@ -77,41 +76,25 @@ def test_the_most_frequent_pairs_are_those_of_a_sorted_list_with_ties_by_id():
         assert [(-c, a, b) for a, b, c in zip(first, second, together, strict=True)] == wanted[:n]
 
 
+def test_pairs_of_thousands_of_words_are_found_in_blocks():
+    found = count_cooccurrence([[1, 2999], [2999, 1], [2990, 2995], [2000, 2001, 2000]], range(3_000))
+    pairs = list(zip(*(part.tolist() for part in found.most_frequent(9)), strict=True))
+    assert pairs == [(1, 2999, 2), (2000, 2001, 1), (2990, 2995, 1)]
+
+
 def test_forms_of_one_word_are_no_pair_of_words():
     documents = random_documents(seed=1)
-    forms = torch.tensor([word // 3 for word in range(1, 40)])
     found = count_cooccurrence(documents, range(1, 40))
-    wanted = [
-        (a, b, c)
-        for a, b, c in zip(*(part.tolist() for part in found.most_frequent(10_000)), strict=True)
-        if a // 3 != b // 3
-    ]
-    first, second, together = (part.tolist() for part in found.most_frequent(30, forms=forms))
-    assert list(zip(first, second, together, strict=True)) == wanted[:30]
-
-
-def test_the_most_frequent_pairs_do_not_depend_on_the_blocks_that_are_looked_at(monkeypatch):
-    found = count_cooccurrence(random_documents(seed=2), range(1, 40))
-    whole = found.most_frequent(25)
-    monkeypatch.setattr("topic_probe.text.cooccurrence._PAIRS_AT_ONCE", 60)
-    for one, other in zip(whole, found.most_frequent(25), strict=True):
-        assert torch.equal(one, other)
+    pairs = list(zip(*(part.tolist() for part in found.most_frequent(10_000)), strict=True))
+    forms = torch.tensor([word // 3 for word in range(1, 40)])
+    kept = list(zip(*(part.tolist() for part in found.most_frequent(30, forms=forms)), strict=True))
+    assert kept == [(a, b, c) for a, b, c in pairs if a // 3 != b // 3][:30]
 
 
 def test_parts_of_a_corpus_add_up_to_the_whole():
     documents = random_documents(seed=3)
     parts = [count_cooccurrence(documents[part::3], range(1, 40)) for part in range(3)]
     assert parts[0] + parts[1] + parts[2] == count_cooccurrence(documents, range(1, 40))
-
-
-def test_shards_of_a_corpus_add_up_to_the_whole():
-    texts = [" ".join(f"word{number % 7} word{number % 5}".split()) for number in range(40)]
-    tokenizer = tp.word_tokenizer(texts)
-    corpus = tp.Corpus.from_texts(texts)
-    words = range(5, 12)
-    whole = count_cooccurrence(corpus.documents(tokenizer), words)
-    shards = [count_cooccurrence(corpus.shard(index, 3).documents(tokenizer), words) for index in range(3)]
-    assert shards[0] + shards[1] + shards[2] == whole
 
 
 def test_what_is_known_of_added_parts_is_what_both_know():
@@ -144,20 +127,6 @@ def test_too_many_words_are_cut_to_the_most_frequent_and_the_bound_holds():
         assert torch.equal(one, other)
 
 
-def test_documents_are_read_once_and_nothing_of_them_is_kept():
-    def stream():
-        for number in range(3_000):
-            alive.append(number)
-            yield [1, 2, number % 50]
-
-    alive = []
-    documents = stream()
-    found = count_cooccurrence(documents, [1, 2, 7])
-    assert len(alive) == 3_000
-    assert next(documents, None) is None
-    assert found.counts[0].tolist() == [3_000, 3_000, 60]
-
-
 def test_long_documents_are_cut_or_become_windows():
     document = [[3, 1, 5, 1, 6, 3]]
     assert count_cooccurrence(document, WORDS, max_length=3).counts[0].tolist() == [1, 1, 0, 0]
@@ -187,19 +156,6 @@ def test_the_words_of_topics_are_counted():
         count_cooccurrence([[12]], topics)
 
 
-def test_saved_counts_come_back_and_damage_is_named(tmp_path):
-    found = count_cooccurrence(random_documents(seed=5), range(1, 40), max_words=20)
-    folder = found.save(tmp_path / "counts")
-    assert Cooccurrence.load(folder) == found
-    saved_results.change(folder, kind="topics")
-    with pytest.raises(ValueError, match="holds 'topics', not 'co-occurrence'"):
-        Cooccurrence.load(folder)
-    saved_results.change(folder, kind="co-occurrence")
-    saved_results.arrays_file(folder).write_bytes(b"half")
-    with pytest.raises(ValueError, match="truncated"):
-        Cooccurrence.load(folder)
-
-
 def test_it_shows_its_most_frequent_pairs():
     found = count_cooccurrence(DOCUMENTS, WORDS)
     table = found.to_dataframe(2)
@@ -212,28 +168,19 @@ def test_it_shows_its_most_frequent_pairs():
 @pytest.mark.parametrize(
     ("documents", "words", "options", "message"),
     [
-        ([], WORDS, {}, "no document is left"),
         ([[]], WORDS, {}, "no document is left"),
         (DOCUMENTS, [], {}, "no word to count"),
         (DOCUMENTS, [-1, 2], {}, "within 0"),
         (DOCUMENTS, [5], {"vocabulary_size": 5}, "within 0..4"),
-        (DOCUMENTS, WORDS, {"vocabulary_size": 9 + 1, "max_words": 1}, "at least 2"),
-        (DOCUMENTS, WORDS, {"long": "split"}, "long must be one of 'cut', 'chunk', got 'split'"),
+        (DOCUMENTS, WORDS, {"max_words": 1}, "at least 2"),
         ([[7, 50]], WORDS, {"vocabulary_size": 50}, "holds the token id 50"),
+        (DOCUMENTS, "dog", {}, "token ids"),
+        (["a dog"], WORDS, {}, "encode texts first"),
     ],
 )
 def test_bad_input_is_refused(documents, words, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         count_cooccurrence(documents, words, **options)
-
-
-def test_text_in_place_of_ids_is_refused():
-    with pytest.raises(TypeError, match="token ids"):
-        count_cooccurrence(DOCUMENTS, "dog")
-    with pytest.raises(TypeError, match="encode texts first"):
-        count_cooccurrence(["a dog"], WORDS)
-    with pytest.raises(TypeError, match="words needs token ids, which are whole numbers"):
-        count_cooccurrence(DOCUMENTS, [1.5])
 
 
 def test_one_word_has_no_pair():
@@ -257,7 +204,6 @@ def test_counts_name_words_where_topics_or_documents_know_them(tmp_path):
     ids = tokenizer.convert_tokens_to_ids(["played", "the", "army"])
     by_tokenizer = count_cooccurrence(documents, ids)
     assert by_tokenizer.texts == tuple(tokenizer.convert_ids_to_tokens(sorted(ids)))
-    assert count_cooccurrence(list(documents), ids).to_dataframe(1)["first"].tolist() == [min(ids[1:])]
     assert Cooccurrence.load(by_topics.save(tmp_path / "counts")).texts == by_topics.texts
     assert (by_topics + by_topics).texts == by_topics.texts
     few = by_topics.restrict(topics.words[:2])

@@ -1,19 +1,15 @@
-"""Documents of any shape are read, cut and put into batches as plain lists say."""
+"""Documents are cut as a person cuts them."""
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topic_probe.text.batches import token_batches
 from topic_probe.text.documents import Document
 
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 
-SIZE, PAD = 50, 0
-ids = st.integers(1, SIZE - 1)
-lists = st.lists(st.lists(ids, min_size=1, max_size=9), min_size=1, max_size=7)
+ids = st.integers(1, 49)
 
 
 # --- cutting ------------------------------------------------------------------------------------------
@@ -92,110 +88,3 @@ def test_pieces_are_those_that_a_person_cuts(document, max_length):
         if not flag
     ]
     assert kept == tokens[inside]
-
-
-# --- batches ------------------------------------------------------------------------------------------
-
-
-def padded(documents, left):
-    """Ids and mask of a batch with padding on one side of each of its documents."""
-    width = max(map(len, documents))
-    rows = [[PAD] * (width - len(document)) for document in documents]
-    join = (lambda pad, own: pad + own) if left else (lambda pad, own: own + pad)
-    return (
-        [join(pad, document) for pad, document in zip(rows, documents, strict=True)],
-        [join([0] * len(pad), [1] * len(document)) for pad, document in zip(rows, documents, strict=True)],
-    )
-
-
-def shapes(documents, left):
-    """The same documents in every shape that a user may have them in."""
-    table, mask = padded(documents, left)
-    yield documents
-    yield iter(documents)
-    yield [tuple(document) for document in documents]
-    yield [np.array(document, dtype=np.uint16) for document in documents]
-    yield [torch.tensor(document, dtype=torch.int32) for document in documents]
-    yield [Document(torch.tensor(document)) for document in documents]
-    yield torch.tensor(table), torch.tensor(mask)
-    yield np.array(table), np.array(mask, dtype=bool)
-    yield {"input_ids": table, "attention_mask": mask}
-    yield {"input_ids": torch.tensor(table), "attention_mask": torch.tensor(mask, dtype=torch.float32)}
-    yield [{"input_ids": document} for document in documents]
-    yield {"input_ids": documents}
-
-
-@settings(max_examples=20)
-@given(lists, st.booleans(), st.integers(1, 4))
-def test_documents_of_every_shape_are_the_same_in_batches_padded_on_the_right(documents, left, batch_size):
-    for shape in shapes(documents, left):
-        batches = list(token_batches(shape, batch_size=batch_size, vocabulary_size=SIZE))
-        assert all(len(batch) <= batch_size for batch in batches)
-        found = []
-        for batch in batches:
-            lengths = batch.mask.sum(1).tolist()
-            assert batch.ids.shape == (len(batch), max(lengths))
-            assert batch.mask.tolist() == [[at < n for at in range(max(lengths))] for n in lengths]
-            assert bool((batch.ids[~batch.mask] == PAD).all())
-            found += [row[:n] for row, n in zip(batch.ids.tolist(), lengths, strict=True)]
-        assert sorted(found) == sorted(documents)
-
-
-# --- whatever comes -----------------------------------------------------------------------------------
-
-scalars = st.one_of(
-    st.integers(-3, SIZE + 3), st.integers(2**62, 2**80), st.booleans(), st.none(), st.floats(width=16),
-    st.text(max_size=2), st.binary(max_size=2), st.sampled_from([np.int64(3), np.float32(2), torch.tensor(4), 1j]),
-)  # fmt: skip
-rows = st.one_of(
-    st.lists(ids, max_size=4), st.lists(scalars, max_size=3), st.lists(ids | st.booleans(), max_size=3), scalars,
-    st.lists(ids, max_size=3).map(tuple),
-    st.sets(ids, max_size=3), st.lists(ids, max_size=3).map(np.array), st.lists(ids, max_size=3).map(bytearray),
-    st.dictionaries(st.text(max_size=2), ids, max_size=2), st.lists(st.lists(ids, max_size=2), max_size=2),
-)  # fmt: skip
-
-
-def ids_by_hand(row):
-    """The ids of what is one document; None for what is none."""
-    if isinstance(row, np.ndarray):
-        return row.tolist() if row.ndim == 1 and (row.dtype == np.int64 or row.size == 0) else None
-    if not isinstance(row, list | tuple):
-        return None
-    whole = [type(value) is int or isinstance(value, np.int64) or torch.is_tensor(value) for value in row]
-    return [int(value) for value in row] if all(whole) else None
-
-
-@given(st.one_of(st.lists(rows, max_size=4), rows))
-@example([[5, True]])
-@example([bytearray(b"ab")])
-def test_what_is_taken_is_read_as_it_stands_and_the_rest_is_refused_by_a_sentence(documents):
-    several = isinstance(documents, list) or (
-        isinstance(documents, np.ndarray | tuple | set) and not len(documents)
-    )
-    read = [ids_by_hand(row) for row in documents] if several else [None]
-    fits = all(row is not None and all(0 <= index < SIZE for index in row) for row in read)
-    batches, refusal = [], ""
-    try:
-        batches = list(token_batches(documents, vocabulary_size=SIZE))
-    except (TypeError, ValueError) as error:
-        refusal = str(error)
-    assert bool(refusal) != fits
-    assert fits or "document" in refusal or "batch" in refusal
-    found = [row[mask].tolist() for batch in batches for row, mask in zip(batch.ids, batch.mask, strict=True)]
-    assert sorted(found) == sorted(row for row in read if row and fits)
-
-
-@given(st.lists(ids, min_size=1, max_size=4), scalars, scalars)
-def test_a_document_of_wrong_parts_is_refused_and_its_source_is_a_number(tokens, words, source):
-    numbers = torch.tensor(tokens)
-    plain = source is None or type(source) is int or isinstance(source, np.int64) or torch.is_tensor(source)
-    if plain and (source is None or -(2**63) < source < 2**63):
-        assert Document(numbers, source=source).origin == (
-            Document(numbers).key if source is None else int(source)
-        )
-    else:
-        with pytest.raises((TypeError, ValueError), match="source"):
-            Document(numbers, source=source)
-    if words is not None:
-        with pytest.raises((TypeError, ValueError), match="word_index"):
-            Document(numbers, words)

@@ -4,12 +4,14 @@ import copy
 import os
 import subprocess
 import sys
+import threading
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import small_language
 import torch
 import transformers as hf
 from real_text import minilm_folder
@@ -44,16 +46,8 @@ def byte_level():
 
 def unigram():
     """T5's and XLM-R's kind: whole words behind a mark for the space, an end token added."""
-    pieces = [
-        ("<unk>", 0.0),
-        ("</s>", 0.0),
-        ("▁the", -1.0),
-        ("▁f", -3.0),
-        ("rog", -3.0),
-        ("▁", -5.0),
-        ("s", -6.0),
-    ]
-    backend = Tokenizer(models.Unigram(pieces, unk_id=0))
+    pieces = [("<unk>", 0), ("</s>", 0), ("▁the", -1), ("▁f", -3), ("rog", -3), ("▁", -5), ("s", -6)]
+    backend = Tokenizer(models.Unigram([(piece, float(score)) for piece, score in pieces], unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return fast(backend, unk_token="<unk>", eos_token="</s>")
@@ -67,51 +61,27 @@ def without_words():
     return fast(backend, unk_token="<unk>")
 
 
-def test_word_pieces_know_their_words_and_specials(wordpiece):
-    (document,) = encode_texts(["The unbelievable frog."], wordpiece)
-    tokens = wordpiece.convert_ids_to_tokens(document.ids.tolist())
-    assert tokens == ["[CLS]", "the", "unbelievable", "frog", ".", "[SEP]"]
-    assert document.word_index.tolist() == [-1, 0, 1, 2, -1, -1]
-    assert document.whole.tolist() == [False, True, True, True, False, False]
-    assert document.special.int().tolist() == [1, 0, 0, 0, 0, 1]
-    (split,) = encode_texts(["frogspawn"], wordpiece, add_special_tokens=False)
-    assert len(split) > 1
-    assert split.word_index.tolist() == [0] * len(split)
-    assert not split.whole.any()
-    assert not split.special.any()
+BYTES = [*(chr(byte) for byte in "a bc é".encode()), "</s>"]  # é is two
 
 
-def test_byte_level_pieces_know_their_words():
-    (document,) = encode_texts(["the frog"], byte_level())
-    assert byte_level().convert_ids_to_tokens(document.ids.tolist()) == ["the", "Ġf", "r", "o", "g"]
-    assert document.word_index.tolist() == [0, 1, 1, 1, 1]
-
-
-def test_unigram_pieces_know_their_words_and_specials():
-    (document,) = encode_texts(["the frog the"], unigram())
-    assert unigram().convert_ids_to_tokens(document.ids.tolist()) == ["▁the", "▁f", "rog", "▁the", "</s>"]
-    assert document.word_index.tolist() == [0, 1, 1, 2, -1]
-    assert document.special.int().tolist() == [0, 0, 0, 0, 1]
-
-
-def test_words_are_read_off_the_text_where_a_tokenizer_takes_it_for_one_word():
-    tokenizer = without_words()
-    assert set(tokenizer("the fe").word_ids()) == {0}  # the failure: every token would be a piece of one word
-    (document,) = encode_texts(["the fe t"], tokenizer)
-    assert tokenizer.convert_ids_to_tokens(document.ids.tolist()) == ["▁t", "h", "e", "▁", "f", "e", "▁t"]
-    assert document.word_index.tolist() == [0, 0, 0, -1, 1, 1, 2]
-    assert document.whole.tolist() == [False] * 6 + [True]
-
-
-def test_a_slow_tokenizer_is_read_by_what_it_decodes_to():
-    tokenizer = hf.ByT5Tokenizer()
-    assert not tokenizer.is_fast
-    (document,) = encode_texts(["a bc é"], tokenizer)
-    assert document.ids.tolist() == [*(byte + 3 for byte in "a bc é".encode()), 1]
-    # The two bytes of é are one word between them, and so are b and c; a is one by itself.
-    assert document.word_index.tolist() == [0, -1, 1, 1, -1, 2, 2, -1]
-    assert document.whole.tolist() == [True] + [False] * 7
-    assert document.special.int().tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+@pytest.mark.parametrize(
+    ("make", "text", "tokens", "words", "special"),
+    [
+        ("wordpiece", "The unbelievable frog.", "[CLS] the unbelievable frog . [SEP]", [-1, 0, 1, 2, -1, -1], [0, 5]),
+        ("wordpiece", "frogspawn", "[CLS] frogs ##pa ##wn [SEP]", [-1, 0, 0, 0, -1], [0, 4]),
+        (byte_level, "the frog", "the Ġf r o g", [0, 1, 1, 1, 1], []),
+        (unigram, "the frog the", "▁the ▁f rog ▁the </s>", [0, 1, 1, 2, -1], [4]),
+        (without_words, "the fe t", "▁t h e ▁ f e ▁t", [0, 0, 0, -1, 1, 1, 2], []),
+        (hf.ByT5Tokenizer, "a bc é", None, [0, -1, 1, 1, -1, 2, 2, -1], [7]),  # a slow one: by what it decodes to
+    ],
+)  # fmt: skip
+def test_tokenizers_of_every_kind_have_the_words_of_the_text(make, text, tokens, words, special, wordpiece):
+    tokenizer = wordpiece if make == "wordpiece" else make()
+    (document,) = encode_texts([text], tokenizer)
+    assert tokenizer.convert_ids_to_tokens(document.ids.tolist()) == (tokens.split() if tokens else BYTES)
+    assert document.word_index.tolist() == words
+    assert document.whole.tolist() == [word >= 0 and words.count(word) == 1 for word in words]
+    assert document.special.nonzero().flatten().tolist() == special
 
 
 ODD = [
@@ -128,59 +98,57 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("make", ["wordpiece", "byte_level", "unigram", "without_words", "slow"])
+@pytest.mark.parametrize("make", ["wordpiece", byte_level, unigram, without_words, hf.ByT5Tokenizer])
 def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
-    makers = {
-        "byte_level": byte_level,
-        "unigram": unigram,
-        "without_words": without_words,
-        "slow": hf.ByT5Tokenizer,
-    }
-    tokenizer = wordpiece if make == "wordpiece" else makers[make]()
-    documents = list(encode_texts(ODD, tokenizer))
-    assert len(documents) == len(ODD)
-    for text, document in zip(ODD, documents, strict=True):
+    tokenizer = wordpiece if make == "wordpiece" else make()
+    for text, document in zip(ODD, encode_texts(ODD, tokenizer), strict=True):
         assert document.ids.tolist() == tokenizer(text)["input_ids"]
         specials = [index in tokenizer.all_special_ids for index in document.ids.tolist()]
         assert document.special.tolist() == specials
-    rows = [
-        row[kept].tolist()
-        for batch in token_batches(documents)
-        for row, kept in zip(batch.ids, batch.mask, strict=True)
-    ]
-    assert sorted(rows) == sorted(document.ids.tolist() for document in documents if len(document))
 
 
-def test_texts_are_cut_with_their_special_tokens_kept(wordpiece):
-    (document,) = encode_texts(["frog " * 600], wordpiece, max_length=16)
-    assert len(document) == 16
-    assert document.ids[[0, -1]].tolist() == [101, 102]
-    (document,) = encode_texts(["frog " * 600], wordpiece)
-    assert len(document) == 602
-
-
-def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used():
-    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
-    before = tokenizer.backend_tokenizer.to_str()
-    assert tokenizer.backend_tokenizer.truncation["max_length"] == 128
-    assert tokenizer.backend_tokenizer.padding is not None
-    lengths = []
+def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_not_used(wordpiece):
+    tokenizer = copy.deepcopy(wordpiece)
+    tokenizer.backend_tokenizer.enable_truncation(128)
+    tokenizer.backend_tokenizer.enable_padding(length=128)
+    before, lengths = tokenizer.backend_tokenizer.to_str(), []
     for document in encode_texts(["frog " * 200, "frog"], tokenizer):
         lengths.append(len(document))
         assert tokenizer.backend_tokenizer.to_str() == before
     assert lengths == [202, 3]
     (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
+    assert document.ids[[0, -1]].tolist() == [101, 102]
     assert len(document) == 5
-    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_threads_may_share_a_tokenizer_that_cuts():
+    tokenizer = small_language.tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(7)
+    texts = small_language.texts(20)
+    before, lengths = sys.getswitchinterval(), []
+
+    def encode():
+        lengths.extend(len(document) for text in texts for document in encode_texts([text, text], tokenizer))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=encode) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert lengths == [52] * 240  # 50 words and two special tokens
+    assert tokenizer.backend_tokenizer.truncation["max_length"] == 7
 
 
 def test_a_padded_batch_of_a_tokenizer_gives_the_ids_of_its_texts_without_their_words(wordpiece):
     texts = ["the frogspawn", "a toad and a longer text", "newt"]
     batch = wordpiece(texts, padding=True, return_tensors="pt", return_special_tokens_mask=True)
-    ragged = wordpiece(texts, padding=False, truncation=False, return_special_tokens_mask=True)
     single = [wordpiece(text, padding=False, return_special_tokens_mask=True) for text in texts]
     (expected,) = token_batches(encode_texts(texts, wordpiece))
-    for given in (batch, ragged, single):
+    for given in (batch, single):
         (found,) = token_batches(given, pad_id=0)
         for name in ("ids", "mask", "keys", "special"):
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
@@ -188,47 +156,24 @@ def test_a_padded_batch_of_a_tokenizer_gives_the_ids_of_its_texts_without_their_
         assert torch.equal(found.whole, found.mask & ~found.special)
 
 
-def test_all_documents_of_a_text_have_its_source(wordpiece):
-    one, same, other = encode_texts(["frog toad", "frog toad", "newt"], wordpiece)
-    assert one.source == same.source != other.source
-    pieces = next(
-        iter(token_batches(encode_texts(["frog toad newt " * 20], wordpiece), max_length=9, long="chunk"))
-    )
-    (whole,) = encode_texts(["frog toad newt " * 20], wordpiece)
-    assert set(pieces.sources.tolist()) == {whole.source}
-
-
 @pytest.mark.parametrize(
-    ("texts", "error", "match"),
+    ("texts", "options", "match"),
     [
-        ("one text", TypeError, "texts must be a list, got 'one text': put a single one into a list"),
-        (["fine", None], TypeError, "text 1 must be a string, not NoneType"),
-        (["fine", b"bytes"], TypeError, "text 1 must be a string, not bytes"),
-        (
-            ["fine", "half \ud83d a frog"],
-            ValueError,
-            r"text 1 is no valid Unicode \(it holds half a character\)",
-        ),
+        ("one text", {}, "texts must be a list, got 'one text': put a single one into a list"),
+        (["fine", None], {}, "text 1 must be a string, not NoneType"),
+        (["fine", "half \ud83d"], {}, r"text 1 is no valid Unicode \(it holds half a character\)"),
+        (["the army"], {"max_length": 2}, "room for a token beside the 2 special ones, got 2"),
+        (["the army"], {"begin_token": True}, "needs a tokenizer with a begin token"),
+        (["the army"], {"sources": [float("nan")]}, "the label of a source is missing"),
+        (["the army"], {"sources": [object()]}, "labels such as texts or numbers, not a object"),
+        (["the army"], {"sources": "A"}, "sources must be a list or None, got .*: put a single one into a list"),
+        (["the army", "the band"], {"sources": [1]}, "each of the texts needs a label that names its source"),
+        (["the army"], {"sources": [1, 2]}, "each of the texts needs a label that names its source"),
     ],
-)
-def test_what_is_no_text_is_refused_by_name(texts, error, match, wordpiece):
-    with pytest.raises(error, match=match):
-        # An iterator, because the type checker of the tests would look into a list before the code does.
-        list(encode_texts(texts if isinstance(texts, str) else iter(texts), wordpiece))
-
-
-def test_a_bare_text_is_refused_before_anything_is_read(wordpiece):
-    with pytest.raises(TypeError, match=r"texts must be a list, got .*: put a single one into a list"):
-        encode_texts("one text", wordpiece)
-
-
-def test_texts_are_streamed(wordpiece):
-    taken = []
-    stream = encode_texts((taken.append(number) or f"frog {number}" for number in range(10**9)), wordpiece)
-    next(stream)
-    assert taken == [0]
-    next(stream)
-    assert taken == [0, 1]
+)  # fmt: skip
+def test_texts_and_labels_that_are_none_are_refused_by_name(texts, options, match, wordpiece):
+    with pytest.raises((TypeError, ValueError), match=match):
+        list(encode_texts(texts, wordpiece, **options))
 
 
 # ------------------------------------------------------------------------- one rule, whatever the tokenizer
@@ -266,37 +211,28 @@ def whole_by_hand(tokenizer, ids, parts):
     return flags
 
 
-@pytest.mark.parametrize("text", BY_HAND)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_words_are_those_that_a_person_reads_in_the_text(kind, text):
-    tokenizer, (given, parts) = KINDS[kind], BY_HAND[text]
-    (document,) = encode_texts([given], tokenizer, add_special_tokens=False)
-    ids = document.ids.tolist()
-    if tokenizer.unk_token_id in ids:
-        pytest.skip("a letter of this text is unknown to this tokenizer, so that decoding does not show it")
-    wanted = whole_by_hand(tokenizer, ids, parts)
-    # Of a character in several byte tokens the last one shows it, so decoding takes that one for the whole.
-    several = [piece == "" for piece in spelled(tokenizer, ids)]
-    wanted = [
-        flag and not (n and several[n - 1] and tokenizer.decode([ids[n]]) in ("", "\ufffd"))
-        for n, flag in enumerate(wanted)
-    ]
-    assert document.whole.tolist() == wanted
+def test_whole_words_are_those_that_a_person_reads_in_the_text(kind):
+    tokenizer, n_read = KINDS[kind], 0
+    for name, (given, parts) in BY_HAND.items():
+        (document,) = encode_texts([given], tokenizer, add_special_tokens=False)
+        ids = document.ids.tolist()
+        if tokenizer.unk_token_id in ids:
+            continue  # a letter of this text is unknown to this tokenizer, so that decoding does not show it
+        wanted = whole_by_hand(tokenizer, ids, parts)
+        # Of a character in several byte tokens the last one shows it, so decoding takes that one for the whole.
+        several = [piece == "" for piece in spelled(tokenizer, ids)]
+        wanted = [
+            flag and not (n and several[n - 1] and tokenizer.decode([ids[n]]) in ("", "\ufffd"))
+            for n, flag in enumerate(wanted)
+        ]
+        assert document.whole.tolist() == wanted, name
+        n_read += 1
+    assert n_read >= 7
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_tokenizer_has_whole_words_and_pieces_in_these_texts(kind):
-    documents = list(
-        encode_texts([text for text, _ in BY_HAND.values()], KINDS[kind], add_special_tokens=False)
-    )
-    whole = torch.cat([document.whole for document in documents])
-    inside = torch.cat([document.word_index >= 0 for document in documents])
-    assert whole.sum() >= (2 if kind == "slow" else 15)  # of single bytes only A and A
-    assert (inside & ~whole).sum() >= 5
-
-
-def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_with_the_same_words():
-    """The same tokenizer with its offsets held back, as slow ones do."""
+def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_or_refused():
+    """The same tokenizer with its offsets held back, as slow ones do, and one whose tokens do not spell the text."""
     tokenizer = KINDS["wordpiece"]
 
     class Slow:
@@ -309,32 +245,18 @@ def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_with_the_sa
             options.pop("return_offsets_mapping", None)
             return tokenizer(texts, **options)
 
-    for given, _ in BY_HAND.values():
-        (wanted,), (found,) = (
-            encode_texts([given], one, add_special_tokens=False) for one in (tokenizer, Slow())
-        )
-        assert found.whole.tolist() == wanted.whole.tolist(), given
-
-
-def test_a_text_that_its_tokens_do_not_spell_is_refused_by_name():
-    class Wrong:
-        is_fast = False
-        all_special_ids = ()
-        unk_token_id = None
-
-        def get_vocab(self):
-            return {"a": 0, "b": 1}
-
-        def __call__(self, texts, **_):
-            return {"input_ids": [[0, 0] for _ in texts]}
-
+    class Wrong(Slow):
         def decode(self, ids, **_):
             return "a" * len(ids)
 
+    for given, _ in BY_HAND.values():
+        (wanted,) = encode_texts([given], tokenizer, add_special_tokens=False)
+        (found,) = encode_texts([given], Slow(), add_special_tokens=False)
+        assert found.whole.tolist() == wanted.whole.tolist(), given
     with pytest.raises(
-        ValueError, match=r"text 0 \('ab'\) cannot be read: Wrong does not say where its tokens lie"
+        ValueError, match=r"text 0 \('army'\) cannot be read: Wrong does not say where its tokens"
     ):
-        list(encode_texts(["ab"], Wrong(), add_special_tokens=False))
+        list(encode_texts(["army"], Wrong(), add_special_tokens=False))
 
 
 # ---------------------------------------------------------------- sources
@@ -344,16 +266,13 @@ def test_a_text_is_a_source_of_its_own_unless_it_is_told_of_another(wordpiece):
     texts = ["the army", "the band", "the army", "a song"]
     alone = [document.origin for document in encode_texts(texts, wordpiece)]
     assert [alone.index(source) for source in alone] == [0, 1, 0, 3]  # the same text is the same source
-    told = [document.origin for document in encode_texts(texts, wordpiece, sources=["A", "A", "B", "B"])]
+    told = [document.origin for document in encode_texts(texts, wordpiece, sources=iter("AABB"))]
     assert [told.index(source) for source in told] == [0, 0, 2, 2]
-    again = [document.origin for document in encode_texts(texts[:1], wordpiece, sources=iter("A"))]
-    assert again == told[:1]
 
 
 @pytest.mark.parametrize(
     "labels",
     [
-        ["Ada", "Alan", "Ada"],
         [1, 2.5, 1.0],
         [np.int64(1), np.float32(2), True],
         [torch.tensor(7), torch.tensor(8), 7],
@@ -361,8 +280,7 @@ def test_a_text_is_a_source_of_its_own_unless_it_is_told_of_another(wordpiece):
         [frozenset("abcdefgh"), frozenset("abc"), frozenset("hgfedcba")],
         [Path("a"), Path("b"), Path("a")],
         [b"a", "a", b"a"],
-        ["\ud800", "", "\ud800"],
-        [float("inf"), -1, float("inf")],
+        ["1", 1, "1"],
     ],
 )
 def test_equal_labels_are_one_source_and_others_another(labels):
@@ -370,6 +288,7 @@ def test_equal_labels_are_one_source_and_others_another(labels):
     assert first == third != second
 
 
+@pytest.mark.slow
 def test_the_key_of_a_label_is_the_same_in_every_process():
     program = "from topic_probe.text.documents import source_key as k; print(k(('Ada', 3, frozenset('abc'))))"
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
@@ -377,53 +296,17 @@ def test_the_key_of_a_label_is_the_same_in_every_process():
     assert int(answer.stdout) == source_key(("Ada", 3, frozenset("abc")))
 
 
-def test_labels_that_name_nothing_are_refused(wordpiece):
-    for missing in (None, float("nan"), np.nan):
-        with pytest.raises(ValueError, match=r"the label of a source is missing"):
-            list(encode_texts(["the army"], wordpiece, sources=[missing]))
-    with pytest.raises(TypeError, match=r"labels such as texts or numbers, not a object"):
-        list(encode_texts(["the army"], wordpiece, sources=[object()]))
-    with pytest.raises(
-        TypeError, match=r"sources must be a list or None, got .*: put a single one into a list"
-    ):
-        encode_texts(["the army"], wordpiece, sources="A")
-    for n in (1, 3):
-        with pytest.raises(ValueError, match=r"each of the texts needs a label that names its source"):
-            list(encode_texts(["the army", "the band"], wordpiece, sources=range(n)))
-
-
 def test_a_begin_token_is_put_where_the_tokenizer_puts_none_and_nowhere_twice(wordpiece):
     tokenizer = byte_level()
     begin = tokenizer.bos_token_id
-    plain, begun = (
-        next(iter(encode_texts(["the frog"], tokenizer, begin_token=begin_token)))
-        for begin_token in (False, True)
-    )
+    (plain,), (begun,) = (encode_texts(["the frog"], tokenizer, begin_token=add) for add in (False, True))
     assert begun.ids.tolist() == [begin, *plain.ids.tolist()]
     assert begun.special.tolist() == [True] + [False] * len(plain)
     assert begun.word_index.tolist() == [-1, *plain.word_index.tolist()]
     # It has its place in what a document may hold, and every piece begins with it.
-    pieces = list(
-        Corpus.from_texts(["the f the f the f"]).documents(
-            tokenizer, max_length=3, long="chunk", begin_token=True
-        )
-    )
-    assert [piece.ids[0].item() for piece in pieces] == [begin] * 3
-    assert [len(piece) for piece in pieces] == [3, 3, 3]
+    corpus = Corpus.from_texts(["the f the f the f"])
+    pieces = list(corpus.documents(tokenizer, max_length=3, long="chunk", begin_token=True))
+    assert [(piece.ids[0].item(), len(piece)) for piece in pieces] == [(begin, 3)] * 3
     wordpiece = copy.deepcopy(wordpiece)
     wordpiece.bos_token = wordpiece.cls_token
-    assert next(iter(encode_texts(["the frog"], wordpiece, begin_token=True))).ids[:2].tolist() == [101, 1996]
-    with pytest.raises(ValueError, match="needs a tokenizer with a begin token"):
-        list(encode_texts(["the frog"], unigram(), begin_token=True))
-
-
-def test_what_is_no_tokenizer_is_refused_before_anything_is_read(wordpiece):
-    for tokenizer in (None, "bert-base-uncased", type(wordpiece)):
-        with pytest.raises(TypeError, match="a Hugging Face tokenizer is needed, got"):
-            encode_texts(["the army"], tokenizer)
-
-
-def test_a_length_that_the_special_tokens_fill_is_refused(wordpiece):
-    for max_length in (0, 1, 2):
-        with pytest.raises(ValueError, match=f"room for a token beside the 2 special ones, got {max_length}"):
-            encode_texts(["the army"], wordpiece, max_length=max_length)
+    assert next(encode_texts(["the frog"], wordpiece, begin_token=True)).ids[:2].tolist() == [101, 1996]

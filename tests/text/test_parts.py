@@ -140,6 +140,21 @@ def test_how_many_parts_there_are_is_known_of_a_list_at_once_and_of_a_stream_at_
     assert n_parts(list(of_first.values())) == len(of_first) > 2
 
 
+def test_the_texts_of_two_commits_are_never_measured_together(monkeypatch):
+    data = Dataset.from_dict({"text": [str(n) for n in range(10)]}).to_iterable_dataset(num_shards=2)
+    documents = stream(Corpus.from_dataset(data))
+    commit = ["a" * 40]
+    kind = type(documents.corpus.source)
+    monkeypatch.setattr(kind, "name", lambda self, part=0: {"name": "some/name", "revision": commit[0]})
+    there = places(parts(documents, 2))
+    del there[4], there[5]  # it was stopped
+    commit[0] = "b" * 40
+    with pytest.raises(
+        ValueError, match=r"run 0 of file 0 was measured of other texts \(they differ in revision\)"
+    ):
+        parts(documents, 2, there=there)
+
+
 def test_a_stream_of_the_hub_is_not_read_to_know_what_is_there(monkeypatch):
     data = Dataset.from_dict({"text": [str(n) for n in range(10)]}).to_iterable_dataset(num_shards=2)
     corpus = Corpus.from_dataset(data)

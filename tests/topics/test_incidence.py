@@ -51,53 +51,41 @@ def test_groups_share_a_topic_where_their_sets_meet(topics):
         assert bool(found[(*batch, i, j)]) is meet
 
 
-def test_nothing_shares_no_topic(topics):
-    none, some = torch.zeros(0, dtype=torch.int64), torch.arange(3)
-    assert topics.incidence.sharing(none, some).shape == (0, 3)
-    assert topics.incidence.sharing(some, none).shape == (3, 0)
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "found anew"])
-def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics, kept, monkeypatch):
-    monkeypatch.setattr(incidence, "_KEPT_PAIRS", 2**28 if kept else 0)
-    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
-    monkeypatch.setattr(incidence, "_COUNTS", 2**6)
+def test_sums_over_groups_that_share_a_topic_are_those_of_a_double_loop(topics):
     sets = sets_of(topics)
     values = torch.randn(len(sets), 70, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values[::3] = 0
     loop = torch.stack([sum(values[n] for n, other in enumerate(sets) if one & other) for one in sets])
-    for _ in range(2):
+    for _ in range(2):  # what was found is kept
         torch.testing.assert_close(topics.incidence.times_shared(values), loop)
-        torch.testing.assert_close(
-            topics.incidence.times_shared(values, rough=True), loop, atol=1e-5, rtol=1e-5
-        )
+        rough = topics.incidence.times_shared(values, rough=True)
+        torch.testing.assert_close(rough, loop, atol=1e-5, rtol=1e-5)
 
 
 def test_sums_by_topic_hold_other_groups_once_for_every_topic_they_share_and_each_itself_once(topics):
     sets = sets_of(topics)
     values = torch.randn(len(sets), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    loop = torch.stack(
-        [
-            sum(values[n] * (1 if n == number else len(one & other)) for n, other in enumerate(sets))
-            for number, one in enumerate(sets)
-        ]
-    )
+    loop = torch.zeros_like(values)
+    for number, one in enumerate(sets):
+        for n, other in enumerate(sets):
+            loop[number] += values[n] * (1 if n == number else len(one & other))
     torch.testing.assert_close(topics.incidence.times_topics(values), loop)
 
 
-def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold():
-    for n_topics in (200, 300, 33_000):
-        lists = {str(number): [0, 1] for number in range(n_topics)} | {"0": [0, 2], "other": [0, 3]}
-        with pytest.warns(UserWarning, match="the very words of another"):
-            topics = Topics.from_token_ids(lists, vocabulary_size=4)
-        of_entry = topics.group_of_word.tolist()
-        ((_, later, earlier),) = topics.incidence.repeated()
-        found = later.toarray() + earlier.toarray()
-        assert found[of_entry[0], of_entry[1]] == n_topics - 2, n_topics
+@pytest.mark.filterwarnings("ignore:topics with the very words")
+@pytest.mark.parametrize("n_topics", [300, pytest.param(33_000, marks=pytest.mark.slow)])
+def test_counts_of_topics_in_common_are_right_beyond_what_a_byte_or_two_hold(n_topics):
+    lists = {str(number): [0, 1] for number in range(n_topics)} | {"0": [0, 2], "other": [0, 3]}
+    topics = Topics.from_token_ids(lists, vocabulary_size=4)
+    of_entry = topics.group_of_word.tolist()
+    ((_, later, earlier),) = topics.incidence.repeated()
+    found = later.toarray() + earlier.toarray()
+    assert found[of_entry[0], of_entry[1]] == n_topics - 2
 
 
 def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(topics, monkeypatch):
-    monkeypatch.setattr(incidence, "_BLOCK", 2**10)  # several blocks, of several parts
+    # Several blocks, of several parts, without which only tables of millions of groups have them.
+    monkeypatch.setattr(incidence, "_BLOCK", 2**10)
     monkeypatch.setattr(incidence, "_COUNTS", 2**6)
     sets, found = sets_of(topics), np.zeros((len(topics.incidence),) * 2)
     for rows, later, earlier in topics.incidence.repeated():
@@ -107,9 +95,19 @@ def test_topics_that_later_groups_share_beyond_one_are_those_of_a_double_loop(to
     np.testing.assert_array_equal(found, np.triu(loop, 1))
 
 
-def test_the_cases_take_both_ways_of_adding_up():
-    crowded = {name: some_topics(name).incidence for name in CASES}
-    assert [2 * found._n_pairs > len(found) ** 2 for found in crowded.values()] == [False, False, True]
+@pytest.mark.parametrize("side", [20, 95])
+def test_groups_are_told_pair_by_pair_whether_they_share_a_topic_also_in_a_large_table(side):
+    """Words in a square, each in the topics of its row and of its column; of more than 8,192 there is no table."""
+    row, column = np.divmod(np.arange(side**2), side)
+    lists = {n: np.flatnonzero(row == n) for n in range(side)}
+    lists |= {side + n: np.flatnonzero(column == n) for n in range(side)}
+    topics = Topics.from_token_ids(lists, vocabulary_size=side**2)
+    assert len(topics.incidence) == side**2
+    one, other = np.random.default_rng(0).integers(side**2, size=(2, 2_000))
+    groups = (topics.group_of_word[torch.from_numpy(words)].int() for words in (one, other))
+    shared = topics.incidence.pairwise(torch.device("cpu"))(*groups)
+    assert shared.tolist() == ((row[one] == row[other]) | (column[one] == column[other])).tolist()
+    assert 0 < int(shared.sum()) < 2_000
 
 
 def test_sums_by_topic_and_between_topics_are_those_of_a_loop(topics):
@@ -130,3 +128,10 @@ def test_sums_by_topic_and_between_topics_are_those_of_a_loop(topics):
             between[topic, sorted(sets[j])] += weights[pair]
         assert set(common[[pair]].indices) == sets[i] & sets[j]
     torch.testing.assert_close(topics.incidence.between_topics(weights, first, second), between)
+    pair, topic = topics.incidence.topics_in_common(first, second)
+    both = [
+        (n, t) for n, (i, j) in enumerate(zip(first, second, strict=True)) for t in sorted(sets[i] & sets[j])
+    ]
+    assert list(zip(pair.tolist(), topic.tolist(), strict=True)) == both
+    none, some = torch.zeros(0, dtype=torch.int64), torch.arange(3)
+    assert topics.incidence.sharing(none, some).shape == (0, 3)
