@@ -1,0 +1,78 @@
+"""Ways to break sums over pairs of words, weights of heads, matrices, and what is done to heads and edges."""
+
+from mutant import Mutant
+
+WORDS, PAIRS = "topic_probe/measure/words.py", "topic_probe/measure/pair_sums.py"
+EMBEDDINGS, WEIGHTS = "topic_probe/measure/embeddings.py", "topic_probe/measure/weights.py"
+MATRIX, EFFECTS = "topic_probe/measure/matrix.py", "topic_probe/measure/effects.py"
+ABLATION, KNOCKOUT = "topic_probe/measure/ablation.py", "topic_probe/measure/knockout.py"
+OUTCOMES = "topic_probe/measure/outcomes.py"
+OF_WORDS, OF_PAIRS = "tests/measure/test_words.py", "tests/measure/test_pair_sums.py"
+OF_EMBEDDINGS, OF_WEIGHTS = "tests/measure/test_embeddings.py", "tests/measure/test_weights.py"
+OF_MATRIX, OF_EFFECTS = "tests/measure/test_matrix.py", "tests/measure/test_effects.py"
+OF_ABLATION, OF_KNOCKOUT = "tests/measure/test_ablation.py", "tests/measure/test_knockout.py"
+
+MUTANTS = [
+    # ------------------------------------------------------------------ words and their rows
+    Mutant("a mean of rows that divides by rows left out, too", WORDS, ".sum(0) / n\n", ".sum(0) / len(table)\n", OF_WORDS),
+    Mutant("the last components instead of the leading ones", WORDS, "[:, -remove_components:]", "[:, :remove_components]", OF_WORDS),
+    Mutant("words resampled in the last of their topics", WORDS, 'first, "amin"', 'first, "amax"', OF_WORDS),
+    Mutant("rows of zero that count in the mean", WORDS, "[rows.isfinite().all(1) & rows.any(1)]", "[rows.isfinite().all(1)]", OF_WORDS),
+    Mutant("two forms of a word taken for two words", WORDS, "np.bincount(forms) > 1", "np.bincount(forms) > 2", OF_PAIRS),
+    Mutant("one end of each pair instead of both", WORDS, "parts.append((2 * others", "parts.append((1 * others", OF_PAIRS),
+    Mutant("pairs of a word's own forms in its ends", WORDS, "self.by_form(of_entry) + near.T", "self.by_form(of_entry)", OF_PAIRS),
+    # ------------------------------------------------------------------ sums over pairs
+    Mutant("cosines without the norm", PAIRS, "(1 / words.norms[order])", "(words.norms[order] ** 0)", OF_PAIRS),
+    Mutant("ends of cosines without the word's own norm", PAIRS, "scores[:, 0] /= words.norms", "scores[:, 0] /= words.norms.mean()", OF_PAIRS),
+    Mutant("pairs of forms counted as pairs of words of a topic", PAIRS, "n_within - sizes - near[2]", "n_within - sizes", OF_PAIRS),
+    Mutant("a word with itself in the squares, once too small", PAIRS, "words.norms**4", "words.norms**2", OF_PAIRS),
+    Mutant("a word met in each of its topics", PAIRS, "n_topics[:, None] - 1) * own", "n_topics[:, None] - 0) * own", OF_PAIRS),
+    Mutant("pairs met again taken out on one side only", PAIRS, "once -= _added(table.T, weights[block])", "once -= 0", OF_PAIRS),
+    Mutant("half of a symmetric moment", PAIRS, "(np.triu(moments) + np.triu(moments, 1))", "np.triu(moments)", OF_PAIRS),
+    Mutant("the diagonal of a moment twice", PAIRS, "moments.sum(0) * (2 - diagonal)", "moments.sum(0) * 2", OF_PAIRS),
+    Mutant("squares of pairs within a topic among those elsewhere", PAIRS, "sharing[entry]) - within", "sharing[entry])", OF_PAIRS),
+    Mutant("the sums of a block of groups in the wrong order", PAIRS, "products[:, group - first,", "products[:, stop - 1 - group,", OF_PAIRS),
+    # ------------------------------------------------------------------ embeddings and states
+    Mutant("squares of words with one end of each pair", EMBEDDINGS, "None else 2 * squares.by_form", "None else 1 * squares.by_form", OF_EMBEDDINGS),
+    Mutant("forms of a word counted as words of a topic", EMBEDDINGS, "forms.bincount()[forms] > 1", "forms.bincount()[forms] > 2", OF_EMBEDDINGS),
+    Mutant("cosines of states and dot products exchanged", EMBEDDINGS, "contrast[number :: len(SCORES)]", "contrast[1 - number :: len(SCORES)]", OF_EMBEDDINGS),
+    Mutant("states divided by their squared norm", EMBEDDINGS, "masked_fill(~usable, 1)[..., None]", "masked_fill(~usable, 1)[..., None] ** 2", OF_EMBEDDINGS),
+    Mutant("states that are zero counted as pairs", EMBEDDINGS, "usable[:, :, None] & usable[:, None, :]", "usable[:, :, None] | usable[:, None, :]", OF_EMBEDDINGS),
+    # ------------------------------------------------------------------ weights
+    Mutant("OV the other way round", WEIGHTS, "(weights.W_V, weights.W_O.mT)", "(weights.W_O.mT, weights.W_V)", OF_WEIGHTS),
+    Mutant("a second moment taken for the variance", WEIGHTS, "squares - (sums.sum(1) / n).square()", "squares.clone()", OF_WEIGHTS),
+    Mutant("pairs of forms counted as pairs of words", WEIGHTS, "n_sharing - n - n_near", "n_sharing - n", OF_WEIGHTS),
+    Mutant("pairs of a head met from one end twice", WEIGHTS, "in ((a, b), (b, a)):", "in ((a, b), (a, b)):", OF_WEIGHTS),
+    Mutant("pairs of a head counted from both ends", WEIGHTS, "near, partners)) / 2", "near, partners)) / 1", OF_WEIGHTS),
+    Mutant("the circuit of an encoder that scores no words", WEIGHTS, '== ("ov", "encoder")', '== ("ov", "nowhere")', OF_WEIGHTS),
+    # ------------------------------------------------------------------ matrices
+    Mutant("QK with key words in the rows", WEIGHTS, "(weights.W_Q, weights.W_K)", "(weights.W_K, weights.W_Q)", OF_MATRIX),
+    Mutant("columns that are not in the order of rows", MATRIX, "matrices[:, order][:, :, order]", "matrices[:, order]", OF_MATRIX),
+    Mutant("words with themselves in means between topics", MATRIX, "per_topic, per_topic) - of_words[-1]", "per_topic, per_topic)", OF_MATRIX),
+    Mutant("forms of a word in the mean of a topic", MATRIX, "matrix[same & ~one_word]", "matrix[same]", OF_MATRIX),
+    Mutant("heads kept that stand out least", WEIGHTS, "np.argsort(-np.nan_to_num(np.abs(", "np.argsort(np.nan_to_num(np.abs(", OF_MATRIX),
+    # ------------------------------------------------------------------ effects
+    Mutant("effects with the wrong sign", EFFECTS, "(before - after)", "(after - before)", OF_ABLATION),
+    Mutant("the sum of others instead of their mean", EFFECTS, "list(others)].mean(1, keepdims=True)", "list(others)].sum(1, keepdims=True)", OF_EFFECTS),
+    Mutant("readouts that are sums where they are differences", OUTCOMES, "weights[kind] * divide(", "divide(", OF_EFFECTS),
+    Mutant("an effect with itself among the others", "topic_probe/uncertainty.py", "greater = (1 +", "greater = (0 +", OF_EFFECTS),
+    Mutant("the share of matched edges of one draw", EFFECTS, "n_cut * len(others[0])", "n_cut", OF_KNOCKOUT),
+    Mutant("states that are not centred", OUTCOMES, "centred = states - mean", "centred = states", OF_ABLATION),
+    Mutant("a mean state with padding", OUTCOMES, "mask.sum(1)[:, None, None]", "mask.shape[1]", OF_ABLATION),
+    Mutant("the loss of a causal model at the word itself", OUTCOMES, "(logits[:, :-1], (0, 0, 1, 0))", "(logits[:, 1:], (0, 0, 0, 1))", OF_ABLATION),
+    # ------------------------------------------------------------------ ablation
+    Mutant("means of a document's own half", ABLATION, "given = 1 - half if", "given = half if", OF_ABLATION),
+    Mutant("means with padding", ABLATION, "outputs[row][mask[row]]", "outputs[row]", OF_ABLATION),
+    Mutant("the mean of a head of the first layer", ABLATION, "means[site][:, :, head]", "means[0][:, :, head]", OF_ABLATION),
+    Mutant("heads taken out of the first layer", ABLATION, "edits[self.every.sites[site]]", "edits[self.every.sites[0]]", OF_ABLATION),
+    Mutant("a set compared with itself", ABLATION, "found.pop(each, None)", "found", OF_ABLATION),
+    Mutant("heads that attend least", ABLATION, "np.argsort(-np.nan_to_num(ratio, nan=-np.inf)", "np.argsort(np.nan_to_num(ratio, nan=-np.inf)", OF_ABLATION),
+    # ------------------------------------------------------------------ knock-out
+    Mutant("a word's own position among the edges", KNOCKOUT, ".fill_diagonal_(False)", "", OF_KNOCKOUT),
+    Mutant("the same word among the stand-ins", KNOCKOUT, "(related | (relations == SAME_WORD))", "related", OF_KNOCKOUT),
+    Mutant("the row of a word where the one before it predicts", KNOCKOUT, "rows = rows - 1", "rows = rows - 0", OF_KNOCKOUT),
+    Mutant("a sink among the stand-ins", KNOCKOUT, "~batch.mask[row] | batch.sinks[row]", "~batch.mask[row]", OF_KNOCKOUT),
+    Mutant("stand-ins at any distance", KNOCKOUT, "np.maximum(1, _NEAR * distance)", "np.maximum(99, _NEAR * distance)", OF_KNOCKOUT),
+    Mutant("stand-ins taken time and again", KNOCKOUT, "free[every[found], best[found]] = False", "pass", OF_KNOCKOUT),
+    Mutant("edges cut for all other heads", KNOCKOUT, "torch.isin(torch.arange(n_heads)", "~torch.isin(torch.arange(n_heads)", OF_KNOCKOUT),
+]
