@@ -1,4 +1,4 @@
-"""What sums over pairs of words have to be, from whole matrices of scores between words, which the package never forms."""
+"""What sums over pairs of words have to be, from whole matrices, which the package never forms."""
 
 from dataclasses import replace
 
@@ -29,7 +29,9 @@ class Pairs:
         words = [(texts or {}).get(entry, f"w{entry}").strip("( ").lower() for entry in self.ids.tolist()]
         self.names = list(dict.fromkeys(words))
         self.of = np.eye(len(self.names))[[self.names.index(word) for word in words]]
-        self.member = np.array([[entry in some for some in self.lists.values()] for entry in self.ids.tolist()])
+        self.member = np.array(
+            [[entry in some for some in self.lists.values()] for entry in self.ids.tolist()]
+        )
         share = self.member.astype(int) @ self.member.T.astype(int) > 0
         self.relation = np.where(self.of @ self.of.T > 0, 0, np.where(share, 1, 2))
 
@@ -41,7 +43,9 @@ class Pairs:
             # Within the topic, or from it to words that it shares no topic with.
             relation = np.where(own[:, None] & (own | (relation != 1)), relation, -1)
         kinds = [relation == kind for kind in range(3)]
-        return np.stack([scores[:, kind].sum(1) for kind in kinds], 1), np.array([kind.sum() for kind in kinds])
+        return np.stack([scores[:, kind].sum(1) for kind in kinds], 1), np.array(
+            [kind.sum() for kind in kinds]
+        )
 
     def effect_sizes(self, scores, topic=None):
         """(mean of the same topic − of different ones) / standard deviation of all pairs of different words."""
