@@ -164,7 +164,7 @@ def test_topical_heads_are_those_of_the_highest_ratio_at_equal_distance(bert):
 def test_random_sets_are_different_ones_of_the_same_layers_all_of_them_where_these_are_few(bert):
     def null_of(n_matched, **options):
         sets = {"two": "0.0,1.0"}
-        return measure(bert, kind="zero", sets=sets, n_matched=n_matched, **options)
+        return measure(bert, DOCUMENTS[:4], kind="zero", sets=sets, n_matched=n_matched, **options)
 
     every, some, again, other = null_of(10_000), null_of(4), null_of(4, batch_size=1), null_of(4, seed=1)
     assert every.null.shape[-1] == zoo.HEADS**2 - 1  # one head of each of both layers, but not this one

@@ -52,16 +52,25 @@ def test_a_p_value_is_a_rank_among_what_is_compared_with():
     np.testing.assert_array_equal(nothing["interval"], 0.0)
 
 
-def test_intervals_of_single_numbers_are_students_and_what_is_beyond_others_is_judged_by_paired_sources():
-    """But for the degrees of freedom, which are estimated, because sources may be unlike each other."""
+def assert_is_students(interval, values):
+    """But for the degrees of freedom: these are estimated, because sources may be unlike each other."""
+    low, high = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
+    np.testing.assert_allclose(interval, [low, high], atol=0.02 * (high - low))
+    return low
+
+
+def test_intervals_of_single_numbers_are_students():
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    assert_is_students(told(of_sources(values), MEAN, [1], [[]])["interval"][0, 0], values[:, 1])
+
+
+def test_what_is_beyond_the_others_is_judged_by_paired_sources():
+    """Effect and others move together from source to source, so that what is beyond them is sure."""
     generator = np.random.default_rng(1)
-    common = generator.normal(scale=5, size=(30, 1))
-    values = common + generator.normal(scale=0.1, size=(30, 4))
+    values = generator.normal(scale=5, size=(30, 1)) + generator.normal(scale=0.1, size=(30, 4))
     values[:, 1] += 0.3
     found = told(of_sources(values), MEAN, [1], [[2, 3]])
-    for own, name in ((values[:, 1], "interval"), (values[:, 1] - values[:, 2:4].mean(1), "beyond_interval")):
-        low, high = scipy.stats.t.interval(0.95, 29, own.mean(), scipy.stats.sem(own))
-        np.testing.assert_allclose(found[name][0, 0], [low, high], atol=0.02 * (high - low))
+    low = assert_is_students(found["beyond_interval"][0, 0], values[:, 1] - values[:, 2:4].mean(1))
     assert low > 0 > found["interval"][0, 0, 0]
 
 

@@ -172,7 +172,7 @@ def test_special_and_excluded_ids_pieces_and_long_documents_are_left_out_and_cou
         (topics_of(LISTS, 60), {}, "vocabulary of 60 ids, the model's has 97"),
         (TOPICS, {"documents": []}, "no document is left to measure"),
         (TOPICS, {"exclude": ["3"]}, "exclude"),
-        (TOPICS, {"resample": ["sources"]}, "a table of embeddings has none of"),
+        (TOPICS, {"resample": ["words", "sources"]}, "a table of embeddings has none of"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(topics, options, message, unchecked):

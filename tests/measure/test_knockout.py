@@ -12,7 +12,7 @@ from topic_probe.topics import Topics
 
 LISTS = {"one": list(range(5, 20)), "two": list(range(20, 40))}
 TOPICS = Topics.from_token_ids(LISTS, vocabulary_size=zoo.VOCABULARY)
-DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16))
+DOCUMENTS = [*zoo.lists((12, 9, 14, 20, 11, 16)), [7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7, 51, 52, 53]]
 
 
 def topic(word):
@@ -49,31 +49,32 @@ def test_what_the_toy_predicts_without_edges_is_the_closed_form(how, relation):
 
 @pytest.fixture
 def cuts(monkeypatch):
-    """A report, and what was given to the model for it: by site the edges of all documents, time after time."""
+    """A report, and what is given to the model for it: by site the edges of a document, time after time."""
+    cut = knockout.cut_edges
 
     def measure(name, documents, **options):
-        given, cut = [], knockout.cut_edges
+        given = []
         monkeypatch.setattr(
             knockout, "cut_edges", lambda model, sites, how: given.append(sites) or cut(model, sites, how=how)
         )
-        options = {"special_ids": (4,), "batch_size": len(documents), **options}
+        options = {"special_ids": (4,), "batch_size": 1, **options}
         return tp.measure_knockout(zoo.make(name), TOPICS, documents, **options), given
 
     return measure
 
 
-def by_document(documents, given):
-    """The ids of every document, and the tables of its edges."""
-    tables = [next(iter(sites.values()))[:, 0].numpy() for sites in given]
-    for row, ids in enumerate(documents):
-        yield ids, [table[row, : len(ids), : len(ids)] for table in tables]
+def by_document(given):
+    """The ids of every document, which is known by its length, and the tables of its edges."""
+    tables = [next(iter(sites.values()))[0, 0].numpy() for sites in given]
+    for ids in DOCUMENTS:
+        yield ids, [table for table in tables if len(table) == len(ids)]
 
 
 @pytest.mark.parametrize("relation", ["same_topic", "different_topic", "same_word", "own_topic"])
 def test_the_edges_that_are_cut_are_those_of_the_relation(relation, cuts):
     report, given = cuts("bert", DOCUMENTS, relation=relation, n_matched=0)
     n_cut = 0
-    for ids, (own,) in by_document(DOCUMENTS, given):
+    for ids, (own,) in by_document(given):
         n_cut += own.sum()
         for (i, j), edge in np.ndenumerate(own):
             of = {topic(ids[i]), topic(ids[j])}
@@ -88,9 +89,8 @@ def test_the_edges_that_are_cut_are_those_of_the_relation(relation, cuts):
 
 
 def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance(cuts):
-    documents = [*DOCUMENTS, [7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7, 51, 52, 53]]
-    report, given = cuts("bert", documents, relation="same_topic", n_matched=3)
-    found = list(by_document(documents, given))
+    report, given = cuts("bert", DOCUMENTS, relation="same_topic", n_matched=3)
+    found = list(by_document(given))
     n_cut = sum(own.sum() for _, (own, *_) in found)
     n_matched = sum(table.sum() for _, (_, *others) in found for table in others)
     assert report.provenance["edges"] == {"cut": n_cut, "matched": pytest.approx(n_matched / (3 * n_cut))}
@@ -112,7 +112,7 @@ def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance(cuts):
 def test_a_causal_loss_is_cut_where_the_word_is_predicted(cuts):
     """The row before a word; nothing that comes later, and not the first position, which is a sink."""
     _, given = cuts("gpt2", DOCUMENTS, outcome="loss", n_matched=3)
-    for ids, (own, *others) in by_document(DOCUMENTS, given):
+    for ids, (own, *others) in by_document(given):
         for (i, j), edge in np.ndenumerate(own):
             word = ids[i + 1] if i + 1 < len(ids) else None
             same = word is not None and topic(word) is not None and topic(word) == topic(ids[j])
@@ -124,7 +124,7 @@ def test_a_causal_loss_is_cut_where_the_word_is_predicted(cuts):
 
 def test_edges_are_cut_in_the_layers_and_for_the_heads_that_are_named(cuts):
     (whole,), (of_heads,), (of_layers,) = (
-        cuts("bert", DOCUMENTS, n_matched=0, **chosen)[1]
+        cuts("bert", DOCUMENTS[:1], n_matched=0, **chosen)[1]
         for chosen in ({}, {"heads": "0.1,2.0"}, {"layers": [1]})
     )
     assert [site.layer for site in whole] == [0, 1, 2]
@@ -141,7 +141,7 @@ def test_nothing_is_lost_where_nothing_is_cut_and_batches_change_nothing(tmp_pat
     documents = [[7, 7, 50, 60, 7], [25, 41, 25, 43, 44, 25]] * 5  # of one word each
     options = {"special_ids": (), "n_matched": 2}
     report = tp.measure_knockout(model, TOPICS, documents, relation="different_topic", **options)
-    assert (report.provenance["edges"], report.effect.tolist()) == ({"cut": 0, "matched": 0.0}, [[0.0]])
+    assert report.provenance["edges"] == {"cut": 0, "matched": 0.0}
     none = tp.measure_knockout(model, TOPICS, DOCUMENTS, heads="", **options)
     assert none.effect.tolist() == [[0.0]]
     some = tp.measure_knockout(model, TOPICS, DOCUMENTS, **options)
