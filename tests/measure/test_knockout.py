@@ -7,19 +7,16 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture
-from topic_probe.measure.knockout import CODES, Cuts, _Edges, chosen_sites
-from topic_probe.measure.outcomes import LookedAt
-from topic_probe.measure.patterns import units_of
-from topic_probe.text.batches import token_batches
+from topic_probe.measure import knockout
 from topic_probe.topics import Topics
 
-TOPICS = Topics.from_token_ids(
-    {"one": list(range(5, 20)), "two": list(range(20, 40))}, vocabulary_size=zoo.VOCABULARY
-)
+LISTS = {"one": list(range(5, 20)), "two": list(range(20, 40))}
+TOPICS = Topics.from_token_ids(LISTS, vocabulary_size=zoo.VOCABULARY)
+DOCUMENTS = [*zoo.lists((12, 9, 14, 20, 11, 16)), [7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7, 51, 52, 53]]
 
 
-DOCUMENTS = zoo.lists((12, 9, 14, 20, 11, 16, 13, 10, 18, 15))
+def topic(word):
+    return None if not 5 <= word < 40 else int(word >= 20)
 
 
 @pytest.mark.parametrize("how", ["scores", "weights"])
@@ -46,149 +43,122 @@ def test_what_the_toy_predicts_without_edges_is_the_closed_form(how, relation):
         y[v + 1 : 2 * v + 1] = 0
         y[0] -= v
     y /= y.sum() if how == "scores" else n
-    expected = float((W @ y)[1])
     assert report.outcome.item() == pytest.approx(0.05, abs=1e-12)
-    assert (report.outcome - report.effect[:, 0]).item() == pytest.approx(expected, abs=1e-12)
+    assert (report.outcome - report.effect[:, 0]).item() == pytest.approx(float((W @ y)[1]), abs=1e-12)
 
 
-def cuts_of(model, documents, relation, n_matched, *, outcome="states", earlier=False):
-    """The edges that are cut in every document: of the relation, and those instead."""
-    view = capture.view(model)
-    batch = next(iter(token_batches(documents, special_ids=(4,), first_is_sink=view.is_causal)))
-    units = units_of(batch, TOPICS)
-    looked_at = LookedAt(outcome, mask_share=0.2).of(view, TOPICS, seed=0)
-    sites = dict.fromkeys(view.sites)
-    cuts = Cuts(view, TOPICS, sites, CODES[relation], "scores", n_matched, 0, earlier=earlier)
-    asked = looked_at.ask(batch, units)
-    found = [cuts._of_document(asked, row) for row in range(len(batch))]
-    ids = [ids[mask].tolist() for ids, mask in zip(batch.ids, batch.mask, strict=True)]
-    return ids, [[edges.edges(number) for number in range(1 + n_matched)] for edges in found]
+@pytest.fixture
+def cuts(monkeypatch):
+    """A report, and what is given to the model for it: by site the edges of a document, time after time."""
+    cut = knockout.cut_edges
+
+    def measure(name, documents, **options):
+        given = []
+        monkeypatch.setattr(
+            knockout, "cut_edges", lambda model, sites, how: given.append(sites) or cut(model, sites, how=how)
+        )
+        options = {"special_ids": (4,), "batch_size": 1, **options}
+        return tp.measure_knockout(zoo.make(name), TOPICS, documents, **options), given
+
+    return measure
 
 
-def topic(word):
-    return None if not 5 <= word < 40 else int(word >= 20)
+def by_document(given):
+    """The ids of every document, which is known by its length, and the tables of its edges."""
+    tables = [next(iter(sites.values()))[0, 0].numpy() for sites in given]
+    for ids in DOCUMENTS:
+        yield ids, [table for table in tables if len(table) == len(ids)]
 
 
-@pytest.mark.parametrize("relation", ["same_topic", "different_topic", "same_word"])
-def test_the_edges_that_are_cut_are_those_of_the_relation(relation):
-    model = tp.open_model(zoo.make("bert"))
-    for ids, (own,) in zip(*cuts_of(model, DOCUMENTS, relation, 0), strict=True):
-        for i, one in enumerate(ids):
-            for j, other in enumerate(ids):
-                same = topic(one) is not None and topic(one) == topic(other)
-                different = None not in (topic(one), topic(other)) and not same
-                expected = {
-                    "same_topic": same and one != other,
-                    "different_topic": different,
-                    "same_word": same and one == other and i != j,
-                }[relation]
-                assert bool(own[i, j]) == expected, (ids, i, j)
+@pytest.mark.parametrize("relation", ["same_topic", "different_topic", "same_word", "own_topic"])
+def test_the_edges_that_are_cut_are_those_of_the_relation(relation, cuts):
+    report, given = cuts("bert", DOCUMENTS, relation=relation, n_matched=0)
+    n_cut = 0
+    for ids, (own,) in by_document(given):
+        n_cut += own.sum()
+        for (i, j), edge in np.ndenumerate(own):
+            of = {topic(ids[i]), topic(ids[j])}
+            same_word = ids[i] == ids[j] and i != j and None not in of
+            same_topic = len(of) == 1 and None not in of and ids[i] != ids[j]
+            expected = {
+                "same_topic": same_topic, "different_topic": of == {0, 1}, "same_word": same_word,
+                "own_topic": same_topic or same_word,
+            }[relation]  # fmt: skip
+            assert edge == expected, (ids, i, j)
+    assert report.provenance["edges"] == {"cut": n_cut, "matched": None}
 
 
-def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance():
-    model = tp.open_model(zoo.make("bert"))
-    seen = set()
-    for ids, (own, *others) in zip(*cuts_of(model, DOCUMENTS, "same_topic", 3), strict=True):
+def test_other_edges_stand_in_the_same_rows_at_nearly_the_same_distance(cuts):
+    report, given = cuts("bert", DOCUMENTS, relation="same_topic", n_matched=3)
+    found = list(by_document(given))
+    n_cut = sum(own.sum() for _, (own, *_) in found)
+    n_matched = sum(table.sum() for _, (_, *others) in found for table in others)
+    assert report.provenance["edges"] == {"cut": n_cut, "matched": pytest.approx(n_matched / (3 * n_cut))}
+    assert n_matched > 0.5 * 3 * n_cut
+    for ids, (own, *others) in found:
         for table in others:
             for i, row in enumerate(table):
-                wanted = sorted(abs(i - j) for j in own[i].nonzero().flatten().tolist())
-                given = sorted(abs(i - j) for j in row.nonzero().flatten().tolist())
-                assert len(given) <= len(wanted)
-                for distance in given:
-                    assert any(abs(distance - near) <= max(1, 0.2 * near) for near in wanted)
-                for j in row.nonzero().flatten().tolist():
-                    same = topic(ids[i]) is not None and topic(ids[i]) == topic(ids[j])
-                    assert j < len(ids)
+                wanted, instead = (np.abs(i - np.flatnonzero(part)) for part in (own[i], row))
+                assert len(instead) <= len(wanted)
+                off = np.abs(instead[:, None] - wanted)
+                assert (off <= np.maximum(1, 0.2 * wanted)).any(1).all()
+                for j in np.flatnonzero(row):  # never itself, its word, or another word of the topic
                     assert i != j
-                    assert not same
-        seen.add(tuple(map(bool, [torch.equal(others[0], others[1])])))
-    assert (False,) in seen  # draws differ
+                    assert ids[i] != ids[j]
+                    assert topic(ids[i]) != topic(ids[j])
+    assert any((others[0] != others[1]).any() for _, (_, *others) in found)  # draws differ
 
 
-def only_edges(rows, keys, free, length=12):
-    """The edges that stand in for those of a document, drawn once."""
-    table = torch.zeros(length, length, dtype=torch.bool)
-    for row, key in free:
-        table[row, key] = True
-    edges = _Edges(torch.tensor(rows), torch.tensor(keys), table, length, np.random.default_rng(0))
-    return {tuple(pair) for pair in edges.edges(1).nonzero().tolist()}
-
-
-def test_what_stands_in_is_near_and_taken_once():
-    assert only_edges([0], [10], [(0, 1)]) == set()  # 1 is no stand-in for 10
-    assert only_edges([0], [10], [(0, 9), (0, 1)]) == {(0, 9)}
-    assert only_edges([5, 5], [3, 7], [(5, 8), (5, 9)]) == {
-        (5, 8)
-    }  # at distances 2 and 2: 3 is near, 4 is not
-    assert only_edges([5, 5], [3, 7], [(5, 8), (5, 2)]) == {(5, 8), (5, 2)}
-
-
-def test_the_same_word_never_stands_in_for_others_of_its_topic():
-    model = tp.open_model(zoo.make("bert"))
-    documents = [[7, 7, 8, 7, 50, 7, 8, 25, 7, 60, 8, 7]] * 2
-    for ids, (_, *others) in zip(*cuts_of(model, documents, "same_topic", 5), strict=True):
-        pairs = [pair for table in others for pair in table.nonzero().tolist()]
-        assert pairs
-        assert all(ids[i] != ids[j] for i, j in pairs)
-
-
-def test_edges_are_cut_for_the_heads_that_are_named():
-    model = tp.open_model(zoo.make("bert"))
-    view = capture.view(model)
-    sites = chosen_sites(view, None, "0.1,2.0")
-    cuts = Cuts(view, TOPICS, sites, CODES["same_topic"], "scores", 0, 0, earlier=False)
-    table = torch.eye(4, dtype=torch.bool)[None]
-    found = {site.layer: cut for site, cut in cuts._by_site(table).items()}
-    assert set(found) == {0, 2}
-    for layer, head in ((0, 1), (2, 0)):
-        for number in range(view.n_heads[layer]):
-            assert torch.equal(
-                found[layer][0, number], table[0] if number == head else torch.zeros_like(table[0])
-            )
-
-
-def test_a_causal_loss_is_cut_where_the_word_is_predicted():
+def test_a_causal_loss_is_cut_where_the_word_is_predicted(cuts):
     """The row before a word; nothing that comes later, and not the first position, which is a sink."""
-    model = tp.open_model(zoo.make("gpt2"))
-    for ids, (own, other) in zip(
-        *cuts_of(model, DOCUMENTS, "same_topic", 1, outcome="loss", earlier=True), strict=True
-    ):
-        for i, row in enumerate(own[: len(ids)]):
-            for j in range(len(ids)):
-                word = ids[i + 1] if i + 1 < len(ids) else None
-                same = word is not None and topic(word) is not None and topic(word) == topic(ids[j])
-                expected = same and 0 < j <= i and word != ids[j] and i + 1 > 0
-                assert bool(row[j]) == expected
-        assert not bool(other.triu(1).any())
-        assert not bool(other[:, 0].any())
+    _, given = cuts("gpt2", DOCUMENTS, outcome="loss", n_matched=3)
+    for ids, (own, *others) in by_document(given):
+        for (i, j), edge in np.ndenumerate(own):
+            word = ids[i + 1] if i + 1 < len(ids) else None
+            same = word is not None and topic(word) is not None and topic(word) == topic(ids[j])
+            assert edge == (same and 0 < j <= i and word != ids[j])
+        for table in others:
+            assert not np.triu(table, 1).any()
+            assert not table[:, 0].any()
 
 
-def test_nothing_is_lost_where_nothing_is_cut(tmp_path):
-    """Documents of one word each have no edges of the relation: the effect is exactly nothing."""
+def test_edges_are_cut_in_the_layers_and_for_the_heads_that_are_named(cuts):
+    (whole,), (of_heads,), (of_layers,) = (
+        cuts("bert", DOCUMENTS[:1], n_matched=0, **chosen)[1]
+        for chosen in ({}, {"heads": "0.1,2.0"}, {"layers": [1]})
+    )
+    assert [site.layer for site in whole] == [0, 1, 2]
+    table = next(iter(whole.values()))[:, 0]
+    assert {site.layer for site in of_layers} == {1}
+    assert {site.layer for site in of_heads} == {0, 2}
+    for site, found in of_heads.items():
+        for head in range(zoo.HEADS):
+            assert torch.equal(found[:, head], table & ((site.layer, head) in ((0, 1), (2, 0))))
+
+
+def test_nothing_is_lost_where_nothing_is_cut_and_batches_change_nothing(tmp_path):
     model = tp.open_model(zoo.make("bert"))
-    documents = [[7, 7, 50, 60, 7], [25, 41, 25, 43, 44, 25]] * 5
-    report = tp.measure_knockout(
-        model, TOPICS, documents, relation="different_topic", special_ids=(), n_matched=2
-    )
+    documents = [[7, 7, 50, 60, 7], [25, 41, 25, 43, 44, 25]] * 5  # of one word each
+    options = {"special_ids": (), "n_matched": 2}
+    report = tp.measure_knockout(model, TOPICS, documents, relation="different_topic", **options)
     assert report.provenance["edges"] == {"cut": 0, "matched": 0.0}
-    mixed = [[7, 8, 50, 60, 25], [25, 41, 26, 43, 44, 9], *DOCUMENTS]
-    none = tp.measure_knockout(
-        model, TOPICS, mixed, relation="same_topic", heads="", special_ids=(), n_matched=0
-    )
+    none = tp.measure_knockout(model, TOPICS, DOCUMENTS, heads="", **options)
     assert none.effect.tolist() == [[0.0]]
-    some = tp.measure_knockout(model, TOPICS, mixed, special_ids=(), n_matched=3)
+    some = tp.measure_knockout(model, TOPICS, DOCUMENTS, **options)
     assert some.effect.item() != 0
     assert tp.load_report(some.save(tmp_path / "report")) == some
-    one_by_one = tp.measure_knockout(model, TOPICS, mixed, special_ids=(), n_matched=3, batch_size=1)
+    one_by_one = tp.measure_knockout(model, TOPICS, DOCUMENTS, batch_size=1, **options)
     np.testing.assert_allclose(one_by_one.effect, some.effect, atol=1e-6)
     np.testing.assert_allclose(one_by_one.null, some.null, atol=1e-6)
 
 
-def test_layers_and_heads_that_there_are_not_are_refused():
-    model = tp.open_model(zoo.make("bert"))
-    with pytest.raises(ValueError, match="no layer 7 that attends: it has 0 to 2"):
-        tp.measure_knockout(model, TOPICS, DOCUMENTS, layers=[7])
-    with pytest.raises(ValueError, match=r"no head '0\.99'"):
-        tp.measure_knockout(model, TOPICS, DOCUMENTS, heads="0.99")
-    with pytest.raises(ValueError, match="give one of them"):
-        tp.measure_knockout(model, TOPICS, DOCUMENTS, heads="0.0", layers=[0])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [7]}, "no layer 7 that attends: it has 0 to 2"), ({"heads": "0.99"}, r"no head '0\.99'"),
+        ({"heads": "0.0", "layers": [0]}, "give one of them"),
+    ],
+)  # fmt: skip
+def test_layers_and_heads_that_there_are_not_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        tp.measure_knockout(zoo.make("bert"), TOPICS, DOCUMENTS, **options)
