@@ -242,16 +242,6 @@ def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(size):
     assert found.provenance["left_out"][FIRST] == len(DOCUMENTS)  # a sink, whatever stands there
 
 
-def test_a_mask_in_blocks_costs_one_pass_more_and_not_one_for_every_batch():
-    model, passes = blocks(), []
-    model.get_input_embeddings().register_forward_hook(lambda *_: passes.append(1))
-    view = capture.view(tp.open_model(model))
-    passes.clear()
-    options = {"through": "hooks", "batch_size": 3, "n_permutations": 0, "n_resamples": 0, "special_ids": ()}
-    tp.measure_attention(view.model, TOPICS, DOCUMENTS * 4, **options)
-    assert len(passes) == 4 + 2  # a document of one word, and the first batch again
-
-
 @pytest.mark.parametrize(("name", "order"), [("modernbert", (3, 20, 12, 20)), ("gemma2", (7, 8, 20, 5))])
 def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(name, order):
     view = capture.view(opening.open_model(zoo.make(name)))
@@ -384,17 +374,11 @@ def bigbird():
     return zoo.drawn(lambda: hf.BigBirdPegasusModel(config))
 
 
-def diffllama():
-    """A layer that calls attention twice is one layer."""
-    return zoo.drawn(lambda: hf.DiffLlamaModel(hf.DiffLlamaConfig(**zoo._grouped)))
-
-
 @pytest.mark.parametrize(
     ("make", "layers"),
     [
         (hybrid, {"self": [1, 3]}),
         (bigbird, {"encoder": [0, 1], "decoder": [0, 1], "cross": [0, 1]}),
-        (diffllama, {"self": [0, 1, 2]}),
     ],
 )
 def test_layers_that_attend_in_a_way_of_their_own_are_read_under_their_own_numbers(make, layers):

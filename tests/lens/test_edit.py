@@ -1,7 +1,5 @@
 """Edits of heads are exactly what their words say, on every host, and leave nothing behind."""
 
-import threading
-
 import any_architecture
 import numpy as np
 import pytest
@@ -410,27 +408,6 @@ def test_blocks_in_each_other_combine(name, host):
         with edit_heads(model, double):
             pass
         assert torch.equal(view.host.logits(inputs), outer)  # a block within ends where it ends
-
-
-def test_another_thread_waits_until_a_block_is_left_and_another_model_does_not():
-    case, other, result = zoo.opened("bert"), zoo.opened("gpt2"), []
-    site, logits = case.view.sites[0], case.view.host.logits
-
-    def edit():
-        with edit_heads(case.hooked, {site: {1: "zero"}}):
-            result.append(logits(case.inputs))
-
-    edit()
-    thread = threading.Thread(target=edit, daemon=True)
-    with edit_heads(case.hooked, {site: {0: "zero"}}):
-        thread.start()
-        first = logits(case.inputs)
-        with edit_heads(other.hooked, {other.view.sites[1]: {2: "zero"}}):
-            assert torch.equal(logits(case.inputs), first)
-        thread.join(0.2)
-        assert thread.is_alive()
-    thread.join(60)
-    assert torch.equal(*result)
 
 
 def test_measurements_in_a_block_are_of_the_edited_model_which_is_tried_once():

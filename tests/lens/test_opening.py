@@ -3,8 +3,6 @@
 import copy
 import gc
 import json
-import subprocess
-import sys
 import warnings
 import weakref
 
@@ -77,20 +75,6 @@ def test_a_hooked_model_is_returned_as_it_is_and_keeps_its_hooks_and_mode(name):
     assert (3, view.n_heads[0], 20, 20) in seen
     assert ("residual" in seen) == bool(residual)
     assert zoo.state_of(model) == before
-
-
-def test_a_tokenizer_comes_back_as_it_went_in():
-    tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
-    model = hf.BertForMaskedLM(hf.BertConfig(**zoo._encoder | {"vocab_size": len(tokenizer)}))
-    before = tokenizer.backend_tokenizer.to_str(), tokenizer.special_tokens_map, tokenizer.padding_side
-    hooked = opening.open_model(model, tokenizer=tokenizer)
-    assert (
-        tokenizer.backend_tokenizer.to_str(),
-        tokenizer.special_tokens_map,
-        tokenizer.padding_side,
-    ) == before
-    assert hooked.tokenizer is tokenizer
-    assert capture.facts(hooked).special_ids == set(tokenizer.all_special_ids)
 
 
 def test_a_causal_model_tells_of_a_begin_token_that_its_tokenizer_leaves_out():
@@ -394,38 +378,6 @@ def test_a_twin_of_a_bridge_has_the_architecture_of_the_model_inside():
 
 # --------------------------------------------------------------------------- models that need a word, or more
 
-
-OPENING = """
-import contextlib, io, logging, random, warnings
-import torch, transformers
-import transformer_lens.hook_points, transformer_lens.model_bridge.sources
-
-def seen_by_users():
-    root = logging.getLogger()
-    return (list(warnings.filters), transformers.logging.get_verbosity(), root.level, list(root.handlers),
-            torch.is_grad_enabled(), torch.get_num_threads(), torch.get_default_dtype(), random.getstate())
-
-before, told, shown = seen_by_users(), [], io.StringIO()
-warnings.showwarning = lambda *given, **options: told.append(given)
-config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
-    import topic_probe as tp
-    from topic_probe.lens import capture
-    hooked = tp.open_model(transformers.BertForMaskedLM(config))
-    capture.view(hooked)
-    tp.random_init(hooked)
-assert not told, told
-assert not shown.getvalue(), shown.getvalue()
-assert seen_by_users() == before
-"""
-
-
-@pytest.mark.slow
-def test_opening_a_model_prints_and_warns_nothing_and_changes_no_more_than_importing_transformerlens():
-    done = subprocess.run([sys.executable, "-c", OPENING], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # What PEFT and torch say of themselves.
 of_peft = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing:FutureWarning", "ignore:fan_in_fan_out:UserWarning"
@@ -473,14 +425,6 @@ def test_learned_prompts_are_refused():
     )
     with pytest.raises(ValueError, match=r"learned prompts before the words .*get_base_model\(\)"):
         tp.open_model(model)
-
-
-def test_mpt_takes_no_more_tokens_than_its_positions_reach():
-    config = hf.MptConfig(d_model=32, n_heads=4, n_layers=1, max_seq_len=16, vocab_size=zoo.VOCABULARY)
-    model = tp.open_model(hf.MptForCausalLM(config).eval())
-    assert capture.view(model).facts.context_length == 16
-    report = tp.measure_attention(model, TOPICS, [[5, 6, 7, 8] * 10], n_resamples=0, n_permutations=0)
-    assert report.provenance["options"]["max_length"] == 16
 
 
 @of_quantisation

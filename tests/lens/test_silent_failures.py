@@ -210,19 +210,6 @@ def test_edits_are_refused_where_a_model_only_returns_its_patterns(name):
     assert len(seen) == 1
 
 
-# 6. What stands at hook_attn_scores of a bridge is the pattern again.
-
-
-@pytest.mark.generation
-def test_only_patterns_are_read_of_a_bridge_because_its_scores_are_none():
-    _, bridge = raw_bridge("bert", eager=True)
-    points = [f"blocks.0.attn.hook_{what}" for what in ("attn_scores", "pattern")]
-    scores, pattern = seen_by_hand(bridge, *points).values()
-    assert torch.equal(scores, pattern)
-    own = seen_by_hand(zoo.opened("bert").hooked, points[0])[points[0]]
-    torch.testing.assert_close(own.softmax(-1), pattern)
-
-
 # 7. Dropout sits inside the pattern in training mode.
 
 
@@ -466,14 +453,6 @@ def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names():
         )  # weights that a pass rescales are rescaled once
 
 
-def test_a_trial_goes_beyond_the_window_of_a_model_where_that_takes_moments():
-    assert zoo.opened("modernbert").view.host.trial_inputs().ids.shape[1] == 15
-    for window, length in {6: 13, 60: 64, 4096: 7}.items():  # its table of positions ends at 64
-        model = zoo.make("gemma2")
-        model.config.sliding_window = window
-        assert huggingface.trial_inputs(model).ids.shape[1] == length
-
-
 # 15. A user's own attention function is never called.
 
 NO_PATTERN = (
@@ -547,16 +526,6 @@ def test_a_model_that_is_another_one_with_eager_attention_is_refused_until_it_is
     eager.config._attn_implementation = "sdpa"  # switched after it was opened
     with refused(sentence):
         capture.view(hooked)
-
-
-def test_half_precision_is_told_and_not_refused(monkeypatch):
-    model = zoo.make("bert-headless").to(torch.bfloat16)
-    assert capture.view(tp.open_model(model)).note == ""
-    monkeypatch.setattr(huggingface, "output_difference", lambda *_: 0.2)
-    report = tp.measure_attention(tp.open_model(model), TOPICS, DOCUMENTS[:1], **PLAIN)
-    note = "its outputs differ by 2e-01 of their length"
-    assert report.provenance["model"]["notes"][0].endswith(note)
-    assert note in repr(report)
 
 
 def test_how_far_outputs_are_apart_is_a_share_of_their_length_at_real_positions():
