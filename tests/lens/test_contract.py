@@ -274,6 +274,8 @@ def test_a_dark_pair_is_masked_only_where_it_is_dark_in_a_document_of_one_word()
     assert not pairs.look(1, pattern)
     assert pairs.look(1, pattern, one_word=True)
     assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 1, 1]]]
+    real[0, 3] = False
+    assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 0, 1]]]
 
 
 def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused():
