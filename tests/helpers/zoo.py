@@ -1,15 +1,22 @@
 """Small models with random weights of every architecture that is tested, and what is known of them from elsewhere."""
 
 import copy
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
+from importlib import import_module
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
 
 import topic_probe as tp
+from topic_probe.lens import capture, running
 from topic_probe.text.documents import Document, source_key
 
 GENERATION = int(version("transformer-lens").split(".")[0])
@@ -121,6 +128,76 @@ def hosted(model: Any, host: str) -> Any:
     return bridge(model) if host == "bridge" else tp.open_model(model)
 
 
+@cache
+def opened(name: str, host: str = "huggingface") -> Any:
+    """A model, its hooked form, the view of it and a padded batch, for tests that leave all of it as it was."""
+    model = make(name)
+    hooked = hosted(model, host)
+    view = capture.view(hooked)
+    return SimpleNamespace(model=model, hooked=hooked, view=view, inputs=view.inputs(*documents()))
+
+
+_own_layers = {
+    "n_layers": 2, "n_heads": HEADS, "d_model": WIDTH, "d_head": 8, "d_vocab": VOCABULARY, "n_ctx": 64,
+    "act_fn": "gelu", "d_mlp": 37, "normalization_type": "LN",
+}  # fmt: skip
+
+
+def native(**options: Any) -> Any:
+    """A bridge around layers of TransformerLens's own."""
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge import TransformerBridge
+
+    import_module("transformer_lens.model_bridge.sources.native")  # it is what brings boot_native on 3.9
+    return TransformerBridge.boot_native(
+        TransformerBridgeConfig(**_own_layers | {"seed": 5} | options)
+    ).eval()
+
+
+def hooked_class(class_name: str, **options: Any) -> Any:
+    """A HookedTransformer or HookedEncoder of TransformerLens 3 with all of its weights drawn."""
+    import transformer_lens
+
+    config = transformer_lens.HookedTransformerConfig(**_own_layers | {"device": "cpu"} | options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = getattr(transformer_lens, class_name)(config, move_to_device=False)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model.eval()
+
+
+def toy() -> Any:
+    """The toy model over as many words as the others, with a second layer."""
+    world = tp.World(n_topics=4, words_per_topic=24)
+    return tp.build_toy(tp.ToyConfig(world=world, d_model=16, n_layers=2, residual=True), seed=3)
+
+
+# Models of TransformerLens's own layers, as far as it has them.
+OWN_LAYERS: dict[str, Callable[[], Any]] = {"native": native, "toy": toy}
+if GENERATION == 3:
+    OWN_LAYERS |= {
+        "HookedTransformer": lambda: hooked_class("HookedTransformer"),
+        "HookedEncoder": lambda: hooked_class("HookedEncoder", attention_dir="bidirectional"),
+    }
+
+
+def cases(quick: Iterable[Any], others: Iterable[Any] = (), *, generation: Iterable[Any] = ()) -> list[Any]:
+    """The cases of a test: of `make test`, of `make test-all` alone, and which TransformerLens 3.9 is tried on."""
+    quick, of_generation = list(quick), list(generation)
+    late = [case for case in dict.fromkeys([*others, *of_generation]) if case not in quick]
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[pytest.mark.slow] * (case in late) + [pytest.mark.generation] * (case in of_generation),
+            id="-".join(map(str, case)) if isinstance(case, tuple) else case,
+        )
+        for case in (*quick, *late)
+    ]
+
+
 def documents(lengths: tuple[int, ...] = (20, 9, 14), seed: int = 0) -> tuple[Tensor, Tensor]:
     """Right-padded random ids (from 5 on, clear of special tokens) and their mask."""
     generator = torch.Generator().manual_seed(seed)
@@ -140,9 +217,65 @@ def lists(lengths: tuple[int, ...], seed: int = 0) -> list[list[int]]:
     return [ids[mask].tolist() for ids, mask in zip(*documents(lengths, seed), strict=True)]
 
 
+def state_of(*models: Any) -> Any:
+    """All of models that reading changes for a moment, and what it could leave on them or on the process."""
+    inside = [getattr(model, "original_model", None) for model in models]
+    roots = [root for root in (*models, *inside) if root is not None]
+    modules = [pair for root in roots for pair in root.named_modules()]
+    tensors = [tensor for root in roots for tensor in (*root.parameters(), *root.buffers())]
+    numpy_state = np.random.get_state()  # noqa: NPY002  (the global generator is what must not be touched)
+    return (
+        [(name, id(module), module.training, sorted(vars(module))) for name, module in modules],
+        [(dict(module._forward_hooks), dict(module._forward_pre_hooks)) for _, module in modules],
+        [(vars(module).get("forward"), list(vars(module).get("fwd_hooks", ()))) for _, module in modules],
+        [(id(tensor), tensor.data_ptr(), tensor._version, tensor.requires_grad) for tensor in tensors],
+        [vars(config).copy() for root in roots for config in running.configs(root)],
+        [torch.is_grad_enabled(), torch.get_rng_state().tolist(), numpy_state[1].tolist(), numpy_state[2]],
+    )
+
+
+def read(view: Any, inputs: Any, through: str = "auto", rows: Tensor | None = None) -> dict[Any, Any]:
+    """Rows of attention, all but where some are wanted, and the keys that they may see, by site."""
+    sides = (
+        {"source": inputs.ids}
+        if inputs.target_ids is None
+        else {"source": inputs.ids, "target": inputs.target_ids}
+    )
+    wanted = {side: torch.arange(ids.shape[1]).expand(len(ids), -1) for side, ids in sides.items()}
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def take(number: int, pattern: Tensor, visible: Tensor) -> None:
+        assert number not in found
+        found[number] = pattern.clone(), visible.clone()
+
+    view.attention_rows(
+        inputs, wanted if rows is None else dict.fromkeys(wanted, rows), take, through=through
+    )
+    assert sorted(found) == list(range(len(view.sites)))
+    return {site: found[number] for number, site in enumerate(view.sites)}
+
+
+def ways(view: Any) -> tuple[str, ...]:
+    """How the attention of a model can be read."""
+    return ("hooks", "rows")[: 1 + (view.tap is not None)]
+
+
+def assert_same_patterns(
+    found: Any, own: dict[str, list[Tensor]], inputs: Any, *, atol: float = 5e-5
+) -> None:
+    """The rows of real queries that were read are those of Hugging Face's own patterns."""
+    assert len(found) == sum(map(len, own.values()))
+    for site, (pattern, _) in found.items():
+        real = inputs.masks(site)[0]
+        rows, expected = (
+            whole.transpose(1, 2)[real].double() for whole in (pattern, own[site.stack][site.layer])
+        )
+        torch.testing.assert_close(rows, expected, rtol=0, atol=atol)
+
+
 def own_patterns(model: Any, inputs: Any) -> dict[str, list[Tensor]]:
     """Hugging Face's own ``output_attentions`` of an eager copy, by stack: nothing of this package takes part."""
-    answer = _run_copy(model, inputs, output_attentions=True)
+    answer = own_answer(model, inputs, output_attentions=True)
     if inputs.target_ids is None:
         return {"self": list(answer.attentions)}
     return {
@@ -154,21 +287,33 @@ def own_patterns(model: Any, inputs: Any) -> dict[str, list[Tensor]]:
 
 def own_hidden_states(model: Any, inputs: Any) -> list[Tensor]:
     """Hugging Face's own ``hidden_states``, those of the encoder where there are two stacks."""
-    answer = _run_copy(model, inputs, output_hidden_states=True)
+    answer = own_answer(model, inputs, output_hidden_states=True)
     return list(answer.hidden_states if inputs.target_ids is None else answer.encoder_hidden_states)
 
 
-def _run_copy(model: Any, inputs: Any, **options: Any) -> Any:
+def own_answer(model: Any, inputs: Any, **options: Any) -> Any:
+    """What an eager copy of a Hugging Face model answers."""
     twin = copy.deepcopy(model).eval()
     twin.set_attn_implementation("eager")
-    given = {"input_ids": inputs.ids, "attention_mask": inputs.mask.long()}
-    if inputs.target_ids is not None:
-        given |= {
-            "decoder_input_ids": inputs.target_ids,
-            "decoder_attention_mask": inputs.target_mask.long(),
-        }
     with torch.no_grad():
-        return twin(**given, **options, return_dict=True)
+        return twin(**arguments(inputs), **options, return_dict=True)
+
+
+def arguments(inputs: Any) -> dict[str, Tensor]:
+    """What a Hugging Face model is called with."""
+    given = {"input_ids": inputs.ids, "attention_mask": inputs.mask.long()}
+    if inputs.target_ids is None:
+        return given
+    return given | {
+        "decoder_input_ids": inputs.target_ids,
+        "decoder_attention_mask": inputs.target_mask.long(),
+    }
+
+
+def own_last_states(model: Any, inputs: Any) -> Tensor:
+    """The last of Hugging Face's own states, those of the decoder where there are two stacks."""
+    answer = own_answer(model, inputs, output_hidden_states=True)
+    return (answer.hidden_states if inputs.target_ids is None else answer.decoder_hidden_states)[-1]
 
 
 def visible(name: str, stack: str, layer: int, inputs: Any) -> Tensor:

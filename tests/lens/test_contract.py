@@ -1,0 +1,477 @@
+"""What is read of a model equals what Hugging Face says of it, for every architecture, on every host."""
+
+import copy
+from itertools import product
+from types import SimpleNamespace
+
+import any_architecture
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+import zoo
+
+import topic_probe as tp
+from topic_probe.lens import adapters, capture, huggingface, opening, sites
+from topic_probe.measure.engine import FIRST
+
+TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
+LENGTHS = (20, 9, 14)
+DOCUMENTS = zoo.lists(LENGTHS)
+HUGGINGFACE, BRIDGE = "huggingface", "bridge"
+
+# Architectures that differ in kind, with hosts, ways and precisions so that most pairs of these come together:
+# padding, headless, one layer for all, narrow embeddings, fused projections, windows, rotary positions, two stacks of
+# different depth, biases of positions, causal, grouped heads, caps on scores, and patterns that are only returned.
+QUICK = [
+    ("bert", HUGGINGFACE, "rows", "float32"),
+    ("bert", BRIDGE, "hooks", "float64"),
+    ("roberta", HUGGINGFACE, "hooks", "float64"),
+    *[("roberta", BRIDGE, "rows", "float32")] * ("roberta" in zoo.BRIDGED),
+    ("albert", HUGGINGFACE, "rows", "float32"),
+    ("albert", HUGGINGFACE, "hooks", "bfloat16"),
+    ("electra-discriminator", HUGGINGFACE, "rows", "float64"),
+    ("electra-headless", HUGGINGFACE, "hooks", "float32"),
+    ("distilbert", HUGGINGFACE, "rows", "float16"),
+    ("distilbert-headless", HUGGINGFACE, "hooks", "float32"),
+    ("modernbert", HUGGINGFACE, "rows", "float32"),
+    ("modernbert-headless", HUGGINGFACE, "hooks", "float32"),  # in float64 its own mask overflows
+    ("bart-uneven", HUGGINGFACE, "rows", "float64"),
+    ("bart", BRIDGE, "hooks", "float32"),
+    ("t5", HUGGINGFACE, "rows", "float32"),
+    *[("t5", BRIDGE, "hooks", "float32")] * ("t5" in zoo.BRIDGED),
+    ("gpt2", HUGGINGFACE, "rows", "bfloat16"),
+    ("gpt2", BRIDGE, "hooks", "float64"),
+    ("llama", HUGGINGFACE, "rows", "float64"),
+    ("llama", BRIDGE, "hooks", "float32"),
+    ("gemma2", HUGGINGFACE, "hooks", "float32"),
+    ("gemma2", BRIDGE, "hooks", "float32"),
+    ("deberta", HUGGINGFACE, "hooks", "float32"),
+    ("mpnet", HUGGINGFACE, "hooks", "float64"),
+]
+OTHERS = [
+    (name, host, "auto", "float32")
+    for name in zoo.ARCHITECTURES
+    for host in (HUGGINGFACE, BRIDGE)
+    if host == HUGGINGFACE or name in zoo.BRIDGED
+]
+GENERATION = [case for case in OTHERS if case[0] in ("bert", "bart", "gpt2", "neox", "llama", "gemma2")]
+# How far patterns and states may be from Hugging Face's own.
+ROUNDING = {
+    "float64": (1e-6, 1e-5),
+    "float32": (5e-5, 5e-5),
+    "float16": (3e-3, 3e-2),
+    "bfloat16": (3e-2, 0.3),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "through", "dtype"), zoo.cases(QUICK, OTHERS, generation=GENERATION)
+)
+def test_patterns_keys_rows_states_embeddings_and_edits_are_those_of_the_model(name, host, through, dtype):
+    exact = dtype in ("float32", "float64")
+    off, off_states = ROUNDING[dtype]
+    model = zoo.make(name).to(getattr(torch, dtype))
+    hooked = zoo.hosted(model, host)
+    view = capture.view(hooked)
+    assert view.tap is not None or through != "rows"
+    inputs = view.inputs(*zoo.documents(LENGTHS))
+    own = zoo.own_patterns(model, inputs)
+
+    # Sites, patterns, and which keys a query may see.
+    found_sites = {stack: [site.layer for site in view.sites if site.stack == stack] for stack in own}
+    assert found_sites == {stack: list(range(len(patterns))) for stack, patterns in own.items()}
+    assert set(view.n_heads) == {zoo.HEADS}
+    assert view.sharing == sites.EVERY_BATCH
+    whole = zoo.read(view, inputs, through)
+    zoo.assert_same_patterns(whole, own, inputs, atol=off)
+    for (site, (pattern, visible)), causal in zip(whole.items(), view.causal, strict=True):
+        allowed, real = zoo.visible(name, site.stack, site.layer, inputs), inputs.masks(site)[0]
+        assert pattern.dtype == model.dtype
+        assert torch.equal(visible[real], allowed[real])
+        assert not pattern.transpose(1, 2)[real].transpose(0, 1)[:, ~allowed[real]].any()
+        assert causal == (site.stack == "decoder" or name.split("-")[0] in zoo.CAUSAL)
+
+    # Only the wanted rows, in the order asked for and as often, on either way.
+    wanted = torch.tensor([[19, 0, 7, 7], [3, 2, 1, 0], [13, 5, 5, 9]])
+    for way in zoo.ways(view):
+        for site, (pattern, visible) in zoo.read(view, inputs, way, wanted).items():
+            allowed = zoo.visible(name, site.stack, site.layer, inputs)
+            for document, rows in enumerate(wanted):
+                expected = own[site.stack][site.layer][document][:, rows]
+                torch.testing.assert_close(pattern[document], expected, rtol=0, atol=off)
+                assert torch.equal(visible[document], allowed[document, rows])
+
+    # A document in a padded batch is what it is by itself.
+    if exact:
+        for document, length in enumerate(LENGTHS):
+            alone = zoo.read(view, inputs.document(document), through)
+            for site, parts in alone.items():
+                for part, single in zip(whole[site], parts, strict=True):
+                    batched = part[document : document + 1][..., :length, :length]
+                    torch.testing.assert_close(batched.double(), single.double(), rtol=0, atol=max(off, 1e-5))
+
+    # States and embeddings.
+    states, own_states = states_of(hooked, inputs), zoo.own_hidden_states(model, inputs)
+    assert len(states) == len(own_states) == capture.n_states(hooked)
+    for state, expected in zip(states, own_states, strict=True):
+        torch.testing.assert_close(
+            state[inputs.mask], expected[inputs.mask], rtol=0.02 * (not exact), atol=off_states
+        )
+    table, own_table = capture.word_embeddings(hooked), model.get_input_embeddings().weight
+    assert torch.equal(table, own_table)
+    assert table.data_ptr() == own_table.data_ptr()
+    assert not table.requires_grad
+    assert capture.facts(hooked).vocabulary_size == zoo.VOCABULARY
+
+    # An edit: where nobody else reads one position, the others become what they are beside padding.
+    nobody = {}
+    for site, (pattern, _) in whole.items():
+        nobody[site] = torch.zeros(1, 1, *pattern.shape[2:], dtype=torch.bool)
+        if site.stack != "decoder":
+            nobody[site][..., 4] = True
+            if site.stack != "cross":
+                nobody[site][..., 4, 4] = False
+    if name in zoo.ONLY_RETURNED:
+        refused = pytest.raises(ValueError, match="cannot be edited: its layers do not call")
+        with refused, tp.cut_edges(hooked, nobody):
+            pass
+    elif exact:
+        padded = inputs.mask.clone()
+        padded[:, 4] = False
+        compared = padded if inputs.target_mask is None else inputs.target_mask
+        beside = sites.Inputs(inputs.ids, padded, inputs.target_ids, inputs.target_mask)
+        expected = zoo.own_answer(model.base_model, beside)[0][compared]
+        with tp.cut_edges(hooked, nobody):
+            edited = view.host.run(inputs)[0][compared]
+        torch.testing.assert_close(edited, expected, rtol=0, atol=2 * off_states)
+        assert (expected - zoo.own_answer(model.base_model, inputs)[0][compared]).abs().max() > 1e-3
+
+
+def states_of(hooked, inputs):
+    found = {}
+    capture.hidden_states(hooked, inputs, lambda layer, state: found.__setitem__(layer, state))
+    assert not any(state.requires_grad for state in found.values())
+    return [found[layer] for layer in range(len(found))]
+
+
+# ------------------------------------------------------------------------------ which keys a query may see
+
+_small = {**zoo._grouped, "head_dim": 8, "pad_token_id": 0}
+
+
+def llama4(chunk=6):
+    config = hf.Llama4TextConfig(
+        **_small, intermediate_size_mlp=37, attention_chunk_size=chunk, num_local_experts=2,
+        layer_types=["chunked_attention", "full_attention", "chunked_attention"],
+    )  # fmt: skip
+    return hf.Llama4ForCausalLM(config)
+
+
+def blocks():
+    """A BERT some of whose layers let positions see their own block only."""
+    model = zoo.make("bert-headless")
+
+    def cut(_module, given, options, *, size):
+        position = torch.arange(given[0].shape[1])
+        dark = position[:, None] // size != position // size
+        mask = options["attention_mask"]
+        mask = torch.zeros(1, 1, len(position), len(position)) if mask is None else mask
+        lowest = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        options["attention_mask"] = mask.expand(-1, -1, len(position), -1).masked_fill(dark, lowest)
+        return given, options
+
+    for layer, size in ((0, 5), (2, 7)):
+        model.encoder.layer[layer].attention.self.register_forward_pre_hook(
+            lambda *given, size=size: cut(*given, size=size), with_kwargs=True, prepend=True
+        )
+    return model
+
+
+WINDOWED = {
+    "llama4": lambda: zoo.drawn(llama4),
+    "mistral": lambda: zoo.drawn(lambda: hf.MistralForCausalLM(hf.MistralConfig(**_small, sliding_window=6))),
+    "modernbert": lambda: zoo.make("modernbert"),
+    "blocks": blocks,
+}
+
+
+def counted_by_hand(model):
+    """Pairs of same word, same topic and different topics in every layer, by the masks that an eager copy is handed."""
+    twin, masks = copy.deepcopy(model), []
+    twin.set_attn_implementation("eager")
+    for module in twin.modules():
+        if any(hasattr(module, projection) for projection in ("q_proj", "query", "Wqkv")):
+            module.register_forward_pre_hook(
+                lambda _module, _given, options: masks.append(options["attention_mask"]), with_kwargs=True
+            )
+    counts = np.zeros((3, 3), dtype=int)
+    for ids in DOCUMENTS:
+        masks.clear()
+        with torch.no_grad():
+            twin(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long))
+        for layer, mask in enumerate(masks):
+            for query, key in product(range(len(ids)), repeat=2):
+                if mask is None or mask[0, 0, query % mask.shape[2], key] > -1:
+                    one, other = ids[query], ids[key]
+                    counts[layer, 0 if one == other else 1 if (one < 40) == (other < 40) else 2] += 1
+    return counts
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_pairs_are_those_of_the_mask_that_the_model_builds(name):
+    model = WINDOWED[name]()
+    expected = counted_by_hand(model)
+    view = capture.view(tp.open_model(model))
+    for way, batch_size in product(zoo.ways(view), (3, 1)):
+        found = tp.measure_attention(
+            view.model, TOPICS, DOCUMENTS, through=way, batch_size=batch_size, n_permutations=0, n_resamples=0,
+            special_ids=(), first_position="word",
+        ).heads  # fmt: skip
+        pairs = np.stack([found.n_same_word, found.n_same_topic, found.n_different_topic], axis=1)
+        assert (pairs.reshape(3, zoo.HEADS, 3) == expected[:, None]).all()
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead(size):
+    view = capture.view(tp.open_model(zoo.drawn(lambda: llama4(size))))
+    assert view.causal == (True, True, True)
+    found = tp.measure_attention(
+        view.model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0, special_ids=()
+    )
+    assert found.provenance["left_out"][FIRST] == len(DOCUMENTS)  # a sink, whatever stands there
+
+
+@pytest.mark.parametrize(("name", "order"), [("modernbert", (3, 20, 12, 20)), ("gemma2", (7, 8, 20, 5))])
+def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(name, order):
+    view = capture.view(opening.open_model(zoo.make(name)))
+    for seed, length in enumerate(order):
+        inputs = view.inputs(*zoo.documents((length,), seed=seed))
+        for site, (_, visible) in zoo.read(view, inputs, "hooks").items():
+            assert torch.equal(visible, zoo.visible(name, site.stack, site.layer, inputs))
+
+
+def test_a_band_is_seen_and_goes_on_where_it_reaches_the_edge():
+    pairs, real = sites.SeenPairs(), torch.ones(1, 6, dtype=torch.bool)
+    assert pairs.look(0, torch.ones(2, 4, 4).tril())
+    assert pairs.look(1, torch.ones(2, 4, 4).tril(1).triu(-1))
+    index = torch.tensor([[0, 4]])
+    assert pairs.visible(0, index, real).int().tolist() == [[[1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0]]]
+    assert pairs.visible(1, index, real).int().tolist() == [[[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1]]]
+    real[0, 5] = False
+    assert pairs.visible(1, index, real).int().tolist() == [[[1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]]]
+
+
+def test_a_dark_pair_is_masked_only_where_it_is_dark_in_a_document_of_one_word():
+    pattern = torch.ones(2, 5, 5).tril()
+    pattern[0] = 0  # one head that attends is enough
+    pattern[:, 4, 2] = 0
+    pairs, real, last = sites.SeenPairs(), torch.ones(1, 5, dtype=torch.bool), torch.tensor([[4]])
+    assert not pairs.look(0, pattern)
+    assert pairs.look(0, torch.ones(2, 5, 5).tril(), one_word=True)
+    assert pairs.visible(0, last, real).int().tolist() == [[[1, 1, 1, 1, 1]]]
+    assert pairs.look(0, pattern)  # no longer than what is known
+    assert not pairs.look(1, pattern)
+    assert pairs.look(1, pattern, one_word=True)
+    assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 1, 1]]]
+    real[0, 3] = False
+    assert pairs.visible(1, last, real).int().tolist() == [[[1, 1, 0, 0, 1]]]
+
+
+def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused():
+    lowest = torch.finfo(torch.float32).min
+    added = torch.tensor([[[[0.0, lowest], [0.5, -3.0]]]])
+    allowed = torch.tensor([[[[True, False], [True, True]]]])
+    for mask in (added, allowed, added.expand(1, 3, 2, 2), allowed.expand(2, 3, 2, 2)):
+        assert sites.visible_keys(mask, 2, 2, 2).tolist() == [[[True, False], [True, True]]] * 2
+    assert sites.visible_keys(None, 1, 2, 3).all()
+    each = torch.stack([allowed[0, 0], allowed[0, 0].T])[None]
+    with pytest.raises(ValueError, match="heads of a layer see different keys"):
+        sites.visible_keys(each, 1, 2, 2)
+
+
+def test_sparse_attention_that_chooses_its_keys_is_refused_where_the_choice_is_not_seen():
+    # A document of one word shows a mask as well, but that of another choice.
+    model = any_architecture.build("deepseek_v32", "DeepseekV32ForCausalLM")
+    with pytest.raises(ValueError, match="depends on the words, as in sparse attention"):
+        tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0)
+
+
+def test_sparse_attention_that_chooses_its_keys_is_read_from_the_mask_of_each_call():
+    model = any_architecture.build("qwen4_exp_text", "Qwen4ExpForCausalLM")
+    heads = tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0).heads
+    pairs = heads.n_same_word + heads.n_same_topic + heads.n_different_topic
+    model.set_attn_implementation("eager")
+    seen = 0
+    for ids in DOCUMENTS:
+        with torch.no_grad():
+            patterns = model(torch.tensor([ids]), output_attentions=True).attentions
+        seen += int((patterns[0][0, :, 1:, 1:] > 0).any(0).sum())  # the first position is a sink: no word
+    assert pairs.tolist() == [seen] * 4
+    assert seen < sum((len(ids) - 1) * len(ids) // 2 for ids in DOCUMENTS)
+
+
+# -------------------------------------------------------------------- cells of rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_row_gives_to_all_other_keys_is_added_up_where_some_take_nearly_all(dtype):
+    """Of 1 less the rest, float32 would keep one digit of a millionth."""
+    rows = torch.rand(2, 3, 4, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 1e-7
+    rows[..., 0] = 1 - rows[..., 1:].sum(-1)
+    rows = rows.to(dtype)
+    left_out = torch.zeros(2, 10, dtype=torch.bool)
+    left_out[:, 0], left_out[1, 3] = True, True
+    index = torch.tensor([[4, 2, 0], [9, 9, 1]])
+    cells = sites.Cells.of_rows(rows[1:], sites.Columns(index, left_out), slice(1, 2))
+    table = rows[1].double().numpy()
+    for head, row in product(range(3), range(4)):
+        others = sum(table[head, row, key] for key in range(10) if key not in (0, 3))
+        assert cells.rest[0, head, row].item() == pytest.approx(others, rel=1e-6)
+        assert cells.total[0, head, row].item() == pytest.approx(sum(table[head, row]), rel=1e-6)
+        assert cells.patterns[0, head, row].tolist() == rows[1, head, row][[9, 9, 1]].tolist()
+
+
+@pytest.mark.parametrize(("name", "through"), [("bert", "hooks"), ("bart", "rows")])
+def test_cells_are_the_wanted_columns_of_the_wanted_rows(name, through):
+    view = zoo.opened(name).view
+    inputs = view.inputs(*zoo.documents((12, 7, 9)))
+    rows = torch.tensor([[1, 3], [0, 2], [4, 4]])
+    read = {side for site in view.sites for side in sites.SIDES[site.stack]}
+    columns = {
+        side: sites.Columns(torch.tensor([[5, 0, 1], [6, 2, 2], [3, 1, 0]]), inputs.side(side)[0] % 3 == 0)
+        for side in read
+    }
+    cells = {}
+
+    def keep(number, shown, visible):
+        cells.setdefault(view.sites[number], []).append((shown, visible.shape))
+
+    view.attention_cells(inputs, dict.fromkeys(read, rows), columns, keep, through=through, at_once=2)
+    whole = zoo.read(view, inputs, through, rows)
+    assert cells.keys() == whole.keys()
+    for site, parts in cells.items():
+        of_keys = columns[sites.SIDES[site.stack][1]]
+        assert [len(shown.patterns) for shown, _ in parts] == [2, 1]
+        chosen, rest = (torch.cat([getattr(shown, of) for shown, _ in parts]) for of in ("patterns", "rest"))
+        for document, pattern in enumerate(whole[site][0]):
+            expected = pattern[:, :, of_keys.index[document]]
+            torch.testing.assert_close(chosen[document], expected, rtol=0, atol=0)
+            others = pattern[:, :, ~of_keys.left_out[document]].sum(-1)
+            torch.testing.assert_close(rest[document], others, rtol=1e-6, atol=1e-7)
+
+
+# ------------------------------------------------------------------------- layers that are not all attention
+
+
+def hybrid():
+    """Of four layers only the second and the last attend; the others are convolutions."""
+    sizes = zoo._grouped | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
+    return zoo.drawn(lambda: hf.Lfm2Model(hf.Lfm2Config(**sizes)))
+
+
+def bigbird():
+    """Its encoder computes attention by itself, its decoder through the interface: half of it bypasses the calls."""
+    config = hf.BigBirdPegasusConfig(**zoo._bart(2, 2), attention_type="original_full")
+    return zoo.drawn(lambda: hf.BigBirdPegasusModel(config))
+
+
+@pytest.mark.parametrize(
+    ("make", "layers"),
+    [
+        (hybrid, {"self": [1, 3]}),
+        (bigbird, {"encoder": [0, 1], "decoder": [0, 1], "cross": [0, 1]}),
+    ],
+)
+def test_layers_that_attend_in_a_way_of_their_own_are_read_under_their_own_numbers(make, layers):
+    model = make()
+    view = capture.view(opening.open_model(model))
+    assert {stack: [site.layer for site in view.sites if site.stack == stack] for stack in layers} == layers
+    inputs = view.inputs(*zoo.documents(LENGTHS))
+    own = zoo.own_patterns(model, inputs)
+    for way in zoo.ways(view):
+        found = zoo.read(view, inputs, way)
+        for stack, patterns in own.items():
+            of_stack = [pattern for site, (pattern, _) in found.items() if site.stack == stack]
+            for pattern, expected in zip(of_stack, patterns, strict=True):
+                torch.testing.assert_close(pattern[0], expected[0], rtol=0, atol=5e-5)
+
+
+def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
+    model = hf.LongT5Model(hf.LongT5Config(**zoo._t5, decoder_start_token_id=0)).eval()
+    with pytest.warns(UserWarning, match="LongT5Model has attention that is not one pattern over all pairs"):
+        view = capture.view(opening.open_model(model))
+    assert {site.stack for site in view.sites} == {"decoder", "cross"}
+
+
+# ------------------------------------------------------------------------------------------ what else is asked
+
+
+def test_a_decoder_reads_the_document_behind_its_start_token():
+    model = zoo.make("bart")
+    model.config.decoder_start_token_id = 9
+    view = capture.view(opening.open_model(model))
+    inputs = view.inputs(torch.tensor([[5, 6, 7], [8, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]]).bool())
+    assert inputs.target_ids.tolist() == [[9, 5, 6], [9, 8, 5]]
+    assert inputs.target_mask.int().tolist() == [[1, 1, 1], [1, 1, 0]]
+    for config, start in (
+        ({"decoder_start_token_id": 4, "bos_token_id": 3}, 4),
+        ({"decoder_start_token_id": None, "bos_token_id": 3, "pad_token_id": 1}, 3),
+        ({"bos_token_id": None, "pad_token_id": 1}, 1),
+        ({}, 0),
+    ):
+        assert huggingface.decoder_start(SimpleNamespace(**config)) == start
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("bert", 64),
+        ("roberta", 62),
+        ("bart", 64),
+        ("gpt2", 64),
+        ("t5", None),
+        ("llama", 64),
+        ("modernbert", 64),
+    ],
+)
+def test_the_context_length_is_the_longest_document_that_a_model_takes(name, limit):
+    hooked = zoo.opened(name).hooked
+    assert capture.facts(hooked).context_length == limit
+    if name in ("bert", "roberta", "bart", "gpt2"):  # their tables of positions have a last row
+        ids = torch.full((1, limit + 1), 7)
+        hooked(ids[:, :limit], torch.ones_like(ids[:, :limit]))
+        with pytest.raises((IndexError, RuntimeError)):
+            hooked(ids, torch.ones_like(ids))
+
+
+def test_special_and_padding_ids_come_from_the_tokenizer_or_the_configuration():
+    hooked = opening.open_model(zoo.make("modernbert"))
+    assert (capture.facts(hooked).special_ids, capture.facts(hooked).pad_id) == ({0, 1, 2}, 0)
+    hooked.tokenizer = SimpleNamespace(all_special_ids=[3, None, 4], pad_token_id=3)
+    assert (capture.facts(hooked).special_ids, capture.facts(hooked).pad_id) == ({3, 4}, 3)
+    model = zoo.make("llama")
+    model.config.eos_token_id = [2, 7]
+    assert {2, 7} <= capture.facts(opening.open_model(model)).special_ids
+    assert capture.facts(opening.open_model(model)).pad_id is None
+
+
+def test_what_cannot_be_read_or_measured_is_refused():
+    with pytest.raises(TypeError, match="needed a hooked model, not BertModel: pass it through open_model"):
+        capture.view(zoo.make("bert-headless"))
+    topics = tp.Topics.from_token_ids({"a": [5, 6], "b": [7]}, vocabulary_size=90)
+    with pytest.raises(ValueError, match="the topics are over a vocabulary of 90 ids, the model's has 97"):
+        capture.facts(zoo.opened("bert").hooked, topics)
+    ids, mask = zoo.documents()
+    with pytest.raises(ValueError, match="no target side, which a decoder needs"):
+        zoo.read(zoo.opened("bart").view, sites.Inputs(ids, mask), "hooks")
+    for name in ("deberta", "gemma2"):
+        with pytest.raises(ValueError, match="through='rows' needs a Hugging Face model that supports sdpa"):
+            zoo.read(zoo.opened(name).view, zoo.opened(name).inputs, "rows")
+    model = opening.open_model(zoo.make("bert-headless")).to("meta")
+    with pytest.raises(ValueError, match="weights of HuggingFaceHost are on the meta device"):
+        tp.measure_attention(model, TOPICS, [[5, 6]])
+    config = hf.MambaConfig(vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=1, state_size=8)
+    adapter = adapters.adapter(tp.open_model(hf.MambaModel(config)))
+    assert adapter.sites() == ()
+    assert adapter.no_sites().startswith("MambaModel shows no attention pattern")
