@@ -68,6 +68,7 @@ BYTES = [*(chr(byte) for byte in "a bc é".encode()), "</s>"]  # é is two
     ("make", "text", "tokens", "words", "special"),
     [
         ("wordpiece", "The unbelievable frog.", "[CLS] the unbelievable frog . [SEP]", [-1, 0, 1, 2, -1, -1], [0, 5]),
+        ("wordpiece", "the [MASK] frog", "[CLS] the [MASK] frog [SEP]", [-1, 0, -1, 2, -1], [0, 2, 4]),
         ("wordpiece", "frogspawn", "[CLS] frogs ##pa ##wn [SEP]", [-1, 0, 0, 0, -1], [0, 4]),
         (byte_level, "the frog", "the Ġf r o g", [0, 1, 1, 1, 1], []),
         (unigram, "the frog the", "▁the ▁f rog ▁the </s>", [0, 1, 1, 2, -1], [4]),
