@@ -8,7 +8,6 @@ import torch
 from real_text import minilm_folder
 from small_language import save_model, words
 
-import topic_probe as tp
 from topic_probe.paper import figure3, reproduce
 from topic_probe.paper.figure3 import WORDS
 
@@ -32,23 +31,6 @@ def test_a_difference_counts_beyond_four_standard_errors_of_random_directions(re
     assert (result.claims[4].above, result.claims[4].below) == pytest.approx((-limits[0], limits[0]))
 
 
-def test_controls_are_the_twin_and_the_words_shuffled_between_the_lists(result):
-    means = {}
-    for model in ("minilm", "minilm random"):
-        cosines = result.table(f"cosines {model}").set_index("word")
-        means[model] = difference(cosines.to_numpy(), np.repeat([0, 1, 2], 3))
-    cosines = result.table("cosines minilm").set_index("word").to_numpy()
-    random = np.random.default_rng(0)
-    shuffles = [difference(cosines, random.permutation(np.repeat([0, 1, 2], 3))) for _ in range(400)]
-    together = result.claims[0]
-    assert together.measured.value == pytest.approx(means["minilm"], rel=1e-5)
-    assert together.controls["untrained"].value == pytest.approx(means["minilm random"], rel=1e-5)
-    of_shuffles = together.controls["words shuffled between the lists"].value
-    assert of_shuffles == pytest.approx(np.mean(shuffles), abs=4 * np.std(shuffles) / 10)
-    assert result.claims[4].controls["trained"].value == together.measured.value
-    assert [{*claim.controls} for claim in result.claims[1:4]] == [{*together.controls}] * 3
-
-
 def difference(cosines, lists):
     """Mean of the cosines within lists − mean of those between lists, pair by pair."""
     within, between = [], []
@@ -58,6 +40,7 @@ def difference(cosines, lists):
     return np.mean(within) - np.mean(between)
 
 
+@pytest.mark.slow
 def test_lists_of_words_that_do_not_belong_together_are_no_blocks():
     mixed = {str(number): group for number, group in enumerate(zip(*WORDS.values(), strict=True))}
     result = reproduce("figure3", models={"minilm": minilm_folder()}, words=mixed)
@@ -105,13 +88,6 @@ def test_the_table_has_the_cosines_that_hugging_faces_embeddings_have(result):
             assert found.loc[one, other] == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_figure_has_a_heat_map_for_every_model_in_one_range_of_colours(result):
-    figure = result.figures()["figure3"]
-    images = [image for ax in figure.axes for image in ax.get_images()]
-    assert [image.get_array().shape for image in images] == [(9, 9)] * 2
-    assert images[0].get_clim() == images[1].get_clim()
-
-
 def test_words_that_are_split_are_left_out_and_named(tmp_path):
     lists = {"a": [*words(0)[:4], "unheardof"], "b": words(1)[:4], "c": ["neverseen"]}
     result = reproduce("figure3", models={"bert": save_model("bert", tmp_path)}, words=lists, twins=False)
@@ -124,49 +100,6 @@ def test_words_that_are_split_are_left_out_and_named(tmp_path):
     assert (folder / "tables" / "left-out.csv").is_file()
 
 
-def test_too_few_words_are_not_checked_and_say_why(tmp_path):
-    folder = save_model("bert", tmp_path)
-    for lists in ({"a": words(0)[:3], "b": ["neverseen"]}, {"a": words(0)[:1], "b": words(1)[:1]}):
-        (claim,) = reproduce("figure3", models={"bert": folder}, words=lists, twins=False).claims
-        assert claim.verdict == "not checked"
-        assert "too few of the words as one piece" in claim.not_checked
-
-
-def test_of_two_pieces_of_a_word_the_one_behind_a_space_is_measured():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {"[UNK]": 0, "frog": 1, "Ġfrog": 2, "toad": 3, "Ġtoad": 4, "jazz": 5}
-    inside = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    inside.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    given = PreTrainedTokenizerFast(tokenizer_object=inside, unk_token="[UNK]")
-    model = _with_rows(6)
-    opened = figure3.Opened(label="x", model=model, tokenizer=given)
-    topics, missing = figure3.lists_as_topics({"animals": ["frog", "toad"], "music": ["jazz"]}, opened)
-    assert missing == []
-    assert topics is not None
-    assert topics.words.tolist() == [2, 4, 5]
-
-
-def _with_rows(n):
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(
-        vocab_size=n, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
-    )
-    return tp.open_model(BertModel(config))
-
-
 def test_one_list_has_nothing_to_be_compared_with():
     with pytest.raises(ValueError, match=r"at least two lists to compare, got \['a'\]"):
         reproduce("figure3", words={"a": ["frog", "toad"]})
-
-
-def test_without_files_and_network_bert_is_not_checked(monkeypatch):
-    monkeypatch.setattr("topic_probe.paper.pretrained.hub_is_reachable", lambda: False)
-    monkeypatch.setattr("topic_probe.paper.pretrained._downloaded", lambda name: None)
-    result = reproduce("figure3", quick=True)
-    (claim,) = result.claims
-    assert (claim.setting, claim.verdict) == ("bert", "not checked")
-    assert "hf download google-bert/bert-base-uncased" in claim.not_checked
-    assert result.figures() == {}

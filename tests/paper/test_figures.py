@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -25,6 +24,7 @@ def maps(figure):
     return [ax for ax in figure.axes if ax.get_images()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_block_figures_show_the_matrix_of_every_setting(name):
     setting = FAST[name]
@@ -42,34 +42,7 @@ def test_block_figures_show_the_matrix_of_every_setting(name):
     assert losses[f"guessing: {guess:.4g}"][0] == guess
 
 
-def test_w_v_itself_is_what_figure_2_shows():
-    setting = "value, squared, Adam, L2"
-    result = reproduce("figure2", quick=True, only=[setting])
-    W_V = result.run(setting).history.tensors["W_V"].numpy()
-    shown = maps(result.figures()["blocks"])[0].get_images()[0].get_array()
-    np.testing.assert_allclose(
-        shown, W_V[1:, 1:].T, atol=1e-6
-    )  # rows are shown words, columns predicted ones
-
-
-def test_figure_4_has_a_column_for_every_setting_and_a_curve_for_every_seed_and_none_for_controls():
-    names = [setting.name for setting in figure4.QUICK_SETTINGS if "SGD" in setting.name]
-    result = reproduce("figure4", quick=True, only=names)
-    drawn = result.figures()
-    assert {name: len(figure.axes) for name, figure in drawn.items()} == {"stages": 4 * 2, "attention": 2 * 2}
-    for figure in drawn.values():
-        titles = [ax.get_title().partition("\n")[0] for ax in figure.axes[:2]]
-        assert titles == ["squared, SGD", "cross-entropy, SGD"]
-    runs = [run for run in result.runs if run.setting.name == names[1] and not run.setting.control]
-    curves = [line for line in drawn["stages"].axes[1].get_lines() if len(line.get_xdata()) > 2]
-    assert len(curves) == len(runs) == 3
-    for curve, run in zip(curves, runs, strict=True):
-        np.testing.assert_allclose(curve.get_ydata(), run.history.norms["W_K"])
-    watched = [line for line in drawn["attention"].axes[3].get_lines() if "mask to word" in line.get_label()]
-    series = runs[0].history.measured["attention.mask_to_word"]
-    np.testing.assert_allclose(watched[0].get_ydata(), series.values)
-
-
+@pytest.mark.slow
 def test_table_3_draws_the_means_it_checks_of_the_first_seed():
     result = reproduce("table3", quick=True)
     ax = result.figures()["attention"].axes[0]
@@ -78,18 +51,3 @@ def test_table_3_draws_the_means_it_checks_of_the_first_seed():
     parts = ("same word", "same topic", "different topic")
     wanted = [row[f"attention, {part}"] for part in parts for row in rows]
     np.testing.assert_allclose(tops, wanted, rtol=1e-5)
-
-
-def test_the_landscape_recipe_draws_every_world_and_saves_without_touching_settings(tmp_path):
-    before = dict(matplotlib.rcParams)
-    result = reproduce("landscape", quick=True)
-    figures = result.figures()
-    titles = [ax.get_title() for ax in figures["worlds"].axes if ax.get_title()]
-    assert (
-        titles == list(result.reports["landscape"]) == [landscape._name(world) for world in landscape.WORLDS]
-    )
-    result.save(tmp_path / "landscape")
-    assert {path.name for path in (tmp_path / "landscape" / "figures").iterdir()} == {
-        "landscape.png", "landscape.svg", "worlds.png", "worlds.svg",
-    }  # fmt: skip
-    assert dict(matplotlib.rcParams) == before

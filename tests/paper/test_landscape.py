@@ -7,9 +7,6 @@ from hand_made import hand_made
 
 from topic_probe.paper import landscape
 from topic_probe.paper.claims import over_seeds
-from topic_probe.paper.recipe import Run
-from topic_probe.paper.toys import Case
-from topic_probe.paper.training import train_all
 from topic_probe.toy.landscape import measure_landscape
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.world import World
@@ -72,12 +69,6 @@ def test_it_is_not_found_where_training_or_topics_are_broken(reports, means, con
     assert trained_claim(reports, means, **controls).verdict == verdict
 
 
-def test_constants_of_the_theory_check_the_code_and_are_no_evidence(reports):
-    claims = list(landscape._minima(result(reports)))
-    assert len(claims) == 3 * len(landscape.WORLDS)
-    assert all(claim.check and claim.verdict == "holds" for claim in claims)
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -92,17 +83,3 @@ def test_a_wrong_constant_is_found(reports, changes, text):
     wrong = [claim for claim in landscape._minima(result(broken)) if claim.verdict != "holds"]
     assert [claim.setting for claim in wrong if claim.text.startswith(text)] == [name]
     assert {claim.setting for claim in wrong} == {name}
-
-
-def test_an_untrained_toy_attends_uniformly():
-    """Keys and queries of the usual size are random and small: the words of a topic are like any others."""
-    untrained = replace(SETTING, train=replace(SETTING.train, steps=0))
-    (trained,) = train_all([untrained])
-    found = landscape._attention(Case(trained, SETTING.topics, quick=True))
-    assert found["weighted mean"] == pytest.approx(1.0, abs=0.01)
-    assert {
-        control.name for control in Run(landscape.RECIPE).controls if control.train(SETTING) is not None
-    } == {
-        "no topics",
-        "untrained",
-    }

@@ -45,24 +45,6 @@ def test_a_forest_has_a_row_for_every_intervention_with_its_interval_and_the_oth
     assert others == [[-0.03, 0.04]] * 4
 
 
-def test_a_forest_of_many_has_the_greatest():
-    n = 60
-    index = {"set": tuple(f"set {number}" for number in range(n))}
-    ax = figures.effect_forest(report(index=index, n=n))
-    shown = [label.get_text() for label in ax.get_yticklabels()]
-    assert shown == [f"set {number}" for number in range(20, 60)]
-
-
-def test_several_readouts_have_a_panel_each_and_one_is_chosen_on_given_axes():
-    both = report(("words of topics", "elsewhere"))
-    figure = figures.effect_forest(both).figure
-    assert [ax.get_title() for ax in figure.axes] == ["words of topics", "elsewhere"]
-    with pytest.raises(ValueError, match="one axes holds one readout"):
-        figures.effect_forest(both, figure.axes[0])
-    with pytest.raises(ValueError, match="readout must be one of"):
-        figures.effect_forest(both, readout="gap")
-
-
 def test_a_scatter_has_every_head_by_its_ratio_and_its_effect():
     """Intervals of the first exclude nothing; those of effects above 0.015 exclude 0."""
     ax = figures.effect_scatter(report(), attention())
@@ -71,8 +53,3 @@ def test_a_scatter_has_every_head_by_its_ratio_and_its_effect():
     np.testing.assert_allclose(open_, [[0.5, 0.01]])
     assert ax.get_xscale() == "log"
     assert {text.get_text() for text in ax.texts} == {"0.0", "0.1", "1.0", "1.1"}
-
-
-def test_a_scatter_needs_single_heads_of_the_same_model():
-    with pytest.raises(ValueError, match="needed effects of single heads"):
-        figures.effect_scatter(report(index={"set": ("a", "b", "c", "d")}), attention())
