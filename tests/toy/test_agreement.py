@@ -8,16 +8,8 @@ import pytest
 import torch
 from plain_toy import masked, plain_cost, plain_loss
 
-from topic_probe import (
-    Masking,
-    ToyConfig,
-    World,
-    build_toy,
-    load_report,
-    measure_agreement,
-    theory,
-    toy_tensors,
-)
+import topic_probe as tp
+from topic_probe import Masking, ToyConfig, World, build_toy, measure_agreement, theory, toy_tensors
 from topic_probe.measure.attention import measure_attention
 from topic_probe.toy.world import overlapping_words
 
@@ -292,7 +284,7 @@ def test_a_report_comes_back_from_disk_and_the_model_as_it_was(tmp_path):
     report = agreement(model, attention=True)
     assert all(torch.equal(tensor, before[name]) for name, tensor in toy_tensors(model).items())
     report.save(tmp_path / "report")
-    assert load_report(tmp_path / "report") == report
+    assert tp.load_report(tmp_path / "report") == report
     table = report.to_dataframe().set_index("quantity")
     assert table.loc["loss, theory: Bayes-optimal", "difference"] == report.excess
     assert table.loc["W_Eᵀ W_V W_E, distance to Lemma 1", "measured"] == report.family_distance

@@ -73,22 +73,6 @@ def test_padding_and_unchosen_positions_stay_as_they_are():
     assert not Masking(p_mask=0.0).corrupt(documents, n_words=12, generator=seeded()).chosen.any()
 
 
-def test_the_same_generator_state_gives_the_same_corruption_and_nothing_else_is_touched():
-    documents = WORLD.documents(20, generator=seeded())
-    before = torch.get_rng_state()
-    generator = seeded(2)
-    first = Masking().corrupt(documents, n_words=12, generator=generator)
-    state = generator.get_state()
-    second = Masking().corrupt(documents, n_words=12, generator=generator)
-    resumed = torch.Generator()
-    resumed.set_state(state)
-    again = Masking().corrupt(documents, n_words=12, generator=resumed)
-    for name in ("shown", "target", "mask", "chosen"):
-        assert torch.equal(getattr(second, name), getattr(again, name))
-    assert not torch.equal(first.chosen, second.chosen)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -187,13 +187,6 @@ def test_anything_else_can_be_frozen_by_name_in_one_layer_or_all():
     assert not t["W_K.0"].any()
 
 
-def test_given_tensors_take_the_place_of_start_and_rule():
-    W_V, W_E = torch.rand(2, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    model = build_toy(config("value"), tensors={"W_V": W_V, "W_E": W_E})
-    assert torch.equal(toy_tensors(model)["W_V"], W_V.double())
-    assert torch.equal(toy_tensors(model)["W_E"], W_E.double())
-
-
 def test_a_config_survives_json():
     chosen = config(
         "keys",

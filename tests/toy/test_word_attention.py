@@ -97,28 +97,6 @@ def test_attention_is_what_measuring_any_model_on_the_same_documents_gives(world
     assert found["same_topic"] == pytest.approx(float(wanted.same_topic), rel=1e-4)
 
 
-def test_rows_of_words_and_rows_of_mask_are_told_apart():
-    """Score log 3 of [MASK] rows for [MASK], and nothing else: words attend alike, [MASK] rows three times as much."""
-    model = build_toy(ToyConfig("keys", world=WORLD, masking=MASKING, dtype="float64"))
-    with torch.no_grad():
-        for name in ("W_K", "W_Q"):
-            toy_tensors(model)[name].zero_()
-        toy_tensors(model)["W_K"][0, 0] = math.log(3) * math.sqrt(N + 1)
-        toy_tensors(model)["W_Q"][0, 0] = 1.0
-    found = word_attention(model, n_documents=20)
-    for name in ("same_word", "same_topic", "different_topic", "word_to_mask"):
-        assert found[name] == pytest.approx(1.0, rel=1e-12)
-    # A row gives 3 / (3 m + (n - m)) to each of m [MASK]s and a third of that to each of the other words.
-    batch = masked(WORLD, 20, masking=MASKING)
-    n = batch.mask.sum(1).double()
-    m = (batch.mask & (batch.shown == 0)).sum(1).double()
-    share = n / (2 * m + n)
-    assert found["mask_to_mask"] == pytest.approx(float((m * m * 3 * share).sum() / (m * m).sum()), rel=1e-12)
-    assert found["mask_to_word"] == pytest.approx(
-        float((m * (n - m) * share).sum() / (m * (n - m)).sum()), rel=1e-12
-    )
-
-
 def test_a_training_is_watched_without_being_changed():
     config = TrainConfig(optimizer="adam", learning_rate=0.01, steps=30, measure_every=10)
     watched = train_toy(toy(scale=1.0), config, measure={"attention": word_attention})

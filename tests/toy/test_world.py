@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from topic_probe.topics import Topics
-from topic_probe.toy.world import Documents, World, block_words, overlapping_words, zipf_words
+from topic_probe.toy.world import World, block_words, overlapping_words, zipf_words
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -34,19 +34,6 @@ def test_every_word_is_equally_frequent(world):
     documents = world.documents(5_000, generator=seeded())
     for word in (1, 4, 5, 13, 24):
         assert_mean((documents.ids == word).double().mean(dim=1), 1 / 24)
-
-
-@pytest.mark.parametrize(
-    ("world", "same_topic"),
-    # Two positions have one topic with probability Σ E[θ_t²]: 1/τ, and (α + 1)/(Tα + 1) for the Dirichlet.
-    [(UNIFORM, 1 / 3), (LDA, 1.4 / 3.4), (dataclasses.replace(LDA, alpha=0.01), 1.01 / 1.06)],
-)
-def test_words_of_a_document_share_their_topic_as_often_as_the_distribution_says(world, same_topic):
-    ids = world.documents(5_000, generator=seeded(1)).ids
-    topics = topic_of(ids, world.words_per_topic)
-    first, second = torch.triu_indices(20, 20, offset=1)
-    assert_mean((topics[:, first] == topics[:, second]).double().mean(dim=1), same_topic)
-    assert_mean((ids[:, first] == ids[:, second]).double().mean(dim=1), same_topic / world.words_per_topic)
 
 
 def test_uniform_topics_give_every_document_tau_distinct_topics_in_equal_shares():
@@ -182,19 +169,6 @@ def test_the_same_generator_state_gives_the_same_documents_and_nothing_else_is_t
     assert torch.equal(before, torch.get_rng_state())
     stream = world.stream(5, generator=seeded(7))
     assert [torch.equal(next(stream).ids, documents.ids) for documents in (first, second)] == [True, True]
-
-
-def test_selected_documents_keep_their_tokens_and_lose_spare_padding():
-    documents = World(min_length=1, max_length=9).documents(20, generator=seeded())
-    rows = documents.lengths.argsort()[:3].flip(0)
-    part = documents.select(rows)
-    assert part.ids.shape[1] == int(documents.lengths[rows].max())
-    for row, ids, mask in zip(rows, part.ids, part.mask, strict=True):
-        assert torch.equal(ids[mask], documents.ids[row][documents.mask[row]])
-    assert torch.equal(part.topic_proportions, documents.topic_proportions[rows])
-    bare = Documents(documents.ids, documents.mask)
-    assert bare.select(rows).topic_proportions is None
-    assert len(documents.select(torch.tensor([], dtype=torch.long))) == 0
 
 
 def test_the_topics_of_a_world_are_those_that_give_a_word_any_probability():

@@ -151,23 +151,6 @@ def test_long_documents_of_two_topics_or_of_one_among_many_agree_with_quadrature
 # --- Properties. ---
 
 
-@pytest.mark.parametrize("world", [lda(10, 10, 0.1)])
-def test_predictions_are_calibrated_on_sampled_documents(world):
-    batch = sampled(dataclasses.replace(world, min_length=20, max_length=40), ODD, 400, seed=5)
-    prediction = theory.bayes_predictor(world, ODD, batch)
-    target = batch.target[batch.chosen]
-    chance = prediction.probabilities.gather(1, target.unsqueeze(1)).squeeze(1)
-    document = batch.chosen.nonzero(as_tuple=True)[0]
-    # The realised losses have the stated expectations; positions of a document are dependent, so add them up.
-    for realised, stated in (
-        (-chance.log(), prediction.cross_entropy),
-        (1 - 2 * chance + prediction.probabilities.square().sum(dim=1), prediction.squared),
-    ):
-        excess = torch.zeros(400).double().index_add_(0, document, realised - stated)
-        assert abs(float(excess.mean())) < 4 * float(excess.std()) / 20
-        assert float(excess.std()) / 20 < 0.03 * float(stated.sum()) / 400
-
-
 def test_predictions_do_not_depend_on_order_padding_or_company():
     world = lda(10, 10, 0.1, min_length=15, max_length=60)
     batch = sampled(world, PAPER, 30)
