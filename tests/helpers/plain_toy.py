@@ -1,4 +1,4 @@
-"""The toy in plain torch, one document at a time, from the paper's equations; and its training with torch's optimizers."""
+"""The toy in plain torch, one document at a time, from the equations; and its training with torch's optimizers."""
 
 import torch
 
