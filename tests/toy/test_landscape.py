@@ -43,7 +43,7 @@ def test_a_toy_has_the_loss_of_the_place_where_it_stands():
     assert (point["beta"], point["same_topic"], point["same_word"]) == pytest.approx(
         (0.7, 3.0, 5.0), rel=1e-5
     )
-    measured = measure_agreement(model, loss="squared", n_documents=200, attention=False, seed=3)
+    measured = measure_agreement(model, loss="squared", n_documents=100, attention=False, seed=3)
     assert point["loss"] == pytest.approx(measured.loss, abs=4 * measured.loss_error + 0.003)
     elsewhere = float(theory.attention_loss(WORLD, Masking(), alpha=3.0, beta=5.0))
     assert abs(elsewhere - measured.loss) > 2 * abs(point["loss"] - measured.loss)

@@ -1,10 +1,8 @@
-import dataclasses
-
 import pytest
 import torch
 
-from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.world import Documents, World
+from topic_probe.toy.masking import Masking
+from topic_probe.toy.world import World
 
 WORLD = World(n_topics=3, words_per_topic=4, min_length=80, max_length=120)
 
@@ -23,6 +21,11 @@ def assert_share(successes: int, trials: int, expected: float) -> None:
     error = (expected * (1 - expected) / trials) ** 0.5
     assert successes / trials == pytest.approx(expected, abs=4.5 * error)
     assert error < 0.05 * expected, "too few positions for the check to mean anything"
+
+
+def test_the_defaults_are_those_of_the_paper():
+    assert Masking() == Masking(p_mask=0.15, p_keep=0.1, p_random=0.1)
+    assert World() == World(n_topics=10, words_per_topic=10, alpha=0.1, min_length=100, max_length=150)
 
 
 @pytest.mark.parametrize("masking", [Masking(), Masking(p_mask=0.4, p_keep=0.3, p_random=0.5)])
@@ -64,45 +67,10 @@ def test_padding_and_unchosen_positions_stay_as_they_are():
     assert torch.equal(documents.ids, ids)
     assert torch.equal(batch.mask, documents.mask)
     assert len(batch) == 300
-
-
-@pytest.mark.parametrize(
-    ("settings", "everything"),
-    [
-        ({"p_mask": 1.0, "p_keep": 0.0, "p_random": 0.0}, "masked"),
-        ({"p_mask": 1.0, "p_keep": 1.0, "p_random": 0.0}, "kept"),
-        ({"p_mask": 0.0}, "not chosen"),
-    ],
-)
-def test_the_extremes_mask_keep_or_choose_everything_or_nothing(settings, everything):
-    batch = corrupted(Masking(**settings), n=20)
-    assert torch.equal(batch.chosen, batch.mask & (everything != "not chosen"))
-    expected = torch.zeros_like(batch.target) if everything == "masked" else batch.target
-    assert torch.equal(batch.shown, expected)
-
-
-def test_documents_without_a_chosen_position_keep_their_row():
-    documents = Documents(torch.ones(500, 3, dtype=torch.long), torch.ones(500, 3, dtype=torch.bool))
-    batch = Masking().corrupt(documents, n_words=1, generator=seeded())
-    empty = ~batch.chosen.any(dim=1)
-    assert_share(int(empty.sum()), 500, 0.85**3)
-    assert torch.equal(batch.shown[empty], documents.ids[empty])
-
-
-def test_the_same_generator_state_gives_the_same_corruption_and_nothing_else_is_touched():
-    documents = WORLD.documents(20, generator=seeded())
-    before = torch.get_rng_state()
-    generator = seeded(2)
-    first = Masking().corrupt(documents, n_words=12, generator=generator)
-    state = generator.get_state()
-    second = Masking().corrupt(documents, n_words=12, generator=generator)
-    resumed = torch.Generator()
-    resumed.set_state(state)
-    again = Masking().corrupt(documents, n_words=12, generator=resumed)
-    for name in ("shown", "target", "mask", "chosen"):
-        assert torch.equal(getattr(second, name), getattr(again, name))
-    assert not torch.equal(first.chosen, second.chosen)
-    assert torch.equal(before, torch.get_rng_state())
+    everything = Masking(1.0, 0.0, 0.0).corrupt(documents, n_words=12, generator=seeded())
+    assert torch.equal(everything.chosen, documents.mask)
+    assert not everything.shown.any()
+    assert not Masking(p_mask=0.0).corrupt(documents, n_words=12, generator=seeded()).chosen.any()
 
 
 @pytest.mark.parametrize(
@@ -110,26 +78,10 @@ def test_the_same_generator_state_gives_the_same_corruption_and_nothing_else_is_
     [
         ({"p_keep": 0.6, "p_random": 0.5}, r"p_keep \+ p_random must not exceed 1.*got 0.6 \+ 0.5"),
         ({"p_mask": 1.2}, r"p_mask is a probability and must lie in \[0, 1\], got 1.2"),
-        ({"p_mask": float("nan")}, "p_mask is a probability"),
-        ({"p_keep": -0.1}, r"p_keep is a probability and must lie in \[0, 1\], got -0.1"),
+        ({"p_keep": float("nan")}, "p_keep is a probability"),
         ({"p_random": 2.0}, r"p_random is a probability and must lie in \[0, 1\], got 2.0"),
     ],
 )
 def test_impossible_probabilities_are_refused_with_the_reason(settings, message):
     with pytest.raises(ValueError, match=message):
         Masking(**settings)
-
-
-def test_a_vocabulary_without_words_is_refused():
-    with pytest.raises(ValueError, match="must be at least 1, got 0"):
-        Masking().corrupt(WORLD.documents(2, generator=seeded()), n_words=0, generator=seeded())
-
-
-def test_the_default_is_the_masking_of_the_paper():
-    assert dataclasses.asdict(Masking()) == {"p_mask": 0.15, "p_keep": 0.1, "p_random": 0.1}
-
-
-def test_counts_are_of_what_is_shown_and_leave_padding_out():
-    shown, mask = torch.tensor([[0, 2, 2], [1, 0, 0]]), torch.tensor([[True] * 3, [True, True, False]])
-    batch = MaskedBatch(shown, shown, mask, mask)
-    assert batch.counts(4).tolist() == [[1, 0, 2, 0], [1, 1, 0, 0]]
