@@ -336,18 +336,17 @@ def prefers_own_topic(documents, strength):
 
 
 def test_a_planted_preference_is_found_exactly_and_lost_when_topics_are_shuffled():
-    found, lost = (
-        tp.measure_attention(
-            with_pattern(prefers_own_topic(documents, 3.0)), topics, documents, n_permutations=30, **HOOKS
-        )
-        for documents in [block_documents(20)]
-        for topics in (OF_BLOCKS, OF_BLOCKS.shuffled(seed=1))
-    )
+    documents, options = block_documents(20), {"n_permutations": 30, **HOOKS}
+    model = with_pattern(prefers_own_topic(documents, 3.0))
+    found = tp.measure_attention(model, OF_BLOCKS, documents, **options)
     np.testing.assert_allclose(found.heads.ratio, 3, rtol=1e-12)
     np.testing.assert_allclose(found.heads.p_value, 2 / 31)  # no permutation is as high; both tails
     assert "p of 12 heads is at the floor, 2/31" in str(found)
+    lost = tp.measure_attention(
+        model, OF_BLOCKS.shuffled(seed=1), documents, alternative="greater", **options
+    )
     assert (lost.heads.ratio < 1.5).all()
-    assert (lost.heads.p_value > 2 / 31).all()
+    assert (lost.heads.p_value > 0.05).all()
 
 
 def test_heads_at_the_floor_are_told_unless_they_share_it():
