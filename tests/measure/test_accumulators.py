@@ -13,7 +13,8 @@ from hand_scores import add, batch_scores
 
 import topic_probe as tp
 from topic_probe.measure.accumulators import Distances, Relations, Sinks
-from topic_probe.measure.nulls import Null
+from topic_probe.measure.nulls import Null, with_matched_p_value
+from topic_probe.measure.options import Permutations
 from topic_probe.measure.scores import DISTANCE_BINS, Rows
 
 TOPICS = tp.Topics.from_token_ids({"fruit": [5, 6, 7], "tools": [10, 11]}, vocabulary_size=20)
@@ -105,6 +106,18 @@ def test_where_forms_have_different_topics_each_is_given_those_of_the_form_with_
     assert 0 < moved.sum() < 50
     assert (groups[:, moved] == np.array([[month], [name], [month], [verb], [month]])).all()
     assert (groups[:, ~moved] == topics.group_of_word.numpy()[:, None]).all()
+
+
+def test_matched_permutations_weigh_bins_by_their_own_pairs_and_compare_with_all_others():
+    """By hand: ten pairs with the sum 10, and four with 12. Of the first permutation 3 and 1 share a topic."""
+    sums = {"binned_null": np.array([[4.0, 1], [3, 0]]), "n_binned_null": np.array([[3.0, 3], [1, 0]])}
+    every = np.array([[10.0], [12]]), np.array([[10.0], [4]])
+    first = (4 + 3) / (3 * 6 / 7 + 1 * 9 / 3)  # means 4/3 and 3, of others 6/7 and 3
+    second = (1 / 3) / (9 / 7)
+    for ratio, as_high in ((second - 0.01, 2), (first - 0.01, 1), (first + 0.01, 0)):
+        contrast = tp.Contrast(*np.array([1.0, ratio, 1, 9, 9, 9])[:, None])
+        found = with_matched_p_value(contrast, every, sums, Permutations(2, "greater"))
+        assert found.p_value == pytest.approx((1 + as_high) / 3)
 
 
 def test_the_accumulator_in_the_guide_has_twenty_lines_and_gives_what_a_double_loop_gives(capsys):

@@ -5,7 +5,7 @@ from mutant import Mutant
 _ATTENTION, _SCORES = "tests/measure/test_attention.py", "tests/measure/test_scores.py"
 _ACCUMULATORS, _FOLDER = "tests/measure/test_accumulators.py", "tests/measure/test_folder.py"
 _DOUBT, _MATCHED = "tests/measure/test_doubt.py", "tests/measure/test_matched.py"
-_COMPARISON, _TOPICS = "tests/measure/test_comparison.py", "tests/measure/test_several_topics.py"
+_COMPARISON = "tests/measure/test_comparison.py"
 
 MUTANTS = [
     # --- scores
@@ -114,7 +114,7 @@ MUTANTS = [
         "topic_probe/measure/nulls.py",
         "np.stack([np.zeros_like(sums[name]), sums[name], total - sums[name]], -1).swapaxes(0, 1)",
         "np.stack([np.zeros_like(sums[name]), sums[name], total + 0 * sums[name]], -1).swapaxes(0, 1)",
-        _ATTENTION,
+        _ACCUMULATORS,
     ),
     Mutant(
         "numbers of pairs by distance are those of one head",
@@ -150,7 +150,7 @@ MUTANTS = [
         "topic_probe/measure/heads.py",
         'names = list(zip(index["stack"], index["layer"], strict=True))',
         'names = list(index["layer"])',
-        _ATTENTION,
+        "tests/measure/test_heads.py",
     ),
     Mutant(
         "matched means weigh bins by pairs of different topics",
@@ -167,7 +167,7 @@ MUTANTS = [
         _ATTENTION,
     ),
     Mutant(
-        "effect sizes of fits report the p-value of one",
+        "the p-value of fits is their mean, not twice that",
         "topic_probe/measure/doubt.py",
         "p_value = np.asarray(np.minimum(1, 2 * mean))",
         "p_value = np.asarray(mean)",

@@ -233,6 +233,7 @@ class Interrupted(list):
             yield document
 
 
+@pytest.mark.filterwarnings("ignore:no document is left to measure")
 def test_what_cannot_be_measured_and_half_a_measurement_are_no_points_of_a_curve(topics, documents):
     model, given = zoo.make("bert"), Interrupted(documents)
     probe = tp.TopicProbe(topics, given, every=1, measure=["embeddings", "attention"], **FEW)
