@@ -35,32 +35,21 @@ def some_texts(n=24, seed=0, longest=20):
     return found
 
 
-def wordpiece(without=()):
-    """Words as BERT's tokenizer has them, without some that are then several pieces."""
-    known = [
-        word for word in [*FILLERS, *(w for words in LISTS.values() for w in words)] if word not in without
-    ]
+def wordpiece(without=(), order=None):
+    """Words as BERT's tokenizer has them, without some that are then several pieces, in another order of ids."""
+    every = [*FILLERS, *(word for words in LISTS.values() for word in words)]
     letters = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
-    tokens = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        ",",
-        ".",
-        *known,
-        *letters,
-        *(f"##{x}" for x in letters),
-    ]
-    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".")
+    known = (word for word in every if word not in without)
+    tokens = list(dict.fromkeys([*special, *known, *letters, *(f"##{letter}" for letter in letters)]))
+    if order is not None:
+        tokens = [tokens[number] for number in order]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.normalizer, backend.decoder = normalizers.BertNormalizer(lowercase=True), decoders.WordPiece()
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
-    )
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]",
         mask_token="[MASK]",
@@ -70,28 +59,24 @@ def wordpiece(without=()):
 def byte_level(without=("cheese",)):
     """Words as GPT-2's tokenizer has them, learned from texts without some words."""
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=460, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|end|>"],
         show_progress=False,
     )  # fmt: skip
-    texts = [
-        " ".join(word for word in text.split() if word.strip(",.").lower() not in without)
+    kept = [
+        [word for word in text.split() if word.strip(",.").lower() not in without]
         for text in some_texts(90, 7)
     ]
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator(map(" ".join, kept), trainer)
     return hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>", pad_token="<|end|>")
 
 
-def bert(tokenizer, seed=0, **options):
+def bert(tokenizer, seed=0):
     torch.manual_seed(seed)
     config = hf.BertConfig(
-        vocab_size=len(tokenizer),
-        initializer_range=0.4,
-        **{"max_position_embeddings": 64, **SIZES, **options},
+        vocab_size=len(tokenizer), initializer_range=0.4, max_position_embeddings=64, **SIZES
     )
     return tp.open_model(hf.BertModel(config, add_pooling_layer=False).double().eval(), tokenizer=tokenizer)
 
@@ -139,50 +124,33 @@ def test_a_model_beside_itself_differs_by_nothing_and_shares_every_rank(pieces):
     assert not found.is_quotient("cosine")
 
 
-def relabelled(model, tokenizer):
-    """The same model over a vocabulary whose ids were dealt anew, and its tokenizer."""
-    order = np.random.default_rng(5).permutation(len(tokenizer)).tolist()
-    vocabulary = {token: order[number] for token, number in tokenizer.get_vocab().items()}
-    other = wordpiece()
-    backend = other.backend_tokenizer
-    backend.model = models.WordPiece(vocabulary, unk_token="[UNK]")
-    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = {
-        name: f"[{name[:-6].upper()}]"
-        for name in ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
-    }
-    other = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-    config = hf.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **SIZES)
-    copy = hf.BertModel(config, add_pooling_layer=False).double().eval()
-    weights = model.original_model.state_dict() if hasattr(model, "original_model") else model.state_dict()
-    return weights, copy, order, other
-
-
 def test_the_same_model_with_other_numbers_for_its_words_differs_by_nothing_under_every_permutation(pieces):
-    torch.manual_seed(0)
+    order = np.random.default_rng(5).permutation(len(pieces)).tolist()
     config = hf.BertConfig(vocab_size=len(pieces), initializer_range=0.4, max_position_embeddings=64, **SIZES)
-    one = hf.BertModel(config, add_pooling_layer=False).double().eval()
-    _, _, order, tokenizer = relabelled(bert(pieces), pieces)
-    other = hf.BertModel(config, add_pooling_layer=False).double().eval()
+    torch.manual_seed(0)
+    one, other = (hf.BertModel(config, add_pooling_layer=False).double().eval() for _ in range(2))
     other.load_state_dict(one.state_dict())
     with torch.no_grad():
-        other.embeddings.word_embeddings.weight[order] = one.embeddings.word_embeddings.weight.clone()
-    sides = {
-        "one": tp.open_model(one, tokenizer=pieces), "other": tp.open_model(other, tokenizer=tokenizer),
-    }  # fmt: skip
+        other.embeddings.word_embeddings.weight.copy_(one.embeddings.word_embeddings.weight[order])
+    tokenizer = wordpiece(order=order)
     assert tokenizer(["the army"])["input_ids"] != pieces(["the army"])["input_ids"]
+    sides = {"one": tp.open_model(one, tokenizer=pieces), "other": tp.open_model(other, tokenizer=tokenizer)}
     found = tp.compare(sides, LISTS, some_texts(), n_permutations=39)
     for name, table in found.differences.items():
-        nothing = 1.0 if found.is_quotient(name) else 0.0
         for column in ("number", "low", "high"):
-            np.testing.assert_allclose(table[column], nothing, atol=1e-9)
+            np.testing.assert_allclose(table[column], 1.0 if found.is_quotient(name) else 0.0, atol=1e-9)
+    # Were other words permuted in the other model, some of 39 would differ by more than rounding.
     p_values = found.to_dataframe("head").p_value.to_numpy().reshape(2, -1)
     np.testing.assert_array_equal(p_values[0], p_values[1])
-    # Were other words permuted in the other model, some of 39 would differ by more than rounding.
-    np.testing.assert_array_equal(
-        found.numbers["attention"].p_value[0], found.numbers["attention"].p_value[1]
+    own = found.numbers["attention"].p_value
+    assert own[0] == own[1]
+    alone = tp.measure_attention(
+        sides["one"],
+        tp.Topics.from_word_lists(LISTS, pieces),
+        [*tp.encode_texts(some_texts(), pieces)],
+        n_permutations=39,
     )
+    assert found.numbers["attention"].ratio[0] == pytest.approx(alone.overall.ratio)
 
 
 def planted(strength):
@@ -192,25 +160,18 @@ def planted(strength):
 
 
 def test_a_planted_difference_is_found_and_lost_when_topics_are_shuffled():
-    documents = known_toy.documents()
-    ratios = []
-    for strength in (0.0, 3.0, 6.0):
-        overall = tp.measure_attention(
-            planted(strength), known_toy.WORLD.topics, documents, n_permutations=0
-        ).overall
-        ratios.append(overall.ratio)
-    assert ratios[0] == pytest.approx(1)
-    # Logarithms of ratios are linear in the strength.
-    assert math.log(ratios[2]) == pytest.approx(2 * math.log(ratios[1]))
+    documents, topics = known_toy.documents()[:20], known_toy.WORLD.topics
     toys = {"strong": planted(6.0), "weak": planted(3.0)}
-    options = {"measure": ["attention"], "n_permutations": 99}
-    found = tp.compare(toys, known_toy.WORLD.topics, documents, **options)
+    options = {"measure": ["attention"], "n_permutations": 39}
+    found = tp.compare(toys, topics, documents, **options)
+    strong, weak = found.numbers["attention"].ratio
+    assert strong == pytest.approx(weak**2)  # logarithms of ratios are linear in the strength
     table = found.differences["attention"]
-    assert table["number"][0] == pytest.approx(ratios[1])
-    assert table["p_permuted"][0] == pytest.approx(2 / 100)
-    lost = tp.compare(toys, known_toy.WORLD.topics.shuffled(seed=1), documents, **options)
-    assert abs(math.log(lost.differences["attention"]["number"][0])) < 0.1 * math.log(ratios[1])
-    assert lost.differences["attention"]["p_permuted"][0] > 0.05
+    assert table["number"][0] == pytest.approx(weak)
+    assert table["p_permuted"][0] == pytest.approx(2 / 40)
+    lost = tp.compare(toys, topics.shuffled(seed=1), documents, **options).differences["attention"]
+    assert abs(math.log(lost["number"][0])) < 0.1 * math.log(weak)
+    assert lost["p_permuted"][0] > 0.05
 
 
 def test_two_models_the_other_way_round_are_mirrored(several):
@@ -219,10 +180,7 @@ def test_two_models_the_other_way_round_are_mirrored(several):
     there = tp.compare({name: sides[name] for name in ("pieces", "bytes")}, LISTS, **options)
     back = tp.compare({name: sides[name] for name in ("bytes", "pieces")}, LISTS, **options)
     for name, table in there.differences.items():
-        other, mirrored = (
-            back.differences[name],
-            (lambda x: 1 / x) if there.is_quotient(name) else np.negative,
-        )
+        other, mirrored = back.differences[name], np.reciprocal if there.is_quotient(name) else np.negative
         np.testing.assert_allclose(table["number"], mirrored(other["number"]), rtol=1e-9)
         np.testing.assert_allclose(table["low"], mirrored(other["high"]), rtol=1e-9)
         np.testing.assert_allclose(table["p_value"], other["p_value"], rtol=1e-7)
@@ -234,15 +192,11 @@ def test_two_models_the_other_way_round_are_mirrored(several):
 def test_neither_the_order_of_texts_nor_batches_matter(several):
     sides, found = several
     texts = some_texts()
-    other = tp.compare(sides, LISTS, texts[::-1], n_permutations=39, batch_size=5)
+    other = tp.compare(sides, LISTS, [*texts[::-1], "of the and"], n_permutations=39, batch_size=5)
     for name, table in found.differences.items():
         for column in ("number", "low", "high", "p_value", "p_permuted"):
             if column in table:
                 np.testing.assert_allclose(other.differences[name][column], table[column], rtol=1e-6)
-    more = tp.compare(
-        sides, LISTS, [*texts, "of the and"], n_permutations=0
-    )  # a text without words of topics
-    np.testing.assert_allclose(more.numbers["attention"].ratio, found.numbers["attention"].ratio)
 
 
 def test_a_difference_is_that_of_two_double_loops_over_words(several):
@@ -255,12 +209,9 @@ def test_a_difference_is_that_of_two_double_loops_over_words(several):
             tokens = [tokenizer.decode([token]).strip().lower() for token in document.ids.tolist()]
             words = [word.strip(",.").lower() for word in text.split()]
             # The first word, which has no special token before it in one model, counts in none.
-            spots = [
-                (at, token)
-                for at, token in enumerate(tokens)
-                if document.whole[at] and document.word_index[at] > 0 and token in kept
-            ]
-            assert all(word in words for _, word in spots)
+            first = document.word_index <= 0
+            spots = [(at, token) for at, token in enumerate(tokens) if token in kept and not first[at]]
+            spots = [(at, token) for at, token in spots if document.whole[at] and token in words]
             pattern = patterns_of(sides[name], document.ids)
             for at, word in spots:
                 for to, other in spots:
@@ -309,11 +260,8 @@ def test_models_with_other_tokenizers_measure_the_very_same_pairs_of_words(sever
 def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(long):
     texts = ["...", *some_texts(6, longest=40)]
     tokenizers = [wordpiece(without=("siege",)), byte_level()]
-    limits = [9, 11]
-    encoders = [
-        Encoder(tokenizer, limit, "cut", add_special_tokens=True, begin_token=False)
-        for tokenizer, limit in zip(tokenizers, limits, strict=True)
-    ]
+    limits, options = [9, 11], {"add_special_tokens": True, "begin_token": False}
+    encoders = [Encoder(own, limit, "cut", **options) for own, limit in zip(tokenizers, limits, strict=True)]
     same = SameTexts(texts, encoders, long=long, level="token")
     read = [list(same.of(number)) for number in (0, 1)]
     assert len(read[0]) == len(read[1])
@@ -351,14 +299,13 @@ def test_texts_that_are_too_many_to_keep_are_read_anew_for_every_model(pieces, m
 
 
 def test_texts_of_one_source_are_resampled_together(pieces):
-    sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
-    texts = some_texts(30)
-    apart = tp.compare(sides, LISTS, texts, measure=["attention"], n_permutations=0)
-    together = tp.compare(
-        sides, LISTS, texts, measure=["attention"], n_permutations=0, sources=[n // 3 for n in range(30)]
+    sides, options = (
+        {"one": bert(pieces), "other": bert(pieces, seed=1)},
+        {"measure": ["attention"], "n_permutations": 0},
     )
-    assert apart.provenance["documents"]["sources"] == 30
-    assert together.provenance["documents"]["sources"] == 10
+    apart = tp.compare(sides, LISTS, some_texts(30), **options)
+    together = tp.compare(sides, LISTS, some_texts(30), sources=[n // 3 for n in range(30)], **options)
+    assert [found.provenance["documents"]["sources"] for found in (apart, together)] == [30, 10]
     one, other = (found.differences["attention"] for found in (apart, together))
     assert one["number"][0] == pytest.approx(other["number"][0])
     assert one["low"][0] != pytest.approx(other["low"][0])
@@ -406,14 +353,14 @@ def test_a_report_comes_back_as_it_was_saved_and_says_what_it_is(several, tmp_pa
     assert again == found
     assert isinstance(again, ComparisonReport)
     text = found.to_text()
-    for part in (
+    told = (
         "pieces ÷ bytes",
         "pieces − causal",
         "rank 3",
         "11 of 12 words, which all models have",
         "24 sources",
-    ):
-        assert part in text
+    )
+    assert all(part in text for part in told)
     shares = found.to_dataframe("rank").filter(like="rank")
     np.testing.assert_allclose(shares.iloc[3:].sum(), 1)
     assert len(found.to_dataframe("layer")) == 2 + 2 + 3
@@ -422,30 +369,7 @@ def test_a_report_comes_back_as_it_was_saved_and_says_what_it_is(several, tmp_pa
         found.to_dataframe("word")
 
 
-def test_every_model_by_itself_has_the_numbers_that_its_own_measurement_gives(pieces):
-    model, texts = bert(pieces), some_texts()
-    found = tp.compare({"one": model, "other": bert(pieces, seed=1)}, LISTS, texts, n_permutations=19)
-    topics = tp.Topics.from_word_lists(LISTS, pieces)
-    own = tp.measure_embeddings(model, topics)
-    cosine = found.numbers["cosine"][0]
-    assert cosine.effect_size == pytest.approx(own.cosine.effect_size)
-    # Halves of the words are drawn in another order, which moves the narrowing a little.
-    np.testing.assert_allclose(cosine.effect_size_interval, own.cosine.effect_size_interval, atol=0.1)
-
-
-def test_without_resamples_there_is_no_doubt_told_and_without_permutations_no_chance(pieces):
-    sides = {"one": bert(pieces), "other": bert(pieces, seed=1)}
-    found = tp.compare(sides, LISTS, some_texts(), n_resamples=0, n_permutations=0)
-    for name, table in found.differences.items():
-        assert np.isfinite(table["number"]).all()
-        assert np.isnan(table["low"]).all(), name
-        assert "p_permuted" not in table
-    assert np.isnan(
-        found.numbers["attention"].interval if found.numbers["attention"].interval is not None else np.nan
-    ).all()
-
-
-def test_three_checkpoints_have_differences_of_every_layer_and_head(pieces):
+def test_three_checkpoints_have_differences_of_every_layer_and_head_and_no_doubt_where_none_is_wanted(pieces):
     sides = {f"step {n}": bert(pieces, seed=n) for n in range(3)}
     found = tp.compare(sides, LISTS, some_texts(), n_permutations=0)
     table = found.differences["heads"]
@@ -455,38 +379,50 @@ def test_three_checkpoints_have_differences_of_every_layer_and_head(pieces):
     assert (table["q_value"] >= table["p_value"]).all()
     assert found.ranks["heads"].shape == (3, 3, 4)
     np.testing.assert_allclose(found.ranks["heads"].sum(0), 1)
+    found = tp.compare(sides, LISTS, some_texts(), n_resamples=0, n_permutations=0)
+    for name, table in found.differences.items():
+        assert np.isfinite(table["number"]).all()
+        assert np.isnan(table["low"]).all(), name
+        assert "p_permuted" not in table
 
 
 # ---------------------------------------------------------------- what cannot be
 
 
 def test_what_cannot_be_compared_is_refused_by_name(pieces, unchecked):
-    one, other = bert(pieces), bert(byte_level(), seed=1)
-    both = {"one": one, "other": other}
-    with pytest.raises(TypeError, match="models must be a mapping"):
-        tp.compare([one, other], LISTS)
-    with pytest.raises(ValueError, match="different vocabularies, so documents of token ids are other words"):
-        tp.compare(both, LISTS, [[7, 8, 9]])
-    with pytest.raises(ValueError, match="can be read only once"):
-        tp.compare(both, LISTS, (text for text in some_texts()))
-    with pytest.raises(
-        ValueError, match="no word is left that all models have, of 1: one lacks 1, other lacks 1"
-    ):
-        tp.compare(both, {"war": ["zeppelin"]})
-    with pytest.raises(ValueError, match="attention is measured in documents"):
-        tp.compare(both, LISTS, measure=["attention"])
-    with pytest.raises(ValueError, match=r"statistic must be .*got 'topic_ratio'"):
-        tp.compare(both, LISTS, statistic="topic_ratio")
-    with pytest.raises(TypeError, match="texts must be strings"):
-        tp.compare(both, LISTS, [*some_texts(), 3])
-    with pytest.raises(ValueError, match="sources= is for texts"):
-        tp.compare({"one": one}, LISTS, [[7, 8, 9]], sources=[1])
-    bare = tp.open_model(hf.BertModel(hf.BertConfig(vocab_size=9, **SIZES)))
-    with pytest.raises(TypeError, match="bare has none: open it with"):
-        tp.compare({"one": one, "bare": bare}, LISTS)
+    one, texts = bert(pieces), some_texts()
+    both = {"one": one, "other": bert(byte_level(), seed=1)}
+    bare = {"one": one, "bare": tp.open_model(hf.BertModel(hf.BertConfig(vocab_size=9, **SIZES)))}
     nameless = tp.Topics.from_token_ids({"war": [5, 6]}, vocabulary_size=9)
-    with pytest.raises(ValueError, match="the words of these topics are unknown"):
-        tp.compare(both, nameless)
+    none = "no word is left that all models have, of 1: one lacks 1, other lacks 1"
+    for given, topics, documents, options, error, said in (
+        ([one, one], LISTS, None, {}, TypeError, "models must be a mapping"),
+        (
+            both,
+            LISTS,
+            [[7, 8, 9]],
+            {},
+            ValueError,
+            "different vocabularies, so documents of token ids are other",
+        ),
+        (both, LISTS, iter(texts), {}, ValueError, "can be read only once"),
+        (both, {"war": ["zeppelin"]}, None, {}, ValueError, none),
+        (both, LISTS, None, {"measure": ["attention"]}, ValueError, "attention is measured in documents"),
+        (
+            both,
+            LISTS,
+            None,
+            {"statistic": "topic_ratio"},
+            ValueError,
+            "statistic must be .*got 'topic_ratio'",
+        ),
+        (both, LISTS, [*texts, 3], {}, TypeError, "texts must be strings"),
+        ({"one": one}, LISTS, [[7, 8, 9]], {"sources": [1]}, ValueError, "sources= is for texts"),
+        (bare, LISTS, None, {}, TypeError, "bare has none: open it with"),
+        (both, nameless, None, {}, ValueError, "the words of these topics are unknown"),
+    ):
+        with pytest.raises(error, match=said):
+            tp.compare(given, topics, documents, **options)
 
 
 # ---------------------------------------------------------------- saved reports
@@ -524,27 +460,32 @@ def test_saved_reports_compare_with_the_intervals_that_they_have(pieces):
 
 
 def test_reports_about_different_things_are_refused_by_name(pieces, unchecked):
-    documents = list(tp.encode_texts(some_texts(), pieces))
-    topics = tp.Topics.from_word_lists(LISTS, pieces)
-    fewer = tp.Topics.from_word_lists({"war": LISTS["war"], "music": LISTS["music"]}, pieces)
-    model = bert(pieces)
-    one = tp.measure_attention(model, topics, documents, n_permutations=0)
-    others = {
-        "topics": tp.measure_attention(model, fewer, documents, n_permutations=0),
-        "documents": tp.measure_attention(model, topics, documents[:9], n_permutations=0),
-        "include_self": tp.measure_attention(model, topics, documents, n_permutations=0, include_self=False),
-    }
-    for what, other in others.items():
-        with pytest.raises(
-            ValueError, match=rf"one and other cannot be compared, because they differ in .*{what}"
-        ):
-            tp.compare_reports({"one": one, "other": other})
-    with pytest.raises(ValueError, match="must all be of measure_attention, or all of measure_embeddings"):
-        tp.compare_reports({"one": one, "other": tp.measure_embeddings(model, topics)})
-    with pytest.raises(TypeError, match="reports must be a mapping"):
-        tp.compare_reports([one, one])
+    documents, topics, model = (
+        list(tp.encode_texts(some_texts(), pieces)),
+        tp.Topics.from_word_lists(LISTS, pieces),
+        bert(pieces),
+    )
+    fewer = tp.Topics.from_word_lists({name: LISTS[name] for name in ("war", "music")}, pieces)
+
+    def measured(topics=topics, documents=documents, **options):
+        return tp.measure_attention(model, topics, documents, n_permutations=0, **options)
+
+    one = measured()
     narrow = replace(
         one, provenance={**one.provenance, "options": {**one.provenance["options"], "confidence": 0.8}}
     )
-    with pytest.raises(ValueError, match=r"hold 80%: pass confidence=0.8"):
-        tp.compare_reports({"one": narrow, "other": narrow})
+    differ = "one and other cannot be compared, because they differ in .*"
+    for reports, error, said in (
+        ({"one": one, "other": measured(fewer)}, ValueError, differ + "topics"),
+        ({"one": one, "other": measured(documents=documents[:9])}, ValueError, differ + "documents"),
+        ({"one": one, "other": measured(include_self=False)}, ValueError, differ + "include_self"),
+        (
+            {"one": one, "other": tp.measure_embeddings(model, topics)},
+            ValueError,
+            "must all be of measure_attention, or",
+        ),
+        ({"one": narrow, "other": narrow}, ValueError, "hold 80%: pass confidence=0.8"),
+        ([one, one], TypeError, "reports must be a mapping"),
+    ):
+        with pytest.raises(error, match=said):
+            tp.compare_reports(reports)

@@ -5,7 +5,7 @@ import zoo
 
 import topic_probe as tp
 from topic_probe.lens import capture
-from topic_probe.measure.heads import Heads, layer_and_head
+from topic_probe.measure.heads import Heads, layer_and_head, layer_starts, layers_of
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,9 @@ def test_heads_of_several_stacks_are_named_with_their_stack():
     assert both.index([number])["stack"] == ("decoder",)
     with pytest.raises(ValueError, match=r"there is no head '1\.2'"):
         both.named("L1H2")
+
+
+def test_layers_begin_where_the_stack_or_the_layer_is_another():
+    index = {"stack": ("encoder",) * 2 + ("decoder",) * 4, "layer": (0, 0, 0, 0, 1, 1)}
+    assert layer_starts(index) == [0, 2, 4]
+    assert layers_of(index).tolist() == [0, 0, 1, 1, 2, 2]

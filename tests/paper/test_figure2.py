@@ -90,9 +90,9 @@ def test_each_claim_about_theory_fails_for_its_own_number(numbers, wrong):
     far = {"height": 0.0, **dict.fromkeys(distances, 1.0)}
     controls = {(ADAM.name, one.name): [far] * 2 for one in (NO_TOPICS, UNTRAINED, SHUFFLED)}
     found = list(figure2._closed_form(made_result({(ADAM.name, ""): [good] * 3, **controls}, ADAM)))
-    assert [one.text.partition(" (")[0].partition(",  topic")[0][:60] for one in found if one.verdict != "holds"] == [
-        text[:60] for text in wrong
-    ]
+    assert [
+        one.text.partition(" (")[0].partition(",  topic")[0][:60] for one in found if one.verdict != "holds"
+    ] == [text[:60] for text in wrong]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,13 @@ def test_each_claim_about_theory_fails_for_its_own_number(numbers, wrong):
 )
 def test_attention_to_the_topic_is_claimed_with_the_word_itself_and_without(own, broken, verdicts):
     quantities = ("weighted mean", "other words", "own topic first")
-    known = {one: broken.get(one, (1.0, 1.0, 0.1)) for one in (NO_TOPICS, SHUFFLED, UNTRAINED, ATTENTION_FROZEN)}
-    rows = {(JOINT.name, one.name): [dict(zip(quantities, given, strict=True))] * 2 for one, given in known.items()}
+    known = {
+        one: broken.get(one, (1.0, 1.0, 0.1)) for one in (NO_TOPICS, SHUFFLED, UNTRAINED, ATTENTION_FROZEN)
+    }
+    rows = {
+        (JOINT.name, one.name): [dict(zip(quantities, given, strict=True))] * 2
+        for one, given in known.items()
+    }
     rows[JOINT.name, ""] = [dict(zip(quantities, own, strict=True))] * 3
     result = made_result(rows, JOINT)
     assert [claim.verdict for check in figure2.TABLE3.claims for claim in check(result)] == verdicts

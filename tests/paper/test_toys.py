@@ -207,7 +207,10 @@ def test_convergence_is_to_the_floor_and_not_only_level():
         ("value", "a tenth of the steps"): [{"late improvement": 0.3}],
     }
     arrived, level = convergence()(made_result(stuck, setting()))
-    assert [(one.verdict, one.ours) for one in (arrived, level)] == [("does not hold", False), ("holds", True)]
+    assert [(one.verdict, one.ours) for one in (arrived, level)] == [
+        ("does not hold", False),
+        ("holds", True),
+    ]
     (claim,) = convergence()(made_result(stuck, setting(), quick=True))
     assert claim.verdict == "not checked"
 

@@ -14,6 +14,8 @@ import topic_probe as tp
 from topic_probe.series.measured import SeriesReport
 
 FEW = {"attention": {"n_permutations": 3}, "embeddings": {"n_resamples": 20}}
+WORDS = {"measure": ["embeddings"], "embeddings": {"n_resamples": 20}}
+of_transformers = pytest.mark.filterwarnings("ignore")  # which warns about its own settings
 
 
 def rows(n=64, length=24):
@@ -23,31 +25,11 @@ def rows(n=64, length=24):
         yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
 
 
-class Trained:
-    """A training of a few steps with dropout, that draws from the global generators as users' own code does."""
-
-    def __init__(
-        self, model, folder, probes=(), *, steps=6, resume=None, tokenizer=None, save_steps=500, **options
-    ):
-        arguments = hf.TrainingArguments(
-            output_dir=str(folder), max_steps=steps, per_device_train_batch_size=4, learning_rate=1e-3, seed=0,
-            report_to=[], disable_tqdm=True, use_cpu=True, save_steps=save_steps, logging_strategy="no",
-            dataloader_pin_memory=False, **options,
-        )  # fmt: skip
-        self.drawn = []
-        trainer = hf.Trainer(
-            model=model, args=arguments, train_dataset=list(rows()), processing_class=tokenizer,
-            callbacks=[*probes, Draws(self.drawn)],
-        )  # fmt: skip
-        trainer.train(resume_from_checkpoint=resume)
-        self.state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
 class Draws(hf.TrainerCallback):
     """Notes what the generators draw, what stands on the model, and its modes, after every step."""
 
-    def __init__(self, drawn):
-        self.drawn = drawn
+    def __init__(self):
+        self.drawn = []
 
     def on_step_end(self, args, state, control, model, **given):
         hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
@@ -56,6 +38,24 @@ class Draws(hf.TrainerCallback):
         implementation = model.config._attn_implementation if hasattr(model, "config") else None
         numbers = random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002
         self.drawn.append((numbers, hooks, modes, needed, implementation))
+
+
+def train(model, folder, *probes, steps=6, resume=None, **options):
+    """The state after a training of a few steps with dropout, and what was drawn on its way."""
+    given = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "seed": 0, "save_steps": 500} | options
+    tokenizer = given.pop("tokenizer", None)
+    arguments = hf.TrainingArguments(
+        output_dir=str(folder), max_steps=steps, report_to=[], disable_tqdm=True, use_cpu=True, logging_strategy="no",
+        dataloader_pin_memory=False, **given,
+    )  # fmt: skip
+    data, draws = list(rows()), Draws()
+    evaluated = data[:4] if arguments.load_best_model_at_end else None
+    trainer = hf.Trainer(
+        model=model, args=arguments, train_dataset=data, eval_dataset=evaluated, processing_class=tokenizer,
+        callbacks=[*probes, draws],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, draws.drawn
 
 
 def drawn(name, seed=0):
@@ -70,75 +70,57 @@ class ElectraPair(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.generator = zoo.make("electra", seed=1)
-        self.discriminator = zoo.make("electra", seed=2)
-        for part in (
-            self.generator,
-            self.discriminator,
-        ):  # a module of one's own is saved without knowing what is tied
-            part.get_output_embeddings().weight = nn.Parameter(
-                part.get_output_embeddings().weight.detach().clone()
-            )
+        self.generator, self.discriminator = zoo.make("electra", seed=1), zoo.make("electra", seed=2)
+        for part in (self.generator, self.discriminator):  # saved without knowing what is tied
+            own = part.get_output_embeddings()
+            own.weight = nn.Parameter(own.weight.detach().clone())
 
     def forward(self, input_ids, attention_mask, labels):
-        losses = [
-            part(input_ids=input_ids, attention_mask=attention_mask)[0].square().mean()
-            for part in (self.generator, self.discriminator)
-        ]
-        return {"loss": sum(losses)}
+        parts = (self.generator, self.discriminator)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return {"loss": sum(part(**given)[0].square().mean() for part in parts)}
 
 
 def lora():
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(
-        drawn("bert"), LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["word_embeddings"])
-    )
+    config = LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["word_embeddings"])
+    return get_peft_model(drawn("bert"), config)
 
 
-MAKERS = {
-    "masked": lambda: drawn("bert"),
-    "causal": lambda: drawn("gpt2"),
-    "sequence to sequence": lambda: drawn("bart"),
-    "several languages": lambda: drawn("t5"),
-    "LoRA": lora,
-    "ELECTRA": ElectraPair,
-}
+MAKERS = {"LoRA": lora, "ELECTRA": ElectraPair}
 
 
-@pytest.mark.filterwarnings("ignore")  # of transformers and peft about their own settings
-@pytest.mark.parametrize("kind", MAKERS)
-def test_a_training_is_the_same_with_a_probe_to_the_last_bit(
+@of_transformers
+@pytest.mark.parametrize(
+    "kind",
+    ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gpt2", "bart", "t5", *MAKERS))],
+)
+def test_a_training_is_the_same_with_a_probe_to_the_last_bit_and_its_numbers_are_those_of_its_checkpoints(
     kind, topics, documents, tokenizer, tmp_path, unchecked
 ):
-    plain = Trained(MAKERS[kind](), tmp_path / "plain", tokenizer=tokenizer)
+    def make():
+        return MAKERS[kind]() if kind in MAKERS else drawn(kind)
+
+    options = {"tokenizer": tokenizer, "steps": 4, "save_steps": 2}
+    plain, before = train(make(), tmp_path / "plain", **options)
     parts = ["generator", "discriminator"] if kind == "ELECTRA" else [None]
     probes = [tp.TopicProbe(topics, documents, every=2, model=part, **FEW) for part in parts]
-    probed = Trained(MAKERS[kind](), tmp_path / "probed", probes, tokenizer=tokenizer)
-    assert plain.state.keys() == probed.state.keys()
-    assert all(torch.equal(plain.state[name], probed.state[name]) for name in plain.state)
-    assert plain.drawn == probed.drawn
-    for probe in probes:
-        assert probe.report().steps.tolist() == [0, 2, 4, 6]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])
-def test_numbers_are_those_of_the_saved_checkpoint_to_the_last_bit(
-    name, topics, documents, tokenizer, tmp_path
-):
-    probe = tp.TopicProbe(topics, documents, at=[3, 5], **FEW)
-    Trained(drawn(name), tmp_path, [probe], tokenizer=tokenizer, steps=5, save_steps=3)
-    report = probe.report()
-    assert report.steps.tolist() == [3, 5]
-    for step, reports in zip((3, 5), report.reports, strict=True):
-        folder = tmp_path / f"checkpoint-{step}"
-        heads = tp.measure_attention(folder, topics, documents, **FEW["attention"])
-        words = tp.measure_embeddings(folder, topics, documents, **FEW["embeddings"])
+    probed, after = train(make(), tmp_path / "probed", *probes, **options)
+    assert plain.keys() == probed.keys()
+    assert all(torch.equal(plain[name], probed[name]) for name in plain)
+    assert before == after
+    assert all(probe.report().steps.tolist() == [0, 2, 4] for probe in probes)
+    if kind not in MAKERS:
+        reports = probes[0].report().reports[1]
+        heads = tp.measure_attention(
+            tmp_path / "probed" / "checkpoint-2", topics, documents, n_permutations=3
+        )
+        words = tp.measure_embeddings(tmp_path / "probed" / "checkpoint-2", topics, documents, n_resamples=20)
         for field in ("overall", "heads", "layers", "matched", "without_sinks"):
             assert getattr(reports["attention"], field) == getattr(heads, field)
-        read = [one.provenance["options"]["special_ids"] for one in (reports["attention"], heads)]
-        assert read[0] == read[1] == sorted(tokenizer.all_special_ids)
+        read = reports["attention"].provenance["options"]["special_ids"]
+        assert read == heads.provenance["options"]["special_ids"] == sorted(tokenizer.all_special_ids)
         for field in ("cosine", "dot", "layers", "topics"):
             assert getattr(reports["embeddings"], field) == getattr(words, field)
 
@@ -148,126 +130,72 @@ class KilledError(RuntimeError):
 
 
 class Kills(hf.TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
     def on_step_end(self, args, state, control, **given):
-        if state.global_step == self.step:
+        if state.global_step == 5:
             raise KilledError("the machine goes down")
 
 
-def counting(probe):
-    """The steps at which a probe measures, as it goes."""
-    steps, found = [], probe._found
-
-    def noted(step, *given):
-        steps.append(step)
-        return found(step, *given)
-
-    probe._found = noted
-    return steps
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_resumed_training_measures_every_step_once(topics, documents, tokenizer, tmp_path):
-    """Killed behind step 7, which was measured; resumed from step 4: what lies ahead comes out the same and is kept."""
-    whole = tp.TopicProbe(topics, documents, every=1, measure=["attention"], attention=FEW["attention"])
-    Trained(drawn("bert"), tmp_path / "whole", [whole], tokenizer=tokenizer, steps=9, save_steps=4)
-    killed = tp.TopicProbe(topics, documents, every=1, measure=["attention"], attention=FEW["attention"])
+@of_transformers
+def test_a_resumed_training_measures_every_step_once_and_another_one_anew(topics, tokenizer, tmp_path):
+    """Killed behind step 5, which was measured; resumed from step 3: what lies ahead comes out the same and is kept."""
+    options = {"tokenizer": tokenizer, "steps": 6, "save_steps": 3}
+    whole, killed, again, other = (tp.TopicProbe(topics, every=1, **WORDS) for _ in range(4))
+    train(drawn("bert"), tmp_path / "whole", whole, **options)
     with pytest.raises(KilledError):
-        Trained(
-            drawn("bert"), tmp_path / "run", [killed, Kills(7)], tokenizer=tokenizer, steps=9, save_steps=4
-        )
-    again = tp.TopicProbe(topics, documents, every=1, measure=["attention"], attention=FEW["attention"])
-    steps = counting(again)
-    Trained(
-        drawn("bert", seed=3), tmp_path / "run", [again], tokenizer=tokenizer, steps=9, save_steps=4,
-        resume=str(tmp_path / "run" / "checkpoint-4"),
-    )  # fmt: skip
-    assert steps == [8, 9]
-    assert again.report().steps.tolist() == whole.report().steps.tolist() == list(range(10))
+        train(drawn("bert"), tmp_path / "run", killed, Kills(), **options)
+    written = {
+        folder.name: folder.stat().st_mtime_ns for folder in (tmp_path / "run" / "topic_probe").iterdir()
+    }
+    resume = str(tmp_path / "run" / "checkpoint-3")
+    train(drawn("bert", seed=3), tmp_path / "run", again, resume=resume, **options)
+    kept = {folder.name: folder.stat().st_mtime_ns for folder in (tmp_path / "run" / "topic_probe").iterdir()}
+    assert {name for name in kept if kept[name] != written.get(name)} == {"step 6"}
+    assert again.report().steps.tolist() == whole.report().steps.tolist() == list(range(7))
     assert again.report().weights == whole.report().weights
     assert again.report().reports == whole.report().reports
+    # What lies ahead of another training is measured anew, and what that one never reaches is gone.
+    train(drawn("bert"), tmp_path / "run", other, tokenizer=tokenizer, steps=2, weight_decay=0.9)
+    assert other.report().steps.tolist() == [0, 1, 2]
+    assert other.report().weights[0] == whole.report().weights[0]  # both begin with the same weights
+    assert other.report().weights[2] != whole.report().weights[2]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_what_lies_ahead_of_another_training_is_measured_anew_and_what_was_never_reached_is_gone(
-    topics, documents, tokenizer, tmp_path
-):
-    first = tp.TopicProbe(topics, documents, every=1, measure=["embeddings"], embeddings=FEW["embeddings"])
-    Trained(drawn("bert"), tmp_path, [first], tokenizer=tokenizer, steps=4)
-    second = tp.TopicProbe(topics, documents, every=1, measure=["embeddings"], embeddings=FEW["embeddings"])
-    steps = counting(second)
-    Trained(drawn("bert"), tmp_path, [second], tokenizer=tokenizer, steps=2, weight_decay=0.9)
-    assert steps == [1, 2]  # both begin with the same weights
-    assert second.report().steps.tolist() == [0, 1, 2]
-    assert second.report().weights[0] == first.report().weights[0]
-    assert second.report().weights[2] != first.report().weights[2]
-
-
-def test_a_folder_of_other_options_is_refused(topics, documents, tmp_path):
-    model = zoo.make("bert")
-    tp.TopicProbe(topics, documents, folder=tmp_path, **FEW)(0, model)
-    other = tp.TopicProbe(topics, documents, folder=tmp_path, attention={"n_permutations": 4})
-    with pytest.raises(ValueError, match="step 0 was measured with other options: choose another folder="):
-        other(0, model)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_best_model_does_not_pass_for_the_last_one(topics, tokenizer, tmp_path):
+@pytest.mark.slow
+@of_transformers
+def test_neither_the_best_model_nor_autocast_passes_for_the_last_one(topics, tokenizer, tmp_path):
     """Losses rise from the first step on, so that the model of step 1 is loaded at the end."""
-    probe = tp.TopicProbe(topics, measure=["embeddings"], at=[1], embeddings=FEW["embeddings"])
-    model = drawn("bert")
-    arguments = hf.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=3, learning_rate=10.0, report_to=[], disable_tqdm=True, use_cpu=True,
-        save_steps=1, eval_steps=1, eval_strategy="steps", load_best_model_at_end=True, logging_strategy="no",
-        dataloader_pin_memory=False,
-    )  # fmt: skip
-    few = list(rows(4))
-    hf.Trainer(
-        model, arguments, train_dataset=few, eval_dataset=few, processing_class=tokenizer, callbacks=[probe]
-    ).train()
-    report, (first, last) = probe.report(), (tmp_path / f"checkpoint-{step}" for step in (1, 3))
+    probe = tp.TopicProbe(topics, at=[1], **WORDS)
+    best = {"eval_steps": 1, "eval_strategy": "steps", "load_best_model_at_end": True, "learning_rate": 10.0}
+    options = {"steps": 3, "save_steps": 1, "bf16": True, "tokenizer": tokenizer}
+    train(drawn("bert"), tmp_path, probe, **options, **best)
+    report = probe.report()
     assert report.steps.tolist() == [1, 3]
-    for reports, folder in zip(report.reports, (first, last), strict=True):
-        wanted = tp.measure_embeddings(folder, topics, **FEW["embeddings"]).cosine
+    for reports, step in zip(report.reports, (1, 3), strict=True):
+        wanted = tp.measure_embeddings(tmp_path / f"checkpoint-{step}", topics, n_resamples=20).cosine
         assert reports["embeddings"].cosine == wanted
     assert report.weights[0] != report.weights[1]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_autocast_of_the_trainer_is_none_of_the_measurements(topics, documents, tokenizer, tmp_path):
-    probe = tp.TopicProbe(topics, documents, at=[2], **FEW)
-    Trained(drawn("bert"), tmp_path, [probe], tokenizer=tokenizer, steps=2, save_steps=2, bf16=True)
-    heads = tp.measure_attention(tmp_path / "checkpoint-2", topics, documents, **FEW["attention"])
-    assert probe.report().reports[0]["attention"].heads == heads.heads
 
 
 # --- loops of one's own -------------------------------------------------------------------------------
 
 
 def test_powers_of_two_are_due_where_nothing_else_is_said(topics):
-    probe = tp.TopicProbe(topics, measure=["embeddings"])
+    probe = tp.TopicProbe(topics, **WORDS)
     assert [step for step in range(70) if probe.is_due(step)] == [0, 1, 2, 4, 8, 16, 32, 64]
-    probe = tp.TopicProbe(topics, measure=["embeddings"], every=20, at=[3, 40])
+    probe = tp.TopicProbe(topics, every=20, at=[3, 40], **WORDS)
     assert [step for step in range(70) if probe.is_due(step)] == [0, 3, 20, 40, 60]
 
 
 def test_a_loop_of_ones_own_has_its_gradients_and_generators_left_alone(topics, documents, unchecked):
     def loop(probe):
         model = drawn("bert")
-        torch.manual_seed(0)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-        for step, row in zip(range(5), rows(), strict=False):
-            loss = model(**{name: value[None] for name, value in row.items()}).loss
-            loss.backward()
-            gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-            numbers = probe(step, model)  # between a gradient and its update
-            assert all(
-                torch.equal(p.grad, g)
-                for p, g in zip((p for p in model.parameters() if p.grad is not None), gradients, strict=True)
-            )
-            assert set(numbers) in (set(), {"embeddings", "states of layer 3", "attention"})
+        for step, row in zip(range(3), rows(), strict=False):
+            model(**{name: value[None] for name, value in row.items()}).loss.backward()
+            gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+            probe(step, model)  # between a gradient and its update
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                assert gradient is parameter.grad or torch.equal(parameter.grad, gradient)
             optimizer.step()
             optimizer.zero_grad()
         return model.state_dict(), random.random(), float(np.random.rand()), torch.rand(1).item()  # noqa: NPY002
@@ -277,119 +205,96 @@ def test_a_loop_of_ones_own_has_its_gradients_and_generators_left_alone(topics, 
     assert all(torch.equal(plain[name], probed[name]) for name in plain)
 
 
-def test_a_model_that_is_wrapped_is_measured_as_what_is_inside(topics):
-    model = zoo.make("bert")
-    probe = tp.TopicProbe(topics, measure=["embeddings"], embeddings=FEW["embeddings"], every=1)
-    assert probe(0, model) == probe(1, nn.DataParallel(model))
-    assert len(set(probe.report().weights)) == 1
-
-
-def test_trainings_of_this_package_take_a_probe_as_what_they_measure(tmp_path):
+def test_trainings_of_this_package_take_a_probe_as_what_they_measure():
     world = tp.World(n_topics=2, words_per_topic=5)
     documents = world.documents(12, generator=torch.Generator().manual_seed(0)).ids
-    probe = tp.TopicProbe(world.topics, documents, every=1, **FEW)
-    toy = tp.build_toy(tp.ToyConfig(world=world), seed=0)
+    probe, toy = (
+        tp.TopicProbe(world.topics, documents, every=1, **FEW),
+        tp.build_toy(tp.ToyConfig(world=world), seed=0),
+    )
     config = tp.TrainConfig(steps=6, measure_every=3, optimizer="adam", seed=0)
     history = tp.train_toy(toy, config, measure=probe)
     assert probe.report().steps.tolist() == history.measured["attention"].steps.tolist() == [0, 3, 6]
     wanted = tp.measure_attention(toy, world.topics, documents, **FEW["attention"]).overall
     assert probe.report().reports[-1]["attention"].overall == wanted
-    assert float(history.measured["attention"].values[-1]) == pytest.approx(
-        float(wanted.effect_size), nan_ok=True
-    )
+    last = float(history.measured["attention"].values[-1])
+    assert last == pytest.approx(float(wanted.effect_size), nan_ok=True)
 
 
-def test_what_cannot_be_measured_is_missing_with_its_reason_and_the_first_is_an_error(topics, documents):
-    model = zoo.make("bert")
-    probe = tp.TopicProbe(topics, documents, every=1, **FEW)
+class Interrupted(list):
+    """Documents at the third of which somebody presses Ctrl-C, when it is time."""
+
+    now = False
+
+    def __iter__(self):
+        for number, document in enumerate(super().__iter__()):
+            if self.now and number == 3:
+                raise KeyboardInterrupt
+            yield document
+
+
+@pytest.mark.filterwarnings("ignore:no document is left to measure")
+def test_what_cannot_be_measured_and_half_a_measurement_are_no_points_of_a_curve(topics, documents):
+    model, given = zoo.make("bert"), Interrupted(documents)
+    probe = tp.TopicProbe(topics, given, every=1, measure=["embeddings", "attention"], **FEW)
     probe(0, model)
+    # What is wrapped is measured as what is inside.
+    assert probe(1, nn.DataParallel(model)) == probe(0, model)
+    given.now = True
+    with pytest.raises(KeyboardInterrupt):
+        probe(2, zoo.make("bert", seed=1))
+    given.now = False
     with torch.no_grad():
         model.get_input_embeddings().weight.fill_(torch.nan)
-    assert all(np.isnan(number) for number in probe(1, model).values())
+    assert all(np.isnan(number) for number in probe(3, model).values())
     report = probe.report()
-    assert report.reasons[0] == ""
-    assert "step 1: " in str(report)
-    assert np.isnan(report.curve("attention")[1]).all()
-    assert np.isfinite(report.curve("attention")[0, 0])
-    with pytest.raises(ValueError, match=r"NaN|finite|no word"):
+    assert report.steps.tolist() == [0, 1, 3]
+    assert [bool(why) for why in report.reasons] == [False, False, True]
+    assert len({*report.weights}) == 2
+    assert "step 3: " in str(report)
+    assert np.isnan(report.curve("attention")[2]).all()
+    with pytest.raises(ValueError, match=r"NaN|finite|no word"):  # of the first it is an error
         tp.TopicProbe(topics, documents, every=1, **FEW)(1, model)
-
-
-def test_half_a_measurement_is_no_point_of_a_curve(topics, documents, monkeypatch):
-    from topic_probe.series import measured
-
-    whole = measured.measure_attention
-
-    def interrupted(*given, **options):
-        report = whole(*given, **options)
-        read = {**report.provenance["options"], "stopped": "interrupted after 3 documents"}
-        return replace(report, provenance={**report.provenance, "options": read})
-
-    probe = tp.TopicProbe(topics, documents, every=1, measure=["attention"], attention=FEW["attention"])
-    probe(0, zoo.make("bert"))
-    monkeypatch.setattr(measured, "measure_attention", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        probe(1, zoo.make("bert", seed=1))
-    assert probe.report().steps.tolist() == [0]
 
 
 # --- the report ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def report(topics, documents):
-    probe = tp.TopicProbe(topics, documents, every=1, **FEW)
+def probed(topics, documents, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kept")
+    probe = tp.TopicProbe(topics, documents, every=1, folder=folder, **FEW)
     for step in range(3):
         probe(step, zoo.make("bert", seed=step))
-    return probe.report()
+    return probe.report(), folder
 
 
-def test_a_report_has_a_row_for_every_step_and_what_was_measured(report):
+def test_a_report_has_a_row_for_every_step_and_what_was_measured_with_its_interval(probed):
+    report, _ = probed
     table = report.to_dataframe()
     assert table.measured.unique().tolist() == ["embeddings", "states of layer 3", "attention"]
     assert table.step.tolist() == [0, 1, 2] * 3
-    for step in range(3):
-        row = table[(table.step == step) & (table.measured == "attention")].iloc[0]
-        assert row.ratio == report.reports[step]["attention"].overall.ratio
-    heads = report.to_dataframe(by="head")
-    assert len(heads) == 3 * len(report.reports[0]["attention"].heads)
-    name = heads.measured.iloc[0]
-    assert name == "L0H0"
-    assert report.curve(name, "ratio", by="head")[1, 0] == report.reports[1]["attention"].heads[0].ratio
-    layers = report.to_dataframe(by="layer").measured.unique().tolist()
-    assert layers[:5] == [*(f"states of layer {n}" for n in range(4)), "attention of layer 0"]
-    with pytest.raises(TypeError, match="curve knows no option 'attenton': did you mean 'attention'"):
-        report.curve("attenton")
-
-
-def test_a_curve_has_the_interval_of_the_number_that_has_one(report):
     overall = [reports["attention"].overall for reports in report.reports]
+    assert table[table.measured == "attention"].ratio.tolist() == [one.ratio for one in overall]
     for number, ends in (("effect_size", "effect_size_interval"), ("ratio", "interval")):
         for found, contrast in zip(report.curve("attention", number), overall, strict=True):
             assert found.tolist() == [getattr(contrast, number), *getattr(contrast, ends)]
     assert np.isnan(report.curve("attention", "difference")[:, 1:]).all()
+    heads = report.reports[1]["attention"].heads
+    assert report.to_dataframe(by="head").measured.iloc[0] == "L0H0"
+    assert report.curve("L0H0", "ratio", by="head")[1, 0] == heads[0].ratio
+    names = report.to_dataframe(by="layer").measured.unique().tolist()
+    assert names[:5] == [*(f"states of layer {n}" for n in range(4)), "attention of layer 0"]
+    with pytest.raises(TypeError, match="curve knows no option 'attenton': did you mean 'attention'"):
+        report.curve("attenton")
 
 
-def test_a_report_is_saved_loaded_joined_and_drawn(report, tmp_path):
+def test_a_report_is_saved_loaded_joined_and_drawn_and_says_what_measuring_took(probed, tmp_path):
+    report, folder = probed
     assert tp.load_report(report.save(tmp_path / "report")) == report
-    parts = [
-        replace(
-            report,
-            **{name: getattr(report, name)[n : n + 1] for name in ("steps", "measuring", "between")},
-            **{name: getattr(report, name)[n : n + 1] for name in ("reports", "reasons", "weights", "sums")},
-        )
-        for n in (2, 0, 1)
-    ]
-    assert SeriesReport.joined(parts) == report
-    axes = report.plot()
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "embeddings", "states of layer 3", "attention",
-    ]  # fmt: skip
-    assert tp.figures.series_heads(report).get_xlabel() == "step"
-    assert "series" in tp.report_page(tmp_path).html
-
-
-def test_what_measuring_took_is_told(report):
+    assert SeriesReport.joined([tp.load_report(folder / f"step {step}") for step in (2, 0, 1)]) == report
+    names = [text.get_text() for text in report.plot().get_legend().get_texts()]
+    assert names == ["embeddings", "states of layer 3", "attention"]
     told = replace(report, measuring=np.array([1.0, 1.0, 1.0]), between=np.array([np.nan, 40.0, 20.0]))
     assert told.share == pytest.approx(3 / 60)
     assert "3 measurements took 3 s, 5.0% of the time of the training" in str(told)
@@ -401,14 +306,9 @@ def test_what_measuring_took_is_told(report):
     [
         ({"measure": ["attention"]}, ValueError, "attention are measured in documents: pass these"),
         ({"measure": []}, ValueError, "measure must name at least one"),
-        ({"measure": ["attentions"]}, ValueError, "measure"),
-        ({"measure": ["embeddings"], "every": 0}, ValueError, "every"),
-        (
-            {"measure": ["embeddings"], "attention": {"checkpoint": "sums"}},
-            TypeError,
-            "attention= knows no option 'checkpoint'",
-        ),
-        ({"measure": ["embeddings"], "embeddings": {"centre": True}}, TypeError, "did you mean 'center'"),
+        ({**WORDS, "every": 0}, ValueError, "every"),
+        ({**WORDS, "attention": {"checkpoint": 1}}, TypeError, "attention= knows no option 'checkpoint'"),
+        ({**WORDS, "embeddings": {"centre": True}}, TypeError, "did you mean 'center'"),
         ({"documents": iter([[1, 2]])}, ValueError, "these can be read only once"),
     ],
 )
@@ -417,8 +317,11 @@ def test_wrong_arguments_are_refused_at_once(given, error, said, topics, uncheck
         tp.TopicProbe(topics, **given)
 
 
-def test_a_part_that_a_model_has_not_is_refused(topics):
+def test_folders_and_parts_that_do_not_fit_are_refused(topics, documents, probed):
+    other = tp.TopicProbe(topics, documents, folder=probed[1], attention={"n_permutations": 4})
+    with pytest.raises(ValueError, match="step 0 was measured with other options: choose another folder="):
+        other(0, zoo.make("bert"))
     with pytest.raises(ValueError, match=r"model='generator' is no part of .*, which has bert"):
-        tp.TopicProbe(topics, measure=["embeddings"], model="generator")(0, zoo.make("bert"))
+        tp.TopicProbe(topics, model="generator", **WORDS)(0, zoo.make("bert"))
     with pytest.raises(ValueError, match="nothing has been measured yet"):
-        tp.TopicProbe(topics, measure=["embeddings"]).report()
+        tp.TopicProbe(topics, **WORDS).report()
