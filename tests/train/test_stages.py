@@ -94,6 +94,10 @@ def test_scale_rows_between_steps_single_outliers_and_what_comes_later_do_not_ma
     for curve in spiked.values():
         curve[[60, 200, 700]] = [30.0, 0.01, 30.0]
     assert planted(**spiked) == planted()
+    for rows, start in (([500], 371), ([500, 501], 502)):  # a median of three rows hides one, and not two
+        dip = late()
+        dip[rows] = 0.01
+        assert planted(smooth=3, key=dip).key_start == start
 
 
 def test_noise_below_the_thresholds_hardly_moves_the_stages_and_alone_has_none():
