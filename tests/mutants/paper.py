@@ -111,6 +111,13 @@ MUTANTS = [
         "tests/paper/test_recipe.py",
     ),
     Mutant(
+        "the share of documents counts those of five topics too",
+        "topic_probe/paper/figure1.py",
+        "(held <= 4)",
+        "(held <= 5)",
+        "tests/paper/test_figure1.py",
+    ),
+    Mutant(
         "the share of documents counts those of a single topic",
         "topic_probe/paper/figure1.py",
         "(held >= 2)",

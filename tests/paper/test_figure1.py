@@ -10,6 +10,7 @@ from topic_probe.paper import figure1
 from topic_probe.paper.toys import NO_TOPICS, Case
 from topic_probe.paper.training import Trained, train_all
 from topic_probe.topics import Topics
+from topic_probe.toy.world import World
 
 BLOCKS = Topics.blocks(n_topics=10, words_per_topic=10)
 SETTING = figure1.QUICK_SETTINGS[1]
@@ -40,10 +41,15 @@ def short():
 def test_documents_hold_as_many_topics_as_theory_says(short):
     found = figure1._topics_of_documents(short)["documents of two to four topics"]
     assert share_of_two_to_four() == pytest.approx(found, abs=4 * math.sqrt(0.25 / 500))
-    broken = Trained(NO_TOPICS.train(short.setting), short.trained.history, 0.0)
-    assert figure1._topics_of_documents(Case(broken, BLOCKS, quick=True)) == {
-        "documents of two to four topics": 0.0
-    }
+    # No topics, and as many topics in every document as a world says.
+    several = {n: replace(short.setting.train, world=World(topics_per_document=n)) for n in (1, 2, 4, 5)}
+    settings = [
+        NO_TOPICS.train(short.setting),
+        *(replace(short.setting, train=one) for one in several.values()),
+    ]
+    broken = [Case(Trained(one, short.trained.history, 0.0), BLOCKS, quick=True) for one in settings]
+    shares = [figure1._topics_of_documents(one)["documents of two to four topics"] for one in broken]
+    assert shares == [0.0, 0.0, 1.0, 1.0, 0.0]
 
 
 def test_a_diagonal_is_told_from_blocks(short):
