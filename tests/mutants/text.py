@@ -240,10 +240,10 @@ MUTANTS = [
         "tests/text/test_parts.py",
     ),
     Mutant(
-        "words count as often as they are in a document",
+        "ids above all words are taken for the last of them",
         _PAIRS,
-        "yield np.unique(known[known >= 0])",
-        "yield np.sort(known[known >= 0])",
+        "place[np.minimum(document.ids.numpy(), len(place) - 1)]",
+        "place[np.minimum(document.ids.numpy(), len(place) - 2)]",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(
@@ -345,7 +345,7 @@ MUTANTS = [
         "tests/text/test_lda.py",
     ),
     Mutant(
-        "the share of documents is of those with words only",
+        "words of just the largest share of documents are left out",
         _LDA,
         "common = frequency > max_share * counts.documents",
         "common = frequency >= max_share * counts.documents",
