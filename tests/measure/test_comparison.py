@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import topic_probe as tp
 from topic_probe.measure.comparison import ComparisonReport
+from topic_probe.measure.nulls import Null
 from topic_probe.text.encoder import Encoder
 from topic_probe.text.same_texts import SameTexts
 
@@ -172,6 +173,30 @@ def test_a_planted_difference_is_found_and_lost_when_topics_are_shuffled():
     lost = tp.compare(toys, topics.shuffled(seed=1), documents, **options).differences["attention"]
     assert abs(math.log(lost["number"][0])) < 0.1 * math.log(weak)
     assert lost["p_permuted"][0] > 0.05
+
+
+def test_shares_of_permutations_are_those_counted_by_hand():
+    """From the sums of each model under the same permutations, of topics that mean nothing."""
+    documents, topics = known_toy.documents()[:20], known_toy.WORLD.topics.shuffled(seed=2)
+    toys = {"strong": planted(6.0), "weak": planted(3.0)}
+    found = tp.compare(toys, topics, documents, measure=["attention"], n_permutations=99)
+    logarithms = []
+    for toy in toys.values():
+        null = Null(topics, 99, 0, 1, names=[str(word) for word in topics.words.tolist()])
+        heads = tp.measure_attention(toy, topics, documents, accumulators=[null], n_permutations=0).heads
+        (same,), (n_same,) = null.sums["null"], null.sums["n_null"]
+        n = heads.n_same_topic + heads.n_different_topic
+        total = heads.same_topic * heads.n_same_topic + heads.different_topic * heads.n_different_topic
+        ratios = same / n_same / ((total - same) / (n - n_same))
+        logarithms.append(np.log([*heads.ratio, *ratios]))
+
+    def two_sided(true, *permuted):
+        return 2 * (1 + min(np.sum(permuted >= true), np.sum(permuted <= true))) / 100
+
+    p_permuted = found.differences["attention"]["p_permuted"]
+    assert p_permuted[0] == pytest.approx(two_sided(*(logarithms[0] - logarithms[1])))
+    p_values = [two_sided(*own) for own in logarithms]
+    np.testing.assert_allclose(found.numbers["attention"].p_value, np.minimum(1, p_values))
 
 
 def test_two_models_the_other_way_round_are_mirrored(several):

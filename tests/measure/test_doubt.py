@@ -87,25 +87,32 @@ def test_sums_of_words_are_those_of_a_loop_over_pairs():
     np.testing.assert_allclose(own.sums["of_words"], expected, atol=1e-12)
 
 
-def test_the_variance_of_words_is_that_of_their_influences_in_two_halves_of_the_sources():
-    """Each word in two pairs, with one partner of another topic that has no effect: its influence is worked by hand."""
+@pytest.mark.parametrize("partners", ["others", "always the same"])
+def test_the_variance_of_words_is_that_of_their_influences_or_of_pairs_that_are_always_the_same(partners):
+    """Two topics that lie apart, which is no matter of words; every word in one pair of each document."""
     generator = np.random.default_rng(0)
-    effect = generator.normal(size=40)
-    topics = tp.Topics.from_token_ids({"a": range(3, 43), "b": [50]}, vocabulary_size=60)
+    effect, apart = generator.normal(size=(2, 40)), np.array([[0.0], [5.0]])
+    lists = {"a": range(3, 43), "b": range(43, 83), "other": range(83, 93)}
+    topics = tp.Topics.from_token_ids(lists, vocabulary_size=zoo.VOCABULARY)
     own, relations = WordEffects(topics, np.zeros(1, dtype=np.int64)), Relations(n_cells=1)
     for source in range(64):
-        order, pairs = generator.permutation(40).reshape(20, 2).tolist(), []
-        for i, j in order:
-            x = 10 + effect[i] + effect[j]
-            table = torch.tensor([[[0.0, x, 1], [x, 0, 1], [1, 1, 0]]])
-            pairs.append((source << 40, table, [3 + i, 3 + j, 50], [0, 1, 2]))
+        pairs = []
+        for topic in (0, 1):
+            order = np.arange(40) if partners == "always the same" else generator.permutation(40)
+            for i, j in order.reshape(20, 2).tolist():
+                x = 10 + apart[topic, 0] + effect[topic, i] + effect[topic, j]
+                table = torch.tensor([[[0.0, x, 1], [x, 0, 1], [1, 1, 0]]])
+                words = [3 + 40 * topic + i, 3 + 40 * topic + j, 83 + (source + i) % 10]
+                pairs.append((source << 40, table, words, [0, 1, 2]))
         batch = batch_scores(pairs, topics, cells=(0,), n_cells=1)
         for accumulator in (own, relations):
             add(accumulator, batch)
     sums = relations.sums | own.sums
     found = Doubt([sums], sums["by_source"], np.array([0]), [own.strata]).beside("difference", np.array([0]))
-    # A word is in 1/20 of the pairs, whose partners are others every time: 1 / 20 · (u_i − ū), and 40 of them.
-    np.testing.assert_allclose(found.words, ((effect - effect.mean()) ** 2).sum() / 20**2, rtol=0.15)
+    # A word is in 1/40 of the pairs: 1 / 40 · (u_i − ū); a pair that stays is one thing that varies, and not two.
+    vary = effect if partners == "others" else effect.reshape(2, 20, 2).sum(-1)
+    expected = ((vary - vary.mean(1, keepdims=True)) ** 2).sum() / 40**2
+    np.testing.assert_allclose(found.words, expected, rtol=0.2)
 
 
 def test_degrees_of_freedom_are_those_of_squares_that_weigh_as_the_squares_of_pairs():

@@ -84,6 +84,8 @@ def test_any_number_of_workers_in_any_order_gives_the_bytes_of_one_and_the_numbe
 
 def test_the_same_call_goes_on_and_what_is_there_is_not_measured_again(tmp_path):
     alone = attention(tmp_path / "alone")
+    known = [alone.provenance[name] for name in ("documents", "tokens", "documents_measured")]
+    assert known == [24, sum(map(len, DOCUMENTS)), attention(None).provenance["documents_measured"]]
     some = attention(tmp_path / "shared", part=(1, 3))
     assert some.provenance["parts"] == {"there": 1, "of": 3, "texts_left_out": 0}
     assert "1 of 3 parts, 0 texts left out" in some.to_text()
