@@ -221,15 +221,15 @@ MUTANTS = [
     Mutant(
         "a last part that grew is not measured again",
         _PARTS,
-        "if not last_one_grew:",
-        "if place:",
+        "            if not grown:",
+        "            if place:",
         "tests/text/test_parts.py",
     ),
     Mutant(
         "a part of other texts is taken for its own",
         _PARTS,
-        "_check_same(place, known)\n            if not",
-        "if not",
+        "            _check_same(place, known | begins if grown else known)\n",
+        "",
         "tests/text/test_parts.py",
     ),
     Mutant(
