@@ -122,6 +122,7 @@ def test_what_is_missing_is_named(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_changed_bit_of_every_file_is_refused_by_name(tmp_path):
     report = landscape()
     folder = report.save(tmp_path / "out")

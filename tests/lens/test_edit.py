@@ -450,6 +450,7 @@ def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
 # ------------------------------------------------------------------------------------------- what is refused
 
 
+@pytest.mark.slow
 def test_models_whose_heads_cannot_be_edited_are_refused_by_name():
     """One never calls the interface; one leaves out its choice of keys in attention that it does not know."""
     sparse = any_architecture.build("deepseek_v32", any_architecture.architectures()["deepseek_v32"])
