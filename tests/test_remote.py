@@ -15,7 +15,7 @@ import transformers as hf
 from hub_client import Client
 from huggingface_hub import constants
 from loopback_hub import Hub, first
-from real_text import minilm_folder
+from real_text import minilm_folder, topics_by_hand
 
 import topic_probe as tp
 from topic_probe import remote
@@ -55,6 +55,20 @@ def opened(name, *, chunks_of=None, **options):
     if chunks_of is not None:
         constants.DOWNLOAD_CHUNK_SIZE = chunks_of
     return seen_of(tp.open_model(name, **options))
+
+
+def measured(folder, name, **options):
+    """A report as text, and of which commit its articles are."""
+    model = tp.open_model("small/bert")
+    documents = tp.Corpus.from_dataset(name, config=ENGLISH[1], **options).documents(
+        model.tokenizer, max_length=32
+    )
+    topics = topics_by_hand(model.tokenizer)
+    given = {"n_permutations": 3, "batch_size": 1, "folder": folder, "part_size": 16}
+    report = tp.measure_attention(model, topics, documents, **given)
+    return report.to_dataframe().to_json(double_precision=15), report.provenance["corpus"]["corpus"][
+        "revision"
+    ]
 
 
 def opened_as(user, name):
@@ -404,6 +418,31 @@ def test_a_stream_that_stays_broken_is_given_up_in_a_bounded_time(world):
     assert "the stream broke 7 times in a row in part 2 after 0 texts" in outcome.error
     assert "A measurement with folder= goes on behind its last part" in outcome.error
     assert 60 < outcome.seconds < 300
+
+
+# --- measurements in a folder of parts ---------------------------------------------------------------
+
+
+def test_a_measurement_goes_on_after_the_hub_was_gone_and_never_with_the_articles_of_another_commit(
+    world, tmp_path
+):
+    name, last = "small/changing", f"train-{N_FILES - 1:05d}"
+    old = world.hub.put("datasets", name, world.data)
+    whole = done(world.run(measured, tmp_path / "whole", name))
+    assert whole[1] == old
+    with world.hub.troubled(lambda request: {"status": 500} if last in request.path else None):
+        broken = world.run(measured, tmp_path / "parts", name)
+    assert "ConnectionError" in broken.kinds, broken.value
+    assert 0 < len(list((tmp_path / "parts").iterdir())) < len(list((tmp_path / "whole").iterdir()))
+    world.hub.put("datasets", name, data_set([text.upper() for text in world.texts]))
+    refused = world.run(measured, tmp_path / "parts", name)
+    assert "was measured of other texts (they differ in revision)" in refused.error, refused.value
+    assert done(world.run(measured, tmp_path / "parts", name, revision=old)) == whole
+    with world.hub.troubled(lambda request: None) as asked:
+        assert done(world.run(measured, tmp_path / "parts", name, revision=old)) == whole
+    assert not any(
+        ".parquet" in request.path and is_large(request) for request in asked
+    )  # nothing is read again
 
 
 # --- what errors are ----------------------------------------------------------------------------------
