@@ -3,7 +3,6 @@
 import pytest
 import small_language
 import torch
-import transformers as hf
 import zoo
 
 import topic_probe as tp
@@ -48,15 +47,6 @@ def test_whether_a_text_begins_with_a_token_of_its_own_is_told():
         assert found.word_numbers
         assert found.tokenizer_size == len(tokenizer)
         assert any("begins with" in line and line.endswith(said) for line in str(found).splitlines())
-
-
-def test_a_model_without_attention_says_why_and_still_has_embeddings():
-    config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
-    found = check_model(tp.open_model(hf.FNetModel(config)))
-    assert "shows no attention pattern" in found.reason
-    assert found.reason in str(found)
-    assert not any((found.attention, found.stacks, found.rows_sum_to_one, found.honours_padding, found.fused))
-    assert (found.vocabulary_size, found.embedding_width) == (50, 8)
 
 
 def test_rows_that_do_not_sum_to_one_documents_that_a_batch_changes_and_nan_are_seen(monkeypatch):

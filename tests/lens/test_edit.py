@@ -1,24 +1,21 @@
 """Edits of heads are exactly what their words say, on every host, and leave nothing behind."""
 
-import any_architecture
 import numpy as np
 import pytest
 import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, changes, opening, running
+from topic_probe.lens import capture, changes, huggingface, opening, running
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs
 from topic_probe.lens.sites import Site
-from topic_probe.toy.model import NativeAttention, set_toy_tensors
+from topic_probe.toy.model import NativeAttention
 
 IDS, MASK = zoo.documents()
-# Where each architecture keeps its output projection, by stack; ALBERT has one for all its layers.
+# Where architectures that differ in kind keep their output projections, by stack; ALBERT has one for all its layers.
 PROJECTIONS = {
     "bert": {"self": "bert.encoder.layer.{}.attention.output.dense"},
-    "roberta": {"self": "roberta.encoder.layer.{}.attention.output.dense"},
     "albert": {"self": "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.dense"},
-    "distilbert": {"self": "distilbert.transformer.layer.{}.attention.out_lin"},
     "modernbert": {"self": "model.layers.{}.attn.Wo"},
     "gpt2": {"self": "transformer.h.{}.attn.c_proj"},
     "llama": {"self": "model.layers.{}.self_attn.o_proj"},
@@ -36,13 +33,11 @@ PROJECTIONS = {
 }  # fmt: skip
 D_HEAD = 8
 HUGGINGFACE, BRIDGE = "huggingface", "bridge"
-CASES = [(name, HUGGINGFACE) for name in PROJECTIONS] + [
-    (name, BRIDGE) for name in PROJECTIONS if name in zoo.BRIDGED
+QUICK = [
+    *((name, HUGGINGFACE) for name in PROJECTIONS if name != "llama"),
+    *((name, BRIDGE) for name in ("bert", "gpt2", "llama", "bart")),
 ]
-QUICK = [(name, HUGGINGFACE) for name in ("bert", "albert", "modernbert", "gpt2", "gemma2", "bart", "t5")] + [
-    (name, BRIDGE) for name in ("bert", "gpt2", "llama", "bart")
-]
-GENERATION = [(name, host) for name in ("bert", "bart", "gpt2", "llama") for host in (HUGGINGFACE, BRIDGE)]
+GENERATION = [(name, host) for name, host in QUICK if name in ("bert", "bart", "gpt2")]
 OWN_ATTENTION = ("gpt2", "neox", "llama", "gemma2")
 """Architectures whose bridges compute attention by themselves."""
 
@@ -104,7 +99,7 @@ def outputs_of(view, inputs):
 # ------------------------------------------------------------------------------------------- heads and edges
 
 
-@pytest.mark.parametrize(("name", "host"), zoo.cases(QUICK, CASES, generation=GENERATION))
+@pytest.mark.parametrize(("name", "host"), zoo.cases(QUICK, generation=GENERATION))
 def test_edits_of_heads_are_those_of_hooks_on_the_output_projection_and_edits_of_nothing_are_none(name, host):
     case = zoo.opened(name, host)
     hooked, view, inputs = case.hooked, case.view, case.inputs
@@ -210,8 +205,7 @@ def test_an_edge_that_a_mask_hides_already_is_no_edge(name):
 @pytest.mark.parametrize(
     ("name", "host", "through", "how"),
     [
-        ("bert", HUGGINGFACE, "hooks", "scores"), ("bert", BRIDGE, "rows", "weights"),
-        ("llama", HUGGINGFACE, "rows", "scores"), ("t5", HUGGINGFACE, "rows", "weights"),
+        ("bert", BRIDGE, "rows", "weights"), ("llama", HUGGINGFACE, "rows", "scores"),
         ("gemma2", HUGGINGFACE, "hooks", "weights"), ("gpt2", BRIDGE, "hooks", "scores"),
     ],
 )  # fmt: skip
@@ -235,17 +229,12 @@ def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_t
 @pytest.mark.parametrize(("name", "host"), [("modernbert", HUGGINGFACE), ("gpt2", BRIDGE)])
 def test_which_keys_a_query_may_see_does_not_depend_on_what_is_cut(name, host):
     """A pattern of which all but the nearest keys are cut looks like that of a window."""
-    case = zoo.opened(name, host)
     view = capture.view(zoo.hosted(zoo.make(name), host))
-    offset = torch.arange(20) - torch.arange(20)[:, None]
-    far = (offset.abs() > 1)[None, None]
-    for cut in (dict.fromkeys(view.sites, far), {}):
-        with cut_edges(view.model, cut):
-            found = zoo.read(view, case.inputs, "hooks")
-        for site, (pattern, visible) in found.items():
-            assert pattern[:1, :, far[0, 0]].any() != bool(cut)  # rows of padding may be anything
-            allowed = zoo.visible(name, site.stack, site.layer, case.inputs)
-            assert torch.equal(visible[MASK], allowed[MASK])
+    inputs, offset = view.inputs(IDS, MASK), torch.arange(20) - torch.arange(20)[:, None]
+    with cut_edges(view.model, dict.fromkeys(view.sites, (offset.abs() > 1)[None, None])):
+        found = zoo.read(view, inputs, "hooks")
+    for site, (_, visible) in found.items():
+        assert torch.equal(visible[MASK], zoo.visible(name, site.stack, site.layer, inputs)[MASK])
 
 
 def test_every_form_of_a_replacement_is_the_same_replacement():
@@ -301,18 +290,9 @@ def test_the_toy_without_some_edges_averages_the_values_of_the_words_that_are_le
                 for key in left:
                     expected += share * values[head][:, TOY_IDS[document, key]]
             torch.testing.assert_close(found[document, query], expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.generation
-def test_the_toy_without_a_head_is_the_other_head():
-    model, values = toy(n_heads=2)
-    (site,) = capture.sites(model)
-    for gone in range(2):
-        with tp.edit_heads(model, {site: {gone: "zero"}}):
-            found = toy_logits(model)
-        for document, length in enumerate((5, 3)):
-            expected = values[1 - gone][:, TOY_IDS[document, :length]].mean(1).expand(length, -1)
-            torch.testing.assert_close(found[document, :length], expected, rtol=0, atol=1e-12)
+    with tp.edit_heads(model, {site: {1: "zero"}}):
+        found = toy_logits(model)
+    torch.testing.assert_close(found[0, 0], values[0][:, TOY_IDS[0]].mean(1), rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------- blocks
@@ -323,12 +303,9 @@ class Wanted(Exception):
 
 
 @pytest.mark.generation
-@pytest.mark.parametrize(
-    ("name", "host", "fails"),
-    [("bert", HUGGINGFACE, "in a hook"), ("bart", BRIDGE, "in the block"), ("gpt2", BRIDGE, "")],
-)
-def test_a_model_comes_back_as_it_was_also_after_an_exception(name, host, fails):
-    hooked = zoo.hosted(zoo.make(name), host)
+@pytest.mark.parametrize(("name", "host"), [("albert", HUGGINGFACE), ("bart", BRIDGE), ("gpt2", BRIDGE)])
+def test_a_model_comes_back_as_it_was_after_an_exception_in_a_hook_which_shifts_no_layer(name, host):
+    hooked, broken = zoo.hosted(zoo.make(name), host), []
     view = capture.view(hooked)
     inputs = view.inputs(IDS, MASK)
     with running.evaluating(hooked):
@@ -336,44 +313,29 @@ def test_a_model_comes_back_as_it_was_also_after_an_exception(name, host, fails)
     for each in (hooked, hooked.original_model):
         each.train()
 
-    def fail(outputs):
-        if fails == "in a hook":
+    def fails_once(outputs):
+        if not broken:
+            broken.append(True)
             raise Wanted
         return outputs.flip(2)
 
     before = zoo.state_of(hooked)
-    try:
-        with cut_edges(hooked, edges(view, inputs)), edit_heads(hooked, {view.sites[0]: fail}):
-            assert not hooked.training
-            view.host.logits(inputs)
-            if fails:
-                raise Wanted
-    except Wanted:
-        assert fails
+    cut = cut_edges(hooked, edges(view, inputs))
+    with pytest.raises(Wanted), cut, edit_heads(hooked, {view.sites[1]: fails_once}):
+        view.host.logits(inputs)
     assert zoo.state_of(hooked) == before
+    with edit_heads(hooked, {view.sites[1]: fails_once}):
+        assert not hooked.training
+        broken.clear()
+        with pytest.raises(Wanted):
+            view.host.logits(inputs)
+        found = view.host.logits(inputs)
+    with edit_heads(hooked, {view.sites[1]: lambda outputs: outputs.flip(2)}):
+        assert torch.equal(view.host.logits(inputs), found)
     for each in (hooked, hooked.original_model):
         each.eval()
     with running.evaluating(hooked):
         assert torch.equal(view.host.logits(inputs), logits)
-
-
-def test_a_pass_that_broke_off_does_not_shift_the_layers_of_the_next():
-    case = zoo.opened("albert")
-    sites, broken = case.view.sites, [True]
-    with edit_heads(case.hooked, {sites[2]: {0: "zero"}}):
-        expected = case.view.host.logits(case.inputs)
-
-    def once(outputs):
-        if broken:
-            broken.clear()
-            raise Wanted
-        return outputs
-
-    with edit_heads(case.hooked, {sites[1]: once, sites[2]: {0: "zero"}}):
-        with pytest.raises(Wanted):
-            case.view.host.logits(case.inputs)
-        for _ in range(2):
-            assert torch.equal(case.view.host.logits(case.inputs), expected)
 
 
 @pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
@@ -391,23 +353,17 @@ def test_blocks_in_each_other_combine(name, host):
 
     both = cut_edges(model, {site: one[site] | other[site] for site in one})
     expected = logits(both, edit_heads(model, edit))
-    assert torch.equal(
-        logits(cut_edges(model, one), cut_edges(model, other), edit_heads(model, edit)), expected
-    )
-    assert torch.equal(
-        logits(edit_heads(model, edit), cut_edges(model, other), cut_edges(model, one)), expected
-    )
+    nested = logits(edit_heads(model, edit), cut_edges(model, other), cut_edges(model, one))
+    assert torch.equal(nested, expected)
     mixed = logits(cut_edges(model, one), cut_edges(model, other, how="weights"))
     assert torch.equal(logits(cut_edges(model, other, how="weights"), cut_edges(model, one)), mixed)
-    # The innermost function sees what those around it have made.
+    # The innermost function sees what those around it have made, and a block within ends where it ends.
     together = logits(edit_heads(model, {last: {1: lambda own: 2 * (own + 1)}}))
-    assert torch.equal(logits(edit_heads(model, edit), edit_heads(model, double)), together)
-    assert not torch.equal(logits(edit_heads(model, double), edit_heads(model, edit)), together)
     with edit_heads(model, edit):
         outer = view.host.logits(inputs)
         with edit_heads(model, double):
-            pass
-        assert torch.equal(view.host.logits(inputs), outer)  # a block within ends where it ends
+            assert torch.equal(view.host.logits(inputs), together)
+        assert torch.equal(view.host.logits(inputs), outer)
 
 
 def test_measurements_in_a_block_are_of_the_edited_model_which_is_tried_once():
@@ -425,13 +381,11 @@ def test_measurements_in_a_block_are_of_the_edited_model_which_is_tried_once():
         assert (states[1] - intact[1]).abs().max() > 0.01
 
 
-@pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gemma2", HUGGINGFACE), ("gpt2", BRIDGE)])
+@pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
 def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
     """The derivative by the gate of a head equals a difference quotient."""
     view = capture.view(zoo.hosted(zoo.make(name).double(), host))
-    inputs = view.inputs(IDS[:1], MASK[:1])  # Gemma 2 has no gradients beside padding
-    # Some norms and softmaxes are always of single precision.
-    step, error = (1e-3, 1e-3) if name == "gemma2" else (1e-5, 1e-8)
+    inputs, step, error = view.inputs(IDS[:1], MASK[:1]), 1e-5, 1e-8
     site, cut = view.sites[-1], edges(view, inputs)
 
     def outcome(gate):
@@ -448,26 +402,6 @@ def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
 
 
 # ------------------------------------------------------------------------------------------- what is refused
-
-
-@pytest.mark.slow
-def test_models_whose_heads_cannot_be_edited_are_refused_by_name():
-    """One never calls the interface; one leaves out its choice of keys in attention that it does not know."""
-    sparse = any_architecture.build("deepseek_v32", any_architecture.architectures()["deepseek_v32"])
-    for model, said in (
-        (zoo.opened("deberta").hooked, r"DebertaV2ForMaskedLM\) cannot be edited.*bridge that you build"),
-        (
-            opening.open_model(sparse),
-            r"DeepseekV32ForCausalLM\) cannot be edited: it computes something else as",
-        ),
-    ):
-        with pytest.raises(ValueError, match=said), edit_heads(model, {}):
-            pass
-    for name in ("bert-headless", "electra-discriminator"):
-        with pytest.raises(
-            ValueError, match="has no head that scores the vocabulary: load the model with its"
-        ):
-            zoo.opened(name).view.host.logits(zoo.opened(name).inputs)
 
 
 @pytest.mark.generation
@@ -498,34 +432,23 @@ def lost_outputs(change, outputs):
 
 @pytest.mark.parametrize(("name", "host"), [("bert", HUGGINGFACE), ("gpt2", BRIDGE)])
 def test_the_trial_notices_edits_that_are_lost_or_change_what_they_do_not_name(name, host, monkeypatch):
-    from topic_probe.lens import huggingface
+    true = changes.cut_mask
 
-    def refuses(attribute, instead, sentence, block, of=changes.Change):
+    def off_by_one(cut, mask, *, causal):
+        found, emptied = true(cut, mask, causal=causal)
+        lowest = False if found.dtype == torch.bool else torch.finfo(found.dtype).min
+        return found.masked_fill(torch.arange(found.shape[-1]) == 0, lowest), emptied
+
+    for of, attribute, instead, sentence, block in (
+        (changes.Change, "replace", lost_outputs, "cannot be edited: what", edit_heads),
+        (changes.Change, "edges", lambda *_: None, "cannot be cut", cut_edges),
+        (huggingface, "cut_mask", off_by_one, "an edit of nothing changes", edit_heads),
+    )[: 3 if host == HUGGINGFACE else 2]:
         model = zoo.hosted(zoo.make(name), host)
         with monkeypatch.context() as patch:
             patch.setattr(of, attribute, instead)
             with pytest.raises(ValueError, match=sentence), block(model, {}):
                 pass
-
-    refuses("replace", lost_outputs, "cannot be edited: what", edit_heads)
-    refuses("edges", lambda *_: None, "cannot be cut", cut_edges)
-    if host == HUGGINGFACE:
-        true = changes.cut_mask
-
-        def off_by_one(cut, mask, *, causal):
-            found, emptied = true(cut, mask, causal=causal)
-            lowest = False if found.dtype == torch.bool else torch.finfo(found.dtype).min
-            return found.masked_fill(torch.arange(found.shape[-1]) == 0, lowest), emptied
-
-        refuses("cut_mask", off_by_one, "an edit of nothing changes", edit_heads, huggingface)
-        silent = toy()[0]
-        set_toy_tensors(silent, {"W_V": torch.zeros(5, 5)})  # no edge has anything to say
-        monkeypatch.setattr(changes.Change, "replace", lost_outputs)
-        with (
-            pytest.raises(ValueError, match=r"written into the heads of .* changes nothing"),
-            edit_heads(silent, {}),
-        ):
-            pass
 
 
 def test_what_is_asked_of_an_edit_is_checked(unchecked):
@@ -536,27 +459,20 @@ def test_what_is_asked_of_an_edit_is_checked(unchecked):
         (TypeError, "needed a hooked model, not BertForMaskedLM", edit_heads, case.model, {}),
         (ValueError, r"does not attend at .*cross_attn.*; it does at", edit_heads, hooked, {elsewhere: {0: "zero"}}),
         (ValueError, "by 'zero', a tensor or a function, got 'mean'", edit_heads, hooked, {site: {0: "mean"}}),
-        (ValueError, r"boolean mask.*got \[1, 1, 2, 2\] of", cut_edges, hooked, {site: torch.zeros(1, 1, 2, 2)}),
         (ValueError, r"boolean mask \[batch, head, query, key\].*got list", cut_edges, hooked, {site: [[True]]}),
+        (ValueError, "has no head that scores", lambda *_: zoo.opened("bert-headless").view.host.logits(case.inputs),
+         hooked, {}),
     ):  # fmt: skip
         with pytest.raises(error, match=message), block(model, asked):
             pass
-    with (
-        pytest.raises(ValueError, match="how must be one of 'scores', 'weights'"),
-        cut_edges(hooked, {}, how="both"),
-    ):
+    with pytest.raises(ValueError, match="how must be one of"), cut_edges(hooked, {}, how="both"):
         pass
     for block, asked, message in (
         (edit_heads, {7: "zero"}, "there is no head 7: this site has heads 0 to 3"),
-        (edit_heads, {0: torch.zeros(9)}, r"has to fit \[batch, query, d_head\] = \[3, 20, 8\].*got \[9\]"),
-        (edit_heads, {0: lambda own: None}, "got NoneType"),
-        (edit_heads, lambda outputs: outputs[:1], r"needed .* = \[3, 20, 4, 8\].*got \[1, 20, 4, 8\]"),
+        (edit_heads, {0: torch.zeros(9)}, r"= \[3, 20, 8\].*got \[9\]"),
+        (edit_heads, lambda outputs: outputs[:1], r"= \[3, 20, 4, 8\].*got \[1, 20, 4, 8\]"),
         (edit_heads, lambda outputs: None, "got NoneType. A function gives back"),
-        (
-            cut_edges,
-            torch.zeros(1, 1, 7, 7, dtype=torch.bool),
-            r"needed \[3, 4, 20, 20\], got \[1, 1, 7, 7\]",
-        ),
+        (cut_edges, torch.zeros(1, 1, 7, 7).bool(), r"needed \[3, 4, 20, 20\], got \[1, 1, 7, 7\]"),
     ):
         with block(hooked, {site: asked}), pytest.raises(ValueError, match=message):
             case.view.host.run(case.inputs)

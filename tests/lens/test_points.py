@@ -1,12 +1,10 @@
 """The hook points of the adapter-free host show Hugging Face's own tensors, and what they are changed to goes on."""
 
-import copy
 from contextlib import contextmanager
 
 import any_architecture
 import pytest
 import torch
-import transformers as hf
 import zoo
 
 from topic_probe.lens import capture, opening
@@ -14,16 +12,13 @@ from topic_probe.lens import capture, opening
 # By architecture and stack, where layer 1 has its parts: what makes queries, keys and values (and where in its output),
 # what puts heads together, and the layer.
 _BART = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
-_T5 = tuple(f"layer.0.SelfAttention.{part}" for part in "qkvo")
 _BERT = tuple(f"attention.{part}" for part in ("self.query", "self.key", "self.value", "output.dense"))
 _ALBERT = tuple(f"attention.{part}" for part in ("query", "key", "value", "dense"))
 LAYERS = {
     ("bert", "self"): ("bert.encoder.layer.1", _BERT),
     ("albert", "self"): ("albert.encoder.albert_layer_groups.0.albert_layers.0", _ALBERT),
-    ("bart", "encoder"): ("model.encoder.layers.1", _BART),
     ("bart", "decoder"): ("model.decoder.layers.1", _BART),
     ("bart", "cross"): ("model.decoder.layers.1", tuple(part.replace("self", "encoder") for part in _BART)),
-    ("t5", "encoder"): ("encoder.block.1", _T5),
     ("t5", "cross"): ("decoder.block.1", tuple(f"layer.1.EncDecAttention.{part}" for part in "qkvo")),
     ("gpt2", "self"): ("transformer.h.1", ("attn.c_attn",) * 3 + ("attn.c_proj",)),
     ("llama", "self"): ("model.layers.1", tuple(f"self_attn.{part}_proj" for part in "qkvo")),
@@ -126,21 +121,15 @@ def test_points_show_what_the_model_computes(name, stack):
         visible = zoo.visible(name, stack, 1, inputs)[:, None].expand_as(products)
         torch.testing.assert_close(shown["attn_scores"][visible], products[visible], rtol=0, atol=1e-5)
 
-    if stack in ("self", "encoder"):
-        states, blocks = (
-            zoo.own_hidden_states(hooked.original_model, inputs),
-            points["resid_pre"].split(".")[0],
-        )
+    if stack == "self":
+        states = zoo.own_hidden_states(hooked.original_model, inputs)
         for layer, state in enumerate(states[:-1]):
-            assert torch.equal(cache[f"{blocks}.{layer}.hook_resid_pre"], state)
-            assert not layer or torch.equal(cache[f"{blocks}.{layer - 1}.hook_resid_post"], state)
-        if name != "t5":
-            norm = (
-                hooked.original_model.get_submodule(FINAL_NORM[name])
-                if name in FINAL_NORM
-                else torch.nn.Identity()
-            )
-            assert torch.equal(norm(cache[f"{blocks}.{len(states) - 2}.hook_resid_post"]), states[-1])
+            assert torch.equal(cache[f"blocks.{layer}.hook_resid_pre"], state)
+            assert not layer or torch.equal(cache[f"blocks.{layer - 1}.hook_resid_post"], state)
+        last = cache[f"blocks.{len(states) - 2}.hook_resid_post"]
+        if name in FINAL_NORM:
+            last = hooked.original_model.get_submodule(FINAL_NORM[name])(last)
+        assert torch.equal(last, states[-1])
 
 
 def zero(tensor):
@@ -197,9 +186,7 @@ def test_an_edit_at_a_point_is_that_of_a_hook_of_pytorch(name, stack):
     torch.testing.assert_close(kept["written"], own, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "stack"), [("bert", "self"), ("bart", "cross"), ("gpt2", "self"), ("llama", "self")]
-)
+@pytest.mark.parametrize(("name", "stack"), [("bart", "cross"), ("gpt2", "self"), ("llama", "self")])
 def test_twice_the_scores_are_those_of_twice_the_queries(name, stack):
     hooked, points = zoo.opened(name).hooked, points_of(zoo.opened(name).hooked, stack)
     inputs = zoo.opened(name).view.inputs(*zoo.documents((20, 20)))  # twice the lowest number is no number
@@ -247,27 +234,48 @@ def test_hook_points_have_the_names_of_transformerlens():
     }
 
 
-@pytest.mark.parametrize("what", ["q", "attn_scores", "z", "resid_post"])
-def test_gradients_at_hook_points_are_those_of_the_tensors_there(what):
-    case, kept = zoo.opened("bert-headless"), {}
-    point = points_of(case.hooked, "self")[what]
+@pytest.mark.parametrize(
+    ("name", "what"), [("albert", "attn_scores"), ("llama", "resid_post"), ("bert", "z")]
+)
+def test_attention_and_states_are_measured_with_the_edits_of_a_user(name, what):
+    hooked, inputs = opening.open_model(zoo.opened(name).model), zoo.opened(name).inputs
+    view = capture.view(hooked)
+    site = view.sites[1]
+    plain, own = zoo.read(view, inputs)[site][0], zoo.own_hidden_states(hooked.original_model, inputs)
+    hooked.hook_dict[points_of(hooked, "self", layer=0)[what]].add_hook(
+        lambda tensor, hook: tensor.roll(1, 0)
+    )
+    shown, states = cached(hooked, inputs), {}
+    for through in ("auto", "rows"):
+        measured = zoo.read(view, inputs, through)[site][0]
+        torch.testing.assert_close(measured, shown[site.hook_name], rtol=0, atol=1e-6)
+        assert (measured - plain).abs().max() > 1e-3
+    capture.hidden_states(hooked, inputs, states.__setitem__)
+    assert torch.equal(states[1], shown["blocks.1.hook_resid_pre"])
+    assert (states[1] - own[1]).abs().max() > 1e-3
+    hooked.reset_hooks()
+    torch.testing.assert_close(zoo.read(view, inputs)[site][0], plain, rtol=0, atol=0)
+
+
+def test_gradients_at_hook_points_are_those_of_the_tensors_there():
+    case, kept, point = zoo.opened("bert-headless"), {}, "blocks.1.attn.hook_q"
 
     def keep(tensor, hook):
         kept["tensor"] = tensor
         tensor.retain_grad()
 
-    with case.hooked.hooks(
-        fwd_hooks=[(point, keep)], bwd_hooks=[(point, lambda g, hook: kept.update(gradient=g.clone()))]
-    ):
+    def keep_gradient(gradient, hook):
+        kept["gradient"] = gradient.clone()
+
+    with case.hooked.hooks(fwd_hooks=[(point, keep)], bwd_hooks=[(point, keep_gradient)]):
         case.hooked(**zoo.arguments(case.inputs)).last_hidden_state.pow(3).sum().backward()
     case.model.zero_grad()
     assert kept["gradient"].abs().max() > 0
     assert torch.equal(kept["gradient"], kept["tensor"].grad)
 
 
-def test_a_cache_has_what_was_asked_for_leaves_no_hook_and_a_copy_hooks_its_own_layers():
-    case = zoo.opened("albert")
-    wanted = ["blocks.0.hook_resid_post", "blocks.2.attn.hook_z"]
+def test_a_cache_has_what_was_asked_for_and_leaves_no_hook_also_where_one_fails():
+    case, wanted = zoo.opened("albert"), ["blocks.0.hook_resid_post", "blocks.2.attn.hook_z"]
     assert list(cached(case.hooked, case.inputs, lambda name: name in wanted)) == wanted
     before = zoo.state_of(case.hooked)
 
@@ -275,58 +283,5 @@ def test_a_cache_has_what_was_asked_for_leaves_no_hook_and_a_copy_hooks_its_own_
         raise RuntimeError("of the user")
 
     with pytest.raises(RuntimeError, match="of the user"):
-        answer(
-            case.hooked, case.inputs, ("blocks.1.hook_resid_pre", fails), ("blocks.1.hook_attn_out", fails)
-        )
+        answer(case.hooked, case.inputs, ("blocks.1.hook_resid_pre", fails))
     assert zoo.state_of(case.hooked) == before
-    twin = copy.deepcopy(case.hooked)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.mul_(1.5)
-    one, other = (
-        cached(host, case.inputs, lambda name: name in wanted)[wanted[0]] for host in (case.hooked, twin)
-    )
-    assert (one - other).abs().max() > 0.1
-
-
-def test_a_hook_that_is_never_called_is_an_error():
-    def without_softmax(module, query, key, value, attention_mask, **options):
-        weights = (query @ key.transpose(2, 3)).sigmoid()
-        weights = weights.masked_fill(attention_mask < 0, 0) if attention_mask is not None else weights
-        weights = weights / weights.sum(-1, keepdim=True)
-        return (weights @ value).transpose(1, 2), weights
-
-    hf.AttentionInterface.register("sigmoid", without_softmax)
-    hf.AttentionMaskInterface.register("sigmoid", hf.AttentionMaskInterface()["eager"])
-    model = zoo.make("bert-headless")
-    model.set_attn_implementation("sigmoid")
-    hooked, inputs = opening.open_model(model), zoo.opened("bert-headless").inputs
-    shown = cached(hooked, inputs, lambda name: "scores" not in name)
-    outputs = shown["blocks.1.attn.hook_pattern"] @ shown["blocks.1.attn.hook_v"].transpose(1, 2)
-    torch.testing.assert_close(shown["blocks.1.attn.hook_z"], outputs.transpose(1, 2))
-    with pytest.raises(ValueError, match=r"a hook on blocks\.1\.attn\.hook_attn_scores was never called"):
-        answer(hooked, inputs, ("blocks.1.attn.hook_attn_scores", lambda scores, hook: 2 * scores))
-
-
-@pytest.mark.parametrize(
-    ("name", "what"), [("bert", "q"), ("albert", "attn_scores"), ("llama", "resid_post"), ("t5", "z")]
-)
-def test_attention_and_states_are_measured_with_the_edits_of_a_user(name, what):
-    case = zoo.opened(name)
-    hooked, view, inputs = opening.open_model(case.model), case.view, case.inputs
-    view, stack = capture.view(hooked), "encoder" if name == "t5" else "self"
-    site = view.sites[1]
-    plain, own = zoo.read(view, inputs)[site][0], zoo.own_hidden_states(case.model, inputs)
-    hooked.hook_dict[points_of(hooked, stack, layer=0)[what]].add_hook(lambda tensor, hook: tensor.roll(1, 0))
-    shown, states = cached(hooked, inputs), {}
-    for through in ("auto", "rows"):
-        measured = zoo.read(view, inputs, through)[site][0]
-        torch.testing.assert_close(measured, shown[site.hook_name], rtol=0, atol=1e-6)
-        assert (measured - plain).abs().max() > 1e-3
-    capture.hidden_states(hooked, inputs, lambda layer, state: states.update({layer: state}))
-    assert torch.equal(states[1], shown[points_of(hooked, stack)["resid_pre"]])
-    assert (states[1] - own[1]).abs().max() > 1e-3
-    hooked.reset_hooks()
-    torch.testing.assert_close(zoo.read(view, inputs)[site][0], plain, rtol=0, atol=0)
-    capture.hidden_states(hooked, inputs, lambda layer, state: states.update({layer: state}))
-    torch.testing.assert_close(states[1], own[1], rtol=0, atol=1e-5)

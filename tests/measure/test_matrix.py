@@ -71,14 +71,13 @@ def test_the_table_has_means_within_and_between_topics_of_different_words(model)
     texts = {5: "hen", 6: "axe", 7: " Hen", 10: "x", 11: "Axe", 12: "X"}
     report = tp.measure_embeddings(model, topics_of(lists, zoo.VOCABULARY, texts), n_resamples=0)
     assert report.matrices.words == ("hen", " Hen", "axe", "w8", "Axe", "x", "X")  # forms beside each other
+    with pytest.raises(ValueError, match="score='product' fits 0 matrices"):
+        report.matrices.pick(score="product")
     table = report.matrices.to_dataframe().set_index("score")
     for score in ("cosine", "dot"):
         for relation in ("same_topic", "different_topic"):
             expected = float(getattr(getattr(report, score), relation))
             assert table.loc[score, relation] == pytest.approx(expected, rel=1e-5)
-    assert "7 × 7 words in each" in repr(report.matrices)
-    without = tp.measure_embeddings(model, topics_of(lists, zoo.VOCABULARY), exclude=[7, 11]).matrices
-    assert without.words == (5, 6, 8, 10, 12)  # of no texts
 
 
 def test_heads_that_do_not_fit_are_those_that_stand_out_least(model, monkeypatch):
@@ -89,14 +88,3 @@ def test_heads_that_do_not_fit_are_those_that_stand_out_least(model, monkeypatch
     assert kept == {names[cell] for cell in np.argsort(-np.abs(report.standardised))[:3]}
     monkeypatch.setattr(matrix_module, "MAX_NUMBERS", 15)  # not even means between topics
     assert tp.measure_weights(model, TOPICS, n_resamples=0).matrices is None
-
-
-def test_a_matrix_is_picked_by_names_that_fit_it_alone(model):
-    found = tp.measure_weights(model, TOPICS, n_resamples=0).matrices
-    many = "circuit='qk', layer=1 fits 4 matrices, choose one of circuit: 'qk', 'ov'; "
-    for chosen, message in (
-        ({"circuit": "qk", "layer": 1}, many), ({"head": 7}, "head=7 fits 0 matrices"),
-        ({"score": "dot"}, "score='dot' fits 0 matrices"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            found.pick(**chosen)

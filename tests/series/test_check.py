@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 import topic_probe as tp
 from topic_probe.cli import main
-from topic_probe.series.files import tensor_files, tensors_of
 
 
 @pytest.fixture
@@ -55,24 +54,25 @@ def matrices(root, *given):
     return {step: root / str(step) for step in range(len(given))}
 
 
-def test_a_whole_series_has_nothing_flagged(series, folders):
+def test_a_whole_series_has_nothing_flagged_whatever_its_files_are(series, folders, tmp_path):
+    """The layout of files, versions, and what a tokenizer was last told about length."""
     assert len(shards(folders[0])) >= 3
     report = tp.check_checkpoints(series)
     assert (report.flagged, report.steps.tolist()) == ({}, series.steps)
     assert len({*report.weights}) == 5
     assert "nothing is wrong with these 5 checkpoints" in str(report)
-
-
-def test_what_does_not_matter_is_nothing_wrong(folders):
-    """The layout of files, versions, and what a tokenizer was last told about length."""
     torch.save(without_shards(folders[80]), folders[80] / "pytorch_model.bin")
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save(without_shards(folders[10]), folders[10] / "pytorch_model.bin", **old)
     rewritten(folders[20] / "config.json", {"transformers_version": "4.0", "dtype": "bfloat16"})
     short = {"direction": "Right", "max_length": 7, "strategy": "LongestFirst", "stride": 0}
     rewritten(folders[40] / "tokenizer.json", {"truncation": short})
     assert flagged(folders) == {}
+    copied(folders, 0, 10)  # the first stays where its weights have not moved yet
+    assert flagged(folders) == {10: "copy of step 0"}
 
 
-@pytest.mark.parametrize(("source", "place"), [(20, 40), (80, 10), (0, 40), (80, 0)])
+@pytest.mark.parametrize(("source", "place"), [(20, 40), (80, 0)])
 def test_of_the_same_weights_at_two_steps_nobody_can_tell_where_they_belong(folders, source, place):
     copied(folders, source, place)
     if place == 40:  # in another layout of files
@@ -80,11 +80,6 @@ def test_of_the_same_weights_at_two_steps_nobody_can_tell_where_they_belong(fold
     assert flagged(folders) == {place: f"copy of step {source}", source: f"copy of step {place}"}
     known = tp.Checkpoints.from_folders(folders).without([place])
     assert tp.check_checkpoints(known).flagged == {}
-
-
-def test_the_first_checkpoint_stays_where_its_weights_have_not_moved_yet(folders):
-    copied(folders, 0, 10)
-    assert flagged(folders) == {10: "copy of step 0"}
 
 
 @pytest.mark.parametrize(("low", "high"), [(np.inf, -np.inf), (np.nan, 0.0), (0.0, np.inf)])
@@ -122,23 +117,16 @@ def test_what_cannot_be_read_is_flagged_the_others_are_judged_and_no_code_is_run
     damaged.write_bytes(damaged.read_bytes()[:-100])
     without_shards(folders[80])
     torch.save({"weight": Bomb()}, folders[80] / "pytorch_model.bin")
+    index = json.loads((folders[40] / "model.safetensors.index.json").read_text())
+    names = dict.fromkeys(index["weight_map"], "../secret.safetensors")
+    rewritten(folders[40] / "model.safetensors.index.json", {"weight_map": names})
     found = flagged(folders)
-    assert found.keys() == {10, 20, 80}
+    assert found.keys() == {10, 20, 40, 80}
     assert "is missing, though model.safetensors.index.json beside it names it" in found[10]
     assert "is not a whole safetensors file" in found[20]
+    assert "'../secret.safetensors', which is not one beside it" in found[40]
     assert "may run code" in found[80]
     assert "ran" not in capsys.readouterr().out
-
-
-def test_an_index_cannot_name_files_elsewhere_and_files_of_old_versions_of_torch_are_read(tmp_path):
-    state = {"weight": torch.arange(6.0).reshape(2, 3)}
-    torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    ((name, tensor),) = tensors_of(tensor_files(tmp_path)[0])
-    assert (name, tensor.tolist()) == ("weight", state["weight"].tolist())
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"weight": "../secret.safetensors"}}))
-    with pytest.raises(ValueError, match=r"'\.\./secret\.safetensors', which is not one beside it"):
-        tensor_files(tmp_path)
 
 
 def test_the_states_of_a_toy_are_a_series_and_open_as_they_were():
@@ -165,8 +153,6 @@ def test_the_command_line_says_what_is_wrong_saves_it_and_fails_for_it(folders, 
     assert "step 80: copy of step 20" in capsys.readouterr().out
     report = tp.load_report(place)
     assert report.flagged == {20: "copy of step 80", 80: "copy of step 20"}
-    table = report.to_dataframe().set_index("step")
-    assert table.weights[80] == table.weights[20] != table.weights[40]
 
 
 # --- naming checkpoints -------------------------------------------------------------------------------
@@ -188,22 +174,15 @@ def test_a_manifest_lists_folders_or_revisions(series, tmp_path):
     manifest, lines = tmp_path / "series.json", tmp_path / "revisions.txt"
     manifest.write_text(json.dumps({"0": "near", "40": str(series[3].name)}))
     assert tp.Checkpoints.from_manifest(manifest).steps == [0, 40]
-    listed = [
-        {"step": 3, "folder": "near"},
-        {"step": 5, "name": "a/b", "revision": "x"},
-        {"step": 9, "name": "c/d"},
-    ]
+    listed = [{"step": 3, "folder": "near"}, {"step": 5, "name": "a/b", "revision": "x"}]
     manifest.write_text(json.dumps(listed))
     found = tp.Checkpoints.from_manifest(manifest)
-    assert [(e.step, e.revision) for e in found] == [(3, None), (5, "x"), (9, None)]
+    assert [(e.step, e.revision) for e in found] == [(3, None), (5, "x")]
     lines.write_text("# all branches\nstep0-tokens0B\n\nstep1000-tokens4B\n")
     found = tp.Checkpoints.from_manifest(lines, name="allenai/OLMo-1B-hf")
     assert [(e.step, e.revision) for e in found] == [(0, "step0-tokens0B"), (1000, "step1000-tokens4B")]
     with pytest.raises(ValueError, match="say of which repository with name="):
         tp.Checkpoints.from_manifest(lines)
-    manifest.write_text(json.dumps([{"steps": 3}]))
-    with pytest.raises(ValueError, match=r"must list .* it has \{'steps': 3\}"):
-        tp.Checkpoints.from_manifest(manifest)
 
 
 def test_what_names_no_series_is_refused(series, tmp_path):
@@ -215,9 +194,8 @@ def test_what_names_no_series_is_refused(series, tmp_path):
         (
             lambda: tp.Checkpoints.from_folders({3: tmp_path}),
             FileNotFoundError,
-            r"step 3: there is no .*config",
+            "step 3: there is no .*config",
         ),
-        (lambda: tp.Checkpoints.from_folders(tmp_path), FileNotFoundError, "holds no folders of checkpoints"),
     ):
         with pytest.raises(error, match=said):
             call()
@@ -227,14 +205,11 @@ def test_what_names_no_series_is_refused(series, tmp_path):
     ("given", "said"),
     [
         (["--series", "no/where"], "for a series on the hub say which --steps there are"),
-        (["--series", ".", "--steps", "1"], "--steps does not fit here: that is for a series on the hub"),
-        (["--series", ".", "--repository", "a/b"], "--repository does not fit here: that is for a file"),
+        (["--series", ".", "--steps", "1"], "--steps does not fit here"),
         (
             ["--series", "a/b-{step}", "--steps", "1", "--pattern", "x"],
             "every step has a repository of its own",
         ),
-        (["--series", ".", "--dtype", "float32"], "--dtype is for a MODEL"),
-        (["model", "--out", "x"], "--out is for the report of a --series"),
     ],
 )
 def test_a_command_line_that_cannot_be_meant_is_wrong_usage(given, said, capsys, monkeypatch, tmp_path):
