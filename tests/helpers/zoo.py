@@ -54,31 +54,19 @@ _MAKERS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**_encoder)),
     "bert-headless": lambda: hf.BertModel(hf.BertConfig(**_encoder)),
     "roberta": lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**_encoder, pad_token_id=1)),
-    "roberta-headless": lambda: hf.RobertaModel(hf.RobertaConfig(**_encoder, pad_token_id=1)),
     "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_bart(2, 2))),
     "bart-uneven": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_bart(2, 3))),
-    "bart-headless": lambda: hf.BartModel(hf.BartConfig(**_bart(3, 2))),
     "albert": lambda: hf.AlbertForMaskedLM(hf.AlbertConfig(**_narrow)),
-    "albert-headless": lambda: hf.AlbertModel(hf.AlbertConfig(**_narrow)),
-    "electra": lambda: hf.ElectraForMaskedLM(hf.ElectraConfig(**_narrow)),
     "electra-discriminator": lambda: hf.ElectraForPreTraining(hf.ElectraConfig(**_narrow)),
-    "electra-headless": lambda: hf.ElectraModel(hf.ElectraConfig(**_narrow)),
     "distilbert": lambda: hf.DistilBertForMaskedLM(hf.DistilBertConfig(**_distilbert)),
-    "distilbert-headless": lambda: hf.DistilBertModel(hf.DistilBertConfig(**_distilbert)),
     "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**_gpt2, eos_token_id=0)),
     "gpt2-headless": lambda: hf.GPT2Model(hf.GPT2Config(**_gpt2, eos_token_id=0)),
     "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_encoder, bos_token_id=0, eos_token_id=0)),
-    "neox-headless": lambda: hf.GPTNeoXModel(hf.GPTNeoXConfig(**_encoder, bos_token_id=0, eos_token_id=0)),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_grouped)),
-    "llama-headless": lambda: hf.LlamaModel(hf.LlamaConfig(**_grouped)),
     "modernbert": lambda: hf.ModernBertForMaskedLM(hf.ModernBertConfig(**_modernbert)),
-    "modernbert-headless": lambda: hf.ModernBertModel(hf.ModernBertConfig(**_modernbert)),
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_t5, decoder_start_token_id=0)),
-    "t5-headless": lambda: hf.T5Model(hf.T5Config(**_t5, num_decoder_layers=3, decoder_start_token_id=0)),
-    "t5-encoder": lambda: hf.T5EncoderModel(hf.T5Config(**_t5)),
     "mpnet": lambda: hf.MPNetForMaskedLM(hf.MPNetConfig(**_encoder)),
     "deberta": lambda: hf.DebertaV2ForMaskedLM(hf.DebertaV2Config(**_encoder)),
-    "xlmr": lambda: hf.XLMRobertaForMaskedLM(hf.XLMRobertaConfig(**_encoder)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_grouped, head_dim=8, sliding_window=6)),
 }  # fmt: skip
 
@@ -91,7 +79,6 @@ BRIDGED = {
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}
 CAUSAL = {"gpt2", "neox", "llama", "gemma2"}
-TWO_STACKS = {"bart", "bart-uneven", "bart-headless", "t5", "t5-headless"}
 
 
 def make(name: str, *, seed: int = 0) -> Any:
@@ -236,11 +223,9 @@ def state_of(*models: Any) -> Any:
 
 def read(view: Any, inputs: Any, through: str = "auto", rows: Tensor | None = None) -> dict[Any, Any]:
     """Rows of attention, all but where some are wanted, and the keys that they may see, by site."""
-    sides = (
-        {"source": inputs.ids}
-        if inputs.target_ids is None
-        else {"source": inputs.ids, "target": inputs.target_ids}
-    )
+    sides = {"source": inputs.ids}
+    if inputs.target_ids is not None:
+        sides["target"] = inputs.target_ids
     wanted = {side: torch.arange(ids.shape[1]).expand(len(ids), -1) for side, ids in sides.items()}
     found: dict[int, tuple[Tensor, Tensor]] = {}
 

@@ -58,7 +58,9 @@ def assert_is_students(interval, values):
 
 def test_intervals_of_single_numbers_are_students():
     values = np.random.default_rng(0).normal(size=(20, 2))
-    assert_is_students(told(of_sources(values), MEAN, [1], [[]])["interval"][0, 0], values[:, 1])
+    found = told(of_sources(values), MEAN, [1], [[]])
+    assert_is_students(found["interval"][0, 0], values[:, 1])
+    assert_is_students(found["outcome_interval"][0], values[:, 0])
 
 
 def test_what_is_beyond_the_others_is_judged_by_paired_sources():

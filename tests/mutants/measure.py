@@ -31,13 +31,6 @@ MUTANTS = [
         _SCORES,
     ),
     Mutant(
-        "squares forget the pairs of different topics",
-        "topic_probe/measure/scores.py",
-        "torch.bmm(squares, same + different)",
-        "torch.bmm(squares, same)",
-        _SCORES,
-    ),
-    Mutant(
         "pairs that a mask forbids count",
         "topic_probe/measure/scores.py",
         "return self.pairs.relations * self.seen",
@@ -51,26 +44,12 @@ MUTANTS = [
         "if query is key and include_self:",
         _ATTENTION,
     ),
-    Mutant(
-        "words that stand behind have no distance",
-        "topic_probe/measure/scores.py",
-        "distance = (first[:, :, None] - second[:, None, :]).abs_()",
-        "distance = (first[:, :, None] - second[:, None, :]).clamp_(min=0)",
-        _ACCUMULATORS,
-    ),
     # --- accumulators
     Mutant(
         "rows without sinks are compared with uniform attention over sinks as well",
         "topic_probe/measure/accumulators.py",
         "rows.relative(pieces, rows.n_visible - rows.n_visible_sinks, factor)",
         "rows.relative(pieces, rows.n_visible, factor)",
-        _SCORES,
-    ),
-    Mutant(
-        "rows without sinks are not scaled up to one",
-        "topic_probe/measure/accumulators.py",
-        "factor = torch.where(left, 1 / rows.rest.clamp(min=1e-6), 0)",
-        "factor = left.to(rows.rest.dtype)",
         _SCORES,
     ),
     Mutant(
@@ -96,32 +75,11 @@ MUTANTS = [
         _SCORES,
     ),
     Mutant(
-        "pairs that are looked up have one direction in the null",
-        "topic_probe/measure/nulls.py",
-        'for name in ("there", "back") if name in index], 1).int()',
-        'for name in ("there",)], 1).int()',
-        _SCORES,
-    ),
-    Mutant(
         "the different-topic mean of a permutation is divided by all pairs",
         "topic_probe/measure/nulls.py",
         "return divide(same, n_same), divide(every[0] - same, every[1] - n_same)",
         "return divide(same, n_same), divide(every[0] - same, every[1])",
         _ATTENTION,
-    ),
-    Mutant(
-        "matched permutations compare with all pairs",
-        "topic_probe/measure/nulls.py",
-        "np.stack([np.zeros_like(sums[name]), sums[name], total - sums[name]], -1).swapaxes(0, 1)",
-        "np.stack([np.zeros_like(sums[name]), sums[name], total + 0 * sums[name]], -1).swapaxes(0, 1)",
-        _ACCUMULATORS,
-    ),
-    Mutant(
-        "numbers of pairs by distance are those of one head",
-        "topic_probe/measure/nulls.py",
-        '"n_binned_null": sums[-1] * len(scores.cells),',
-        '"n_binned_null": sums[-1],',
-        _SCORES,
     ),
     Mutant(
         "one head too few is said to lift a p-value from its floor",
@@ -182,20 +140,6 @@ MUTANTS = [
         _FOLDER,
     ),
     Mutant(
-        "parts are added up in the order in which they came",
-        "topic_probe/measure/folder.py",
-        "there = sorted(int(name[1]) for name in found if name)",
-        "there = sorted((int(name[1]) for name in found if name), key=lambda n: self._file(n).stat().st_mtime_ns)",
-        _FOLDER,
-    ),
-    Mutant(
-        "permutations of another seed are added to a folder",
-        "topic_probe/measure/attention.py",
-        '"n_permutations": permutations.n_permutations, "seed": intervals.seed, "limit": source_limit(n),',
-        '"n_permutations": permutations.n_permutations, "limit": source_limit(n),',
-        _FOLDER,
-    ),
-    Mutant(
         "a model is known by the beginning of its weights",
         "topic_probe/measure/folder.py",
         "digest.update(content.numpy())",
@@ -229,13 +173,6 @@ MUTANTS = [
         "topic_probe/measure/doubt.py",
         "variance = (of_fits - noise) * k / (k - 1)",
         "variance = of_fits * k / (k - 1)",
-        _DOUBT,
-    ),
-    Mutant(
-        "words that are attended to are in no pair",
-        "topic_probe/measure/doubt.py",
-        'of_ends = ("query", "key", 3, "rdnmk,dm->rdnk"), ("key", "query", 2, "rdnmk,dn->rdmk")',
-        'of_ends = (("query", "key", 3, "rdnmk,dm->rdnk"),)',
         _DOUBT,
     ),
     Mutant(
@@ -281,13 +218,6 @@ MUTANTS = [
         "null = Null(side.topics, permutations.n_permutations, intervals.seed, n)",
         _COMPARISON,
     ),
-    Mutant(
-        "pairs of the same word are in the null of compared models",
-        "topic_probe/measure/comparison.py",
-        "total, n = (part.sum(0)[:, 1:].sum(1, keepdims=True) for part in rows[:2])",
-        "total, n = (part.sum(0).sum(1, keepdims=True) for part in rows[:2])",
-        _COMPARISON,
-    ),
     # --- matched
     Mutant(
         "pairs of words are counted in both directions",
@@ -315,20 +245,6 @@ MUTANTS = [
         "topic_probe/measure/matched.py",
         "strata, form = self.bins.strata(self.words), self.words.form.numpy()",
         "strata, form = [np.arange(self.words.n_forms)], self.words.form.numpy()",
-        _MATCHED,
-    ),
-    Mutant(
-        "sources have the pairs of one head",
-        "topic_probe/measure/matching.py",
-        'counts[found["held_own_place"]] = found["n_pooled"] * len(scores.cells)',
-        'counts[found["held_own_place"]] = found["n_pooled"]',
-        _MATCHED,
-    ),
-    Mutant(
-        "a distance at which a bin of matched pairs begins falls below it",
-        "topic_probe/measure/matching.py",
-        "distance = torch.bucketize((first - second).abs(), self.edges, right=True)",
-        "distance = torch.bucketize((first - second).abs(), self.edges, right=False)",
         _MATCHED,
     ),
 ]

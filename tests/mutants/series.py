@@ -21,13 +21,6 @@ MUTANTS = [
         _ONSETS,
     ),
     Mutant(
-        "trainings have a degree of freedom too many",
-        "topic_probe/series/onsets.py",
-        "of_both = variance**2 / degrees + more**2 / (n - 1)",
-        "of_both = variance**2 / degrees + more**2 / n",
-        _ONSETS,
-    ),
-    Mutant(
         "curves that fall have no p-value",
         "topic_probe/series/onsets.py",
         "return float(np.maximum(rows.min(-1), -rows.max(-1)).max(initial=0.0))",
@@ -39,13 +32,6 @@ MUTANTS = [
         "topic_probe/series/onsets.py",
         "one, furthest, level = self.changes[number], self._furthest[number], 1 - self.of_bands",
         "one, furthest, level = self.changes[number], self._furthest[number], 1 - self.confidence",
-        _ONSETS,
-    ),
-    Mutant(
-        "what comes before comes after",
-        "topic_probe/series/onsets.py",
-        "shares = one < other, (one == other) & ~neither, one > other, neither",
-        "shares = one > other, (one == other) & ~neither, one < other, neither",
         _ONSETS,
     ),
     Mutant(
@@ -98,24 +84,10 @@ MUTANTS = [
         _WHOLE,
     ),
     Mutant(
-        "the sums of a step are those of dot products instead of cosines",
-        "topic_probe/series/measured.py",
-        'sums["states"] = kept_of_sources(states, index, slice(0, None, len(SCORES)))',
-        'sums["states"] = kept_of_sources(states, index, slice(1, None, len(SCORES)))',
-        _WHOLE,
-    ),
-    Mutant(
         "infinite weights pass",
         "topic_probe/series/check.py",
         "not bool(tensor.isfinite().all())",
         "bool(tensor.isnan().any())",
-        _CHECK,
-    ),
-    Mutant(
-        "the first checkpoint is a copy although nothing has moved yet",
-        "topic_probe/series/check.py",
-        "if one.tensors and others and not not_moved_yet:",
-        "if one.tensors and others:",
         _CHECK,
     ),
     Mutant(
