@@ -300,13 +300,6 @@ def test_layers_that_do_not_all_attend_are_read_under_their_own_numbers():
             torch.testing.assert_close(pattern[0], expected[0], rtol=0, atol=5e-5)
 
 
-def test_attention_in_blocks_is_left_out_with_a_warning_and_the_rest_is_read():
-    model = hf.LongT5Model(hf.LongT5Config(**zoo._t5, decoder_start_token_id=0)).eval()
-    with pytest.warns(UserWarning, match="LongT5Model has attention that is not one pattern over all pairs"):
-        view = capture.view(opening.open_model(model))
-    assert {site.stack for site in view.sites} == {"decoder", "cross"}
-
-
 # ------------------------------------------------------------------------------------------ what else is asked
 
 

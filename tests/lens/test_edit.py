@@ -226,17 +226,6 @@ def test_patterns_read_in_a_block_have_the_cut_edges_at_zero_and_the_others_as_t
         assert not pattern[cut[site] & case.inputs.masks(site)[0][:, None, :, None]].any()
 
 
-@pytest.mark.parametrize(("name", "host"), [("modernbert", HUGGINGFACE), ("gpt2", BRIDGE)])
-def test_which_keys_a_query_may_see_does_not_depend_on_what_is_cut(name, host):
-    """A pattern of which all but the nearest keys are cut looks like that of a window."""
-    view = capture.view(zoo.hosted(zoo.make(name), host))
-    inputs, offset = view.inputs(IDS, MASK), torch.arange(20) - torch.arange(20)[:, None]
-    with cut_edges(view.model, dict.fromkeys(view.sites, (offset.abs() > 1)[None, None])):
-        found = zoo.read(view, inputs, "hooks")
-    for site, (_, visible) in found.items():
-        assert torch.equal(visible[MASK], zoo.visible(name, site.stack, site.layer, inputs)[MASK])
-
-
 def test_every_form_of_a_replacement_is_the_same_replacement():
     case = zoo.opened("bert")
     site, logits = case.view.sites[1], case.view.host.logits

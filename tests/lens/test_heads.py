@@ -111,22 +111,12 @@ def test_the_unembedding_makes_scores_of_the_last_state(name, scale):
     torch.testing.assert_close(scores + bias, answer.logits, rtol=0, atol=1e-3)
 
 
-def renamed(path, name):
-    model = zoo.make("bert-headless")
-    hooked = opening.open_model(model)
-    module = model.encoder.layer[0].get_submodule(path)
-    module.other = module._modules.pop(name)
-    return hooked
-
-
 def of_heads(hooked):
     return capture.head_weights(hooked, capture.sites(hooked)[0])
 
 
 REFUSED = {
     "hides its attention layers, so the weights of its heads": (lambda: zoo.opened("deberta").hooked, of_heads),
-    "query, key and value projections of BertSelfAttention": (lambda: renamed("attention.self", "query"), of_heads),
-    "the output projection of BertSelfAttention is not": (lambda: renamed("attention.output", "dense"), of_heads),
     "has no head that scores the vocabulary": (lambda: zoo.opened("bert-headless").hooked, capture.unembedding),
     "reads 16 numbers behind a nonlinear layer": (lambda: zoo.opened("albert").hooked, capture.unembedding),
 }  # fmt: skip

@@ -219,7 +219,6 @@ def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_
         tp.measure_attention(hooked, TOPICS, [[5, 6, 7, 8]])
 
 
-_squeezed = {"hidden_size": 32, "embedding_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
 _vision = {
     "hidden_size": 32,
     "num_hidden_layers": 1,
@@ -231,7 +230,6 @@ UNREADABLE = {
     "queries and .* keys for 1[0-9] tokens": lambda: hf.LongformerModel(
         hf.LongformerConfig(**zoo._encoder, attention_window=4)
     ),
-    "scores from before the softmax": lambda: hf.SqueezeBertModel(hf.SqueezeBertConfig(vocab_size=97, **_squeezed)),
     "has no table of word embeddings": lambda: hf.ViTModel(hf.ViTConfig(**_vision)),
     "weights of BertModel are on the meta device": lambda: zoo.make("bert-headless").to("meta"),
 }  # fmt: skip

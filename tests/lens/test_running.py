@@ -8,7 +8,7 @@ import torch
 import zoo
 
 import topic_probe as tp
-from topic_probe.lens import capture, running
+from topic_probe.lens import capture
 
 TOPICS = tp.Topics.from_token_ids({"a": range(5, 40), "b": range(40, 97)}, vocabulary_size=zoo.VOCABULARY)
 DOCUMENTS = zoo.lists((20, 9, 14, 18, 7), seed=1)
@@ -62,26 +62,6 @@ def test_threads_get_the_reports_of_one_after_the_other_bit_for_bit():
     finally:
         sys.setswitchinterval(seconds)
     assert zoo.state_of(given, bridge, host) == before
-
-
-def test_one_model_is_measured_by_one_thread_after_the_other_and_others_at_once():
-    whole, entered = zoo.make("bert"), threading.Event()
-    bridge = zoo.bridge(whole)
-    inside = tp.open_model(bridge.original_model)
-    for one, other in ((whole, tp.open_model(whole)), (bridge, inside), (whole, whole.bert)):
-        entered.clear()
-
-        def enter(other=other):
-            with running.by_itself(other):
-                entered.set()
-
-        thread = threading.Thread(target=enter, daemon=True)
-        with running.by_itself(one), running.by_itself(one):  # a thread may enter again
-            in_threads(lambda _: running.by_itself(zoo.opened("gpt2").model).__enter__(), 1)
-            thread.start()
-            assert not entered.wait(0.1)
-        assert entered.wait(10)
-        thread.join()
 
 
 @pytest.mark.generation

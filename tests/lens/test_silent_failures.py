@@ -4,7 +4,6 @@ Every test builds the failing situation for real, shows that it fails on the gen
 healthy on the other), and then that this package refuses it or reads the true numbers all the same.
 """
 
-import copy
 import warnings
 from contextlib import contextmanager, nullcontext
 
@@ -325,23 +324,6 @@ def test_negative_numbers_rows_above_one_and_other_shapes_are_no_pattern_and_pad
 # 14. A model changes itself when it runs.
 
 
-def test_sparse_attention_that_short_texts_turn_off_is_refused_and_the_model_stays_sparse():
-    """BigBird attends in blocks of four tokens, and turns that into full attention up to 28 tokens."""
-    sizes = zoo._encoder | {"max_position_embeddings": 128, "block_size": 4, "num_random_blocks": 1}
-    config = hf.BigBirdConfig(**sizes, attention_type="block_sparse", pad_token_id=0)
-    model, long = zoo.drawn(lambda: hf.BigBirdForMaskedLM(config)), torch.arange(60)[None] % 90 + 5
-    with torch.no_grad():
-        before, twin = model(long).logits, copy.deepcopy(model)
-        twin(long[:, :10])
-        assert (twin(long).logits - before).abs().max() > 1e-4  # the failure: it is another model now
-    hooked = tp.open_model(model)
-    with refused("puts other modules in the place of its own when a text is as short as"):
-        tp.measure_attention(hooked, TOPICS, [list(range(5, 15))], **PLAIN)
-    hooked(long[:, :10], torch.ones(1, 10))
-    with torch.no_grad():
-        assert torch.equal(model(long).logits, before)
-
-
 def test_a_model_that_writes_on_its_tensors_is_refused_by_their_names_and_comes_back():
     class Counting(torch.nn.Module):
         """A layer that counts its passes."""
@@ -383,20 +365,6 @@ def test_the_pattern_of_a_users_own_attention_function_is_measured(mask):
     assert model.config._attn_implementation == "my_attention"
     eager = zoo.own_patterns(model, sites.Inputs(IDS, MASK))
     assert (eager["self"][0][0, 0] - answer.attentions[0][0, 0]).abs().max() > 0.01  # the failure
-
-
-def test_a_users_attention_function_without_a_pattern_is_refused_also_where_it_comes_later():
-    model = zoo.make("bert-headless")
-    with registered("my_attention", hot_attention, "eager"):
-        model.set_attn_implementation("my_attention")
-        hooked = tp.open_model(model)
-        assert capture.view(hooked).sites
-    with registered(
-        "my_attention", lambda *given, **options: (hot_attention(*given, **options)[0], None), "eager"
-    ):
-        for again in (hooked, tp.open_model(model)):
-            with refused("the attention function 'my_attention' returns no pattern"):
-                capture.view(again)
 
 
 # 16. Eager attention and the fused kernel of one architecture compute two models.

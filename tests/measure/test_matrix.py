@@ -78,13 +78,3 @@ def test_the_table_has_means_within_and_between_topics_of_different_words(model)
         for relation in ("same_topic", "different_topic"):
             expected = float(getattr(getattr(report, score), relation))
             assert table.loc[score, relation] == pytest.approx(expected, rel=1e-5)
-
-
-def test_heads_that_do_not_fit_are_those_that_stand_out_least(model, monkeypatch):
-    monkeypatch.setattr(matrix_module, "MAX_NUMBERS", 3 * 4 * 4)
-    report = tp.measure_weights(model, TOPICS, n_resamples=0)
-    names = list(zip(*report.heads.index.values(), strict=True))
-    kept = set(zip(*report.matrices.index.values(), strict=True))
-    assert kept == {names[cell] for cell in np.argsort(-np.abs(report.standardised))[:3]}
-    monkeypatch.setattr(matrix_module, "MAX_NUMBERS", 15)  # not even means between topics
-    assert tp.measure_weights(model, TOPICS, n_resamples=0).matrices is None

@@ -213,7 +213,9 @@ def test_what_cannot_be_measured_and_half_a_measurement_are_no_points_of_a_curve
     probe(0, model)
     # What is wrapped is measured as what is inside, a part as if it were alone.
     assert probe(1, nn.DataParallel(model)) == probe(0, model)
-    of_part = tp.TopicProbe(topics, documents, model="discriminator", measure=["embeddings", "attention"], **FEW)
+    of_part = tp.TopicProbe(
+        topics, documents, model="discriminator", measure=["embeddings", "attention"], **FEW
+    )
     assert of_part(0, Pair(model)) == probe(0, model)
     given.now = True
     with pytest.raises(KeyboardInterrupt):
