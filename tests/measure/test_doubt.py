@@ -214,22 +214,6 @@ def test_the_variance_of_fits_is_what_was_planted_without_what_sources_and_words
 # --- what cannot be -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("resample", "error", "said"),
-    [
-        (("sources", "fits"), ValueError, "topics of several fits in a list"),
-        (("words",), ValueError, "must name 'sources'"),
-        (("source",), ValueError, "resample must be one of"),
-        ("words", TypeError, "put a single one into a list"),
-    ],
-)
-def test_what_cannot_be_resampled_is_refused(resample, error, said):
-    with pytest.raises(error, match=said):
-        measure(resample=resample)
-    with pytest.raises(ValueError, match="a table of embeddings has none of"):
-        tp.measure_embeddings(opened("bert"), TOPICS, **BOTH)
-
-
 def test_too_few_words_or_fits_have_no_interval_and_say_so():
     few = tp.Topics.from_token_ids({"a": [3, 4, 5], "b": [6, 7, 8]}, vocabulary_size=zoo.VOCABULARY)
     for report, said in (
@@ -238,3 +222,16 @@ def test_too_few_words_or_fits_have_no_interval_and_say_so():
     ):
         assert np.isnan(report.overall.interval).all()
         assert said in report.overall.reason
+
+
+def test_what_cannot_be_resampled_is_refused():
+    for resample, error, said in (
+        (("sources", "fits"), ValueError, "topics of several fits in a list"),
+        (("words",), ValueError, "must name 'sources'"),
+        (("source",), ValueError, "resample must be one of"),
+        ("words", TypeError, "put a single one into a list"),
+    ):
+        with pytest.raises(error, match=said):
+            measure(resample=resample)
+    with pytest.raises(ValueError, match="a table of embeddings has none of"):
+        tp.measure_embeddings(opened("bert"), TOPICS, **BOTH)

@@ -296,30 +296,22 @@ def test_a_report_has_tables_that_add_up_and_comes_back_from_disk(tmp_path):
 
 
 def test_what_there_is_nothing_of_is_nan_or_left_out_and_says_why():
-    counts, options = count_cooccurrence(documents(), PLAIN), {"min_documents": 1, **NOTHING_ELSE}
-    report = measure_matched(opened(), PLAIN, [[90, 91, 92]], cooccurrence=counts, **options)
-    assert np.isnan(report.attention.ratio).all()
-    assert "no pair of different words shares a topic" in report.attention.reason
     topics, same, _, _ = planted_world()
     apart = counts_of(np.where(same, 40, 10) + 60 * np.eye(30, dtype=int))
     report = measure_matched(model_of(table_with(1.0 + same)), topics, cooccurrence=apart, **NOTHING_ELSE)
     assert np.isnan([report.cosine.ratio[2], report.cosine.effect_size[2]]).all()
     assert "no bin holds pairs" in report.cosine.reason
-    assert report.coverage["embeddings"][2] == 0
-    few = count_cooccurrence(documents(), PLAIN, max_words=10)
-    report = measure_matched(opened(), PLAIN, cooccurrence=few, **options)
+    few, given = count_cooccurrence(documents(), PLAIN, max_words=10), {"min_documents": 1, **NOTHING_ELSE}
+    report = measure_matched(opened(), PLAIN, cooccurrence=few, **given)
     assert report.provenance["left_out"] == {"words that co-occurrence was not counted of": 8}
 
 
-@pytest.mark.parametrize(
-    ("counted", "options", "said"),
-    [
-        ({"topics": [1, 2], "vocabulary_size": 90}, {}, "count it with count_cooccurrence"),
-        ({"topics": [8], "vocabulary_size": zoo.VOCABULARY}, {"min_documents": 1}, "1 of 18 words"),
-        ({"topics": PLAIN}, {"pmi_bins": 0}, "pmi_bins and frequency_bins"),
-    ],
-)
-def test_bad_input_is_refused_with_a_remedy(counted, options, said):
-    counts = count_cooccurrence(documents(), counted.pop("topics"), **counted)
-    with pytest.raises(ValueError, match=said):
-        measure_matched(opened(), PLAIN, cooccurrence=counts, **options)
+def test_bad_input_is_refused_with_a_remedy():
+    for topics, size, options, said in (
+        ([1, 2], 90, {}, "count it with count_cooccurrence"),
+        ([8], zoo.VOCABULARY, {"min_documents": 1}, "1 of 18 words"),
+        ([8, 9], zoo.VOCABULARY, {"pmi_bins": 0}, "pmi_bins and frequency_bins"),
+    ):
+        counts = count_cooccurrence(documents(), topics, vocabulary_size=size)
+        with pytest.raises(ValueError, match=said):
+            measure_matched(opened(), PLAIN, cooccurrence=counts, **options)

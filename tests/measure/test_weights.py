@@ -95,9 +95,10 @@ def test_what_cannot_be_measured_is_refused_or_left_out_with_its_reason(unchecke
     assert set(zip(index["circuit"], index["stack"], strict=True)) == every - {("ov", "encoder")}
     with pytest.raises(ValueError, match="circuits must be some of"):
         tp.measure_weights(model, TOPICS, circuits=("vo",))
+    model.set_output_embeddings(torch.nn.Linear(zoo.WIDTH, zoo.VOCABULARY, bias=False))
     with torch.no_grad():
         model.get_output_embeddings().weight[11] = torch.nan
-    with pytest.raises(ValueError, match="token 11"):
+    with pytest.raises(ValueError, match="unembedding of token 11 is not finite"):
         tp.measure_weights(model, TOPICS, circuits=("ov",), n_resamples=0)
 
 

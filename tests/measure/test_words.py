@@ -73,7 +73,7 @@ def test_words_that_were_nothing_but_the_common_part_are_left_out():
     # Turned, so that what is left of the others is rounding instead of 0.
     turned, topics = torch.linalg.qr(table()[:7]).Q, topics_of(OVERLAPPING, VOCABULARY)
     words = labelled_words(rows @ turned, topics, remove_components=1)
-    assert words.left_out == {"words with nothing left after the common part": 9}
+    assert words.left_out == {"words with nothing left after the common part": 10}
     torch.testing.assert_close(words.rows().norm(dim=1), torch.ones(2, dtype=torch.float64))
 
 
@@ -81,7 +81,7 @@ def test_words_that_were_nothing_but_the_common_part_are_left_out():
     ("options", "message"),
     [
         ({"remove_components": 7}, "from 0 to 6, below the width of the embeddings, got 7"),
-        ({"exclude": range(22)}, "no word is left to measure of 11 that have a topic"),
+        ({"exclude": range(22)}, "no word is left to measure of 12 that have a topic"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(options, message):

@@ -273,25 +273,17 @@ def test_a_report_has_a_row_for_every_step_and_what_was_measured_with_its_interv
         report.curve("attenton")
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
+def test_what_cannot_be_meant_is_refused(topics, documents, probed, unchecked):
+    for given, error, said in (
         ({"measure": ["attention"]}, ValueError, "attention are measured in documents: pass these"),
         ({**WORDS, "every": 0}, ValueError, "every"),
         ({**WORDS, "embeddings": {"centre": True}}, TypeError, "did you mean 'center'"),
         ({"documents": iter([[1, 2]])}, ValueError, "these can be read only once"),
-    ],
-)
-def test_wrong_arguments_are_refused_at_once(given, error, said, topics, unchecked):
-    with pytest.raises(error, match=said):
-        tp.TopicProbe(topics, **given)
-
-
-def test_folders_and_parts_that_do_not_fit_are_refused(topics, documents, probed):
+    ):
+        with pytest.raises(error, match=said):
+            tp.TopicProbe(topics, **given)
     other = tp.TopicProbe(topics, documents, folder=probed[1], attention={"n_permutations": 4})
     with pytest.raises(ValueError, match="step 0 was measured with other options"):
         other(0, zoo.make("bert"))
     with pytest.raises(ValueError, match=r"model='generator' is no part of .*, which has bert"):
         tp.TopicProbe(topics, model="generator", **WORDS)(0, zoo.make("bert"))
-    with pytest.raises(ValueError, match="nothing has been measured yet"):
-        tp.TopicProbe(topics, **WORDS).report()

@@ -157,26 +157,6 @@ def test_a_folder_of_something_else_is_refused(changed, said, kept, series, topi
         tp.measure_series(given, topics, documents, folder=kept, **options)
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "said"),
-    [
-        ({"series": {}}, ValueError, "at least one training, got none"),
-        ({"series": "folder"}, TypeError, "series must be Checkpoints, or {seed: Checkpoints}"),
-        ({"documents": iter([])}, ValueError, "can be read only once"),
-        ({"documents": None}, ValueError, "are measured in documents: pass these"),
-        ({"part": (0, 2)}, ValueError, "part= came without folder="),
-        ({"sums": "new"}, TypeError, "measure_series knows no option 'sums'"),
-        ({"checked": 3}, TypeError, "checked= needs the report of check_checkpoints"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_is_read(
-    given, error, said, series, topics, documents
-):
-    named = {"series": series, "documents": documents, **given}
-    with pytest.raises(error, match=said):
-        tp.measure_series(named.pop("series"), topics, named.pop("documents"), **named)
-
-
 def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topics, tmp_path, capsys):
     words = {f"topic {topic}": small_language.words(topic) for topic in range(small_language.N_TOPICS)}
     (tmp_path / "words.json").write_text(json.dumps(words))
@@ -191,3 +171,17 @@ def test_the_command_line_measures_a_folder_of_checkpoints(report, series, topic
     assert found.curve("attention")[:, 0] == pytest.approx(report.curve("attention")[:, 0], rel=1e-6)
     assert main([*command, "--checked", "one", "two"]) == 2
     assert "--checked needs what was found of each of the 1 SERIES, got 2" in capsys.readouterr().err
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_is_read(series, topics, documents):
+    for given, error, said in (
+        ({"series": {}}, ValueError, "at least one training, got none"),
+        ({"documents": iter([])}, ValueError, "can be read only once"),
+        ({"documents": None}, ValueError, "are measured in documents: pass these"),
+        ({"part": (0, 2)}, ValueError, "part= came without folder="),
+        ({"sums": "new"}, TypeError, "measure_series knows no option 'sums'"),
+        ({"checked": 3}, TypeError, "checked= needs the report of check_checkpoints"),
+    ):
+        named = {"series": series, "documents": documents, **given}
+        with pytest.raises(error, match=said):
+            tp.measure_series(named.pop("series"), topics, named.pop("documents"), **named)
