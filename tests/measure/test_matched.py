@@ -245,6 +245,30 @@ def test_labels_are_permuted_among_words_of_equal_frequency_only(frequency_bins,
     assert (report.cosine.p_value[0] == 1) == (not moves)
 
 
+def test_words_that_come_in_copies_are_judged_as_the_words_alone():
+    # Every word twice, as two forms with one embedding and the same documents: each pair of words is there four times.
+    topics, same, often, counts = planted_world()
+    noise = np.random.default_rng(5).normal(size=same.shape)
+    table = table_with(1 + 0.2 * often + 0.2 * same + noise + noise.T)
+    member = zip(topics.words.tolist(), topics.membership.int().argmax(1).tolist(), strict=True)
+    lists = {name: [] for name in topics.names}
+    for word, topic in member:
+        lists[topics.names[topic]] += [word, word + 50]
+    copies = tp.Topics.from_token_ids(lists, vocabulary_size=100)
+    texts = (f"{'  '[word // 50 :]}w{word % 50}" for word in copies.words.tolist())
+    again = {"words": torch.cat([counts.words, counts.words + 50]), "counts": counts.counts.repeat(2, 2)}
+    counted = replace(counts, vocabulary_size=100, **again)
+    options = {"pmi_bins": 1, "n_resamples": 200, "n_permutations": 99}
+    alone = measure_matched(model_of(table), topics, cooccurrence=counts, **options).dot
+    copies, model = replace(copies, texts=tuple(texts)), model_of(torch.cat([table, table]))
+    twice = measure_matched(model, copies, cooccurrence=counted, **options).dot
+    np.testing.assert_allclose(twice.ratio, alone.ratio)
+    np.testing.assert_allclose(twice.interval, alone.interval)
+    np.testing.assert_array_equal(twice.n_same_topic, 4 * alone.n_same_topic)
+    assert 0.02 < alone.p_value[0] < 0.98
+    np.testing.assert_allclose(twice.p_value, alone.p_value)
+
+
 def test_a_word_is_given_the_topics_of_another_with_all_its_forms_in_the_class_of_their_documents_together():
     words = LabelledWords(FORMS, torch.arange(len(FORMS.words)))
     place = dict(zip(words.ids.tolist(), words.form.tolist(), strict=True))
