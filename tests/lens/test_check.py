@@ -1,7 +1,6 @@
 """A check of a model says what is there, and sees what is planted."""
 
 import pytest
-import small_language
 import torch
 import zoo
 
@@ -32,21 +31,6 @@ def test_what_is_found_is_what_the_architecture_has(name):
     assert (found.tokenizer, found.word_numbers, found.tokenizer_size) == (None, False, None)
     assert found.untested == ()
     assert "none: texts need --tokenizer" in str(found)
-
-
-@pytest.mark.filterwarnings("ignore:the tokenizer of this GPT2LMHeadModel has a begin token")
-def test_whether_a_text_begins_with_a_token_of_its_own_is_told():
-    for name, template, begins, said in (
-        ("gpt2", "$A", False, "the first position is a sink; begin_token=True adds one"),
-        ("gpt2", "<s> $A", True, "yes"),
-        ("bert", "$A", False, "no"),
-    ):
-        tokenizer = small_language.five_words(template, bos_token="<s>")
-        found = check_model(tp.open_model(zoo.make(name), tokenizer=tokenizer))
-        assert found.begin_token is begins
-        assert found.word_numbers
-        assert found.tokenizer_size == len(tokenizer)
-        assert any("begins with" in line and line.endswith(said) for line in str(found).splitlines())
 
 
 def test_rows_that_do_not_sum_to_one_documents_that_a_batch_changes_and_nan_are_seen(monkeypatch):

@@ -205,6 +205,20 @@ def test_opening_is_a_trial_and_a_model_that_changes_later_is_read_as_it_is_then
         assert torch.equal(found[site][1], expected[site][1])
 
 
+def test_what_cannot_be_read_says_why():
+    shared = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    for model, said in (
+        (
+            hf.LongformerModel(hf.LongformerConfig(**zoo._encoder, attention_window=4)),
+            "keys for 1[0-9] tokens",
+        ),
+        (hf.ViTModel(hf.ViTConfig(**shared, image_size=8, patch_size=4)), "has no table of word embeddings"),
+        (zoo.make("bert-headless").to("meta"), "weights of BertModel are on the meta device"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            capture.view(opening.open_model(model.eval()))
+
+
 def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_no_attention():
     config = hf.MambaConfig(vocab_size=zoo.VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8)
     model = hf.MambaForCausalLM(config).eval()
@@ -217,28 +231,6 @@ def test_a_model_without_attention_opens_for_its_embeddings_and_says_why_it_has_
         ValueError, match=r"of \w+\(MambaForCausalLM\) cannot be read: .*embeddings still works"
     ):
         tp.measure_attention(hooked, TOPICS, [[5, 6, 7, 8]])
-
-
-_vision = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "image_size": 8,
-    "patch_size": 4,
-}
-UNREADABLE = {
-    "queries and .* keys for 1[0-9] tokens": lambda: hf.LongformerModel(
-        hf.LongformerConfig(**zoo._encoder, attention_window=4)
-    ),
-    "has no table of word embeddings": lambda: hf.ViTModel(hf.ViTConfig(**_vision)),
-    "weights of BertModel are on the meta device": lambda: zoo.make("bert-headless").to("meta"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("sentence", UNREADABLE)
-def test_what_cannot_be_read_says_why(sentence):
-    with pytest.raises(ValueError, match=sentence):
-        capture.view(opening.open_model(UNREADABLE[sentence]().eval()))
 
 
 # --------------------------------------------------------------------------------------------- untrained twins

@@ -52,12 +52,12 @@ def test_a_p_value_is_a_rank_among_what_is_compared_with():
 def assert_is_students(interval, values):
     """But for the degrees of freedom: these are estimated, because sources may be unlike each other."""
     low, high = scipy.stats.t.interval(0.95, len(values) - 1, values.mean(), scipy.stats.sem(values))
-    np.testing.assert_allclose(interval, [low, high], atol=0.02 * (high - low))
+    np.testing.assert_allclose(interval, [low, high], atol=0.004 * (high - low))
     return low
 
 
 def test_intervals_of_single_numbers_are_students():
-    values = np.random.default_rng(0).normal(size=(20, 2))
+    values = np.random.default_rng(0).normal(size=(300, 2))
     found = told(of_sources(values), MEAN, [1], [[]])
     assert_is_students(found["interval"][0, 0], values[:, 1])
     assert_is_students(found["outcome_interval"][0], values[:, 0])
@@ -66,7 +66,7 @@ def test_intervals_of_single_numbers_are_students():
 def test_what_is_beyond_the_others_is_judged_by_paired_sources():
     """Effect and others move together from source to source, so that what is beyond them is sure."""
     generator = np.random.default_rng(1)
-    values = generator.normal(scale=5, size=(30, 1)) + generator.normal(scale=0.1, size=(30, 4))
+    values = generator.normal(scale=5, size=(300, 1)) + generator.normal(scale=0.1, size=(300, 4))
     values[:, 1] += 0.3
     found = told(of_sources(values), MEAN, [1], [[2, 3]])
     low = assert_is_students(found["beyond_interval"][0, 0], values[:, 1] - values[:, 2:4].mean(1))
