@@ -39,6 +39,10 @@ _modernbert = {
     **_encoder, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
     "local_attention": 8, "global_attn_every_n_layers": 2,
 }  # fmt: skip
+_llama4 = {
+    **_grouped, "head_dim": 8, "pad_token_id": 0, "intermediate_size_mlp": 37, "attention_chunk_size": 6,
+    "num_local_experts": 2, "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
+}  # fmt: skip
 _distilbert = {**_words, "dim": WIDTH, "n_layers": 3, "n_heads": HEADS, "hidden_dim": 37}
 
 
@@ -63,6 +67,7 @@ _MAKERS: dict[str, Callable[[], nn.Module]] = {
     "gpt2-headless": lambda: hf.GPT2Model(hf.GPT2Config(**_gpt2, eos_token_id=0)),
     "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_encoder, bos_token_id=0, eos_token_id=0)),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_grouped)),
+    "llama4": lambda: hf.Llama4ForCausalLM(hf.Llama4TextConfig(**_llama4)),
     "modernbert": lambda: hf.ModernBertForMaskedLM(hf.ModernBertConfig(**_modernbert)),
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_t5, decoder_start_token_id=0)),
     "mpnet": lambda: hf.MPNetForMaskedLM(hf.MPNetConfig(**_encoder)),
@@ -78,7 +83,7 @@ BRIDGED = {
 }[GENERATION]
 # Architectures that never call the attention interface and only return their patterns.
 ONLY_RETURNED = {"mpnet", "deberta"}
-CAUSAL = {"gpt2", "neox", "llama", "gemma2"}
+CAUSAL = {"gpt2", "neox", "llama", "llama4", "gemma2"}
 
 
 def make(name: str, *, seed: int = 0) -> Any:
@@ -311,6 +316,9 @@ def visible(name: str, stack: str, layer: int, inputs: Any) -> Tensor:
         allowed &= offset <= 0
     if name == "gemma2" and layer % 2 == 0:
         allowed &= offset > -6
+    if name == "llama4" and layer != 1:
+        chunk = torch.arange(keys.shape[1]) // 6
+        allowed &= chunk == chunk[:, None]
     if name.startswith("modernbert") and layer % 2:
         allowed &= offset.abs() <= 4
     return allowed & keys[:, None, :]
