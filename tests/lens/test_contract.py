@@ -150,6 +150,12 @@ def states_of(hooked, inputs):
 # ------------------------------------------------------------------------------ which keys a query may see
 
 
+def test_padding_that_sees_padding_alone_makes_no_causal_model_look_ahead():
+    config = hf.Llama4TextConfig(**zoo._llama4 | {"attention_chunk_size": 5})
+    view = capture.view(tp.open_model(zoo.drawn(lambda: hf.Llama4ForCausalLM(config))))
+    assert view.causal == (True, True, True)
+
+
 @pytest.mark.parametrize(("name", "order"), [("modernbert", (3, 20, 12, 20)), ("gemma2", (7, 8, 20, 5))])
 def test_windows_read_through_hooks_do_not_depend_on_which_documents_came_first(name, order):
     view = capture.view(opening.open_model(zoo.make(name)))
@@ -196,6 +202,13 @@ def test_masks_of_calls_are_read_in_both_forms_and_one_for_each_head_is_refused(
     each = torch.stack([allowed[0, 0], allowed[0, 0].T])[None]
     with pytest.raises(ValueError, match="heads of a layer see different keys"):
         sites.visible_keys(each, 1, 2, 2)
+
+
+def test_sparse_attention_that_chooses_its_keys_is_refused_where_the_choice_is_not_seen():
+    # A document of one word shows a mask as well, but that of another choice.
+    model = any_architecture.build("deepseek_v32", "DeepseekV32ForCausalLM")
+    with pytest.raises(ValueError, match="depends on the words, as in sparse attention"):
+        tp.measure_attention(model, TOPICS, DOCUMENTS, n_permutations=0, n_resamples=0)
 
 
 def test_sparse_attention_that_chooses_its_keys_is_read_from_the_mask_of_each_call():

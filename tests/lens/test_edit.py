@@ -38,7 +38,7 @@ QUICK = [
     *((name, BRIDGE) for name in ("bert", "gpt2", "llama", "bart")),
 ]
 GENERATION = [(name, host) for name, host in QUICK if name in ("bert", "bart", "gpt2")]
-OWN_ATTENTION = ("gpt2", "neox", "llama", "gemma2")
+OWN_ATTENTION = ("gpt2", "llama", "gemma2")
 """Architectures whose bridges compute attention by themselves."""
 
 
