@@ -137,6 +137,16 @@ def test_taking_out_the_toys_head_is_worth_the_closed_form_and_one_that_writes_n
     assert (report.effect[0, 1], *report.interval[0, 1]) == (0.0, 0.0, 0.0)
 
 
+def test_states_that_are_all_alike_have_no_direction():
+    """Uniform attention gives every position the same state: cosines are 0, not what rounding leaves."""
+    world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
+    model = tp.build_toy(tp.ToyConfig(regime="value", world=world, noise=0.3))
+    documents = world.documents(12, generator=torch.Generator().manual_seed(0))
+    report = tp.measure_ablation(model, world.topics, documents)
+    # The only head of its layer is compared with itself.
+    assert (report.outcome.item(), report.effect.item(), report.p_value.item()) == (0.0, 0.0, 1.0)
+
+
 # ---------------------------------------------------------------------------- what is compared with what
 
 

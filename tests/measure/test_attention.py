@@ -427,6 +427,16 @@ def test_pieces_of_split_words_and_documents_without_their_text_are_counted():
     assert "every token of 1 documents was taken as a word" in repr(report)
 
 
+def test_documents_of_special_words_alone_are_resampled_like_others_whatever_batch_they_are_in():
+    documents = [ids for other in some_documents(12) for ids in (other, [2, 2])]
+    topics = tp.Topics.from_token_ids({**TOPICS, "special": [2]}, vocabulary_size=N)
+    alone, together = (
+        measure(documents=documents, topics=topics, batch_size=n, n_permutations=0) for n in (1, 32)
+    )
+    assert alone.provenance["documents_measured"] == together.provenance["documents_measured"] == 24
+    np.testing.assert_allclose(alone.heads.interval, together.heads.interval, rtol=1e-9)
+
+
 def test_interrupting_keeps_what_was_measured_and_heads_are_listed_by_evidence():
     documents = [[5, *ids[:6]] for ids in some_documents(150)]
 

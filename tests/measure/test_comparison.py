@@ -228,10 +228,13 @@ def patterns_of(model, ids):
     return [head for name in names for head in cache[name][0]]
 
 
-def test_the_order_of_models_of_texts_and_batches_change_no_number(several):
+def test_neither_the_order_of_models_and_texts_nor_batches_nor_whose_topics_they_are_change_a_number(several):
     sides, found = several
-    texts = [*some_texts()[::-1], "of the and"]
-    there = tp.compare(sides, LISTS, texts, n_permutations=39, batch_size=5)
+    texts, topics = (
+        [*some_texts()[::-1], "of the and"],
+        tp.Topics.from_word_lists(LISTS, sides["pieces"].tokenizer),
+    )
+    there = tp.compare(sides, topics, texts, n_permutations=39, batch_size=5)
     back = tp.compare(dict(reversed(sides.items())), LISTS, some_texts(), n_permutations=39)
     for name, table in found.differences.items():
         mirrored = np.reciprocal if found.is_quotient(name) else np.negative
@@ -271,6 +274,17 @@ def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(long):
         assert len(read[0]) == len(texts) - 1
     assert same.read.left_out == {"texts in which no word can be read by every model": 1}
     assert (same.read.cut_off == 0) == (long == "chunk")
+
+
+def test_texts_that_are_too_many_to_keep_are_read_anew_for_every_model(pieces, monkeypatch):
+    encoder = Encoder(pieces, 14, "cut", add_special_tokens=True, begin_token=False)
+    kept = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
+    monkeypatch.setattr("topic_probe.text.same_texts._MOST_KEPT", 20)
+    fresh = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
+    for number in (0, 1, 0):
+        pairs = zip(kept.of(number), fresh.of(number), strict=True)
+        assert all(one.content == other.content for one, other in pairs)
+    assert kept.read == fresh.read
 
 
 def test_words_of_several_tokens_count_at_the_level_of_words_and_topics_may_lose_theirs():
