@@ -226,7 +226,7 @@ def test_states_have_words_in_their_intervals_too():
     ids=["few sources", "few words", "fits"],
 )
 def test_intervals_hold_what_was_planted(setting):
-    """The small form of tests/benchmarks/doubt.py; there is room for 4 standard errors of 200 samples below 95 %."""
+    """The small form of tests/benchmarks/coverage.py; there is room for 4 standard errors of 200 samples below 95 %."""
     found, alone = [], []
     for seed in range(5):
         sums = draw(setting, np.random.default_rng([1, seed]), 40)
