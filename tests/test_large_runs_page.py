@@ -101,11 +101,3 @@ def test_a_plain_shell_and_torchrun(programs, page, alone):
 def test_engines_of_others(programs, alone, engine):
     pytest.importorskip(engine, reason="the extra `engines` is not installed", exc_type=ImportError)
     assert run(programs, engine, [(f"python with_{engine}.py", {})]) == alone
-
-
-def test_the_report_of_a_folder_as_a_page(programs, page, alone):
-    program = f"{sys.executable} -m topic_probe"
-    command = line(page, "topic-probe report parts").replace("topic-probe", program)
-    known = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(["bash", "-ec", command], cwd=programs / "alone", check=True, env=known, timeout=300)
-    assert "9 of 9 parts" in (programs / "alone" / "report.html").read_text()

@@ -3,7 +3,6 @@
 import inspect
 import io
 import sys
-import types
 import warnings
 from contextlib import contextmanager
 
@@ -94,11 +93,3 @@ def test_of_two_bars_by_default_only_the_outer_one_is_seen(monkeypatch):
         assert (outer.disable, inner.disable, asked_for.disable) == (False, True, False)
     with notices.progress_bar(shown=None) as later:
         assert not later.disable
-
-
-@pytest.mark.parametrize(("app", "watched"), [("IPKernelApp", True), ("TerminalIPythonApp", False)])
-def test_a_kernel_of_a_notebook_is_watched_and_no_other_stream_without_a_terminal(monkeypatch, app, watched):
-    shell = types.SimpleNamespace(config={app: {}})
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert notices.is_watched() is watched

@@ -3,11 +3,11 @@
 import inspect
 import math
 import os
-import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,7 +98,7 @@ def test_a_value_of_another_type_is_a_type_error():
 
 def test_a_value_that_fits_is_taken_and_numbers_of_other_libraries_become_plain_ones():
     taken = [
-        (np.array([3]), Sequence[int]), ({3}, Collection[int]), (range(3), Iterable[int]), ({"a": 1}, Mapping[str, int]),
+        (np.array([3]), Sequence[int]), ({3}, Collection[int]), ({"a": 1}, Mapping[str, int]),
         (Path("a"), str | os.PathLike[str]), (print, Callable[[int], None] | None), (Reading(), Reading),
         (object(), Any), (None, int | None), (True, bool), ("cut", Literal["cut"]), ("s", Annotated[str, "a text"]),
     ]  # fmt: skip
@@ -195,60 +195,37 @@ TOPICS, TEXTS, DOCUMENT = TOY.world.topics, ["the army"], [[1, 2, 3, 4]]
 TOKENIZER, MODEL = tp.word_tokenizer(["the army and the band"]), tp.build_toy(TOY)
 # What each is given; all other options come from its signature.
 FUNCTIONS = [
-    (tp.Topics.blocks, (), {"n_topics": 2, "words_per_topic": 2}),
-    (tp.Topics.from_token_ids, ({"war": [1], "music": [2]},), {"vocabulary_size": 9}),
-    (tp.Topics.from_word_lists, ({"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
-    (tp.Topics.from_matrix, ([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]],), {"fraction": 0.5, "vocabulary_size": 9}),
-    (tp.encode_texts, (TEXTS, TOKENIZER), {}),
-    (tp.Corpus.from_texts(TEXTS).documents, (TOKENIZER,), {}),
-    (tp.count_cooccurrence, ([[1, 2]], [1, 2]), {"vocabulary_size": 9}),
-    (tp.word_tokenizer, (["the army and the band"],), {}),
-    (tp.build_toy, (TOY,), {}),
-    (tp.measure_weights, (MODEL, TOPICS), {"n_resamples": 0}),
-    (tp.measure_embeddings, (MODEL, TOPICS), {"n_resamples": 0}),
-    (tp.measure_attention, (MODEL, TOPICS, DOCUMENT), {"n_resamples": 0, "n_permutations": 0}),
-    (tp.measure_landscape, (TOY.world, tp.Masking()), {"alphas": np.ones(1), "betas": np.ones(1)}),
+    (tp.Topics.blocks, {"n_topics": 2, "words_per_topic": 2}),
+    (partial(tp.Topics.from_token_ids, {"war": [1], "music": [2]}), {"vocabulary_size": 9}),
+    (partial(tp.Topics.from_word_lists, {"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
+    (partial(tp.Topics.from_matrix, [[0.6, 0.3, 0.1]]), {"fraction": 0.5, "vocabulary_size": 9}),
+    (partial(tp.encode_texts, TEXTS, TOKENIZER), {}),
+    (partial(tp.Corpus.from_texts(TEXTS).documents, TOKENIZER), {}),
+    (partial(tp.count_cooccurrence, [[1, 2]], [1, 2]), {"vocabulary_size": 9}),
+    (partial(tp.build_toy, TOY), {}),
+    (partial(tp.measure_weights, MODEL, TOPICS), {}),
+    (partial(tp.measure_embeddings, MODEL, TOPICS), {}),
+    (partial(tp.measure_attention, MODEL, TOPICS, DOCUMENT), {}),
+    (partial(tp.measure_landscape, TOY.world, tp.Masking()), {}),
 ]
 
 
-def kinds_of(annotation):
-    """Of what kinds a number, flag or choice may be; nothing for options that take anything else."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(annotation) if union else (annotation,)
-    simple = {bool, int, float, type(None)}
-    return kinds if all(kind in simple or typing.get_origin(kind) is Literal for kind in kinds) else ()
+def numbers_and_flags(function):
+    """The options that are a number or a flag, which an object is not."""
+    for name, annotation in typing.get_type_hints(function).items():
+        if typing.get_origin(annotation) is Annotated:
+            annotation = typing.get_args(annotation)[0]
+        kinds = typing.get_args(annotation) or (annotation,)
+        if name != "return" and set(kinds) <= {int, float, bool, type(None)}:
+            yield name
 
 
-def fits(value, kinds):
-    choices = [choice for kind in kinds for choice in typing.get_args(kind)]
-    number = as_number(value)
-    return (
-        (value is None and type(None) in kinds)
-        or (isinstance(value, bool) and bool in kinds)
-        or (isinstance(value, str) and value in choices)
-        or (number is not None and (float in kinds or (int in kinds and isinstance(number, int))))
-    )
-
-
-CASES = [
-    (function, args, given, name, kinds)
-    for function, args, given in FUNCTIONS
-    for name, annotation in typing.get_type_hints(function).items()
-    if name != "return" and (kinds := kinds_of(annotation))
-]
-
-
-@settings(max_examples=150)
-@given(st.sampled_from(CASES), VALUES)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it(case, value):
-    function, args, given, name, kinds = case
-
-    def call():
-        found = function(*args, **{**given, name: value})
-        return list(found) if isinstance(found, Iterator) else found
-
-    assert len(CASES) > 60
-    assert fits(value, kinds) or name.split("_")[0] in refusal_of(call)[1]
+def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it():
+    tried = 0
+    for function, needed in FUNCTIONS:
+        for name in numbers_and_flags(getattr(function, "func", function)):
+            for value in ("3", object(), [None]):
+                with pytest.raises((TypeError, ValueError), match=name.split("_")[0]):
+                    print(function(**{**needed, name: value}), "took", name, value)
+                tried += 1
+    assert tried > 100

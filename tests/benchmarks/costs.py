@@ -84,7 +84,9 @@ def medians(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]
             start = process_time()
             run()
             found[name].append(process_time() - start)
-    return {name: float(np.median(seconds[1:])) for name, seconds in found.items()}  # the first round warms up
+    return {
+        name: float(np.median(seconds[1:])) for name, seconds in found.items()
+    }  # the first round warms up
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 * Planted articles have a log-normal effect of their own, which all their pieces share (`helpers/planted_articles.py`);
   two models see the same articles, and what one has more than the other is known too.
-* For real ones the Wikipedia articles inside gensim's wheel, six pieces of each, are the population: samples of them are
-  drawn with replacement, and what MiniLM's attention says of all of them is the truth.
+* For real ones the Wikipedia articles inside gensim's wheel, six pieces of each, are the population: samples of them
+  are drawn with replacement, and what MiniLM's attention says of all of them is the truth.
 * Articles, words, pairs of words and fits of topics have effects of their own (`helpers/planted_doubt.py`).
 * A toy with Theorem 2's W_V has an effect in the population of its documents. Random heads of untrained models are no
   better than others, so their p-values are to be uniform (Kolmogorov-Smirnov, p > 0.001 over all models).
@@ -94,7 +94,11 @@ def planted() -> Found:
             )
             rows = [(sums, counts, np.zeros(sums.shape[:-1])) for sums, counts in models]
             found = paired_sources(rows, statistic="ratio").difference(0, 1).interval
-            yield f"{size} articles, two models, {common:.0%} alike", holds(found, RATIOS[0] / RATIOS[1]), True
+            yield (
+                f"{size} articles, two models, {common:.0%} alike",
+                holds(found, RATIOS[0] / RATIOS[1]),
+                True,
+            )
 
 
 def population() -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +115,9 @@ def population() -> tuple[np.ndarray, np.ndarray]:
     place_of = {np.int64(source_key(place)).view(np.uint64): place for place in places}
     by_place = np.zeros((2, len(articles), PIECES, 3))
     for key, *both in zip(keys, *rows, strict=True):
-        by_place[:, *place_of[key]] = [np.broadcast_to(part, rows[0].shape[1:]).sum(0) for part in both]
+        by_place[(slice(None), *place_of[key])] = [
+            np.broadcast_to(part, rows[0].shape[1:]).sum(0) for part in both
+        ]
     return by_place[0], by_place[1]
 
 
@@ -155,7 +161,11 @@ def effects() -> Found:
                 n_matched=0, special_ids=(),
             )  # fmt: skip
             intervals.append(report.interval[0, 0])
-        yield f"effect of a head over {size} documents", holds(np.array(intervals), float(changes.mean())), True
+        yield (
+            f"effect of a head over {size} documents",
+            holds(np.array(intervals), float(changes.mean())),
+            True,
+        )
 
 
 def p_value(seed: int) -> float:
@@ -173,7 +183,9 @@ def p_value(seed: int) -> float:
     layer = int(generator.integers(2))
     heads = [(layer, int(head)) for head in generator.choice(8, 3, replace=False)]
     given = {"kind": "mean", "n_matched": 99, "special_ids": (), "seed": seed}
-    return float(tp.measure_ablation(model, topics, documents, sets={"random": heads}, **given).p_value.item())
+    return float(
+        tp.measure_ablation(model, topics, documents, sets={"random": heads}, **given).p_value.item()
+    )
 
 
 PARTS = {part.__name__: part for part in (planted, real, doubt, effects)}
@@ -190,7 +202,9 @@ def main() -> int:
             low, high = binomtest(int(held.sum()), len(held)).proportion_ci()
             outside += promised and not WANTED[0] <= held.mean() <= WANTED[1]
             wanted = "  wanted 93 to 97 %" * promised
-            print(f"{name:54s} {held.mean():6.1%}  [{low:.1%}, {high:.1%}] of {len(held):,}{wanted}", flush=True)
+            print(
+                f"{name:54s} {held.mean():6.1%}  [{low:.1%}, {high:.1%}] of {len(held):,}{wanted}", flush=True
+            )
     if "effects" in parts:
         uniform = kstest([p_value(seed) for seed in range(MODELS)], "uniform").pvalue
         outside += uniform <= 0.001

@@ -43,8 +43,6 @@ def test_every_recipe_is_found_by_name_and_its_settings_are_told_apart_and_those
         ("figure7", {}, ValueError, "no recipe 'figure7'; there are figure1"),
         ("figure4", {"only": ["nonsense"]}, ValueError, "no setting 'nonsense' in this recipe"),
         ("figure1", {"qick": True}, TypeError, "figure1 knows no option 'qick': did you mean 'quick'"),
-        ("figure1", {"models": ["bert"]}, TypeError, "figure1 knows no option 'models'"),
-        ("table1", {"table": None}, TypeError, "knows no option 'table'"),
     ],
 )
 def test_what_a_recipe_does_not_know_is_refused_with_what_was_meant(name, options, error, message):
