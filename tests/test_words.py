@@ -117,31 +117,18 @@ ARTICLES = {
     "c", "d", "j", "l", "m", "n", "s", "t", "qu", "jusqu", "lorsqu", "puisqu", "quoiqu",
     "all", "coll", "dall", "dell", "nell", "sull", "bell", "quell", "sant", "un",
 }  # fmt: skip
+# fmt: off
 texts = st.one_of(
     st.text(LETTERS + MARKS + MID_LETTER + MID_NUMBER + MID_BOTH + JOINER + OTHER, max_size=24),
     # Words as people write them, which letters drawn one by one seldom give.
     st.lists(
         st.sampled_from(
-            [
-                "l'",
-                "dell’",
-                "un",
-                "army",
-                "band",
-                "'s",
-                "’S",
-                "n't",
-                ",",
-                "\u0301",
-                "\u00ad",
-                "3.1",
-                "我",
-                " ",
-            ]
+            ["l'", "dell’", "un", "army", "band", "'s", "’S", "n't", " ", ",", "\u0301", "\u00ad", "3.1", "我"]
         ),
         max_size=12,
     ).map("".join),
 )
+# fmt: on
 
 
 def kind(letter):

@@ -38,4 +38,4 @@ def numbers_of(recipe, trained, monkeypatch, *controls):
 
 def _history(setting):
     steps, table = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.float64)
-    return History(setting.toy, setting.train, steps, table, ("loss",), {}, {}, 0)
+    return History(setting.toy, setting.train, steps, table, ("loss",), {}, {"W_V": torch.zeros(1, 1)}, 0)

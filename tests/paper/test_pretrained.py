@@ -17,7 +17,7 @@ from topic_probe.paper.pretrained import (
     prepare_all,
     wanted_models,
 )
-from topic_probe.paper.recipe import Run, Subject
+from topic_probe.paper.recipe import Run
 
 SMALL = TextSettings(n_topics=4, passes=2, length=20, n_documents=10)
 
@@ -69,24 +69,19 @@ def test_models_are_named_by_the_paper_the_hub_or_a_label_and_followed_by_their_
 
 def test_without_a_network_a_model_of_the_paper_is_missing_and_says_how_to_get_it(offline):
     found = list(open_all(run()))
-    assert [(one.label, one.random) for one in found] == [
-        (name, name == "bert random") for name in PAPER_MODELS
-    ]
+    assert [one.label for one in found] == list(PAPER_MODELS)
     for one in found:
-        hub_name = HUB[one.label.removesuffix(" random")]
-        assert f"`hf download {hub_name} --local-dir FOLDER`" in one.missing
-        assert f'models={{"{one.label.removesuffix(" random")}": FOLDER}}' in one.missing
+        name = one.label.removesuffix(" random")
+        assert f"`hf download {HUB[name]} --local-dir FOLDER`" in one.missing
     assert len(offline) == 1  # asked once, not for every model
 
 
-def test_a_model_that_the_user_names_is_an_error_when_it_is_not_there(offline):
+def test_a_model_that_the_user_names_is_an_error_when_it_is_not_there_and_a_wikipedia_is_missing(
+    offline, bert
+):
     with pytest.raises(OSError, match=r"hf download albert/albert-base-v2 --local-dir FOLDER"):
         list(open_all(run(), {"mine": "albert/albert-base-v2"}))
-
-
-def test_a_wikipedia_that_cannot_be_streamed_is_missing_and_names_the_corpus_that_is_here(offline, bert):
     (missing,) = prepare_all(run(), OnText({"bert": bert}), twins=True)
-    assert type(missing) is Subject
     assert "corpus=topic_probe.Corpus.bundled()" in missing.missing
 
 

@@ -109,7 +109,7 @@ NAME = "attention, squared, Adam, number of topics T {}"
 def test_what_breaks_at_a_point_turns_the_verdict_there_and_the_curve(own, broken, verdict):
     points = {NAME.format(3): (2.0, 1.0), NAME.format(20): (own, broken)}
     rows = {
-        (name, of): [{"other words": at + off, "gain": at + off} for off in (-0.01, 0, 0.01)]
+        (name, of): [{"other words": at + off, "gain": at / 4 + off} for off in (-0.01, 0, 0.01)]
         for name, (value, control) in points.items()
         for of, at in (("", value), ("untrained", control), ("no topics", 0.5))
     }
@@ -122,8 +122,8 @@ def test_what_breaks_at_a_point_turns_the_verdict_there_and_the_curve(own, broke
     assert all(claim.ours and claim.text.startswith("number of topics T: A word attends") for claim in claims)
     # What is drawn at T = 20: the mean, Student's t of two degrees of freedom 4.303 · 0.01 / √3, the highest control.
     lines, band = drawn_at(RECIPE.figures(found)["robustness"], 20)
-    assert lines == pytest.approx({"-": own, ":": broken})
-    assert band == pytest.approx([own - 0.02484, own + 0.02484], abs=1e-5)
+    assert lines == pytest.approx({"-": own / 4, ":": broken / 4})
+    assert band == pytest.approx([own / 4 - 0.02484, own / 4 + 0.02484], abs=1e-5)
 
 
 def drawn_at(figure, place):

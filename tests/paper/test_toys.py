@@ -104,7 +104,7 @@ def test_blocks_are_seen_beside_the_diagonal_and_nothing_but_blocks():
     assert diagonal["own topic first"] < 0.3
     assert abs(diagonal["effect size"]) < 0.1
     assert blocks(np.full((101, 101), 1 / 101), BLOCKS)["own topic first"] == 0.0
-    # Labels shifted by four: six words of every label are of one topic, and four of the next find the other label first.
+    # Labels shifted by four: six words of every label are of one topic; the other four find the next label first.
     moved = {str(t): [(10 * t + 4 + k) % 100 + 1 for k in range(10)] for t in range(10)}
     shifted = Topics.from_token_ids(moved, vocabulary_size=101)
     assert blocks(matrix(), shifted)["own topic first"] == pytest.approx(0.6)
