@@ -4,7 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import any_architecture
 import pytest
 import torch
 import zoo
@@ -82,13 +81,3 @@ def test_other_numbers_or_keys_than_the_architectures_own_are_called_wrong(monke
     ways = build_models.row("bert", "BertForMaskedLM").ways
     assert all(way.startswith("wrong: ") for way in ways.values())
     assert ways["hooks"].startswith(said)
-
-
-def test_a_small_configuration_keeps_a_layer_of_every_kind():
-    from transformers import Gemma3TextConfig, JambaConfig
-
-    gemma = Gemma3TextConfig(**any_architecture.small(Gemma3TextConfig))
-    assert (gemma.layer_types, gemma.sliding_window) == (["sliding_attention", "full_attention"], 6)
-    jamba = JambaConfig(**any_architecture.small(JambaConfig))
-    assert len(set(jamba.layer_types)) == 2
-    assert min(build_models.LENGTHS) > gemma.sliding_window

@@ -62,15 +62,6 @@ def test_the_notebook_on_two_stages_shows_values_that_move_before_keys():
     assert values > 0.8
 
 
-def test_a_cell_that_fails_is_named(tmp_path):
-    cell = {"cell_type": "code", "source": ["x = 1\n", "x / 0"], "outputs": []}
-    broken = tmp_path / "broken.ipynb"
-    broken.write_text(json.dumps({"cells": [cell]}))
-    with pytest.raises(ZeroDivisionError) as failed:
-        run(broken)
-    assert any("broken.ipynb[1]" in str(entry.path) for entry in failed.traceback)
-
-
 # --- the script that watches small models learn -------------------------------------------------------
 
 

@@ -51,13 +51,6 @@ def test_a_table_that_fits_keeps_its_columns_and_their_order():
     assert as_text(frame).split() == ["difference", "name", "ratio", "0.5", "x", "1.235e+04"]
 
 
-def test_of_columns_without_a_known_name_as_many_are_shown_as_fit():
-    frame = pd.DataFrame({f"a_rather_long_column_{n}": [n] for n in range(9)})
-    header, _, *note = as_text(frame).splitlines()
-    assert header.split() == [f"a_rather_long_column_{n}" for n in range(4)]
-    assert " ".join(note).endswith("a_rather_long_column_8)")
-
-
 def test_numbers_of_one_contrast_are_floats():
     overall = contrast()[0]
     assert f"{overall.ratio:.3f} {overall.topic_ratio:.1f} {overall.difference:.2f}" == "6.000 6.3 1.67"

@@ -52,26 +52,6 @@ def pieces(text, *parts):
     return np.array(spans)
 
 
-TOKENS = [
-    ("the army, lost", ["the", " army,", " lost"], ["the", " army,", " lost"]),
-    ("army's", ["army", "'", "s"], ["army"]),
-    ("army's", ["army's"], []),
-    ("the bandleader", ["the", "band", "leader"], ["the"]),
-    ("the bandleader", ["the", "band"], ["the"]),
-    ("the army", ["the army"], []),
-    ("cafe\u0301 x", ["cafe", "x"], ["cafe", "x"]),
-    ("cafe\u0301 x", ["cafe", "\u0301", "x"], ["x"]),
-    ("l'armée", ["l", "'", "armée"], ["armée"]),
-    ("我爱", ["我爱"], []),
-]
-
-
-def test_which_tokens_are_a_whole_word():
-    for text, parts, whole in TOKENS:
-        flags = whole_words(words_of_tokens(text, pieces(text, *parts)))
-        assert [part for part, flag in zip(parts, flags, strict=True) if flag] == whole
-
-
 def test_pieces_of_one_word_have_its_number_and_tokens_of_several_words_or_of_no_whole_one_none():
     text = "the bandleader, the army"
     word = words_of_tokens(text, pieces(text, "the", "band", "leader", ",", "the army"))

@@ -214,6 +214,7 @@ FEW, MANY = (replace(setting(regime), name=f"{regime}, squared, Adam") for regim
     ("few", "many", "untrained", "verdict"),
     [
         (0.908, 0.9, 0.99, "holds"),  # 0.082 of 0.09
+        (0.92, 0.915, 0.99, "holds"),  # 0.07 of 0.075, though the floor allows 0.09
         (0.945, 0.9, 0.99, "does not hold"),  # half of it, though 5 % more in relative terms
         (0.985, 0.98, 0.99, "undecided"),  # the freer regime has gained a ninth of what it could
         (0.908, 0.9, 0.909, "not evidence"),
