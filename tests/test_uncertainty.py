@@ -182,12 +182,16 @@ def test_a_ratio_of_scores_of_either_sign_ends_where_the_difference_is_just_told
     above = generator.normal(0.4, 1, 40)
     below = generator.normal(2, 1, 40) + 0.7 * above
     low, high = source_interval(ratio, (above, below), [np.ones(40)])
-    assert low < above.sum() / below.sum() < high
+    number = above.sum() / below.sum()
+    assert low < number < high
+    kurtosis = scipy.stats.kurtosis(above - number * below, bias=False)
+    assert kurtosis > 1
+    # Sums without one source each have (n − 1)/n of the standard error that a textbook gives a sum.
+    reach = 39 / 40 * scipy.stats.t.ppf(0.975, 2 / (2 / 39 + kurtosis / 40))
     for end in (low, high):
         rest = above - end * below
         # The t statistic of the mean of above − r below, as in a textbook.
-        p = scipy.stats.t.sf(abs(rest.mean()) / (rest.std(ddof=1) / math.sqrt(40)), 39)
-        assert p == pytest.approx(0.025, abs=2e-3)
+        assert abs(rest.mean()) / (rest.std(ddof=1) / math.sqrt(40)) == pytest.approx(reach)
 
 
 def test_sources_that_hold_most_pairs_leave_fewer_degrees_of_freedom_and_those_without_are_none():
