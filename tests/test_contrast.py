@@ -94,14 +94,11 @@ def test_a_cell_picked_from_an_array_keeps_its_numbers_and_its_own_reason():
     assert whole[np.array([True, False])].shape == (1,)
     assert repr(whole).startswith("Contrast(2,)")
     assert repr(whole).endswith(f"({NO_SAME_TOPIC})")
-    for call, error, message in (
-        (lambda: whole[0][0], IndexError, "no axes"),
-        (lambda: len(whole[0]), TypeError, "no length"),
-        (lambda: whole.row(), ValueError, "index it first"),
-        (lambda: whole[0].top(), ValueError, "top needs a row of cells"),
-        (lambda: whole.top(by="odds"), ValueError, "by must be one of"),
-    ):
-        with pytest.raises(error, match=message):
+    for call, message in (
+        (lambda: whole[0][0], "no axes"), (lambda: len(whole[0]), "no length"), (lambda: whole.row(), "index it first"),
+        (lambda: whole[0].top(), "needs a row of cells"), (lambda: whole.top(by="odds"), "by must be one of"),
+    ):  # fmt: skip
+        with pytest.raises((IndexError, TypeError, ValueError), match=message):
             call()
 
 
@@ -144,20 +141,8 @@ def test_the_effect_size_is_the_difference_in_standard_deviations_of_both_kinds_
     parts = [PairSums(*sums_of(scores[part], codes[part])) for part in (slice(0, 70), slice(70, None))]
     assert (parts[0] + parts[1]).contrast().effect_size == pytest.approx(found.effect_size, rel=1e-12)
     assert (parts[0] + PairSums(parts[1].sums, parts[1].counts)).squares is None
-
-
-@pytest.mark.parametrize(
-    ("scores", "codes", "reason"),
-    [
-        ([0.1] * 7, [2, 2, 2, 3, 3, 3, 3], ALL_EQUAL),
-        ([0.1], [2], NO_DIFFERENT_TOPIC),
-        ([], [], f"{NO_SAME_TOPIC}; {NO_DIFFERENT_TOPIC}"),
-    ],
-)
-def test_an_effect_size_that_is_not_defined_is_nan_with_its_reason(scores, codes, reason):
-    found = PairSums(*sums_of(scores, codes)).contrast()
-    assert np.isnan(found.effect_size)
-    assert found.reason == reason
+    equal = PairSums(*sums_of([0.1] * 7, [2, 2, 2, 3, 3, 3, 3])).contrast()
+    assert (np.isnan(equal.effect_size), equal.reason) == (True, ALL_EQUAL)
     without = contrast([1, 2, 3], [1, 1, 1])
     assert (np.isnan(without.effect_size), "effect_size" in without.row()) == (True, False)
 
@@ -188,9 +173,8 @@ def test_where_p_value_and_interval_disagree_is_counted():
     p_value = np.array([0.01, 0.01, 0.5, 0.5, np.nan, 0.01, 0.5])
     interval = np.array([[1.1, 2], [0.9, 2], [0.9, 2], [0.5, 0.9], [1.1, 2], [np.nan, np.nan], [0.9, 2]])
     ones = [np.ones(7)] * 6
-    assert (
-        Contrast(*ones, p_value=p_value, interval=interval).n_disagreements == 2
-    )  # the second and the fourth
+    found = Contrast(*ones, p_value=p_value, interval=interval)
+    assert found.n_disagreements == 2  # the second and the fourth
     found = Contrast(*ones, p_value=p_value, interval=interval - 1, statistic="difference")
     assert found.n_disagreements == 2
     assert Contrast(*ones, p_value=p_value).n_disagreements == 0
@@ -258,9 +242,8 @@ def test_what_has_the_same_key_adds_up_in_a_batch_and_over_batches_and_in_blocks
     total = accumulated([(keys, sums, counts, squares), (keys[:2], sums[:2], counts[:2], squares[:2])])
     assert len(total) == 8
     place = total.rows()[0].tolist().index(int(keys[1]) % 2**64)
-    np.testing.assert_allclose(total.rows()[1][place], 2 * sums[1] + sums[3])
-    np.testing.assert_allclose(total.rows()[2][place], 2 * counts[1] + counts[3])
-    np.testing.assert_allclose(total.rows()[3][place], 2 * squares[1] + squares[3])
+    for found, given in zip(total.rows()[1:], (sums, counts, squares), strict=True):
+        np.testing.assert_allclose(found[place], 2 * given[1] + given[3])
     keys = np.array([1, 8, 15, 22, 29, 36, 2, 9, 100])  # modulo 7: 1 and 2 only, and 100 is 2 as well
     many = accumulated([(keys[:8], sums[:8], counts[:8], squares[:8])], 7)
     few = accumulated([(keys[8:], sums[8:], counts[8:], squares[8:])], 7)
@@ -295,9 +278,8 @@ def test_the_interval_is_that_of_documents_drawn_one_by_one(statistic):
     generator, values = np.random.default_rng(5), []
     for _ in range(2000):
         drawn = generator.integers(0, 400, 400)
-        values.append(
-            getattr(PairSums(*(np.asarray(part[drawn].sum(0)) for part in parts)).contrast(), statistic)
-        )
+        sums = PairSums(*(np.asarray(part[drawn].sum(0)) for part in parts))
+        values.append(getattr(sums.contrast(), statistic))
     # With 400 documents the correction for few of them is small.
     expected = np.quantile(values, [0.025, 0.975])
     found = total.contrast(statistic="ratio" if statistic == "effect_size" else statistic)
@@ -330,9 +312,8 @@ def test_a_ratio_of_scores_of_either_sign_is_open_where_its_denominator_may_be_z
     sums, counts = np.abs(generator.normal(1, 1, (50, 3))), np.ones((50, 3))
     by_logarithm = interval_of_sources(sums, counts)
     sums[0, negative] *= -0.01
-    assert (
-        interval_of_sources(sums, counts) != by_logarithm
-    ).all()  # Fieller's, from the first negative score on
+    # Fieller's, from the first negative score on.
+    assert (interval_of_sources(sums, counts) != by_logarithm).all()
     sums[:, 2] = generator.normal(0, 1, 50)
     sums[:, 2] -= sums[:, 2].mean() - 0.15  # its standard error is 0.14
     low, high = interval_of_sources(sums, counts)

@@ -52,23 +52,14 @@ def test_notebooks_keep_their_outputs_and_no_path_of_a_machine():
 def test_the_notebook_on_two_stages_shows_values_that_move_before_keys():
     (_, watched, *_) = code_cells(DEMOS / "toy_two_stages.ipynb")
     printed = "".join(watched["outputs"][0]["text"])
-    rows = {
-        int(step): ast.literal_eval(row)
-        for step, row in re.findall(r"^(\d+) (\{.*\})$", printed, re.MULTILINE)
-    }
-    assert all(row.keys() == {"loss", "norm_W_K", "norm_W_V"} for row in rows.values())
-    first, last = rows[1], rows[1000]
-    assert rows[100]["norm_W_V"] - first["norm_W_V"] > 0.8 * (last["norm_W_V"] - first["norm_W_V"])
-    assert rows[100]["norm_W_K"] - first["norm_W_K"] < 0.1 * (last["norm_W_K"] - first["norm_W_K"])
-
-
-def test_a_cell_that_fails_is_named(tmp_path):
-    cell = {"cell_type": "code", "source": ["x = 1\n", "x / 0"], "outputs": []}
-    broken = tmp_path / "broken.ipynb"
-    broken.write_text(json.dumps({"cells": [cell]}))
-    with pytest.raises(ZeroDivisionError) as failed:
-        run(broken)
-    assert any("broken.ipynb[1]" in str(entry.path) for entry in failed.traceback)
+    lines = re.findall(r"^(\d+) (\{.*\})$", printed, re.MULTILINE)
+    rows = {int(step): ast.literal_eval(row) for step, row in lines}
+    keys, values = (
+        (rows[100][name] - rows[1][name]) / (rows[1000][name] - rows[1][name])
+        for name in ("norm_W_K", "norm_W_V")
+    )
+    assert keys < 0.1
+    assert values > 0.8
 
 
 # --- the script that watches small models learn -------------------------------------------------------
@@ -79,9 +70,8 @@ def test_the_script_on_emergence_measures_text_beside_shuffled_text(tmp_path, ca
     emergence.main(["--quick", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     for name in ("bert", "gpt2"):
-        text, shuffled = (
-            tp.load_report(tmp_path / "reports" / f"{name}, {kind}") for kind in ("text", "shuffled text")
-        )
+        paths = [tmp_path / "reports" / f"{name}, {kind}" for kind in ("text", "shuffled text")]
+        text, shuffled = map(tp.load_report, paths)
         assert text.steps.tolist() == shuffled.steps.tolist() == emergence.QUICK.measured_steps
         assert text.weights[0] == shuffled.weights[0]  # both begin with the same weights
         assert text.weights[-1] != shuffled.weights[-1]

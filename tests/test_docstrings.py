@@ -28,19 +28,13 @@ def examples():
                 yield module, name
 
 
-EXAMPLES = list(examples())
-
-
-def test_every_example_gives_what_its_docstring_says():
+def test_every_example_gives_what_its_docstring_says_and_what_most_people_begin_with_has_one():
     finder, runner, printed = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False), []
-    for module, name in EXAMPLES:
+    every = list(examples())
+    begun_with = "Topics Corpus World Masking Contrast encode_texts measure_attention train_toy load_report"
+    assert set(begun_with.split()) <= {name.split(".")[0] for _, name in every}
+    for module, name in every:
         documented = reduce(getattr, name.split(".") if name else [], import_module(module))
         (example,) = finder.find(documented, name or module, globs={"tp": tp})
         assert runner.run(example, out=printed.append).attempted, name or module
     assert printed == []
-
-
-def test_what_most_people_begin_with_has_an_example():
-    shown = {name.split(".")[0] for _, name in EXAMPLES}
-    begun_with = "Topics Corpus World Masking Contrast encode_texts measure_attention train_toy load_report"
-    assert set(begun_with.split()) <= shown

@@ -81,11 +81,6 @@ def alone(programs):
     return report
 
 
-def test_plain_processes(programs, page, alone):
-    command = re.search(r"A plain shell does as well: `(.*)`", page)[1]
-    assert run(programs, "shell", [(command.rstrip("."), {})]) == alone
-
-
 def test_the_tasks_of_a_slurm_array(programs, page, alone):
     """In the environment that slurm gives each of them."""
     wrapped = re.search(r'--wrap "(.*)"', line(page, "sbatch --array"))[1]
@@ -95,21 +90,14 @@ def test_the_tasks_of_a_slurm_array(programs, page, alone):
     assert run(programs, "slurm", tasks, **array) == alone
 
 
-def test_torchrun(programs, page, alone):
-    command = line(page, "torchrun --nproc-per-node").replace("torchrun", "torchrun --standalone")
-    assert run(programs, "torchrun", [(command, {})]) == alone
+def test_a_plain_shell_and_torchrun(programs, page, alone):
+    shell = re.search(r"A plain shell does as well: `(.*)`", page)[1].rstrip(".")
+    torchrun = line(page, "torchrun --nproc-per-node").replace("torchrun", "torchrun --standalone")
+    for name, command in {"shell": shell, "torchrun": torchrun}.items():
+        assert run(programs, name, [(command, {})]) == alone
 
 
 @pytest.mark.parametrize("engine", ["ray", "datatrove"])
 def test_engines_of_others(programs, alone, engine):
     pytest.importorskip(engine, reason="the extra `engines` is not installed", exc_type=ImportError)
     assert run(programs, engine, [(f"python with_{engine}.py", {})]) == alone
-
-
-def test_the_report_of_a_folder_as_a_page(programs, page, alone):
-    command = line(page, "topic-probe report parts").replace(
-        "topic-probe", f"{sys.executable} -m topic_probe"
-    )
-    known = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(["bash", "-ec", command], cwd=programs / "alone", check=True, env=known, timeout=300)
-    assert "9 of 9 parts" in (programs / "alone" / "report.html").read_text()

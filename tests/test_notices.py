@@ -3,7 +3,6 @@
 import inspect
 import io
 import sys
-import types
 import warnings
 from contextlib import contextmanager
 
@@ -48,10 +47,7 @@ def test_a_measurement_without_a_stderr_goes_through_its_bar_and_its_warnings(ki
     assert report.provenance["documents"] == without.provenance["documents"] == 1
 
 
-def test_what_is_wrong_with_a_warning_itself_is_said_and_a_warning_points_to_the_caller():
-    with pytest.raises(UserWarning, match="so it is"):
-        notices.warn("so it is")
-
+def test_a_warning_points_to_the_caller():
     def warned():
         inspect.unwrap(notices.warn)("look here", stacklevel=2)
 
@@ -80,14 +76,12 @@ def seen_of_a_bar(monkeypatch, stderr, *, shown=None, seconds=2.0):
     return stderr.getvalue()
 
 
-def test_a_bar_is_shown_by_default_where_a_terminal_is_and_only_there(monkeypatch):
+def test_a_bar_is_shown_by_default_where_a_terminal_is_of_what_takes_long_and_only_there(monkeypatch):
     assert "10/10" in seen_of_a_bar(monkeypatch, Screen())
     assert seen_of_a_bar(monkeypatch, io.StringIO()) == ""
     assert seen_of_a_bar(monkeypatch, Screen(), shown=False) == ""
     assert "10/10" in seen_of_a_bar(monkeypatch, io.StringIO(), shown=True)
-
-
-def test_a_bar_by_default_is_shown_of_what_takes_long_and_one_that_is_asked_for_always(monkeypatch):
+    # One that is asked for is shown of what is quick, too.
     assert seen_of_a_bar(monkeypatch, Screen(), seconds=0.5) == ""
     assert "10/10" in seen_of_a_bar(monkeypatch, Screen(), seconds=0.5, shown=True)
 
@@ -99,11 +93,3 @@ def test_of_two_bars_by_default_only_the_outer_one_is_seen(monkeypatch):
         assert (outer.disable, inner.disable, asked_for.disable) == (False, True, False)
     with notices.progress_bar(shown=None) as later:
         assert not later.disable
-
-
-@pytest.mark.parametrize(("app", "watched"), [("IPKernelApp", True), ("TerminalIPythonApp", False)])
-def test_a_kernel_of_a_notebook_is_watched_and_no_other_stream_without_a_terminal(monkeypatch, app, watched):
-    shell = types.SimpleNamespace(config={app: {}})
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert notices.is_watched() is watched

@@ -3,11 +3,11 @@
 import inspect
 import math
 import os
-import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,8 +68,6 @@ def test_a_function_shows_the_options_of_its_groups_and_gets_them_as_groups():
         ({"batch_siz": 3}, TypeError, "measure knows no option 'batch_siz': did you mean 'batch_size'"),
         ({"xyz": 3}, TypeError, "no option 'xyz'; it knows model, level, batch_size, long"),
         ({"long": "chop"}, ValueError, "long must be one of 'cut', 'chunk', got 'chop'"),
-        ({"level": "letter"}, ValueError, "level must be one of 'token', 'word', got 'letter'"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, got 0"),
         ({"batch_size": True}, TypeError, "batch_size must be a whole number, got True"),
     ],
 )
@@ -80,38 +78,29 @@ def test_an_option_that_is_unknown_or_out_of_range_is_named_with_a_remedy(given,
 
 def test_a_value_of_another_type_is_a_type_error():
     refused = [
-        ("3", int), (True, int), (2.5, int), (1, bool), ("0", bool), ("x", float), (None, int), ([], int | None),
-        (np.True_, int), (torch.tensor(True), int), (np.array([3]), int), (torch.tensor([3]), int),
-        (np.array([2.5]), float), (np.True_, float), (1 + 0j, float), (b"text", str), ("ab", Sequence[str]),
-        (b"ab", Iterable[int]), ({"a": 1}, Iterable[str]), ({"a"}, Sequence[str]), (torch.tensor(3), Iterable[int]),
-        (3, Collection[int]), ([("a", 1)], Mapping[str, int]), (3, str | os.PathLike[str]),
-        ("print", Callable[[int], None]), (3, Reading | None),
+        ("3", int), (True, int), (2.5, int), (1, bool), ("x", float), (None, int), ([], int | None),
+        (torch.tensor(True), int), (np.array([3]), int), (torch.tensor([3]), int), (np.True_, float), (1 + 0j, float),
+        (b"text", str), ("ab", Sequence[str]), (b"ab", Iterable[int]), ({"a": 1}, Iterable[str]),
+        ({"a"}, Sequence[str]), (torch.tensor(3), Iterable[int]), ([("a", 1)], Mapping[str, int]),
+        (3, str | os.PathLike[str]), ("print", Callable[[int], None]), (3, Reading | None),
     ]  # fmt: skip
     for value, annotation in refused:
         with pytest.raises(TypeError, match=r"^n must be .*, got "):
             print(check_value("n", value, annotation), "was taken for", annotation)
     with pytest.raises(TypeError, match=r"names must be a list, got 'ab': put a single one into a list"):
         check_value("names", "ab", Sequence[str])
-    with pytest.raises(TypeError, match=r"part must be a list of whole numbers or None, got '0/2'$"):
-        check_value("part", "0/2", Sequence[int] | None)
-    for number in (2**63, -(2**80)):
-        with pytest.raises(ValueError, match=f"n is too large to count with, got {number}"):
-            check_whole("n", number, -(2**90))
+    with pytest.raises(ValueError, match=f"n is too large to count with, got {2**63}"):
+        check_whole("n", 2**63)
     with pytest.raises(ValueError, match="n must be at most 7, got 8"):
         check_whole("n", 8, most=7)
-    assert (check_whole("n", 7, most=7), check_whole("n", 1), check_whole("n", 2**63 - 1)) == (
-        7,
-        1,
-        2**63 - 1,
-    )
+    assert [check_whole("n", n, most=n) for n in (1, 7, 2**63 - 1)] == [1, 7, 2**63 - 1]
 
 
 def test_a_value_that_fits_is_taken_and_numbers_of_other_libraries_become_plain_ones():
     taken = [
-        ([3], Sequence[int]), (np.array([3]), Sequence[int]), ({3}, Collection[int]), (range(3), Iterable[int]),
-        ({"a": 1}, Mapping[str, int]), ("a", str | os.PathLike[str]), (Path("a"), str | os.PathLike[str]),
-        (print, Callable[[int], None] | None), (Reading(), Reading), (object(), Any), (None, int | None), (True, bool),
-        ({5}, set[int]), ("cut", Literal["cut"]), ("s", Annotated[str, "a text"]),
+        (np.array([3]), Sequence[int]), ({3}, Collection[int]), ({"a": 1}, Mapping[str, int]),
+        (Path("a"), str | os.PathLike[str]), (print, Callable[[int], None] | None), (Reading(), Reading),
+        (object(), Any), (None, int | None), (True, bool), ("cut", Literal["cut"]), ("s", Annotated[str, "a text"]),
     ]  # fmt: skip
     assert all(check_value("n", value, annotation) is value for value, annotation in taken)
     for value, annotation, plain in [
@@ -168,10 +157,9 @@ CONFIGS = {
 
 def as_number(value):
     """A number as Python's own, by what it says of itself; None for what is none, a bool included."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | torch.Tensor) and value.ndim == 0):
+    if getattr(value, "ndim", None) == 0:
         value = value.item()
-    if isinstance(value, Fraction):
-        return float(value)
+    value = float(value) if isinstance(value, Fraction) else value
     return value if type(value) in (int, float) else None
 
 
@@ -207,63 +195,37 @@ TOPICS, TEXTS, DOCUMENT = TOY.world.topics, ["the army"], [[1, 2, 3, 4]]
 TOKENIZER, MODEL = tp.word_tokenizer(["the army and the band"]), tp.build_toy(TOY)
 # What each is given; all other options come from its signature.
 FUNCTIONS = [
-    (tp.Topics.blocks, (), {"n_topics": 2, "words_per_topic": 2}),
-    (tp.Topics.from_token_ids, ({"war": [1], "music": [2]},), {"vocabulary_size": 9}),
-    (tp.Topics.from_word_lists, ({"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
-    (tp.Topics.from_matrix, ([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]],), {"fraction": 0.5, "vocabulary_size": 9}),
-    (tp.encode_texts, (TEXTS, TOKENIZER), {}),
-    (tp.Corpus.from_texts(TEXTS).documents, (TOKENIZER,), {}),
-    (tp.count_cooccurrence, ([[1, 2]], [1, 2]), {"vocabulary_size": 9}),
-    (tp.word_tokenizer, (["the army and the band"],), {}),
-    (tp.build_toy, (TOY,), {}),
-    (tp.measure_weights, (MODEL, TOPICS), {"n_resamples": 0}),
-    (tp.measure_embeddings, (MODEL, TOPICS), {"n_resamples": 0}),
-    (tp.measure_attention, (MODEL, TOPICS, DOCUMENT), {"n_resamples": 0, "n_permutations": 0}),
-    (tp.measure_landscape, (TOY.world, tp.Masking()), {"alphas": np.ones(1), "betas": np.ones(1)}),
+    (tp.Topics.blocks, {"n_topics": 2, "words_per_topic": 2}),
+    (partial(tp.Topics.from_token_ids, {"war": [1], "music": [2]}), {"vocabulary_size": 9}),
+    (partial(tp.Topics.from_word_lists, {"war": ["army"], "music": ["band"]}, TOKENIZER), {}),
+    (partial(tp.Topics.from_matrix, [[0.6, 0.3, 0.1]]), {"fraction": 0.5, "vocabulary_size": 9}),
+    (partial(tp.encode_texts, TEXTS, TOKENIZER), {}),
+    (partial(tp.Corpus.from_texts(TEXTS).documents, TOKENIZER), {}),
+    (partial(tp.count_cooccurrence, [[1, 2]], [1, 2]), {"vocabulary_size": 9}),
+    (partial(tp.build_toy, TOY), {}),
+    (partial(tp.measure_weights, MODEL, TOPICS), {}),
+    (partial(tp.measure_embeddings, MODEL, TOPICS), {}),
+    (partial(tp.measure_attention, MODEL, TOPICS, DOCUMENT), {}),
+    (partial(tp.measure_landscape, TOY.world, tp.Masking()), {}),
 ]
 
 
-def kinds_of(annotation):
-    """Of what kinds a number, flag or choice may be; nothing for options that take anything else."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(annotation) if union else (annotation,)
-    simple = {bool, int, float, type(None)}
-    return kinds if all(kind in simple or typing.get_origin(kind) is Literal for kind in kinds) else ()
+def numbers_and_flags(function):
+    """The options that are a number or a flag, which an object is not."""
+    for name, annotation in typing.get_type_hints(function).items():
+        if typing.get_origin(annotation) is Annotated:
+            annotation = typing.get_args(annotation)[0]
+        kinds = typing.get_args(annotation) or (annotation,)
+        if name != "return" and set(kinds) <= {int, float, bool, type(None)}:
+            yield name
 
 
-def fits(value, kinds):
-    choices = [choice for kind in kinds for choice in typing.get_args(kind)]
-    number = as_number(value)
-    return (
-        (value is None and type(None) in kinds)
-        or (isinstance(value, bool) and bool in kinds)
-        or (isinstance(value, str) and value in choices)
-        or (number is not None and (float in kinds or (int in kinds and isinstance(number, int))))
-    )
-
-
-CASES = [
-    (function, args, given, name, kinds)
-    for function, args, given in FUNCTIONS
-    for name, annotation in typing.get_type_hints(function).items()
-    if name != "return" and (kinds := kinds_of(annotation))
-]
-
-
-@settings(max_examples=150)
-@given(st.sampled_from(CASES), VALUES)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it(case, value):
-    function, args, given, name, kinds = case
-    _, refusal = refusal_of(
-        lambda: (
-            list(found) if isinstance(found := function(*args, **{**given, name: value}), Iterator) else found
-        )
-    )
-    assert fits(value, kinds) or name.split("_")[0] in refusal
-
-
-def test_options_of_every_function_are_tried():
-    assert len(CASES) > 60
+def test_an_option_of_a_wrong_type_is_a_sentence_that_names_it():
+    tried = 0
+    for function, needed in FUNCTIONS:
+        for name in numbers_and_flags(getattr(function, "func", function)):
+            for value in ("3", object(), [None]):
+                with pytest.raises((TypeError, ValueError), match=name.split("_")[0]):
+                    print(function(**{**needed, name: value}), "took", name, value)
+                tried += 1
+    assert tried > 100

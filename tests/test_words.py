@@ -52,31 +52,6 @@ def pieces(text, *parts):
     return np.array(spans)
 
 
-TOKENS = [
-    ("the army, lost", ["the", "army", ",", "lost"], ["the", "army", "lost"]),
-    ("the army, lost", ["the", " army,", " lost"], ["the", " army,", " lost"]),
-    ("army's", ["army", "'", "s"], ["army"]),
-    ("army's", ["army's"], []),
-    ("the bandleader", ["the", "band", "leader"], ["the"]),
-    ("the bandleader", ["the", "band"], ["the"]),
-    ("included0", ["included", "0"], []),
-    ("the army", ["the army"], []),
-    ("(army", ["(army"], ["(army"]),
-    ("cafe\u0301 x", ["cafe", "x"], ["cafe", "x"]),
-    ("cafe\u0301 x", ["cafe", "\u0301", "x"], ["x"]),
-    ("l'armée", ["l", "'", "armée"], ["armée"]),
-    ("l'armée", ["l'armée"], []),
-    ("我爱", ["我爱"], []),
-    ("我爱", ["我", "爱"], ["我", "爱"]),
-]
-
-
-def test_which_tokens_are_a_whole_word():
-    for text, parts, whole in TOKENS:
-        flags = whole_words(words_of_tokens(text, pieces(text, *parts)))
-        assert [part for part, flag in zip(parts, flags, strict=True) if flag] == whole
-
-
 def test_pieces_of_one_word_have_its_number_and_tokens_of_several_words_or_of_no_whole_one_none():
     text = "the bandleader, the army"
     word = words_of_tokens(text, pieces(text, "the", "band", "leader", ",", "the army"))
@@ -101,10 +76,7 @@ def test_forms_of_one_word_are_one_and_inflections_have_one_stem():
 @pytest.mark.parametrize(
     ("text", "pieces_", "unknown", "wanted"),
     [
-        (
-            "The Army's café", ["the", " army", " '", " s", " cafe"], [False] * 5,
-            [(0, 3), (4, 8), (8, 9), (9, 10), (11, 15)],
-        ),
+        ("The Army's", ["the", " army", " '", " s"], [False] * 4, [(0, 3), (4, 8), (8, 9), (9, 10)]),
         ("a ☃☃ b", ["a", "[UNK]", " b"], [False, True, False], [(0, 1), (2, 4), (5, 6)]),
         ("ab", ["a", "c"], [False, False], None),
         ("ab", ["a"], [False], None),
@@ -125,31 +97,18 @@ ARTICLES = {
     "c", "d", "j", "l", "m", "n", "s", "t", "qu", "jusqu", "lorsqu", "puisqu", "quoiqu",
     "all", "coll", "dall", "dell", "nell", "sull", "bell", "quell", "sant", "un",
 }  # fmt: skip
+# fmt: off
 texts = st.one_of(
     st.text(LETTERS + MARKS + MID_LETTER + MID_NUMBER + MID_BOTH + JOINER + OTHER, max_size=24),
     # Words as people write them, which letters drawn one by one seldom give.
     st.lists(
         st.sampled_from(
-            [
-                "l'",
-                "dell’",
-                "un",
-                "army",
-                "band",
-                "'s",
-                "’S",
-                "n't",
-                " ",
-                ",",
-                "\u0301",
-                "\u00ad",
-                "3.1",
-                "我",
-            ]
+            ["l'", "dell’", "un", "army", "band", "'s", "’S", "n't", " ", ",", "\u0301", "\u00ad", "3.1", "我"]
         ),
         max_size=12,
     ).map("".join),
 )
+# fmt: on
 
 
 def kind(letter):
@@ -203,9 +162,8 @@ def read_words(text):
             begin += len(head[0]) + 1
         word = text[begin:end]
         bare = word[:-2].rstrip(MARKS[0])
-        owns = (
-            word[-2:].replace("’", "'").lower() == "'s" and bare and unicodedata.category(bare[-1])[0] == "L"
-        )
+        after_letter = bare and unicodedata.category(bare[-1])[0] == "L"
+        owns = word[-2:].replace("’", "'").lower() == "'s" and after_letter
         last = end - 2 if owns else end
         found.append((begin, last, begin + len(text[begin:last].rstrip(MARKS)), True))
         if owns:
@@ -253,12 +211,8 @@ def read_tokens(text, spans):
         covered = {place for token in tokens for place in range(*spans[token])}
         missing = [text[place] for place in range(start, core) if place not in covered]
         ends = {start, core - 1} <= covered
-        if (
-            is_word
-            and ends
-            and set(missing) <= set(MARKS)
-            and all(touched[token] == [number] for token in tokens)
-        ):
+        own = all(touched[token] == [number] for token in tokens)
+        if is_word and ends and own and set(missing) <= set(MARKS):
             for token in tokens:
                 answer[token] = number
     return answer
@@ -269,9 +223,8 @@ def read_tokens(text, spans):
 @example(("so\u00adlo", [(0, 2), (3, 5)]))
 def test_the_words_of_any_tokens_are_those_whose_letters_they_have_and_no_others(case):
     text, spans = case
-    assert words_of_tokens(text, np.array(spans, dtype=np.int64).reshape(-1, 2)).tolist() == read_tokens(
-        text, spans
-    )
+    found = words_of_tokens(text, np.array(spans, dtype=np.int64).reshape(-1, 2))
+    assert found.tolist() == read_tokens(text, spans)
 
 
 @given(texts)

@@ -5,7 +5,7 @@ import os
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -375,7 +375,7 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equality in which NaN equals NaN and arrays are compared whole."""
+    """Equality in which NaN equals NaN and arrays are compared whole, also those inside of dataclasses."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -384,6 +384,8 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and type(one) is type(other):
         return len(one) == len(other) and all(map(_equal, one, other))
+    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type | Topics):
+        return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     return bool(type(one) is type(other) and one == other)

@@ -1,36 +1,29 @@
 """What a large run must not do: grow, become slower by the document, or choke on one long text or on many topics.
 
 Run with ``make bench``; a name behind it (``large.py memory``) runs one part. Models are tiny, so that what is timed is
-reading, cutting, scoring and adding up. Both sides of a ratio take turns in one process; times are processor time of
-one thread, but for processes that run side by side, where the time on the wall stands beside it.
+reading, cutting, scoring and adding up. Times are processor time of one thread, both sides of a ratio in one process.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from corpus import different, medians, memory
-from real_text import minilm_folder
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-import topic_probe as tp
-from topic_probe.text.corpus import Corpus
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
-VOCABULARY = 30_522
-LONG, PIECE = 100_000, 256
+from real_text import minilm_folder
+
+import topic_probe as tp
+
+VOCABULARY, LONG, PIECE, LETTERS = 30_522, 100_000, 256, 100
 TOPICS, LARGE_VOCABULARY = 5_000, 250_000
 
 
@@ -38,256 +31,115 @@ def bert(**sizes: int) -> Any:
     """A BERT of random weights, by default a tiny one."""
     torch.manual_seed(0)
     tiny = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16}
-    return BertModel(
-        BertConfig(**tiny | {"max_position_embeddings": PIECE} | sizes), add_pooling_layer=False
-    ).eval()
+    return BertModel(BertConfig(**tiny | sizes), add_pooling_layer=False).eval()
 
 
-def some_topics(
-    vocabulary: int = VOCABULARY, n: int = 100, first: int = 2_000, words: int = 5_000
-) -> tp.Topics:
+def some_topics(vocabulary: int = VOCABULARY, n: int = 100, words: int = 5_000) -> tp.Topics:
     """So many topics of equally many words."""
-    of_topics = np.array_split(np.arange(first, first + words), n)
-    return tp.Topics.from_token_ids(
-        {f"topic {number}": ids.tolist() for number, ids in enumerate(of_topics)}, vocabulary_size=vocabulary
-    )
+    of_topics = np.array_split(np.arange(2_000, 2_000 + words), n)
+    lists = {f"topic {number}": ids.tolist() for number, ids in enumerate(of_topics)}
+    return tp.Topics.from_token_ids(lists, vocabulary_size=vocabulary)
 
 
-def random_documents(n: int, length: int, seed: int = 0) -> Iterator[list[int]]:
-    """Documents that are nowhere in memory at once."""
-    generator = np.random.default_rng(seed)
-    for _ in range(n):
-        yield generator.integers(1_000, VOCABULARY, length).tolist()
+def seconds(run: Any) -> float:
+    start = process_time()
+    run()
+    return process_time() - start
 
 
-def bare_tokenizer() -> Any:
-    """That of MiniLM, which pads and cuts by itself."""
-    tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
-    tokenizer.backend_tokenizer.no_padding()
-    tokenizer.backend_tokenizer.no_truncation()
-    return tokenizer
+def memory_of_stream(n: int) -> list[float]:
+    """In a process of its own: megabytes after every twentieth of so many short texts that are all different."""
+    text, held = " ".join(tp.Corpus.bundled()), []
 
-
-# ---------------------------------------------------------------------------- memory
-
-
-def measure_stream(n: int, folder: str) -> None:
-    """In a process of its own: the memory after every twentieth of so many texts, while attention is measured."""
-    held: list[float] = []
+    def megabytes() -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
     def watched() -> Iterator[str]:
-        for number, text in enumerate(different(n)):
+        for number, start in enumerate(np.linspace(0, len(text) - LETTERS, n).astype(int)):
             if number and number % (n // 20) == 0:
-                held.append(memory("VmRSS"))
-            yield text
+                held.append(megabytes())
+            yield text[start : start + LETTERS]
 
-    stream = Corpus.from_texts(watched).documents(bare_tokenizer())
-    options = {"folder": folder, "part_size": 2_000} if folder else {}
-    report = tp.measure_attention(bert(), some_topics(), stream, n_permutations=20, **options)
-    assert report.provenance["documents"] == n
-    print(json.dumps([*held, memory("VmRSS")]))
+    stream = tp.Corpus.from_texts(watched).documents(AutoTokenizer.from_pretrained(minilm_folder()))
+    tp.measure_attention(bert(), some_topics(), stream, n_permutations=20)
+    return held
 
 
-def flat_memory(n: int, folder: Path) -> None:
-    """At most 1.05 × after the first tenth."""
-    for name, place in (("one stream", ""), ("the same in parts", str(folder / "sums"))):
-        start = perf_counter()
-        held = json.loads(in_process("--stream", str(n), place))
-        grown = max(held[2:]) / held[1]
-        print(
-            f"  {name:24s} {held[1]:5.0f} MB after {n // 10:,} documents, at most {max(held[2:]):5.0f} MB up to {n:,}: "
-            f"{told(grown, at_most=1.05)} ({n / (perf_counter() - start):,.0f} documents/s)"
-        )
+def memory(n: int) -> None:
+    command = [sys.executable, __file__, "--stream", str(n)]
+    held = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    print(f"  {held[1]:.0f} MB after {n // 10:,} texts, later {told(max(held[2:]) / held[1], at_most=1.05)}")
 
 
-# ---------------------------------------------------------------------------- one long document
+def long(_: int) -> None:
+    """One text of a hundred thousand tokens beside the same tokens in pieces."""
+    tokenizer, model, topics = AutoTokenizer.from_pretrained(minilm_folder()), bert(), some_topics()
+    words = " ".join(tp.Corpus.bundled()).split()
+    corpus = tp.Corpus.from_texts([" ".join((words * 2)[: int(LONG / 1.3)])])
+    options: dict[str, Any] = {"max_length": PIECE, "long": "chunk"}
+    whole, pieces = list(corpus.documents(tokenizer)), list(corpus.documents(tokenizer, **options))
+    texts = tp.Corpus.from_texts([tokenizer.decode(piece.ids[~piece.special]) for piece in pieces])
+    both = [seconds(lambda one=one: list(one.documents(tokenizer))) for one in (corpus, texts)]
+    print(f"  {len(whole[0]):,} tokens, read: {told(both[0] / both[1], at_most=2)}")
+    measure = [
+        seconds(lambda one=one: tp.measure_attention(model, topics, one, n_permutations=20, **options))
+        for one in (whole, pieces)
+    ]
+    print(f"  measured in pieces of {PIECE}: {told(measure[0] / measure[1], at_most=2)}")
 
 
-def long_document(repetitions: int) -> None:
-    """At most 2 × the time of the same tokens in pieces, wherever a long document is taken."""
-    tokenizer, model, topics = bare_tokenizer(), bert(), some_topics()
-    words = " ".join(Corpus.bundled()).split()
-    text = " ".join((words * 2)[: int(LONG / 1.3)])
-    whole = next(iter(Corpus.from_texts([text]).documents(tokenizer)))
-    ids = whole.ids.tolist()
-    cut = list(Corpus.from_texts([text]).documents(tokenizer, max_length=PIECE, long="chunk"))
-    texts = [tokenizer.decode(piece.ids[~piece.special].tolist()) for piece in cut]
-    pieces = [ids[start : start + PIECE] for start in range(0, len(ids), PIECE)]
-    chunk: dict[str, Any] = {"max_length": PIECE, "long": "chunk"}
-
-    def count(documents: Any) -> int:
-        return sum(len(document) for document in documents)
-
-    def measure(documents: Any, **options: Any) -> None:
-        tp.measure_attention(model, topics, documents, n_permutations=20, **options)
-
-    sides: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-        "read whole": (
-            lambda: count(Corpus.from_texts([text]).documents(tokenizer)),
-            lambda: count(Corpus.from_texts(texts).documents(tokenizer)),
-        ),
-        "read and cut": (
-            lambda: count(Corpus.from_texts([text]).documents(tokenizer, **chunk)),
-            lambda: count(Corpus.from_texts(texts).documents(tokenizer, **chunk)),
-        ),
-        "encode_texts": (
-            lambda: count(tp.encode_texts([text], tokenizer)),
-            lambda: count(tp.encode_texts(texts, tokenizer)),
-        ),
-        "measured, of ids": (lambda: measure([ids], **chunk), lambda: measure(pieces)),
-        "measured, of a document": (lambda: measure([whole], **chunk), lambda: measure(cut)),
-        "measured, its beginning": (lambda: measure([whole], max_length=PIECE), lambda: measure(cut[:1])),
-    }
-    print(f"  {len(ids):,} tokens as one document, beside {len(cut)} pieces of {PIECE}")
-    for name, (as_one, as_pieces) in sides.items():
-        found = medians({"one": as_one, "pieces": as_pieces}, repetitions, process_time)
-        ratio = found["one"] / found["pieces"]
-        print(f"  {name:24s} {found['one']:6.2f} s, {found['pieces']:6.2f} s: {told(ratio, at_most=2.0)}")
-
-
-# ---------------------------------------------------------------------------- many topics
-
-
-def many_topics() -> None:
-    """Everything that is asked of topics, in less than a minute together."""
-    torch.manual_seed(0)
-    steps: dict[str, float] = {}
-
-    def timed(name: str, run: Callable[[], Any]) -> Any:
-        start = process_time()
-        found = run()
-        steps[name] = process_time() - start
-        return found
-
+def topics(_: int) -> None:
+    """Everything that is asked of many topics of many words, in less than a minute together."""
     # Rows that overlap in memory, and yet are all different: as a table they would be 5 GB.
     drawn = np.random.default_rng(0).random(LARGE_VOCABULARY + TOPICS, dtype=np.float32) ** 8
     phi = np.lib.stride_tricks.sliding_window_view(drawn, LARGE_VOCABULARY)[:TOPICS]
-    timed("from a matrix", lambda: tp.Topics.from_matrix(phi, fraction=0.0002))
-    words = LARGE_VOCABULARY - 2_000
-    topics = timed("from ids", lambda: some_topics(LARGE_VOCABULARY, TOPICS, 2_000, words))
+    many = some_topics(LARGE_VOCABULARY, TOPICS, LARGE_VOCABULARY - 2_000)
     model = bert(vocab_size=LARGE_VOCABULARY, hidden_size=64)
-    timed("embeddings", lambda: tp.measure_embeddings(model, topics))
-    generator = np.random.default_rng(0)
-    documents = generator.integers(0, LARGE_VOCABULARY, (500, 128)).tolist()
-    timed("attention, 500 documents", lambda: tp.measure_attention(model, topics, documents))
-    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items())
-    print(f"  {TOPICS:,} topics of a vocabulary of {LARGE_VOCABULARY:,}: {shown}")
-    print(f"  {'together':24s} {told(sum(steps.values()) / 60, at_most=1.0)} minutes")
+    documents = np.random.default_rng(0).integers(0, LARGE_VOCABULARY, (500, 128)).tolist()
+    found = {
+        "from a matrix": seconds(lambda: tp.Topics.from_matrix(phi, fraction=0.0002)),
+        "embeddings": seconds(lambda: tp.measure_embeddings(model, many)),
+        "attention": seconds(lambda: tp.measure_attention(model, many, documents)),
+    }
+    print(f"  {', '.join(f'{name} {taken:.1f} s' for name, taken in found.items())}")
+    print(f"  together {told(sum(found.values()) / 60, at_most=1)} a minute")
 
 
-# ---------------------------------------------------------------------------- linear, and by processes
-
-
-def linear(n: int, repetitions: int) -> None:
+def linear(n: int) -> None:
     """Ten times as many documents take ten times as long, within 5 %."""
-    model, topics = tp.open_model(bert()), some_topics()
+    model, some, generator = tp.open_model(bert()), some_topics(), np.random.default_rng(0)
 
     def measure(n: int) -> None:
-        tp.measure_attention(model, topics, random_documents(n, 32), special_ids=())
+        documents = (generator.integers(1_000, VOCABULARY, 32).tolist() for _ in range(n))
+        tp.measure_attention(model, some, documents, special_ids=())
 
-    measure(n // 10)
-    found = medians({"n": lambda: measure(n), "10 n": lambda: measure(10 * n)}, repetitions, process_time)
-    ratio = found["10 n"] / found["n"] / 10
-    print(f"  {n:,} documents {found['n']:.1f} s, {10 * n:,} documents {found['10 n']:.1f} s")
-    print(f"  {'time ÷ 10 × time':24s} {told(ratio, at_most=1.05, at_least=0.95)}")
-
-
-def measure_part(n: int, index: int, size: int, folder: str) -> None:
-    """In a process of its own: a part of some documents, with what the measurement takes."""
-    torch.set_num_threads(1)
-    shape = {
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "hidden_size": 384,
-        "intermediate_size": 1_536,
-    }
-    model, topics = tp.open_model(bert(**shape)), some_topics()
-    documents = list(random_documents(n, 128))
-    options = {"folder": folder, "part": (index, size), "part_size": 25}
-    tp.measure_attention(model, topics, documents[:8], special_ids=(), n_permutations=20)
-    clocks = perf_counter(), process_time()
-    tp.measure_attention(model, topics, documents, special_ids=(), n_permutations=20, **options)
-    print(json.dumps([perf_counter() - clocks[0], process_time() - clocks[1]]))
+    measure(n // 100)
+    few, many = (seconds(lambda size=size: measure(size)) for size in (n // 50, n // 5))
+    print(f"  {n // 5:,} documents beside {n // 50:,}: {told(many / few, at_most=10.5)} the time")
 
 
-def processes(n: int, folder: Path) -> None:
-    """Two processes are at least 1.8 × as fast as one, where each has a core for itself."""
-    ((wall, used),) = at_once(n, 1, str(folder / "one"))
-    both = at_once(n, 2, str(folder / "two"))
-    walls, useds = zip(*both, strict=True)
-    shares = used / wall, sum(useds) / max(walls)
-    print(
-        f"  {'in one folder':24s} by processor time of the busier one {told(used / max(useds), at_least=1.8)}, on the "
-        f"wall {wall / max(walls):.2f} × (with {shares[0]:.0%} of a core for one, {shares[1]:.0%} for the two)"
-    )
-
-
-def at_once(n: int, size: int, folder: str) -> list[list[float]]:
-    """Seconds on the wall and of the processor of every process."""
-    started = [
-        subprocess.Popen(
-            command("--part", str(n), str(index), str(size), folder),
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for index in range(size)
-    ]
-    return [json.loads(process.communicate()[0]) for process in started]
-
-
-# ---------------------------------------------------------------------------- all of it
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, __file__, *arguments]
-
-
-def in_process(*arguments: str) -> str:
-    return subprocess.run(command(*arguments), check=True, capture_output=True, text=True).stdout
-
-
-def told(ratio: float, *, at_most: float = np.inf, at_least: float = 0.0) -> str:
+def told(ratio: float, *, at_most: float) -> str:
     """A ratio beside what was wanted of it."""
-    bounds = [f"at least {at_least:g}"] * (at_least > 0) + [f"at most {at_most:g}"] * bool(
-        np.isfinite(at_most)
-    )
-    met = "met" if at_least <= ratio <= at_most else "NOT met"
-    return f"{ratio:.2f} × ({' and '.join(bounds)}: {met})"
+    return f"{ratio:.2f} × (at most {at_most:g}: {'met' if ratio <= at_most else 'NOT met'})"
+
+
+PARTS = {part.__name__: part for part in (memory, long, topics, linear)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="*", help="memory, long, topics, linear, processes; by default all")
+    parser.add_argument("part", nargs="*", choices=[[], *PARTS], help="by default all")
     parser.add_argument("--documents", type=int, default=200_000)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--stream", nargs=2, default=None, help=argparse.SUPPRESS)
-    parser.add_argument("--part", dest="of_process", nargs=4, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--stream", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.stream:
-        measure_stream(int(options.stream[0]), options.stream[1])
+        print(json.dumps(memory_of_stream(options.stream)))
         return
-    if options.of_process:
-        n, index, size, folder = options.of_process
-        measure_part(int(n), int(index), int(size), folder)
-        return
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        parts: dict[str, tuple[str, Callable[[], None]]] = {
-            "memory": ("memory of a stream", lambda: flat_memory(options.documents, folder)),
-            "long": ("one long document", lambda: long_document(options.repetitions)),
-            "topics": ("many topics", many_topics),
-            "linear": (
-                "ten times the documents",
-                lambda: linear(options.documents // 50, options.repetitions),
-            ),
-            "processes": ("two processes", lambda: processes(options.documents // 400, folder)),
-        }
-        for name, (heading, run) in parts.items():
-            if name in (options.part or parts):
-                print(heading, flush=True)
-                run()
+    for name in options.part or PARTS:
+        print(name, flush=True)
+        PARTS[name](options.documents)
 
 
 if __name__ == "__main__":

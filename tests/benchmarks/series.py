@@ -5,7 +5,6 @@ as six measurements of their own (each opened and measured as a user would), che
 most memory that a series needs is at most 1.1 times that of a single measurement. Each is a process of its own.
 """
 
-import argparse
 import json
 import resource
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+from transformers import AutoModel, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
@@ -23,99 +23,60 @@ from real_text import minilm_folder
 import topic_probe as tp
 
 TIME, MEMORY = 1.05, 1.10
-STEPS = (0, 10, 20, 40, 80, 160)
+STEPS, DOCUMENTS = (0, 10, 20, 40, 80, 160), 40
 
 
 def made(folder):
     """Six checkpoints on one path, each a little further from MiniLM."""
-    import transformers
-
-    model = transformers.AutoModel.from_pretrained(minilm_folder())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
-    generator, before = torch.Generator().manual_seed(0), 0.0
+    model, tokenizer = (kind.from_pretrained(minilm_folder()) for kind in (AutoModel, AutoTokenizer))
+    generator = torch.Generator().manual_seed(0)
     ways = [torch.randn(parameter.shape, generator=generator) for parameter in model.parameters()]
     for number, step in enumerate(STEPS):
         with torch.no_grad():
             for parameter, way in zip(model.parameters(), ways, strict=True):
-                parameter += 0.001 * (number - before) * parameter.std() * way
-        before = number
-        model.save_pretrained(folder / f"checkpoint-{step}")
-        tokenizer.save_pretrained(folder / f"checkpoint-{step}")
+                parameter += 0.001 * (number > 0) * parameter.std() * way
+        for part in (model, tokenizer):
+            part.save_pretrained(folder / f"checkpoint-{step}")
 
 
-def what(folder, n_documents):
-    from transformers import AutoTokenizer
-
+def measured(how, folder):
+    """In a process of its own: the seconds of one, of all one by one, or of the series, and the peak of its memory."""
+    torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(folder / "checkpoint-0")
     topics = tp.Topics.builtin("empath", tokenizer)
-    documents = tp.Corpus.bundled(n_documents=n_documents).documents(tokenizer, max_length=256)
-    return topics, list(documents)
+    corpus = tp.Corpus.bundled(n_documents=DOCUMENTS)
+    documents, start = list(corpus.documents(tokenizer, max_length=256)), perf_counter()
+    if how == "series":
+        checkpoints = tp.Checkpoints.from_folders(folder)
+        report = tp.measure_series(checkpoints, topics, documents, progress=False)
+        assert not any(report.reasons)
+    else:
+        for step in STEPS[:1] if how == "one" else STEPS:
+            model = tp.open_model(folder / f"checkpoint-{step}")
+            tp.measure_embeddings(model, topics, documents, progress=False)
+            tp.measure_attention(model, topics, documents, progress=False)
+    return [perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]
 
 
-def one_by_one(folder, steps, n_documents):
-    topics, documents = what(folder, n_documents)
-    start = perf_counter()
-    for step in steps:
-        model = tp.open_model(folder / f"checkpoint-{step}")
-        tp.measure_embeddings(model, topics, documents, progress=False)
-        tp.measure_attention(model, topics, documents, progress=False)
-    return perf_counter() - start
+def in_a_process(how, folder):
+    command = [sys.executable, __file__, how, str(folder)]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(answer.stdout.splitlines()[-1])
 
 
-def at_once(folder, n_documents):
-    topics, documents = what(folder, n_documents)
-    start = perf_counter()
-    report = tp.measure_series(tp.Checkpoints.from_folders(folder), topics, documents, progress=False)
-    assert not any(report.reasons)
-    return perf_counter() - start
-
-
-def main(n_documents, rounds):
+def main():
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        made(folder)
-        found = {"six": [], "series": []}
-        for _ in range(rounds):
-            for how in found:
-                found[how].append(_in_a_process(how, folder, n_documents))
-        single = _in_a_process("one", folder, n_documents)
-    seconds = {how: min(one[0] for one in each) for how, each in found.items()}
-    ratio = seconds["series"] / seconds["six"]
-    memory = found["series"][0][1] / single[1]
-    print(f"six measurements {seconds['six']:.1f} s, a series {seconds['series']:.1f} s")
-    print(f"time {ratio:.3f} times, bound {TIME}: {'held' if ratio <= TIME else 'MISSED'}")
+        made(Path(name))
+        found = {how: in_a_process(how, Path(name)) for how in ("one", "six", "series")}
+    time, memory = found["series"][0] / found["six"][0], found["series"][1] / found["one"][1]
+    print(f"six measurements {found['six'][0]:.1f} s, a series {found['series'][0]:.1f} s")
+    print(f"time {time:.3f} times, bound {TIME}: {'held' if time <= TIME else 'MISSED'}")
     print(f"memory {memory:.3f} times, bound {MEMORY}: {'held' if memory <= MEMORY else 'MISSED'}")
-    return ratio <= TIME and memory <= MEMORY
-
-
-def _in_a_process(how, folder, n_documents):
-    command = [
-        sys.executable,
-        __file__,
-        "--how",
-        how,
-        "--folder",
-        str(folder),
-        "--documents",
-        str(n_documents),
-    ]
-    return json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-    )
+    return int(time > TIME or memory > MEMORY)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--how", choices=("one", "six", "series"))
-    parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    if given.how is None:
-        raise SystemExit(0 if main(given.documents, given.rounds) else 1)
-    if given.how == "series":
-        taken = at_once(given.folder, given.documents)
+    if len(sys.argv) > 1:
+        print(json.dumps(measured(sys.argv[1], Path(sys.argv[2]))))
     else:
-        taken = one_by_one(given.folder, STEPS[:1] if given.how == "one" else STEPS, given.documents)
-    print(json.dumps([taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+        sys.exit(main())

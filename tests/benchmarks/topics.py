@@ -14,9 +14,7 @@ from time import process_time
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
-sys.path.insert(0, str(Path(__file__).parent))
 
-from corpus import slices
 from gensim.models import LdaModel
 from gensim.utils import FakeDict
 from real_text import minilm_folder
@@ -29,6 +27,12 @@ from topic_probe.text.bags import judge, read_bags
 from topic_probe.text.corpus import Corpus
 
 SEEDS = range(5)
+
+
+def slices(n: int) -> list[str]:
+    """As many slices of a thousand letters of the bundled articles, overlapping as much as they must."""
+    text = " ".join(Corpus.bundled())
+    return [text[start : start + 1_000] for start in np.linspace(0, len(text) - 1_000, n).astype(int)]
 
 
 class Fits:

@@ -1,10 +1,11 @@
 """Figure 3: cosines of lists of words on a real checkpoint, directly computed, and with words of one's own."""
 
 import math
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from made_result import claims_of
 from real_text import minilm_folder
 from small_language import save_model, words
 
@@ -31,15 +32,6 @@ def test_a_difference_counts_beyond_four_standard_errors_of_random_directions(re
     assert (result.claims[4].above, result.claims[4].below) == pytest.approx((-limits[0], limits[0]))
 
 
-def difference(cosines, lists):
-    """Mean of the cosines within lists − mean of those between lists, pair by pair."""
-    within, between = [], []
-    for i in range(len(lists)):
-        for j in range(i):
-            (within if lists[i] == lists[j] else between).append(cosines[i, j])
-    return np.mean(within) - np.mean(between)
-
-
 @pytest.mark.slow
 def test_lists_of_words_that_do_not_belong_together_are_no_blocks():
     mixed = {str(number): group for number, group in enumerate(zip(*WORDS.values(), strict=True))}
@@ -60,17 +52,15 @@ def test_lists_of_words_that_do_not_belong_together_are_no_blocks():
         ({}, 0.11, "not evidence"),
     ],
 )
-def test_blocks_are_judged_by_their_interval_and_by_both_controls(numbers, twin, verdict):
-    row = {
-        "model": "x", "lists": figure3.ALL, "difference": 0.3, "low": 0.2, "high": 0.4, "limit": 0.1, "shuffled": 0.01,
-        "same_list": 0.4, "different_lists": 0.1,
-    }  # fmt: skip
-    assert figure3._trained({**row, **numbers}, {**row, "difference": twin}).verdict == verdict
-    of_twin = figure3._untrained({**row, "difference": twin}, row)
-    assert of_twin.verdict == ("does not hold" if twin > 0.1 else "holds")
-    assert (
-        figure3._untrained({**row, "difference": 0.0}, {**row, "difference": 0.05}).verdict == "not evidence"
-    )
+def test_blocks_are_judged_by_their_interval_and_by_both_controls(result, numbers, twin, verdict):
+    own = {"difference": 0.3, "low": 0.2, "high": 0.4, "limit": 0.1, "shuffled": 0.01, **numbers}
+    rows = [
+        row | (own if row["model"] == "minilm" else {**own, "difference": twin})
+        for row in result.tables["differences"]
+    ]
+    claims = claims_of(figure3.RECIPE, replace(result, tables={"differences": rows}))
+    assert [claim.verdict for claim in claims[:-1]] == [verdict] * 4
+    assert claims[-1].verdict == ("does not hold" if twin > 0.1 else "holds")
 
 
 def test_the_table_has_the_cosines_that_hugging_faces_embeddings_have(result):

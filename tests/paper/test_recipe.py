@@ -43,8 +43,6 @@ def test_every_recipe_is_found_by_name_and_its_settings_are_told_apart_and_those
         ("figure7", {}, ValueError, "no recipe 'figure7'; there are figure1"),
         ("figure4", {"only": ["nonsense"]}, ValueError, "no setting 'nonsense' in this recipe"),
         ("figure1", {"qick": True}, TypeError, "figure1 knows no option 'qick': did you mean 'quick'"),
-        ("figure1", {"models": ["bert"]}, TypeError, "figure1 knows no option 'models'"),
-        ("table1", {"table": None}, TypeError, "knows no option 'table'"),
     ],
 )
 def test_what_a_recipe_does_not_know_is_refused_with_what_was_meant(name, options, error, message):
@@ -84,16 +82,20 @@ def test_a_recipe_has_the_settings_of_its_variant_and_the_options_of_its_measure
 def test_a_result_is_saved_whole_under_checksums_and_never_over_another(measured, tmp_path):
     rows = ({"model": "BERT", "ratio": 1.21, "interval": None},)
     claim = Claim("words attract", "Figure 9", "3.2", Number(2.0), above=1.0, check=True)
-    unknown = Claim("words repel", "Figure 9", "3.2")
     found = replace(
-        measured, claims=(claim, unknown), tables={"ratios": rows}, draw=lambda _: {"The bars": Figure()},
+        measured,
+        claims=(claim,),
+        tables={"ratios": rows},
+        draw=lambda _: {"The bars": Figure()},
         seconds=math.nan,
-    )  # fmt: skip
+    )
     folder = found.save(tmp_path / "deep" / "result")
     content = json.loads((folder / "claims.json").read_text(), parse_constant=pytest.fail)
-    assert (content["recipe"], content["seconds"]) == ("figure0", None)
-    assert [one["verdict"] for one in content["claims"]] == ["holds", "undecided"]
-    assert "words attract" in (folder / "claims.txt").read_text()
+    assert (content["recipe"], content["seconds"], content["claims"][0]["verdict"]) == (
+        "figure0",
+        None,
+        "holds",
+    )
     history = History.load(folder / "histories" / "value-seed-0")
     assert torch.equal(history.loss, found.runs[0].history.loss)
     report = tp.load_report(folder / "reports" / "agreement" / "value")
@@ -106,12 +108,9 @@ def test_a_result_is_saved_whole_under_checksums_and_never_over_another(measured
     assert storage.damaged_files(folder) == ["tables/ratios.csv"]
     with pytest.raises(FileExistsError, match="not overwritten"):
         found.save(folder)
-    found.save(folder, overwrite=True)
-    assert storage.damaged_files(folder) == []
-    with pytest.raises(KeyError, match="no table 'x'; there are ratios"):
-        found.table("x")
-    with pytest.raises(KeyError, match="no setting 'x'; there are value"):
-        found.run("x")
+    for pick, there in ((found.table, "ratios"), (found.run, "value")):
+        with pytest.raises(KeyError, match=f"'x'; there are {there}"):
+            pick("x")
 
 
 def test_a_result_holds_if_all_that_was_checked_does_and_shows_first_what_does_not():
@@ -126,8 +125,7 @@ def test_a_result_holds_if_all_that_was_checked_does_and_shows_first_what_does_n
     assert not result(good, idle).holds  # no control: no evidence
     found = result(good, bad, idle, unknown)
     assert [claim.text for claim in found.claims] == ["d", "e", "g", "a"]
-    head = "figure0 (quick variant): nothing\n1 does not hold, 1 not evidence, 1 not checked, 1 holds, in 1 s"
-    assert repr(found).startswith(head)
+    assert "\n1 does not hold, 1 not evidence, 1 not checked, 1 holds, in 1 s" in repr(found)
 
 
 def test_every_setting_is_trained_with_every_seed_and_every_control_beside_it_and_has_a_row_for_each():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import zoo
+from made_result import claims_of
 from small_language import N_TOPICS, corpus, save_model, texts, tokenizer, words
 
 import topic_probe as tp
@@ -21,11 +22,11 @@ from topic_probe.paper.pretrained import (
     prepare_all,
 )
 from topic_probe.paper.recipe import Run
-from topic_probe.paper.table1 import SCORES
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)
 THRESHOLD = 0.12
+DIFFERENCES = "difference", "difference_low", "difference_high"
 
 
 def run_small(model, label="bert", **options):
@@ -46,18 +47,6 @@ def bert(tmp_path_factory):
 @pytest.fixture(scope="module")
 def result(bert):
     return run_small(bert)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "albert", "bart", "electra-discriminator", "roberta"])
-def test_every_architecture_of_the_paper_runs_from_a_folder(name, tmp_path):
-    settings = replace(SMALL, n_documents=40)  # of twelve, too few have words of two topics for an interval
-    result = run_small(save_model(name, tmp_path), label=name.split("-")[0], settings=settings, twins=False)
-    assert [row["score"] for row in result.tables["ratios"]] == list(SCORES)
-    row = result.tables["ratios"][2]
-    assert 0.5 < row["low"] < row["ratio"] < row["high"] < 2
-    assert row["n_same_topic"] > 100
-    assert "not checked" not in {claim.verdict for claim in result.claims}
 
 
 def planted(fit):
@@ -198,15 +187,11 @@ def test_shuffles_of_embeddings_are_measurements_with_shuffled_topics(bert):
         ("bert", "attention", {}, {}, "holds"),
         ("bert", "attention", {"low": 1.005}, {}, "undecided"),
         ("bert", "attention", {"low": 0.8, "high": 1.0095}, {}, "does not hold"),
-        ("bert", "attention", {"low": None, "high": None}, {}, "undecided"),
-        ("bert", "attention", {"different_topic": -1.0}, {}, "undecided"),
         ("bert", "attention", {"shuffled": 1.02}, {}, "not evidence"),
         ("bert", "attention", {}, {"ratio": 1.02}, "not evidence"),
         ("bert random", "attention", {}, {"low": 0.999, "high": 1.003}, "holds"),
-        ("bert random", "attention", {}, {"low": 0.96, "high": 1.04}, "undecided"),
         ("bert random", "attention", {}, {"low": 1.011, "high": 1.013}, "does not hold"),
         ("bert random", "attention", {"ratio": 1.005}, {}, "not evidence"),
-        ("bert random", "embedding dot", {}, {"difference_low": -0.009, "difference_high": -0.007}, "holds"),
         ("bert random", "embedding dot", {}, {"difference_low": 0.011, "difference_high": 0.013}, "does not hold"),
     ],
 )  # fmt: skip
@@ -220,30 +205,14 @@ def test_models_are_judged_by_intervals_and_controls(result, model, score, numbe
         "high": 1.3,
         "difference": 0.2,
     }
-    none = {"ratio": 1.002, "low": 1.001, "high": 1.003, "difference": 0.0, "difference_low": 0.0}
-    given = {
-        "bert": {**good, "shuffled": 1.0, **numbers},
-        "bert random": {**none, "difference_high": 0.0, **twin},
-    }
+    none = {"ratio": 1.002, "low": 1.001, "high": 1.003, **dict.fromkeys(DIFFERENCES, 0.0)}
+    given = {"bert": {**good, "shuffled": 1.0, **numbers}, "bert random": {**none, **twin}}
     rows = [row | given[row["model"]] if row["score"] == score else row for row in result.tables["ratios"]]
     changed = replace(result, tables={**result.tables, "ratios": rows})
-    claims = [claim for check in table1.RECIPE.claims for claim in check(changed)]
+    claims = [claim for claim in claims_of(table1.RECIPE, changed) if claim.setting.startswith(f"{model},")]
     name = {"attention": "Attention", "embedding dot": "Dot"}[score]
-    (claim,) = [
-        claim
-        for claim in claims
-        if not claim.ours and claim.text.startswith(name) and claim.setting.startswith(f"{model},")
-    ]
+    (claim,) = [claim for claim in claims if not claim.ours and claim.text.startswith(name)]
     assert claim.verdict == verdict
-
-
-@pytest.mark.slow
-def test_a_second_call_measures_nothing_again(bert, tmp_path):
-    first = run_small(bert, folder=tmp_path)
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
-    again = run_small(bert, folder=tmp_path)
-    assert (again.tables, again.claims) == (first.tables, first.claims)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == kept
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table5"])

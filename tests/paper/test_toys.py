@@ -104,19 +104,15 @@ def test_blocks_are_seen_beside_the_diagonal_and_nothing_but_blocks():
     assert diagonal["own topic first"] < 0.3
     assert abs(diagonal["effect size"]) < 0.1
     assert blocks(np.full((101, 101), 1 / 101), BLOCKS)["own topic first"] == 0.0
+    # Labels shifted by four: six words of every label are of one topic; the other four find the next label first.
+    moved = {str(t): [(10 * t + 4 + k) % 100 + 1 for k in range(10)] for t in range(10)}
+    shifted = Topics.from_token_ids(moved, vocabulary_size=101)
+    assert blocks(matrix(), shifted)["own topic first"] == pytest.approx(0.6)
     # A block of one topic alone, which a mean over all pairs does not tell from blocks of all.
     one = matrix(within=0.0, noise=1.0)
     one[1:11, 1:11] += 50.0
     assert blocks(one, BLOCKS)["own topic first"] < 0.4
     assert blocks(one, BLOCKS)["effect size"] > 0.8
-
-
-def test_labels_that_are_shifted_or_wrong_lose_as_many_words_as_they_move():
-    # Shifted by four, six words of every label are of one topic and four of the next: those find the other label first.
-    moved = {str(t): [(10 * t + 4 + k) % 100 + 1 for k in range(10)] for t in range(10)}
-    shifted = Topics.from_token_ids(moved, vocabulary_size=101)
-    assert blocks(matrix(), shifted)["own topic first"] == pytest.approx(0.6)
-    assert blocks(matrix(noise=0.1), BLOCKS.shuffled(0))["own topic first"] < 0.3
 
 
 def test_losses_are_those_of_the_agreement_on_a_scale_from_guessing_to_the_floor(value):
@@ -184,7 +180,6 @@ def test_a_number_is_over_the_seeds_of_its_setting_and_control_and_undefined_whe
         ([1.0, 0.99, 0.98], {}, "holds"),
         ([0.95, 0.7, 1.0], {}, "undecided"),
         ([0.6, 0.62, 0.58], {}, "does not hold"),
-        ([1.0, 0.99, 0.98], {NO_TOPICS.name: 0.95}, "not evidence"),
         ([1.0, 0.99, 0.98], {SHUFFLED.name: 0.95}, "not evidence"),
     ],
 )
@@ -207,10 +202,7 @@ def test_convergence_is_to_the_floor_and_not_only_level():
         ("value", "a tenth of the steps"): [{"late improvement": 0.3}],
     }
     arrived, level = convergence()(made_result(stuck, setting()))
-    assert [(one.verdict, one.ours) for one in (arrived, level)] == [
-        ("does not hold", False),
-        ("holds", True),
-    ]
+    assert (arrived.verdict, level.verdict) == ("does not hold", "holds")
     (claim,) = convergence()(made_result(stuck, setting(), quick=True))
     assert claim.verdict == "not checked"
 

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from topic_probe.show.bars import (
-    quotient_forest,
-    ratio_bars,
-    ratio_panels,
-    seed_points,
-)
+from topic_probe.show.bars import quotient_forest, ratio_bars, ratio_panels, seed_points
 
 RATIOS = {("small", 0.001): 1.5, ("small", 0.002): 0.8, ("large", 0.001): 2.0, ("large", 0.002): 1.25}
 
@@ -26,9 +21,8 @@ def rows(**changes):
 
 
 def tops(ax):
-    return [
-        patch.get_y() + patch.get_height() for patch in sorted(ax.patches, key=lambda patch: patch.get_x())
-    ]
+    patches = sorted(ax.patches, key=lambda patch: patch.get_x())
+    return [patch.get_y() + patch.get_height() for patch in patches]
 
 
 def test_a_bar_reaches_from_one_to_its_ratio_with_its_interval_and_the_printed_value():
@@ -36,7 +30,7 @@ def test_a_bar_reaches_from_one_to_its_ratio_with_its_interval_and_the_printed_v
     assert tops(ax) == pytest.approx(list(RATIOS.values()))
     assert {patch.get_y() for patch in ax.patches} == {1.0}
     at = sorted(patch.get_x() + patch.get_width() / 2 for patch in ax.patches)
-    lines = [c for c in ax.collections if isinstance(c, LineCollection)]
+    lines = [one for one in ax.collections if isinstance(one, LineCollection)]
     found = sorted(segment.tolist() for one in lines for segment in one.get_segments())
     wanted = [[[x, r - 0.1], [x, r + 0.2]] for x, r in zip(at, RATIOS.values(), strict=True)]
     np.testing.assert_allclose(found, wanted)
@@ -71,21 +65,14 @@ QUOTIENTS = [
 
 
 def points(ax, marker):
-    return [
-        (float(x), float(y))
-        for line in ax.lines
-        if line.get_marker() == marker
-        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
-    ]
-
-
-def labels(ax):
-    return [text.get_text() for text in ax.get_yticklabels()]
+    drawn = [line.get_xydata().tolist() for line in ax.lines if line.get_marker() == marker]
+    return [tuple(point) for part in drawn for point in part]
 
 
 def test_every_row_of_table_2_is_a_point_and_the_paper_a_cross_beside_its_own():
     ax = quotient_forest(QUOTIENTS)
-    assert labels(ax) == ["attention, bert, 0.001", "attention, bert, 0.002", "cosine, bert, 0.001"]
+    labels = [text.get_text() for text in ax.get_yticklabels()]
+    assert labels == ["attention, bert, 0.001", "attention, bert, 0.002", "cosine, bert, 0.001"]
     assert points(ax, "x") == [(0.88, 0), (0.87, 1)]
     assert points(ax, "o")[0] == (0.9, 0)
     assert points(ax, "s") == [(1.4, 2)]

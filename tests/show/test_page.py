@@ -33,9 +33,3 @@ def test_a_page_is_saved_whole_and_never_over_another_unasked(tmp_path):
     with pytest.raises(FileExistsError, match="exists and is not overwritten unasked"):
         make_page("page.html", "B").save(path)
     assert path.read_bytes() == page.html.encode()
-    other = make_page("page.html", "B")
-    other.save(path, overwrite=True)
-    assert path.read_text() == other.html
-    assert [held.name for held in path.parent.iterdir()] == ["page.html"]
-    with pytest.raises(FileExistsError, match="is a folder, a file is needed: choose another path"):
-        page.save(tmp_path)

@@ -3,14 +3,7 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from topic_probe.show.style import (
-    LESS,
-    MORE,
-    PALETTE,
-    diverging,
-    drawable,
-    topic_colour,
-)
+from topic_probe.show.style import LESS, MORE, PALETTE, diverging, drawable, topic_colour
 
 
 def luminance(colour):
@@ -30,11 +23,7 @@ def test_the_two_sides_of_a_ratio_stand_out_from_paper_and_black_can_be_read_on_
     assert all(contrast("#000000", diverging()(side)) >= 4.5 for side in np.linspace(0, 1, 101))
 
 
-def test_a_topic_keeps_its_colour_whatever_else_there_is():
+def test_a_topic_keeps_its_colour_and_text_that_the_font_knows_stays_as_it_is():
     assert topic_colour(3) == PALETTE[3] == topic_colour(3 + len(PALETTE))
-    assert len(set(PALETTE)) == len(PALETTE)
-
-
-def test_text_that_the_font_knows_stays_as_it_is():
     assert drawable("naïve ‖W_V‖ α ÷ ·") == "naïve ‖W_V‖ α ÷ ·"
     assert drawable("日本!") == "□□!"
