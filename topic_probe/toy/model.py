@@ -261,37 +261,55 @@ def predictions(
     log_counts: Float[Tensor, "toy query word"],
     *,
     one_hot: bool,
+    uniform: bool,
 ) -> Float[Tensor, "toy query word"]:
     """Equation 6: logits at positions that show ``tokens``, in documents of these word counts, of several toys.
 
     Without positions, that is all that a prediction depends on; and all c occurrences of a word together get c times
-    the attention of one, which is log c more in its score.
+    the attention of one, which is log c more in its score. What follows attention is linear, and attention sums to 1,
+    so a prediction is the mean of what each word alone would predict.
 
     Args:
         t: Tensors as :func:`toy_tensors` names them, with an axis ``toy`` in front.
         tokens: What every position shows.
         log_counts: The logarithm of how often its document shows each token; −∞ where it does not.
         one_hot: Whether W_E is the identity.
+        uniform: Whether scores are zero.
     """
-    of_tokens = scores(t, one_hot=one_hot)
-    n_toys, size = of_tokens.shape[:2]
-    toys = torch.arange(n_toys, device=tokens.device)[:, None]
-    # embedding looks rows up as indexing does, with a far cheaper gradient.
-    asked = embedding(tokens + size * toys, of_tokens.flatten(0, 1))
-    A = (asked + log_counts).softmax(-1)
-    context = A if one_hot else A @ t["W_E"].mT
-    written = context @ t["W_V"].mT + t["b_V"][..., None, :]
-    return (written if one_hot else written @ t["W_E"]) + t["b_pred"][..., None, :]
+    if uniform:
+        A = log_counts.softmax(-1)
+    else:
+        of_tokens = scores(t, one_hot=one_hot)
+        n_toys, size = of_tokens.shape[:2]
+        toys = torch.arange(n_toys, device=tokens.device)[:, None]
+        # embedding looks rows up as indexing does, with a far cheaper gradient.
+        A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
+    written = (t["W_V"] if one_hot else t["W_V"] @ t["W_E"]) + t["b_V"][..., None]
+    of_words = (written if one_hot else t["W_E"].mT @ written) + t["b_pred"][..., None]
+    return A @ of_words.mT
 
 
-def weighted_losses(
-    logits: Float[Tensor, "toy query word"], weights: Float[Tensor, "toy query word"], *, loss: Loss
+def mean_losses(
+    logits: Float[Tensor, "toy query word"],
+    entries: Int64[Tensor, "toy masked"],
+    shares: Float[Tensor, "toy masked"],
+    *,
+    loss: Loss,
 ) -> Float[Tensor, "toy"]:
-    """The loss of every toy: the mean over words to be predicted, whose weights sum to 1."""
+    """The loss of every toy.
+
+    Args:
+        logits: Of every query.
+        entries: For every position to be predicted, where its query and the word that was there cross in ``logits``.
+        shares: Of every position in the mean; they sum to 1.
+        loss: Of a prediction.
+    """
+    size = logits.shape[-1]
+    weights = torch.zeros_like(logits[..., 0]).scatter_add_(1, entries // size, shares)
+    of_targets = torch.linalg.vecdot(shares, logits.flatten(1).gather(1, entries))
     if loss == "squared":  # |x − e_y|² = |x|² − 2 x_y + 1
-        squares: Tensor = torch.linalg.vecdot(weights.sum(-1), logits.square().sum(-1))
-        return squares - 2 * (weights * logits).sum((-2, -1)) + 1
-    return -(weights * logits.log_softmax(-1)).sum((-2, -1))
+        return torch.linalg.vecdot(weights, logits.square().sum(-1)) - 2 * of_targets + 1
+    return torch.linalg.vecdot(weights, logits.logsumexp(-1)) - of_targets
 
 
 def counts_suffice(model: nn.Module) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 
 from topic_probe.options import check_number, check_whole, checked, settle_fields
@@ -200,7 +200,7 @@ class World:
 
     def _dirichlet_topics(
         self, n: int, width: int, generator: torch.Generator
-    ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
+    ) -> tuple[Float64[Tensor, "batch topic"], Integer[Tensor, "batch position"]]:
         """Proportions from Dirichlet(α), by normalising gamma variables in log space, and the topic of every position.
 
         A gamma variable of a small shape is mostly below the smallest float; the identity
@@ -228,7 +228,7 @@ class World:
         return proportions.scatter_(1, chosen, 1 / count), chosen.gather(1, slots)
 
     def _draw_words(
-        self, topics: Int64[Tensor, "batch position"], generator: torch.Generator
+        self, topics: Integer[Tensor, "batch position"], generator: torch.Generator
     ) -> Int64[Tensor, "batch position"]:
         """A word for every topic."""
         if self.word_probabilities is None:
@@ -236,7 +236,8 @@ class World:
             return word.add_(topics, alpha=self.words_per_topic)
         # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
         # must not carry a draw into the next topic.
-        ceiling = torch.nextafter(topics + 1.0, topics.to(torch.float64))
+        topics = topics.double()
+        ceiling = torch.nextafter(topics + 1.0, topics)
         level = torch.minimum(topics + _uniform(topics.shape, generator), ceiling)
         entry = torch.searchsorted(self._stacked_distribution.to(topics.device), level, right=True)
         return entry.remainder_(self.n_words).add_(1)
@@ -265,7 +266,7 @@ _FEW_STEPS = 32
 
 def _steps_below(
     steps: Float64[Tensor, "row step"], levels: Float64[Tensor, "row column"]
-) -> Int64[Tensor, "row column"]:
+) -> Integer[Tensor, "row column"]:
     """How many of its row's steps, which are sorted, each level has reached; it must be below the last one."""
     if steps.shape[1] > _FEW_STEPS:
         return torch.searchsorted(steps, levels, right=True)
@@ -273,7 +274,7 @@ def _steps_below(
     reached = torch.zeros(levels.shape, dtype=torch.uint8, device=levels.device)
     for step in steps[:, :-1].unbind(1):
         reached += levels >= step.unsqueeze(1)
-    return reached.long()
+    return reached
 
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:

@@ -28,6 +28,7 @@ from topic_probe.toy.model import (
     counts_suffice,
     has_hooks,
     in_paper_layout,
+    mean_losses,
     predictions,
     set_toy_tensors,
     stands_for,
@@ -35,7 +36,6 @@ from topic_probe.toy.model import (
     toy_logits,
     toy_parameters,
     toy_tensors,
-    weighted_losses,
     words_are_one_hot,
 )
 from topic_probe.train.history import History, Series, TrainConfig
@@ -263,13 +263,16 @@ def _queries(
     batch_size, size = len(chunk) // n_steps, toy.vocabulary_size
     documents, positions = _predicted(chunk, toy.attend).nonzero(as_tuple=True)
     shown = torch.zeros_like(documents) if uniform else chunk.shown[documents, positions]
-    keys, query = torch.unique(documents * size + shown, return_inverse=True)
+    there = torch.zeros(len(chunk) * size, dtype=torch.bool, device=documents.device)
+    there[documents * size + shown] = True
+    keys, query = there.nonzero()[:, 0], there.cumsum(0)[documents * size + shown] - 1
     n_queries = torch.bincount(keys // (size * batch_size), minlength=n_steps)
     first = n_queries.cumsum(0) - n_queries
     steps = documents // batch_size
     entries = (query - first[steps]) * size + chunk.target[documents, positions]
     ends, n_masked = n_queries.tolist(), torch.bincount(steps, minlength=n_steps).tolist()
-    log_counts = chunk.counts(size, toy.attend).to(like).log()
+    counts = chunk.counts(size, toy.attend)
+    log_counts = torch.arange(int(counts.max()) + 1).to(like).log()[counts]  # of few numbers
     log_counts[~chunk.visible(toy.attend).any(dim=1)] = 0.0  # these have no loss, and must not turn into NaN
     parts = zip(
         (keys % size).split(ends),
@@ -288,18 +291,15 @@ def _shares(documents: Int64[Tensor, " masked"], n_steps: int, batch_size: int) 
     return 1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True)).double().flatten()[documents]
 
 
-def _together(
-    parts: Sequence[_Queries],
-) -> tuple[Int64[Tensor, "toy query"], Float[Tensor, "toy query word"], Float[Tensor, "toy query word"]]:
-    """Tokens, log counts and weights of the queries of several toys, padded with queries of weight 0."""
-    tokens = pad_sequence([part.tokens for part in parts], batch_first=True)
-    documents = pad_sequence([part.documents for part in parts], batch_first=True)
+def _together(parts: Sequence[_Queries]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, log counts, entries and shares of several toys, padded with queries of which nothing is predicted."""
+    tokens, documents, entries, shares = (
+        pad_sequence([getattr(part, name) for part in parts], batch_first=True)
+        for name in ("tokens", "documents", "entries", "shares")
+    )
     toys = torch.arange(len(parts), device=tokens.device)[:, None]
     log_counts = torch.stack([part.log_counts for part in parts])[toys, documents]
-    weights = torch.zeros_like(log_counts)
-    for own, part in zip(weights, parts, strict=True):
-        own.view(-1).index_add_(0, part.entries, part.shares)
-    return tokens, log_counts, weights
+    return tokens, log_counts, entries, shares
 
 
 # --- the loop ---------------------------------------------------------------------------------------
@@ -377,9 +377,9 @@ class _Training:
         return len(self.ended) < len(self.models)
 
     def _by_counts(self, place: int) -> tuple[Float[Tensor, "toy"], list[Tensor]]:
-        tokens, log_counts, weights = _together([queries[place] for queries in self.queries])
-        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot)
-        losses = weighted_losses(logits, weights, loss=self.config.loss)
+        tokens, log_counts, entries, shares = _together([queries[place] for queries in self.queries])
+        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot, uniform=self.uniform)
+        losses = mean_losses(logits, entries, shares, loss=self.config.loss)
         trained = list(self.trained.values())
         return losses.detach(), list(torch.autograd.grad(losses.sum(), trained, materialize_grads=True))
 
