@@ -81,9 +81,9 @@ class ToyConfig:
         regime: What is trained, and at what the rest is frozen (:data:`REGIMES`).
         world: The documents the model is for: gives the vocabulary, and frozen values that depend on it.
         masking: The corruption the model is for.
-        attend: ``all``: every position attends to all of its document, as in the paper. ``unmasked``: none attends to
-            a position that was chosen for prediction, whatever it shows; these still ask. So does the code that the
-            paper's authors have published.
+        attend: Which positions attention sees: ``all`` of a document, as in the paper, or ``unmasked``, those that were
+            not chosen for prediction, whatever these show, as in the code that its authors have published. Chosen
+            positions ask in any case.
         d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
         d_attention: Width d_a of keys and queries, at most d; None is d. Scores are divided by √d_a.
         n_layers: Number of attention layers.
