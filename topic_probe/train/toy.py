@@ -407,8 +407,9 @@ class _Training:
         """One step of the optimizer, for the tensors that move in it."""
         self.before = {name: tensor.detach().clone() for name, tensor in self.trained.items()}
         for (name, tensor), gradient in zip(self.trained.items(), self.gradients, strict=True):
-            # Without a gradient a tensor keeps its value, and under Adam its moments.
-            tensor.grad = gradient if self.config.moves(name, self.step) else None
+            # Without a gradient a tensor keeps its value, and under Adam its moments. Fused optimizers take the numbers
+            # of both as they lie in memory, whatever their strides say.
+            tensor.grad = gradient.contiguous() if self.config.moves(name, self.step) else None
         self.optimizer.step()
         self.step += 1
 
