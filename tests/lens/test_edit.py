@@ -10,7 +10,7 @@ import topic_probe as tp
 from topic_probe.lens import capture, changes, opening, running
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs
 from topic_probe.lens.sites import Site
-from topic_probe.toy.model import NativeAttention, set_toy_tensors
+from topic_probe.toy.model import set_toy_tensors
 
 IDS, MASK = zoo.documents()
 # Where each architecture keeps its output projection, by stack; ALBERT has one for all its layers.
@@ -475,6 +475,8 @@ def test_models_whose_heads_cannot_be_edited_are_refused_by_name():
 def test_a_host_that_discards_edited_patterns_cuts_no_edges_but_has_its_heads_edited(monkeypatch):
     """A native model that looks at no edited pattern: as 3.9 has it, and 4.3 without its seam."""
     if zoo.GENERATION == 4:
+        from transformer_lens.model_bridge.sources.native import NativeAttention
+
         monkeypatch.setattr(NativeAttention, "accepts_pattern_fn", False)
         model = toy(n_heads=2)[0]
     else:

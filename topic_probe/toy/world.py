@@ -33,18 +33,6 @@ class Documents:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
-    @property
-    def lengths(self) -> Int64[Tensor, "batch"]:
-        """Number of tokens of every document."""
-        return self.mask.sum(dim=1)
-
-    def select(self, rows: Int64[Tensor, "chosen"]) -> "Documents":
-        """The documents of the given row numbers, in that order, padded to the longest of them."""
-        mask = self.mask[rows]
-        width = int(mask.sum(dim=1).max()) if len(rows) else 0
-        proportions = None if self.topic_proportions is None else self.topic_proportions[rows]
-        return Documents(self.ids[rows, :width], mask[:, :width], proportions)
-
 
 @dataclass(frozen=True)
 class World:
