@@ -306,10 +306,10 @@ def mean_losses(
     """
     size = logits.shape[-1]
     weights = torch.zeros_like(logits[..., 0]).scatter_add_(1, entries // size, shares)
-    of_targets = torch.linalg.vecdot(shares, logits.flatten(1).gather(1, entries))
+    of_targets = (shares * logits.flatten(1).gather(1, entries)).sum(-1)
     if loss == "squared":  # |x − e_y|² = |x|² − 2 x_y + 1
-        return torch.linalg.vecdot(weights, logits.square().sum(-1)) - 2 * of_targets + 1
-    return torch.linalg.vecdot(weights, logits.logsumexp(-1)) - of_targets
+        return (weights * logits.square().sum(-1)).sum(-1) - 2 * of_targets + 1
+    return (weights * logits.logsumexp(-1)).sum(-1) - of_targets
 
 
 def counts_suffice(model: nn.Module) -> bool:

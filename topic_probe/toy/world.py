@@ -182,7 +182,7 @@ class World:
         lengths = _whole((n, 1), self.min_length, self.max_length + 1, generator)
         mask = torch.arange(int(lengths.max()), device=generator.device) < lengths
         topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
-        proportions, topics = topics_of(*mask.shape, generator)
+        proportions, topics = topics_of(n, mask.shape[1], generator)
         ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
         return Documents(ids, mask, proportions)
 

@@ -138,7 +138,10 @@ def train_toys(
     with _interrupts() as interrupt:
         for group in _groups(models, configs, done=histories):
             training = _Training([models[i] for i in group], [configs[i] for i in group])
-            training.run(functions, interrupt, progress=progress)
+            if interrupt.requested:
+                training.stopped = f"interrupted at step 0 of {training.config.steps}"
+            else:
+                training.run(functions, interrupt, progress=progress)
             histories |= zip(group, training.histories(), strict=True)
     for i, place in enumerate(places):
         if place is not None and not place.exists() and histories[i].stopped == "finished":
@@ -274,15 +277,11 @@ def _queries(
     counts = chunk.counts(size, toy.attend)
     log_counts = torch.arange(int(counts.max()) + 1).to(like).log()[counts]  # of few numbers
     log_counts[~chunk.visible(toy.attend).any(dim=1)] = 0.0  # these have no loss, and must not turn into NaN
-    parts = zip(
-        (keys % size).split(ends),
-        (keys // size % batch_size).split(ends),
-        log_counts.split(batch_size),
-        entries.split(n_masked),
-        _shares(documents, n_steps, batch_size).to(like).split(n_masked),
-        strict=True,
-    )
-    return [_Queries(*part) for part in parts]
+    by_query = (part.split_with_sizes(ends) for part in (keys % size, keys // size % batch_size))
+    shares = _shares(documents, n_steps, batch_size).to(like)
+    by_position = (part.split_with_sizes(n_masked) for part in (entries, shares))
+    of_steps = log_counts.view(n_steps, batch_size, size).unbind()
+    return [_Queries(*parts) for parts in zip(*by_query, of_steps, *by_position, strict=True)]
 
 
 def _shares(documents: Int64[Tensor, " masked"], n_steps: int, batch_size: int) -> Float64[Tensor, " masked"]:
@@ -334,9 +333,6 @@ class _Training:
 
     def run(self, functions: _Functions, interrupt: "_Interrupt", *, progress: bool | None) -> None:
         """Train until the last step, or until all have diverged, or until Ctrl-C."""
-        if interrupt.requested:
-            self.stopped = f"interrupted at step 0 of {self.config.steps}"
-            return
         with progress_bar(total=self.config.steps, unit="step", shown=progress) as bar:
             try:
                 while self.evaluate():
