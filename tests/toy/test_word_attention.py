@@ -24,7 +24,7 @@ N = WORLD.n_words
 
 def toy(regime="attention", *, world=WORLD, seed=0, scale=6.0, **settings):
     """A toy whose keys and queries are large, so that attention is far from uniform."""
-    config = ToyConfig(regime=regime, world=world, masking=MASKING, **settings)
+    config = ToyConfig(regime=regime, world=world, masking=MASKING, embedding_scale=0.1, **settings)
     model = build_toy(config, seed=seed)
     with torch.no_grad():
         for name in ("W_K", "W_Q", "b_Q", "b_K"):
