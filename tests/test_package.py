@@ -26,9 +26,9 @@ topics.vocabulary topics.models topics.topics topics
 contrast paired report
 text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.corpus
 text.parts text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
-toy toy.draws toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
+toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
-toy.model toy.lean toy.lean_gradients toy.word_attention toy.agreement toy.landscape toy.exact
+toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
 measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
@@ -37,7 +37,7 @@ measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
-train train.bert train.history train.tasks train.stack train.loop train.stages
+train train.bert train.history train.tasks train.loop train.toy train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series

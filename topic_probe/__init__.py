@@ -68,11 +68,11 @@ if TYPE_CHECKING:
     from topic_probe.train.history import History as History
     from topic_probe.train.history import TrainConfig as TrainConfig
     from topic_probe.train.loop import train_text as train_text
-    from topic_probe.train.loop import train_toy as train_toy
-    from topic_probe.train.loop import train_toys as train_toys
     from topic_probe.train.stages import DynamicsReport as DynamicsReport
     from topic_probe.train.stages import gradient_ratios as gradient_ratios
     from topic_probe.train.stages import measure_dynamics as measure_dynamics
+    from topic_probe.train.toy import train_toy as train_toy
+    from topic_probe.train.toy import train_toys as train_toys
 
 __version__ = "0.1.0"
 
@@ -139,8 +139,8 @@ _PUBLIC = {
     "theory": "topic_probe.toy.theory",
     "toy_tensors": "topic_probe.toy.model",
     "train_text": "topic_probe.train.loop",
-    "train_toy": "topic_probe.train.loop",
-    "train_toys": "topic_probe.train.loop",
+    "train_toy": "topic_probe.train.toy",
+    "train_toys": "topic_probe.train.toy",
     "word_attention": "topic_probe.toy.word_attention",
     "word_tokenizer": "topic_probe.text.word_tokenizer",
 }

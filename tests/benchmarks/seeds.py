@@ -5,25 +5,17 @@
 Cross-entropy, Adam, 40 documents of 100-150 words a step. Everything runs on one thread and is timed in turns, by the
 processor time it takes, so that a busy machine slows all of them alike; the numbers are medians over the rounds. Beside
 the ratio stands the one that training the seeds one after another would have.
-
-Below it the parts of a step of several seeds: documents and masks, the queries that they are reduced to, and the loss
-with its gradients, beside what autograd takes for the same batch toy by toy.
 """
 
 import argparse
 import statistics
 import time
-from itertools import pairwise
 
 import torch
 
-from topic_probe.toy.lean import lean_loss, queries
-from topic_probe.toy.lean_gradients import lean_gradients
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.train.history import TrainConfig
-from topic_probe.train.loop import train_toy, train_toys
-from topic_probe.train.stack import ToyStack
-from topic_probe.train.tasks import ToyTask
+from topic_probe.train.toy import train_toy, train_toys
 
 REGIMES = ("value", "attention", "full")
 
@@ -41,37 +33,6 @@ def seconds(regime: str, seeds: int, options: argparse.Namespace) -> float:
     else:
         train_toys(models, configs)
     return (time.process_time() - start) / options.steps
-
-
-PARTS = ("documents", "queries", "gradients", "by autograd")
-
-
-def parts(regime: str, seeds: int, options: argparse.Namespace) -> list[float]:
-    """Processor seconds of the parts of a step of so many seeds, medians."""
-    configs = [TrainConfig(seed=seed) for seed in range(seeds)]
-    tasks = [ToyTask(build_toy(ToyConfig(regime=regime), seed=config.seed), config) for config in configs]
-    own = [{name: value.detach().clone() for name, value in task.tensors.items()} for task in tasks]
-    leaves = [[tensors[name].requires_grad_() for name in tasks[0].trained] for tensors in own]
-    stack, form, trained = ToyStack(tasks), tasks[0].form, tasks[0].trained
-    given = {"uniform": form.uniform, "dtype": tasks[0].dtype}
-    size, times = configs[0].batch_size, []
-    for _ in range(options.steps):
-        clock = [time.process_time()]
-        batch = stack.draw()
-        clock.append(time.process_time())
-        reduced = queries(batch, n_toys=seeds, **given)
-        clock.append(time.process_time())
-        lean_gradients(stack.tensors, form, reduced, trained, loss="cross_entropy")
-        clock.append(time.process_time())
-        alone = [queries(batch.part(i * size, (i + 1) * size), **given) for i in range(seeds)]
-        clock.append(time.process_time())
-        for tensors, trained_here, one in zip(own, leaves, alone, strict=True):
-            loss = lean_loss(tensors, form, one, loss="cross_entropy")
-            torch.autograd.grad(loss, trained_here, materialize_grads=True)
-        clock.append(time.process_time())
-        spent = [after - before for before, after in pairwise(clock)]
-        times.append([*spent[:3], spent[4]])
-    return [statistics.median(column) for column in zip(*times, strict=True)]
 
 
 def main() -> None:
@@ -92,10 +53,6 @@ def main() -> None:
         print(
             f"{regime:12}{one * 1e3:9.3f} ms{several * 1e3:9.3f} ms{several / one:9.2f}   {options.seeds}.00"
         )
-    print(f"\n{f'{options.seeds} seeds':12}{''.join(f'{name:>15}' for name in PARTS)}")
-    for regime in REGIMES:
-        each = parts(regime, options.seeds, options)
-        print(f"{regime:12}{''.join(f'{seconds * 1e3:12.3f} ms' for seconds in each)}")
 
 
 if __name__ == "__main__":

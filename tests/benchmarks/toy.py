@@ -19,7 +19,7 @@ from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.world import World
 from topic_probe.train.history import TrainConfig
-from topic_probe.train.loop import train_toy
+from topic_probe.train.toy import train_toy
 
 WORLD, MASKING, BATCH = World(), Masking(), 40
 WANTED = {"full": 0.4, "value": 0.05, "batch": 0.03}
@@ -76,17 +76,10 @@ def hugging_face(size: int) -> nn.Module:
     return BertForMaskedLM(config).train()
 
 
-def lean(regime: str, optimizer: str) -> Callable[[], None]:
-    """Twenty whole steps of the package: batch, loss, gradients, update and a row of the history each."""
+def whole(regime: str, optimizer: str) -> Callable[[], None]:
+    """Fifty whole steps of the package: batch, loss, gradients, update and a row of the history each."""
     model = build_toy(ToyConfig(regime=regime, world=WORLD))
-    config = TrainConfig(steps=19, optimizer=optimizer, batch_size=BATCH)  # 20 losses, 19 updates
-    return lambda: train_toy(model, config)
-
-
-def lean_on_one_batch(regime: str) -> Callable[[], None]:
-    """The same without making the batch."""
-    model = build_toy(ToyConfig(regime=regime, world=WORLD))
-    config = TrainConfig(steps=19, batch_size=BATCH, n_documents=BATCH, remask=False)
+    config = TrainConfig(steps=49, optimizer=optimizer, batch_size=BATCH)  # 50 losses, 49 updates
     return lambda: train_toy(model, config)
 
 
@@ -127,12 +120,10 @@ def main() -> None:
             1,
         ),
         "batch": (new_batch, 1),
-        "full": (lean("full", "sgd"), 20),
-        "full, adam": (lean("full", "adam"), 20),
-        "full, batch given": (lean_on_one_batch("full"), 20),
-        "value": (lean("value", "sgd"), 20),
-        "value, adam": (lean("value", "adam"), 20),
-        "value, batch given": (lean_on_one_batch("value"), 20),
+        "full": (whole("full", "sgd"), 50),
+        "full, adam": (whole("full", "adam"), 50),
+        "value": (whole("value", "sgd"), 50),
+        "value, adam": (whole("value", "adam"), 50),
     }
     seconds = medians(calls, options.rounds)
     print(f"batch {BATCH}, length {WORLD.min_length}-{WORLD.max_length}, d = {size}, one thread")

@@ -1,14 +1,20 @@
 """The toy in plain torch, one document at a time, from the equations; and its training with torch's optimizers."""
 
+from itertools import count
+
 import torch
 
 from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import toy_config, toy_tensors
 from topic_probe.toy.world import World
+from topic_probe.train.toy import draw
 
 
-def plain_logits(t, ids, *, residual=False):
-    """Section 3.3 in columns: predictions [position, word] for a document, from tensors by name."""
+def plain_logits(t, ids, *, residual=False, hidden=None):
+    """Section 3.3 in columns: predictions [position, word] for a document, from tensors by name.
+
+    Positions in ``hidden`` are not attended to.
+    """
     n_layers = sum(name.startswith("W_K") for name in t)
     x = t["W_E"][:, ids]
     for layer in range(n_layers):
@@ -18,6 +24,7 @@ def plain_logits(t, ids, *, residual=False):
         written = 0
         for K, Q, V, k, q, v in heads:
             scores = (K @ x + k[:, None]).T @ (Q @ x + q[:, None]) / len(K) ** 0.5  # [key, query]
+            scores = scores if hidden is None else scores.masked_fill(hidden[:, None], -torch.inf)
             written = written + (V @ x + v[:, None]) @ scores.softmax(dim=0)
         x = written + x if residual else written
     return (t["W_E"].T @ x + t["b_pred"][:, None]).T
@@ -30,36 +37,32 @@ def plain_cost(prediction, word, loss):
     return (prediction - torch.eye(len(prediction), dtype=prediction.dtype)[word]).square().sum()
 
 
-def plain_loss(t, batch, loss, *, residual=False):
-    """Equation 1: the mean over documents that have any masked position of the mean over these; None without any."""
+def plain_loss(t, batch, loss, *, residual=False, attend="all"):
+    """Equation 1: the mean over documents that have any masked position of the mean over these; None without any.
+
+    A document in which all are masked has no loss where attention sees the others only.
+    """
     documents = []
     for shown, target, mask, chosen in zip(batch.shown, batch.target, batch.mask, batch.chosen, strict=True):
-        logits = plain_logits(t, shown[mask], residual=residual)
+        hidden = chosen[mask] if attend == "unmasked" else None
+        if hidden is not None and hidden.all():
+            continue
+        logits = plain_logits(t, shown[mask], residual=residual, hidden=hidden)
         losses = [plain_cost(logits[j], target[j], loss) for j in chosen[mask].nonzero()[:, 0].tolist()]
         documents += [torch.stack(losses).mean()] if losses else []
     return torch.stack(documents).mean() if documents else None
 
 
-def plain_batches(world, masking, config):
-    """What a training is given: fresh documents, or some of a fixed set, masked anew or once."""
-    generator = torch.Generator().manual_seed(config.seed)
-    size, n = config.batch_size, config.n_documents
-
-    def corrupt(documents):
-        return masking.corrupt(documents, n_words=world.n_words, generator=generator)
-
-    if n is None:
-        while True:
-            yield corrupt(world.documents(size, generator=generator))
-    documents = world.documents(n, generator=generator)
-    masked = None if config.remask else corrupt(documents)
-    while True:
-        rows = torch.arange(n) if n <= size else torch.randperm(n, generator=generator)[:size]
-        yield corrupt(documents.select(rows)) if masked is None else masked.select(rows)
+def plain_batches(toy, config):
+    """The batches of a training, one after another."""
+    for chunk in count():
+        drawn = draw(toy, config, chunk)
+        for start in range(0, len(drawn), config.batch_size):
+            yield drawn.select(slice(start, start + config.batch_size))
 
 
 def plain_training(model, config):
-    """Rows of numbers by column, tensors at the end, and how many batches had nothing masked.
+    """Rows of numbers by column, and tensors at the end.
 
     L2 is torch's weight decay (2λθ). What does not move in a phase of the schedule has no gradient, so that the
     optimizers of torch leave it with all its state.
@@ -70,12 +73,9 @@ def plain_training(model, config):
     make = torch.optim.Adam if adam else torch.optim.SGD
     optimizer = make(trained.values(), lr=config.learning_rate, weight_decay=2 * config.l2)
     rounds = [names for length, names in config.schedule for _ in range(length)]
-    rows, turned, n_empty = [], [], 0
-    for batch in plain_batches(config.world or toy.world, config.masking or toy.masking, config):
-        value = plain_loss(t, batch, config.loss, residual=toy.residual)
-        if value is None:
-            n_empty += 1
-            continue
+    rows, turned = [], []
+    for batch in plain_batches(toy, config):
+        value = plain_loss(t, batch, config.loss, residual=toy.residual, attend=toy.attend)
         optimizer.zero_grad(set_to_none=False)
         value.backward()
         for name in trained:
@@ -103,7 +103,7 @@ def plain_training(model, config):
             if rounds and not {name, name.partition(".")[0]} & set(rounds[step % len(rounds)]):
                 x.grad = None
         optimizer.step()
-    return rows, {name: x.detach() for name, x in t.items()}, n_empty
+    return rows, {name: x.detach() for name, x in t.items()}
 
 
 def masked(world, n, *, masking=None, seed=0):

@@ -9,7 +9,6 @@ import topic_probe as tp
 from topic_probe.lens import capture, changes, huggingface, opening, running
 from topic_probe.lens.edit import cut_edges, edit_heads, head_outputs
 from topic_probe.lens.sites import Site
-from topic_probe.toy.model import NativeAttention
 
 IDS, MASK = zoo.documents()
 # Where architectures that differ in kind keep their output projections, by stack; ALBERT has one for all its layers.
@@ -398,6 +397,8 @@ def test_gradients_flow_through_edits_to_what_they_are_made_of(name, host):
 def test_a_host_that_discards_edited_patterns_cuts_no_edges_but_has_its_heads_edited(monkeypatch):
     """A native model that looks at no edited pattern: as 3.9 has it, and 4.3 without its seam."""
     if zoo.GENERATION == 4:
+        from transformer_lens.model_bridge.sources.native import NativeAttention
+
         monkeypatch.setattr(NativeAttention, "accepts_pattern_fn", False)
         model = toy(n_heads=2)[0]
     else:

@@ -1,10 +1,8 @@
-"""Ways to break worlds, masking, the toy model, its lean form, what it is held against, and the theory."""
+"""Ways to break worlds, masking, the toy model, what it is held against, and the theory."""
 
 from mutant import Mutant
 
-MODEL, LEAN, GRADIENTS, WORLD, MASKING = (
-    f"topic_probe/toy/{name}.py" for name in ("model", "lean", "lean_gradients", "world", "masking")
-)
+MODEL, WORLD, MASKING = (f"topic_probe/toy/{name}.py" for name in ("model", "world", "masking"))
 WORDS, AGREEMENT, LANDSCAPE = (
     f"topic_probe/toy/{name}.py" for name in ("word_attention", "agreement", "landscape")
 )
@@ -16,71 +14,50 @@ OF_MODEL, OF_WORLD, OF_MASKING, OF_WORDS, OF_AGREEMENT, OF_LANDSCAPE = (
     f"tests/toy/test_{name}.py"
     for name in ("model", "world", "masking", "word_attention", "agreement", "landscape")
 )
-OF_LOOP, OF_STACK = "tests/train/test_loop.py", "tests/train/test_stack.py"
+OF_TRAINING = "tests/train/test_toy.py"
 OF_THEORY, OF_EFFECTS = "tests/toy/test_theory.py", "tests/toy/theory/test_effects.py"
 OF_INITIAL, OF_POSTERIOR = "tests/toy/theory/test_gradients.py", "tests/toy/theory/test_posterior.py"
 
 # fmt: off
 MUTANTS = [
     Mutant("scores are divided by d_a and not by its root", MODEL,
-           "heads, math.sqrt(config.width_attention)", "heads, config.width_attention", OF_MODEL),
-    Mutant("the softmax goes over queries", MODEL,
-           "scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)",
-           "scores.masked_fill(hidden, -torch.inf).softmax(dim=-2)", OF_MODEL),
-    Mutant("padding is attended to", MODEL,
-           "scores.masked_fill(hidden, -torch.inf).softmax", "scores.softmax", OF_MODEL),
+           "queries.mT @ keys / math.sqrt(keys.shape[-2])", "queries.mT @ keys / keys.shape[-2]", OF_TRAINING),
+    Mutant("queries without their bias", MODEL, ' + t["b_Q"][..., None]\n', "\n", OF_TRAINING),
+    Mutant("counts do not weigh attention", MODEL,
+           "of_tokens.flatten(0, 1)) + log_counts).softmax(-1)",
+           "of_tokens.flatten(0, 1)) + log_counts.sign()).softmax(-1)", OF_TRAINING),
+    Mutant("the squared loss has half of what it takes off for the word", MODEL,
+           "- 2 * of_targets + 1", "- of_targets + 1", OF_TRAINING),
+    Mutant("the native scale is that of the whole width", MODEL,
+           "block.attn.scale = scale", "block.attn.scale = math.sqrt(config.width)", OF_MODEL),
     Mutant("the decoder has no bias", MODEL,
            "nn.functional.linear(hidden_states, self.weight, self.bias)",
            "nn.functional.linear(hidden_states, self.weight)", OF_MODEL),
-    Mutant("the residual connection is missing", MODEL,
-           "hidden_states + out if self.residual else out", "out", OF_MODEL),
     Mutant("the usual start is within 1/d", MODEL,
            "(2 * uniform - 1) / math.sqrt(config.width)", "(2 * uniform - 1) / config.width", OF_MODEL),
-    Mutant("the usual start is never negative", MODEL, "(2 * uniform - 1) / math", "uniform / math", OF_MODEL),
     Mutant("words are kept as often as they should be random", MASKING,
-           "self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)",
-           "self.p_mask * self.p_random, self.p_mask * (self.p_keep + self.p_random)", OF_MASKING),
-    Mutant("random words add to those kept", MASKING,
-           "(level >= kept) & (level < random)", "level < random", OF_MASKING),
+           "level >= self.p_mask * self.p_keep)", "level >= self.p_mask * self.p_random)", OF_MASKING),
     Mutant("positions of padding are chosen", MASKING,
-           "(draw < self.p_mask) & maskable", "draw < self.p_mask", OF_MASKING),
+           "(level < self.p_mask) & documents.mask", "level < self.p_mask", OF_MASKING),
+    Mutant("only [MASK] is hidden, and not what was chosen", MASKING,
+           "self.mask & ~self.chosen", "self.mask & (self.shown != MASK_ID)", OF_MASKING),
     Mutant("kept words are not counted as genuine", MASKING,
            "return 1 - (1 - self.p_keep) * self.p_mask", "return 1 - self.p_mask", OF_THEORY),
     Mutant("the last word of a topic is never drawn", WORLD,
-           "draws.whole(1, self.words_per_topic + 1, n, widths)",
-           "draws.whole(1, self.words_per_topic, n, widths)", OF_WORLD),
+           "_whole(topics.shape, 1, self.words_per_topic + 1, generator)",
+           "_whole(topics.shape, 1, self.words_per_topic, generator)", OF_WORLD),
     Mutant("a small gamma variable is boosted without its parameter", WORLD,
            "uniform.log_() / alpha", "uniform.log_()", OF_WORLD),
     Mutant("a topic beside itself has the moment of two topics", WORLD,
            "same = (alpha + 1) / (T", "same = alpha / (T", OF_THEORY),
     Mutant("documents never have the greatest length", WORLD,
-           "draws.whole(self.min_length, self.max_length + 1, n, 1)",
-           "draws.whole(self.min_length, max(self.max_length, self.min_length + 1), n, 1)", OF_WORLD),
-    Mutant("padding is counted as [MASK]", LEAN, "        counts[start] = 0\n", "", OF_LOOP),
-    Mutant("a masked word is counted beside its [MASK]", LEAN,
-           "counts.index_add_(0, cell + chosen.target, one, alpha=-1).index_add_", "counts.index_add_", OF_LOOP),
-    Mutant("the loss is a mean over positions and not over documents", LEAN,
-           "return 1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True)).flatten().to(torch.float64)[rows]",
-           "return torch.full((len(rows),), n_toys / len(rows), dtype=torch.float64)", OF_LOOP),
-    Mutant("documents with nothing masked count in the mean", LEAN,
-           "1 / (sizes * (sizes > 0).sum(dim=1, keepdim=True))",
-           "1 / (sizes * (sizes >= 0).sum(dim=1, keepdim=True))", OF_LOOP),
-    Mutant("lean scores are divided by the root of d", LEAN,
-           'math.sqrt(tensors["W_K"].shape[-2])', 'math.sqrt(tensors["W_K"].shape[-1])', OF_LOOP),
-    Mutant("the lean squared loss has half of what it takes off for the word", LEAN,
-           "squares - 2 * (weights", "squares - (weights", OF_LOOP),
-    Mutant("the lean form has no b_V", LEAN, '        out = out + tensors["b_V"]\n', "        pass\n", OF_LOOP),
-    Mutant("queries without their bias", LEAN, '        q = q + tensors["b_Q"]\n', "        pass\n", OF_LOOP),
-    Mutant("side by side, the squared loss has half its slope", GRADIENTS,
-           "squares - 2 * _of_targets(L, batch) + 1, 2.0", "squares - 2 * _of_targets(L, batch) + 1, 1.0", OF_STACK),
-    Mutant("side by side, the slope of the softmax has another sign", GRADIENTS,
-           "rows.addcmul_(A, rows.sum(dim=-1, keepdim=True), value=-1)",
-           "rows.addcmul_(A, rows.sum(dim=-1, keepdim=True))", OF_STACK),
-    Mutant("side by side, words that ask give W_E no gradient", GRADIENTS,
-           '        found.add("W_E", lambda: self._at_tokens(X, W_Q.mT @ slope_R.mT))\n', "", OF_STACK),
+           "_whole((n, 1), self.min_length, self.max_length + 1, generator)",
+           "_whole((n, 1), self.min_length, max(self.max_length, self.min_length + 1), generator)", OF_WORLD),
     Mutant("rows and columns of attention are swapped where it is summed", WORDS,
-           "(counts @ weights.T)", "(counts @ weights)", OF_WORDS),
-    Mutant("squares of attention are scaled once", WORDS, "scale.square()", "scale", OF_WORDS),
+           "(shown.asked @ weights.T)", "(shown.asked @ weights)", OF_WORDS),
+    Mutant("squares of attention are scaled once", WORDS, "scale**2", "scale", OF_WORDS),
+    Mutant("uniform attention is one of all positions", WORDS,
+           "shown.asked.sum(axis=1, keepdims=True)", "shown.asking.sum(axis=1, keepdims=True)", OF_WORDS),
     Mutant("the mean output is also of the document itself", AGREEMENT,
            "(everything - total) / (n_positions - count.sum(dim=1, keepdim=True))",
            "everything / (n_positions + 0 * count.sum(dim=1, keepdim=True))", OF_AGREEMENT),

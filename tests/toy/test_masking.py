@@ -85,3 +85,14 @@ def test_padding_and_unchosen_positions_stay_as_they_are():
 def test_impossible_probabilities_are_refused_with_the_reason(settings, message):
     with pytest.raises(ValueError, match=message):
         Masking(**settings)
+
+
+def test_attention_sees_all_positions_or_those_that_were_not_chosen_whatever_they_show():
+    batch = corrupted(Masking(0.5, 0.3, 0.3), n=5)
+    assert torch.equal(batch.visible("all"), batch.mask)
+    for i in range(5):
+        seen = batch.mask[i] & ~batch.chosen[i]
+        assert torch.equal(batch.visible("unmasked")[i], seen)
+        for attend, positions in (("all", batch.mask[i]), ("unmasked", seen)):
+            expected = torch.bincount(batch.shown[i][positions], minlength=13)
+            assert torch.equal(batch.counts(13, attend)[i], expected)

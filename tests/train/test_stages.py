@@ -11,8 +11,8 @@ from topic_probe.toy.masking import Masking
 from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.world import World
 from topic_probe.train.history import History, TrainConfig
-from topic_probe.train.loop import train_toy
 from topic_probe.train.stages import NO_PATTERN, find_stages, gradient_ratios, measure_dynamics
+from topic_probe.train.toy import train_toy
 
 STEPS = np.arange(1001)
 

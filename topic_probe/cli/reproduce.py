@@ -97,7 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
         go_on = "give --folder DIR to go on next time"
         if folder := options.get("folder"):
             there = Path(folder).expanduser().exists()
-            go_on = f"checkpoints are in {folder}" if there else "there is no checkpoint yet"
+            go_on = f"what was finished is in {folder}" if there else "nothing was finished yet"
         raise KeyboardInterrupt(f"{stop}; {kept}; {go_on}".removeprefix("; ")) from stop
     outcomes = {name: outcomes[name] for name in recipes}
     page = _write_page(out, outcomes)

@@ -29,9 +29,9 @@ TRAINING = Call(
     },
 )
 TRAIN = Call(
-    "topic_probe.train.loop:train_toy",
+    "topic_probe.train.toy:train_toy",
     filled=("model", "config", "progress"),
-    without={"measure": "a function", "log": "a function"},
+    without={"measure": "a function"},
 )
 _EPILOG = """example (a second; then look into it like into any model):
   topic-probe train --optimizer adam --steps 400 --out toy
@@ -68,10 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
     text = "\n\n".join((str(history), *(report.to_text(wide=parsed.wide) for report in reports.values())))
     console.answer(f"{text}\nsaved in {parsed.out}", {**about, **plain(reports), "saved": parsed.out})
     if history.stopped.startswith("interrupted"):
-        resume = "; give --checkpoint FILE to go on next time"
-        if "checkpoint" in parsed:
-            resume = f", and {parsed.checkpoint} goes on from there"
-        raise KeyboardInterrupt(f"{history.stopped}; the history until then is in {parsed.out}{resume}")
+        raise KeyboardInterrupt(f"{history.stopped}; the history until then is in {parsed.out}")
     if history.stopped != "finished":
         raise ValueError(f"{history.stopped}; what was trained until then is in {parsed.out}")
     return 0

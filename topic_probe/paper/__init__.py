@@ -63,8 +63,8 @@ def reproduce(name: str, **options: Any) -> "RecipeResult":
     Args:
         name: of the recipe: ``figure1`` … ``table5``, ``landscape``, ``robustness``.
         **options: of all recipes ``quick=False`` (seconds in place of up to hours), ``only=None`` (names of settings,
-            or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps checkpoints and what was
-            measured, so that a second call goes on) and ``progress=None``; and those of a recipe's own, as
+            or labels of models), ``seed=0`` (added to all seeds), ``folder=None`` (keeps finished trainings and what
+            was measured, so that a second call goes on) and ``progress=None``; and those of a recipe's own, as
             ``models=None``, ``corpus=None``, ``settings=None``, ``thresholds=...``, ``twins=True`` of table1.
             `topic_probe.paper.recipe.run_recipe` and the ``measure`` of a recipe explain them.
     """

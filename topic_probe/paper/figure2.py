@@ -62,8 +62,8 @@ from topic_probe.paper.training import (
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
 from topic_probe.toy.agreement import AgreementReport, measure_agreement
-from topic_probe.toy.lean import lean_form, vocabulary_attention
-from topic_probe.toy.model import ToyConfig, toy_tensors
+from topic_probe.toy.model import ToyConfig
+from topic_probe.toy.word_attention import token_attention
 from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
@@ -424,11 +424,7 @@ def _attention(case: toys.Case) -> AgreementReport:
 
 def _attention_blocks(case: toys.Case) -> dict[str, float]:
     """Blocks of the attention between words, of which every document has its share."""
-    model = case.trained.model()
-    form = lean_form(model)
-    assert form is not None
-    tensors = {name: tensor.double() for name, tensor in toy_tensors(model).items()}
-    weights = vocabulary_attention(tensors, form).detach().numpy()
+    weights = token_attention(case.trained.model()).numpy()
     return {"own topic first": toys.blocks(weights, case.topics)["own topic first"]}
 
 

@@ -295,8 +295,7 @@ def run_recipe(
         quick: the quick variant: small and short settings, some seconds.
         only: names of settings, or labels of pretrained models, in place of all; a claim about two settings needs both.
         seed: added to all seeds: of documents, initialisations, topics, untrained twins and intervals.
-        folder: where checkpoints of trainings, fits and reports are kept, so that what was stopped goes on and what is
-            done is not repeated.
+        folder: where histories of finished trainings, fits and reports are kept, so that what is done is not repeated.
         progress: show progress bars; by default in a terminal or a notebook.
         **options: those of the recipe's own ``measure``.
     """

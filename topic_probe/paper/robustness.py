@@ -7,9 +7,9 @@ the paper's own: T = 10 topics of v = 10 words, LDA with α = 0.1, documents of 
 * Data: topics that lend each other words, Zipf's law within topics, T and v, topics per document (τ of them, or α), the
   length of documents. In each of these W_V is trained alone (*value*) and with keys and queries (*attention*), with
   both losses and Adam.
-* Model: several heads, a residual stream, two layers (*attention*, cross-entropy, Adam). These have no lean form and
-  are trained one after another, in the whole variant only, for fewer steps on smaller batches; beside them one layer of
-  one head, trained alike.
+* Model: several heads, a residual stream, two layers (*attention*, cross-entropy, Adam). These are
+  trained through the hooked model, in the whole variant only, for fewer steps on smaller batches; beside them one layer
+  of one head, trained alike.
 
 What is claimed at every point is what the other recipes claim at the base: a block for every topic in W_V, more
 attention to words of the topic than to others, W_V near the optima under uniform attention. Where a claim breaks is
@@ -420,7 +420,7 @@ def _layers(result: RecipeResult) -> Iterator[Claim]:
 
 def _not_in_quick(result: RecipeResult) -> Iterator[Claim]:
     if result.quick:
-        why = "several heads, layers and the residual stream have no lean form, and take minutes"
+        why = "several heads, layers and the residual stream take minutes"
         yield replace(BLOCKS.claim, text=f"{MODEL.label}: {BLOCKS.claim.text}", ours=True, not_checked=why)
 
 

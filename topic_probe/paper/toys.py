@@ -25,7 +25,7 @@ from topic_probe.toy.model import Rule, ToyConfig
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
 from topic_probe.train.history import History
-from topic_probe.train.loop import Measure
+from topic_probe.train.toy import Measure
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import Measure, train_text, train_toys
+from topic_probe.train.loop import train_text
 from topic_probe.train.tasks import TrainingText
+from topic_probe.train.toy import Measure, train_toys
 
 Pair = tuple[Loss, OptimizerName]
 CE_SGD: Pair = ("cross_entropy", "sgd")
@@ -117,7 +118,7 @@ class Trained:
     Attributes:
         setting: What was trained.
         history: Losses, norms, and the tensors at the end.
-        seconds: How long the training took, 0 if it was read from a checkpoint.
+        seconds: How long the training took, or its share of that of all that were trained together.
     """
 
     setting: Setting
@@ -170,8 +171,8 @@ def train_all(
 ) -> tuple[Trained, ...]:
     """Every setting trained, in order: BERTs on the text if there is one, else toys, seeds and worlds side by side.
 
-    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
-    repeated by another recipe that has the same setting. What is to be watched of toys, at the steps that their
+    With a folder each finished training leaves its history there, and is not repeated, also not by another recipe that
+    has the same setting. What is to be watched of toys, at the steps that their
     settings say, is in ``History.measured``; settings that have such steps belong to one recipe.
     """
     if text is not None:
@@ -186,24 +187,21 @@ def _train_toys(
     *,
     progress: bool | None,
 ) -> Iterator[Trained]:
-    start, paths = time.perf_counter(), [_checkpoint(setting, None, folder) for setting in settings]
-    kept = [path is not None and path.exists() for path in paths]
+    start = time.perf_counter()
     models = [
         build_toy(setting.toy, seed=setting.seed)
         for setting in settings
         if isinstance(setting.toy, ToyConfig)
     ]
     configs = [setting.train for setting in settings]
-    histories = train_toys(
-        models, configs, measure=watch, checkpoints=paths, checkpoint_every=20_000, progress=progress
-    )
+    histories = train_toys(models, configs, measure=watch, folder=folder, progress=progress)
     for setting, history in zip(settings, histories, strict=True):
         _end_if_interrupted(setting, history)
-    # Together they take what they take; a training that was finished before took nothing now.
-    steps = [0 if done else setting.train.steps for setting, done in zip(settings, kept, strict=True)]
+    # Together they take what they take.
+    every = sum(setting.train.steps for setting in settings)
     seconds = time.perf_counter() - start
-    for setting, history, own in zip(settings, histories, steps, strict=True):
-        yield Trained(setting, history, seconds * own / max(1, sum(steps)))
+    for setting, history in zip(settings, histories, strict=True):
+        yield Trained(setting, history, seconds * setting.train.steps / max(1, every))
 
 
 def _train_bert(

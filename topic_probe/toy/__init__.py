@@ -1,12 +1,11 @@
 """Everything about worlds that we make, and the paper's one-layer transformer trained in them.
 
-A document is drawn from a `world`, corrupted by a scheme of `masking`, and predicted by the `model`; `lean` computes
-its loss without computing every position, `lean_gradients` that of several toys at once with its gradients,
-`word_attention` what words attend to, at any step of a training. `theory` says from world and masking alone what the
+A document is drawn from a `world`, corrupted by a scheme of `masking`, and predicted by the `model`; `word_attention`
+is what words attend to, at any step of a training. `theory` says from world and masking alone what the
 best matrices, attention and losses are. `agreement` holds a trained toy against all of that, `landscape` the loss over
 attention weights. `exact` is a toy of which every answer is known.
 
-Each module imports only from those before it: draws (random numbers for several batches at once), world, masking,
-theory, model, lean, lean_gradients, word_attention, agreement, landscape, exact. A new regime is a row of
+Each module imports only from those before it: world, masking, theory, model, word_attention,
+agreement, landscape, exact. A new regime is a row of
 `model.REGIMES`, a new world an argument of `World`, a new theorem a function in `theory` with a test that states it.
 """

@@ -19,12 +19,19 @@ from topic_probe.options import check_whole, checked
 from topic_probe.report import Report, provenance
 from topic_probe.topics import Topics
 from topic_probe.toy import theory
-from topic_probe.toy.lean import LeanForm, lean_form, vocabulary_attention
 from topic_probe.toy.masking import MASK_ID, Loss, MaskedBatch, Masking, position_losses
-from topic_probe.toy.model import toy_config, toy_logits, toy_patterns, toy_tensors
+from topic_probe.toy.model import (
+    attention_is_uniform,
+    counts_suffice,
+    toy_config,
+    toy_logits,
+    toy_patterns,
+    toy_tensors,
+)
 from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents, mean_bayes_loss
 from topic_probe.toy.theory.posterior import MAX_LENGTH, posterior_method
 from topic_probe.toy.theory.value import nearest_value
+from topic_probe.toy.word_attention import token_attention
 from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
@@ -498,20 +505,21 @@ def _effects(
     reasons: dict[str, str],
 ) -> dict[str, Any]:
     """What the head's output and its edges are worth, here and in theory."""
-    form = lean_form(model)
-    if form is None:
+    if not counts_suffice(model):
         reasons["effects"] = "the toy has several layers or heads, a residual connection, or hooks"
         return {}
     tensors = {name: value.detach().cpu().double() for name, value in toy_tensors(model).items()}
     # All that a head writes if it attends to one token alone; attention sums to 1, so b_V is in every column.
     W = tensors["W_E"].T @ (tensors["W_V"] @ tensors["W_E"] + tensors["b_V"].unsqueeze(1))
-    head = _Head(W, tensors["b_pred"], vocabulary_attention(tensors, form))
+    head = _Head(W, tensors["b_pred"], token_attention(model))
     changes = _loss_changes(head, batches, world, loss)
     found = {name: _mean_over_documents(batches, parts) for name, parts in changes.items()}
     return {
         "effects": {name: mean for name, (mean, _) in found.items()},
         "effects_error": {name: error for name, (_, error) in found.items()},
-        "effects_theory": _effects_in_theory(head, form, world, masking, loss, reasons),
+        "effects_theory": _effects_in_theory(
+            head, attention_is_uniform(model), world, masking, loss, reasons
+        ),
     }
 
 
@@ -562,10 +570,10 @@ def _loss_changes(
 
 
 def _effects_in_theory(
-    head: _Head, form: LeanForm, world: World, masking: Masking, loss: Loss, reasons: dict[str, str]
+    head: _Head, uniform: bool, world: World, masking: Masking, loss: Loss, reasons: dict[str, str]
 ) -> dict[str, float]:
     """The closed forms, for the minimiser that is nearest to the head."""
-    if loss == "cross_entropy" or not form.uniform:
+    if loss == "cross_entropy" or not uniform:
         reasons["effects in theory"] = (
             "they are held against toys of squared loss and frozen uniform attention"
         )

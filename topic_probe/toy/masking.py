@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from topic_probe.options import check_share, check_whole, checked, settle_fields
-from topic_probe.toy.draws import Draws
 from topic_probe.toy.world import Documents, World
 
 MASK_ID = 0
 
 Loss = Literal["cross_entropy", "squared"]
 """Of a prediction at a masked position: cross-entropy in nats, or the squared distance to the one-hot word."""
+
+Attend = Literal["all", "unmasked"]
+"""Which positions attention may see: all, or those that were not chosen for prediction."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,20 @@ class MaskedBatch:
     def __len__(self) -> int:
         return self.shown.shape[0]
 
-    def to(self, device: torch.device) -> "MaskedBatch":
-        """The batch on a device."""
-        return MaskedBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
+    def visible(self, attend: Attend) -> Bool[Tensor, "batch position"]:
+        """True where a position may be attended to: what a hooked model is given as ``attention_mask``."""
+        return self.mask if attend == "all" else self.mask & ~self.chosen
 
-    def select(self, rows: Int64[Tensor, "picked"]) -> "MaskedBatch":
+    def select(self, rows: Int64[Tensor, "picked"] | slice) -> "MaskedBatch":
         """The documents of the given row numbers, in that order."""
         return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
 
-    def counts(self, vocabulary_size: int) -> Int64[Tensor, "document token"]:
-        """How often each document shows each token."""
-        rows, positions = self.mask.nonzero(as_tuple=True)
-        cells = rows * vocabulary_size + self.shown[rows, positions]
-        return torch.bincount(cells, minlength=len(self) * vocabulary_size).view(-1, vocabulary_size)
+    def counts(self, vocabulary_size: int, attend: Attend = "all") -> Int64[Tensor, "document token"]:
+        """How often each document shows each token where it may be attended to."""
+        columns = vocabulary_size + 1  # the last one is of positions that may not
+        tokens = self.shown.masked_fill(~self.visible(attend), vocabulary_size)
+        cells = tokens + columns * torch.arange(len(self), device=tokens.device)[:, None]
+        return torch.bincount(cells.flatten(), minlength=len(self) * columns).view(-1, columns)[:, :-1]
 
     def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
         """Mean over the chosen positions of every document that has any, of one value (or array) for each of them."""
@@ -113,7 +116,7 @@ class Masking:
         """The documents with positions chosen and corrupted; the documents themselves are left as they are.
 
         Args:
-            documents: What to corrupt, on the device of the generator.
+            documents: On the device of the generator.
             n_words: Random words are drawn from 1..n_words.
             generator: The only source of randomness.
 
@@ -126,85 +129,15 @@ class Masking:
             0
         """
         check_whole("n_words", n_words)
-        return self.corrupt_drawn(documents, n_words, Draws(generator))
-
-    def corrupt_drawn(self, documents: Documents, n_words: int, draws: Draws) -> MaskedBatch:
-        """What :meth:`corrupt` makes of the documents of every generator, for those that `World.draw` drew from it."""
-        return self.choose(documents, n_words, draws).batch(documents.ids, documents.mask)
-
-    def choose(self, documents: Documents, n_words: int, draws: Draws) -> "Chosen":
-        """The positions that :meth:`corrupt` would choose in the documents of every generator, without the rest."""
-        words = torch.arange(1, n_words + 1, device=draws.device)
-        return self._choose(documents.ids, documents.mask, words, MASK_ID, draws)
-
-    def corrupt_tokens(
-        self,
-        ids: Int64[Tensor, "batch position"],
-        mask: Bool[Tensor, "batch position"],
-        *,
-        maskable: Bool[Tensor, "batch position"],
-        words: Int64[Tensor, " word"],
-        mask_id: int,
-        generator: torch.Generator,
-    ) -> MaskedBatch:
-        """Tokens of real text with positions chosen and corrupted; ``ids`` are left as they are.
-
-        Args:
-            ids: Token ids of a tokenizer, on the device of the generator.
-            mask: True where a document has a token.
-            maskable: True where a token may be chosen: special tokens are not words.
-            words: The ids that random words are drawn from.
-            mask_id: Id of the tokenizer's ``[MASK]``.
-            generator: The only source of randomness.
-        """
-        return self._choose(ids, maskable, words, mask_id, Draws(generator)).batch(ids, mask)
-
-    def _choose(
-        self,
-        ids: Int64[Tensor, "batch position"],
-        maskable: Bool[Tensor, "batch position"],
-        words: Int64[Tensor, " word"],
-        mask_id: int,
-        draws: Draws,
-    ) -> "Chosen":
-        # Several generators draw for documents of worlds, in which every token may be chosen.
-        widths = [ids.shape[1]] if len(draws) == 1 else draws.largest(maskable.sum(dim=1))
-        # A uniform number below p_mask chooses the position, and where it lies below p_mask says what
-        # is shown there, so one draw decides both.
-        draw = draws.uniform(len(ids) // len(draws), widths)
-        place = ((draw < self.p_mask) & maskable).flatten().nonzero()[:, 0]
-        level, target = draw.flatten()[place], ids.flatten()[place]
-        kept, random = self.p_mask * self.p_keep, self.p_mask * (self.p_keep + self.p_random)
-        shown = torch.where(level < kept, target, mask_id)
-        anew = ((level >= kept) & (level < random)).nonzero()[:, 0]
-        row = place[anew].div_(max(1, ids.shape[1]), rounding_mode="floor")
-        shown[anew] = words[draws.below(len(words), row, len(ids))]
-        return Chosen(place, target, shown)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The positions of a batch that are to be predicted, in order.
-
-    Attributes:
-        place: Which they are, the positions of all documents being numbered one document behind the other.
-        target: The words that were there.
-        shown: What a model sees there.
-    """
-
-    place: Int64[Tensor, " chosen"]
-    target: Int64[Tensor, " chosen"]
-    shown: Int64[Tensor, " chosen"]
-
-    def batch(
-        self, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"]
-    ) -> MaskedBatch:
-        """The batch that these documents make, which are left as they are."""
-        chosen = torch.zeros_like(mask, memory_format=torch.contiguous_format)
-        shown = ids.clone(memory_format=torch.contiguous_format)
-        chosen.view(-1)[self.place] = True
-        shown.view(-1)[self.place] = self.shown
-        return MaskedBatch(shown, ids, mask, chosen)
+        ids, device = documents.ids, generator.device
+        # A uniform number below p_mask chooses the position, and where it lies below p_mask says what is shown there.
+        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=device)
+        chosen = (level < self.p_mask) & documents.mask
+        shown = ids.masked_fill(chosen & (level >= self.p_mask * self.p_keep), MASK_ID)
+        random = (shown != ids) & (level < self.p_mask * (self.p_keep + self.p_random))
+        rows, positions = random.nonzero(as_tuple=True)
+        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator, device=device)
+        return MaskedBatch(shown, ids, documents.mask, chosen)
 
 
 def position_losses(

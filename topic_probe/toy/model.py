@@ -1,15 +1,16 @@
-"""The paper's one-layer transformer (Section 3.3) as a hooked model of the installed TransformerLens.
+"""The paper's one-layer transformer (Section 3.3): as a function of word counts, and as a hooked model.
 
     f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d_a
 
 No residual connection, normalisation, MLP, positions or output projection; the decoder is the embedding. Which
-tensors are trained and what the others are frozen at is data (:data:`REGIMES`), and everything that differs
-between TransformerLens 3 and 4 stays in this file.
+tensors are trained and what the others are frozen at is data (:data:`REGIMES`). :func:`predictions` is equation 6,
+:func:`build_toy` the same as a hooked model of the installed TransformerLens; what differs between its generations
+stays in this file.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
@@ -20,9 +21,10 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from topic_probe.options import check_number, check_value, check_whole, checked, settle_fields
-from topic_probe.toy.masking import Masking
+from topic_probe.toy.masking import Attend, Loss, Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
@@ -79,6 +81,9 @@ class ToyConfig:
         regime: What is trained, and at what the rest is frozen (:data:`REGIMES`).
         world: The documents the model is for: gives the vocabulary, and frozen values that depend on it.
         masking: The corruption the model is for.
+        attend: Which positions attention sees: ``all`` of a document, as in the paper, or ``unmasked``, those that were
+            not chosen for prediction, whatever these show, as in the code that its authors have published. Chosen
+            positions ask in any case.
         d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
         d_attention: Width d_a of keys and queries, at most d; None is d. Scores are divided by √d_a.
         n_layers: Number of attention layers.
@@ -102,6 +107,7 @@ class ToyConfig:
     regime: RegimeName = "full"
     world: World = field(default_factory=World)
     masking: Masking = field(default_factory=Masking)
+    attend: Attend = "all"
     d_model: int | None = None
     d_attention: int | None = None
     n_layers: int = 1
@@ -109,7 +115,7 @@ class ToyConfig:
     residual: bool = False
     init: Init | None = None
     noise: float = 0.01
-    embedding_scale: float = 0.1
+    embedding_scale: float = 0.02
     trained: Sequence[str] | str | None = None
     frozen: Mapping[str, Rule] = field(default_factory=dict)
     dtype: Dtype = "float32"
@@ -235,6 +241,102 @@ class ToyConfig:
         return cls(**{**values, "world": world, "masking": masking})
 
 
+def scores(t: Mapping[str, Float[Tensor, "..."]], *, one_hot: bool) -> Float[Tensor, "*toy query key"]:
+    """What the softmax is taken of, for every token that asks and every token that is asked.
+
+    b_K is left out: it adds the same to all scores of a query.
+
+    Args:
+        t: Tensors as :func:`toy_tensors` names them, of one toy, or of several with an axis ``toy`` in front.
+        one_hot: Whether W_E is the identity (equation 7), which then need not be multiplied with.
+    """
+    keys = t["W_K"] if one_hot else t["W_K"] @ t["W_E"]
+    queries = (t["W_Q"] if one_hot else t["W_Q"] @ t["W_E"]) + t["b_Q"][..., None]
+    return queries.mT @ keys / math.sqrt(keys.shape[-2])
+
+
+def predictions(
+    t: Mapping[str, Float[Tensor, "toy ..."]],
+    tokens: Int64[Tensor, "toy query"],
+    log_counts: Float[Tensor, "toy query word"],
+    *,
+    one_hot: bool,
+    uniform: bool,
+) -> Float[Tensor, "toy query word"]:
+    """Equation 6: logits at positions that show ``tokens``, in documents of these word counts, of several toys.
+
+    Without positions, that is all that a prediction depends on; and all c occurrences of a word together get c times
+    the attention of one, which is log c more in its score. What follows attention is linear, and attention sums to 1,
+    so a prediction is the mean of what each word alone would predict.
+
+    Args:
+        t: Tensors as :func:`toy_tensors` names them, with an axis ``toy`` in front.
+        tokens: What every position shows.
+        log_counts: The logarithm of how often its document shows each token; −∞ where it does not.
+        one_hot: Whether W_E is the identity.
+        uniform: Whether scores are zero.
+    """
+    if uniform:
+        A = log_counts.softmax(-1)
+    else:
+        of_tokens = scores(t, one_hot=one_hot)
+        n_toys, size = of_tokens.shape[:2]
+        toys = torch.arange(n_toys, device=tokens.device)[:, None]
+        # embedding looks rows up as indexing does, with a far cheaper gradient.
+        A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
+    written = (t["W_V"] if one_hot else t["W_V"] @ t["W_E"]) + t["b_V"][..., None]
+    of_words = (written if one_hot else t["W_E"].mT @ written) + t["b_pred"][..., None]
+    return A @ of_words.mT
+
+
+def mean_losses(
+    logits: Float[Tensor, "toy query word"],
+    entries: Int64[Tensor, "toy masked"],
+    shares: Float[Tensor, "toy masked"],
+    *,
+    loss: Loss,
+) -> Float[Tensor, "toy"]:
+    """The loss of every toy.
+
+    Args:
+        logits: Of every query.
+        entries: For every position to be predicted, where its query and the word that was there cross in ``logits``.
+        shares: Of every position in the mean; they sum to 1.
+        loss: Of a prediction.
+    """
+    size = logits.shape[-1]
+    weights = torch.zeros_like(logits[..., 0]).scatter_add_(1, entries // size, shares)
+    of_targets = (shares * logits.flatten(1).gather(1, entries)).sum(-1)
+    if loss == "squared":  # |x − e_y|² = |x|² − 2 x_y + 1
+        return (weights * logits.square().sum(-1)).sum(-1) - 2 * of_targets + 1
+    return (weights * logits.logsumexp(-1)).sum(-1) - of_targets
+
+
+def counts_suffice(model: nn.Module) -> bool:
+    """Whether :func:`predictions` are those of a toy: not with layers, heads, a residual connection or hooks on it."""
+    config = toy_config(model)
+    return config.n_layers == config.n_heads == 1 and not config.residual and not has_hooks(model)
+
+
+def words_are_one_hot(model: nn.Module) -> bool:
+    """Whether W_E is the identity and stays it (equation 7)."""
+    W_E = toy_parameters(model)["W_E"]
+    square = W_E.shape[0] == W_E.shape[1]
+    return square and not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
+
+
+def attention_is_uniform(model: nn.Module) -> bool:
+    """Whether keys, or all that queries ask for, are zero and stay it, so that attention is uniform."""
+    zero = {n for n, leaf in toy_parameters(model).items() if not leaf.requires_grad and not leaf.any()}
+    return "W_K" in zero or {"W_Q", "b_Q"} <= zero
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether someone put a hook on the model."""
+    points: Mapping[str, Any] = model.hook_dict  # type: ignore[assignment]
+    return any(point.fwd_hooks or point.bwd_hooks for point in points.values())
+
+
 @checked
 def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor] | None = None) -> nn.Module:
     """The toy as a hooked model: a HookedTransformer on TransformerLens 3, a TransformerBridge on 4.
@@ -334,13 +436,15 @@ def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def toy_logits(
-    model: nn.Module, ids: Int64[Tensor, "batch position"], mask: Bool[Tensor, "batch position"] | None = None
+    model: nn.Module,
+    ids: Int64[Tensor, "batch position"],
+    visible: Bool[Tensor, "batch position"] | None = None,
 ) -> Float[Tensor, "batch position word"]:
-    """Logits through the hooked forward, with padding (``mask`` False) hidden from attention.
+    """Logits through the hooked forward; positions where ``visible`` is False ask, but are not attended to.
 
-    Rows of padded positions are meaningless. Without a mask every position is a token.
+    Of a `MaskedBatch` that is `visible`. Without it every position is attended to.
     """
-    keep = torch.ones_like(ids) if mask is None else mask.long()
+    keep = torch.ones_like(ids) if visible is None else visible.long()
     logits: Tensor = model(ids, attention_mask=keep, return_type="logits")
     return logits
 
@@ -392,15 +496,18 @@ def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "
 
 def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
     """The tensors whose rule says more than to stay at the initialisation."""
-    makers: dict[Rule, Callable[[], Tensor]] = {
-        "zero": lambda: torch.zeros((), dtype=torch.float64),
-        "identity": lambda: torch.eye(config.width, dtype=torch.float64),
-        "theorem1": lambda: embedding_bias(config.world, config.masking),
-        "theorem2": lambda: optimal_value(config.world, config.masking),
-    }
-    kept = {name: rule for name, rule in config.rules.items() if rule != "random"}
-    values = {rule: makers[rule]() for rule in set(kept.values())}
-    return {name: values[rule].expand(config.shape(name)) for name, rule in kept.items()}
+    values = {}
+    for name, rule in config.rules.items():
+        shape = config.shape(name)
+        if rule == "zero":
+            values[name] = torch.zeros(shape, dtype=torch.float64)
+        elif rule == "identity":
+            values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
+        elif rule == "theorem1":
+            values[name] = embedding_bias(config.world, config.masking)
+        elif rule == "theorem2":
+            values[name] = optimal_value(config.world, config.masking).expand(shape)
+    return values
 
 
 # TransformerLens 3
@@ -534,81 +641,40 @@ def _bridge_place(kind: str, layer: int) -> str:
 
 
 def _build_bridge(config: ToyConfig) -> Any:
-    """A TransformerBridge over :class:`NativeToy`, whose parts stand where TransformerLens's native model has them."""
+    """A TransformerBridge over TransformerLens's native model, without positions and with a tied decoder."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformer_lens.model_bridge.sources.native import NativeBlock, NativeModel
 
-    settings = TransformerBridgeConfig(**_settings(config))
+    class NoSkip(NativeBlock):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
+            return (self.attn(hidden_states, attention_mask=attention_mask)[0],)
+
+    settings = _settings(config)
+    scale = settings.pop("attn_scale")
+    cfg = TransformerBridgeConfig(**settings)
+    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
+        native = NativeModel(cfg)
+        if not config.residual:
+            native.layers = nn.ModuleList(NoSkip(cfg) for _ in range(config.n_layers))
+    native.pos, native.head = None, TiedHead(native.tok_embed)
+    native.to(DTYPES[config.dtype])
+    for block in native.layers:
+        block.attn.scale = scale  # only now, because the model refuses to be built with a scale of 1
+        with torch.no_grad():
+            block.attn.o.weight.copy_(torch.eye(config.width).repeat(1, config.n_heads))
+            block.attn.o.bias.zero_()
     return build_bridge_from_module(
-        NativeToy(config),
+        native,
         "TransformerLensNative",
-        tl_config=settings,
+        tl_config=cfg,
         model_name="toy",
         post_adapter_hook=lambda adapter: adapter.component_mapping.pop("pos_embed"),
     )
 
 
-class NativeAttention(nn.Module):
-    """Bidirectional attention of the toy; ``pattern_fn`` is where the bridge puts its hook on the pattern."""
-
-    accepts_pattern_fn = True
-
-    def __init__(self, config: ToyConfig):
-        super().__init__()
-        d, heads = config.width, config.n_heads
-        self.q, self.k, self.v = (_linear(d, heads * d, config) for _ in range(3))
-        self.o = _linear(heads * d, d, config)
-        with torch.no_grad():
-            self.o.weight.copy_(torch.eye(d).repeat(1, heads))
-            self.o.bias.zero_()
-        self.n_heads, self.scale = heads, math.sqrt(config.width_attention)
-
-    def forward(
-        self,
-        hidden_states: Float[Tensor, "batch position d_model"],
-        attention_mask: Tensor | None = None,
-        pattern_fn: Callable[[Tensor], Tensor] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """The output, and the pattern [batch, head, query, key]."""
-        q, k, v = (
-            projection(hidden_states).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for projection in (self.q, self.k, self.v)
-        )
-        scores = q @ k.mT / self.scale
-        if attention_mask is None:
-            pattern = scores.softmax(dim=-1)
-        else:
-            hidden = (attention_mask == 0)[:, None, None, :]
-            # A document of nothing but padding gets zeros in place of a NaN.
-            pattern = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1).masked_fill(hidden, 0.0)
-        if pattern_fn is not None:
-            pattern = pattern_fn(pattern)
-        return self.o((pattern @ v).transpose(1, 2).flatten(2)), pattern
-
-
-class NativeBlock(nn.Module):
-    """One layer: attention, with or without the skip connection."""
-
-    def __init__(self, config: ToyConfig):
-        super().__init__()
-        self.ln1 = nn.Identity()
-        self.attn = NativeAttention(config)
-        self.residual = config.residual
-
-    def forward(
-        self,
-        hidden_states: Float[Tensor, "batch position d_model"],
-        attention_mask: Tensor | None = None,
-        **_: Any,
-    ) -> tuple[Tensor]:
-        """The next hidden states, in a tuple as the bridge wants it."""
-        out, _pattern = self.attn(self.ln1(hidden_states), attention_mask=attention_mask)
-        return (hidden_states + out if self.residual else out,)
-
-
 class TiedHead(nn.Module):
-    """Decoder whose weight is the embedding's: one parameter, and one key in the state dict."""
+    """A decoder whose weight is the embedding's: one parameter, and one key in the state dict."""
 
     def __init__(self, embedding: nn.Embedding):
         super().__init__()
@@ -625,34 +691,3 @@ class TiedHead(nn.Module):
     ) -> Float[Tensor, "batch position word"]:
         """Logits."""
         return nn.functional.linear(hidden_states, self.weight, self.bias)
-
-
-class NativeToy(nn.Module):
-    """The toy in plain torch, under the module names of TransformerLens's native model."""
-
-    def __init__(self, config: ToyConfig):
-        super().__init__()
-        table = torch.zeros(config.vocabulary_size, config.width, dtype=DTYPES[config.dtype])
-        self.tok_embed = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
-        self.layers = nn.ModuleList(NativeBlock(config) for _ in range(config.n_layers))
-        self.ln_out = nn.Identity()
-        self.head = TiedHead(self.tok_embed)
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **_: Any,
-    ) -> Tensor:
-        """Logits of token ids, or of embeddings in their place."""
-        hidden = self.tok_embed(input_ids) if inputs_embeds is None else inputs_embeds
-        for layer in self.layers:
-            (hidden,) = layer(hidden, attention_mask=attention_mask)
-        logits: Tensor = self.head(self.ln_out(hidden))
-        return logits
-
-
-def _linear(inputs: int, outputs: int, config: ToyConfig) -> nn.Linear:
-    """A linear layer that has not been initialised, because that would draw from the global generator."""
-    return nn.Linear(inputs, outputs, device="meta", dtype=DTYPES[config.dtype]).to_empty(device="cpu")

@@ -1,9 +1,9 @@
 """Attention between words of a one-layer toy: exact, and cheap enough to be watched while the toy is trained.
 
 The norms of W_K and W_Q do not say whether attention to words is trained: they may grow while only rows of ``[MASK]``
-change. What words attend to does. In a document that shows token k c_k times, a row of token q gives one position of k
-the attention w_qk / Σ_j w_qj c_j, with the same w for all documents. So the mean over all pairs of positions of all
-documents takes two products of matrices, and no position by itself.
+change. What words attend to does. In a document with c_k positions of token k that may be attended to, a row of token q
+gives one of them the attention w_qk / Σ_j w_qj c_j, with the same w for all documents. So the mean over all pairs of
+positions of all documents takes two products of matrices, and no position by itself.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from topic_probe.contrast import DIFFERENT_TOPIC, SAME_TOPIC, SAME_WORD, PairSums, word_relations
 from topic_probe.options import check_whole, checked
 from topic_probe.topics import Topics
-from topic_probe.toy.lean import LeanForm, lean_form, vocabulary_attention
-from topic_probe.toy.masking import MASK_ID, Masking
-from topic_probe.toy.model import toy_config, toy_tensors
+from topic_probe.toy.masking import MASK_ID, Attend, Masking
+from topic_probe.toy.model import counts_suffice, scores, toy_config, toy_tensors
 from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents
 from topic_probe.toy.world import World
 from topic_probe.uncertainty import divide
@@ -47,7 +46,8 @@ def word_attention(
     * ``word_to_mask``: of rows that show a word to positions that show ``[MASK]``.
     * ``mask_to_word``, ``mask_to_mask``: the same of rows that show ``[MASK]``.
 
-    A mean without pairs is NaN.
+    A mean without pairs is NaN. Where chosen positions may not be attended to (``ToyConfig(attend="unmasked")``), they
+    still are rows, pairs end at other positions, and uniform attention is 1 ÷ the number of these.
 
     Args:
         model: from `build_toy`, with one layer of one head.
@@ -66,15 +66,11 @@ def word_attention(
         >>> {round(watched[name], 9) for name in ("same_word", "same_topic", "different_topic", "mask_to_word")}
         {1.0}
     """
-    config, form = toy_config(model), lean_form(model)
-    if form is None:
-        raise ValueError(
-            "word_attention is for a toy of one layer and head without residual and without hooks; measure_attention "
-            "measures any model"
-        )
-    shown = _shown(config.world, config.masking, check_whole("n_documents", n_documents), seed)
+    config = toy_config(model)
+    weights = token_attention(model).numpy()
+    shown = _shown(config.world, config.masking, config.attend, check_whole("n_documents", n_documents), seed)
     topics = shown.topics if topics is None else topics
-    sums, squares = _sums(model, form, shown.counts)
+    sums, squares = _sums(np.maximum(weights, _LEAST), shown)
     places = topics.places(torch.arange(config.vocabulary_size))
     codes = word_relations(places, places, topics).numpy()
     totals, counts, second = (
@@ -93,39 +89,57 @@ def word_attention(
     }
 
 
+def token_attention(model: nn.Module) -> Float64[Tensor, "query key"]:
+    """Attention of a one-layer toy in a document that shows every token once.
+
+    In any other document it is that times the counts, normalised for every row.
+    """
+    if not counts_suffice(model):
+        raise ValueError(
+            "word_attention is for a toy of one layer and head without residual and without hooks; measure_attention "
+            "measures any model"
+        )
+    tensors = {name: tensor.detach().cpu().double() for name, tensor in toy_tensors(model).items()}
+    return scores(tensors, one_hot=False).softmax(-1)
+
+
 @dataclass(frozen=True)
 class _Shown:
     """What masked documents show.
 
     Attributes:
-        counts: how often each document shows each token.
-        pairs: how many pairs of positions of one document show two tokens.
+        asking: how often each document shows each token.
+        asked: the same of positions that may be attended to.
+        pairs: how many pairs of a position and one that it may attend to show two tokens.
         topics: of the world; kept, because they are asked for at every measurement.
     """
 
-    counts: Float64[Tensor, "document token"]
+    asking: Float64[np.ndarray, "document token"]
+    asked: Float64[np.ndarray, "document token"]
     pairs: Float64[np.ndarray, "query key"]
     topics: Topics
 
 
 @lru_cache(maxsize=8)
-def _shown(world: World, masking: Masking, n_documents: int, seed: int) -> _Shown:
+def _shown(world: World, masking: Masking, attend: Attend, n_documents: int, seed: int) -> _Shown:
     """The documents of a seed, drawn once for all steps of a training."""
     generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator)
-    counts = torch.cat([batch.counts(world.vocabulary_size) for _, batch in drawn]).double()
-    return _Shown(counts, (counts.T @ counts).numpy(), world.topics)
+    asking, asked = [], []
+    for _, batch in drawn:
+        some = batch.visible(attend).any(dim=1)
+        asking.append(batch.counts(world.vocabulary_size)[some])
+        asked.append(batch.counts(world.vocabulary_size, attend)[some])
+    rows, keys = (torch.cat(parts).double().numpy() for parts in (asking, asked))
+    return _Shown(rows, keys, rows.T @ keys, world.topics)
 
 
 def _sums(
-    model: nn.Module, form: LeanForm, counts: Float64[Tensor, "document token"]
+    weights: Float64[np.ndarray, "query key"], shown: _Shown
 ) -> tuple[Float64[np.ndarray, "query key"], Float64[np.ndarray, "query key"]]:
     """Sums of attention, and of its squares, over all pairs of positions that show two tokens."""
-    with torch.no_grad():
-        tensors = {name: tensor.cpu().double() for name, tensor in toy_tensors(model).items()}
-        weights = vocabulary_attention(tensors, form).clamp(min=_LEAST)
-        # Attention of a row to one position is that much of its weight, in units of uniform attention.
-        scale = counts.sum(dim=1, keepdim=True) / (counts @ weights.T)
-        sums = weights * ((counts * scale).T @ counts)
-        squares = weights.square() * ((counts * scale.square()).T @ counts)
-    return sums.numpy(), squares.numpy()
+    # Attention of a row to one position is that much of its weight, in units of uniform attention.
+    scale = shown.asked.sum(axis=1, keepdims=True) / (shown.asked @ weights.T)
+    sums = weights * ((shown.asking * scale).T @ shown.asked)
+    squares = weights**2 * ((shown.asking * scale**2).T @ shown.asked)
+    return sums, squares

@@ -1,17 +1,16 @@
 """Worlds: the two distributions over documents of the paper, sampled in whole batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import check_vocabulary_size, plain_array
-from topic_probe.toy.draws import Draws
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -33,18 +32,6 @@ class Documents:
 
     def __len__(self) -> int:
         return self.ids.shape[0]
-
-    @property
-    def lengths(self) -> Int64[Tensor, "batch"]:
-        """Number of tokens of every document."""
-        return self.mask.sum(dim=1)
-
-    def select(self, rows: Int64[Tensor, "chosen"]) -> "Documents":
-        """The documents of the given row numbers, in that order, padded to the longest of them."""
-        mask = self.mask[rows]
-        width = int(mask.sum(dim=1).max()) if len(rows) else 0
-        proportions = None if self.topic_proportions is None else self.topic_proportions[rows]
-        return Documents(self.ids[rows, :width], mask[:, :width], proportions)
 
 
 @dataclass(frozen=True)
@@ -191,74 +178,56 @@ class World:
     @checked
     def documents(self, n: int, *, generator: torch.Generator) -> Documents:
         """A batch of n new documents, padded to the longest of them, on the device of the generator."""
-        return self.draw(check_whole("n", n), Draws(generator))
-
-    def draw(self, n: int, draws: Draws) -> Documents:
-        """New documents, n of every generator, padded to the longest of all.
-
-        The rows of a generator hold what :meth:`documents` draws from it alone.
-        """
-        lengths = draws.whole(self.min_length, self.max_length + 1, n, 1)
-        widths = draws.largest(lengths)
-        mask = torch.arange(max(widths), device=draws.device) < lengths
+        check_whole("n", n)
+        lengths = _whole((n, 1), self.min_length, self.max_length + 1, generator)
+        mask = torch.arange(int(lengths.max()), device=generator.device) < lengths
         topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
-        proportions, topics = topics_of(n, widths, draws)
-        ids = self._draw_words(n, widths, topics, draws).masked_fill_(~mask, PADDING)
+        proportions, topics = topics_of(n, mask.shape[1], generator)
+        ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
         return Documents(ids, mask, proportions)
 
-    @checked
-    def stream(self, batch_size: int, *, generator: torch.Generator) -> Iterator[Documents]:
-        """An endless stream of fresh batches.
-
-        Nothing but the generator carries state: restoring the state the generator had before a batch gives
-        that batch again.
-        """
-        check_whole("batch_size", batch_size)
-        while True:
-            yield self.documents(batch_size, generator=generator)
-
     def _dirichlet_topics(
-        self, n: int, widths: Sequence[int], draws: Draws
-    ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
+        self, n: int, width: int, generator: torch.Generator
+    ) -> tuple[Float64[Tensor, "batch topic"], Integer[Tensor, "batch position"]]:
         """Proportions from Dirichlet(α), by normalising gamma variables in log space, and the topic of every position.
 
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        alpha = self.dirichlet_parameter
-        gamma = draws.gamma(alpha + 1, n, self.n_topics)
-        uniform = 1 - draws.uniform(n, self.n_topics)
+        alpha, shape = self.dirichlet_parameter, (n, self.n_topics)
+        shapes = torch.full(shape, alpha + 1, dtype=torch.float64, device=generator.device)
+        gamma = torch._standard_gamma(shapes, generator=generator)
+        uniform = 1 - _uniform(shape, generator)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
         # Ends at exactly 1, so that every uniform number below 1 finds its place.
         steps /= steps[:, -1:].clone()
-        return proportions, _steps_below(steps, draws.uniform(n, widths))
+        return proportions, _steps_below(steps, _uniform((n, width), generator))
 
     def _uniform_topics(
-        self, n: int, widths: Sequence[int], draws: Draws
+        self, n: int, width: int, generator: torch.Generator
     ) -> tuple[Float64[Tensor, "batch topic"], Int64[Tensor, "batch position"]]:
         """τ distinct topics per document in equal shares, and the topic of every position."""
-        assert self.topics_per_document is not None
         count = self.topics_per_document
-        order = draws.uniform(n, self.n_topics)
-        chosen = order.topk(count, dim=1).indices
-        proportions = torch.zeros_like(order).scatter_(1, chosen, 1 / count)
-        slots = draws.whole(0, count, n, widths)
-        return proportions, chosen.gather(1, slots)
+        assert count is not None
+        chosen = _uniform((n, self.n_topics), generator).topk(count, dim=1).indices
+        proportions = torch.zeros(n, self.n_topics, dtype=torch.float64, device=generator.device)
+        slots = _whole((n, width), 0, count, generator)
+        return proportions.scatter_(1, chosen, 1 / count), chosen.gather(1, slots)
 
     def _draw_words(
-        self, n: int, widths: Sequence[int], topics: Int64[Tensor, "batch position"], draws: Draws
+        self, topics: Integer[Tensor, "batch position"], generator: torch.Generator
     ) -> Int64[Tensor, "batch position"]:
         """A word for every topic."""
         if self.word_probabilities is None:
-            word = draws.whole(1, self.words_per_topic + 1, n, widths)
+            word = _whole(topics.shape, 1, self.words_per_topic + 1, generator)
             return word.add_(topics, alpha=self.words_per_topic)
-        uniform = draws.uniform(n, widths)
         # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
         # must not carry a draw into the next topic.
-        ceiling = torch.nextafter(topics + 1.0, topics.to(torch.float64))
-        level = torch.minimum(topics + uniform, ceiling)
-        entry = torch.searchsorted(self._stacked_distribution.to(draws.device), level, right=True)
+        topics = topics.double()
+        ceiling = torch.nextafter(topics + 1.0, topics)
+        level = torch.minimum(topics + _uniform(topics.shape, generator), ceiling)
+        entry = torch.searchsorted(self._stacked_distribution.to(topics.device), level, right=True)
         return entry.remainder_(self.n_words).add_(1)
 
     @cached_property
@@ -268,12 +237,24 @@ class World:
         return (steps + torch.arange(self.n_topics).unsqueeze(1)).flatten()
 
 
+def _uniform(shape: Sequence[int], generator: torch.Generator) -> Float64[Tensor, "batch column"]:
+    """Numbers in [0, 1)."""
+    return torch.rand(tuple(shape), dtype=torch.float64, generator=generator, device=generator.device)
+
+
+def _whole(
+    shape: Sequence[int], low: int, high: int, generator: torch.Generator
+) -> Int64[Tensor, "batch column"]:
+    """Whole numbers of low..high - 1."""
+    return torch.randint(low, high, tuple(shape), generator=generator, device=generator.device)
+
+
 _FEW_STEPS = 32
 
 
 def _steps_below(
     steps: Float64[Tensor, "row step"], levels: Float64[Tensor, "row column"]
-) -> Int64[Tensor, "row column"]:
+) -> Integer[Tensor, "row column"]:
     """How many of its row's steps, which are sorted, each level has reached; it must be below the last one."""
     if steps.shape[1] > _FEW_STEPS:
         return torch.searchsorted(steps, levels, right=True)
@@ -281,7 +262,7 @@ def _steps_below(
     reached = torch.zeros(levels.shape, dtype=torch.uint8, device=levels.device)
     for step in steps[:, :-1].unbind(1):
         reached += levels >= step.unsqueeze(1)
-    return reached.long()
+    return reached
 
 
 def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic word"]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OptimizerName = Literal["sgd", "adam"]
-Forward = Literal["auto", "lean", "hooked"]
 _Value = TypeVar("_Value")
 
 
@@ -36,15 +34,11 @@ class TrainConfig:
         optimizer: ``sgd`` or ``adam`` (0.9, 0.999, 1e-8).
         learning_rate: Step size.
         l2: λ of equation 2; λ‖θ‖² over the trained tensors is added to the loss.
-        batch_size: Documents per step.
+        batch_size: Documents per step, fresh ones for a toy.
         steps: Number of updates.
         seed: Of documents and masks; the global generators are not touched.
         world: Documents of a toy; None takes the model's.
         masking: Corruption; None takes the model's (the paper's for a BERT).
-        n_documents: A fixed set of so many documents, of which every step takes ``batch_size`` at random, or all of
-            them in order if there are no more than that; None: fresh ones for every step. Text is such a set in any
-            case, by default all of it.
-        remask: With a fixed set: mask anew at every step (False masks the set once).
         record_every: Steps between two rows of the history. The last step has a row in any case.
         record_gradients: Give every row the norms of the gradients of that step, too.
         schedule: Alternating optimisation (Section 8.1): phases, gone through in turn and then from the first again,
@@ -53,8 +47,6 @@ class TrainConfig:
             name that goes on with a dot. Empty: all trained tensors move in every step.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
         measure_steps: Further steps to measure at.
-        forward: ``auto`` computes the loss in the lean form where that can express the model, else through the
-            hooked forward; ``lean`` and ``hooked`` insist.
 
     Example:
         >>> config = tp.TrainConfig(steps=5, record_every=2)
@@ -71,12 +63,9 @@ class TrainConfig:
     seed: int = 0
     world: World | None = None
     masking: Masking | None = None
-    n_documents: int | None = None
-    remask: bool = True
     record_every: int = 1
     measure_every: int | None = None
     measure_steps: Sequence[int] = ()
-    forward: Forward = "auto"
     record_gradients: bool = False
     schedule: Sequence[tuple[int, Sequence[str]]] = ()
 
@@ -87,9 +76,8 @@ class TrainConfig:
         object.__setattr__(self, "schedule", tuple(map(_phase, self.schedule)))
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
             check_whole(name, getattr(self, name), least)
-        for name in ("n_documents", "measure_every"):
-            if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name))
+        if self.measure_every is not None:
+            check_whole("measure_every", self.measure_every)
         check_number("learning_rate", self.learning_rate)
         check_number("l2", self.l2, zero=True, why="the weight of a penalty")
         late = [step for step in self.measure_steps if not 0 <= step <= self.steps]
@@ -105,28 +93,22 @@ class TrainConfig:
         regular = self.measure_every is not None and step % self.measure_every == 0
         return regular or step in (0, self.steps) or step in self.measure_steps
 
-    def moves(self, name: str) -> tuple[bool, ...]:
-        """Whether a tensor moves, for every phase of the schedule; no schedule is one phase of everything."""
-        phases = [any(stands_for(entry, name) for entry in entries) for _, entries in self.schedule]
-        return tuple(phases) or (True,)
-
-    def updates(self, step: int) -> tuple[int, ...]:
-        """How many of the updates until a step belong to each phase of the schedule.
+    def moves(self, name: str, step: int) -> bool:
+        """Whether the update after a step moves a tensor.
 
         Example:
             >>> config = tp.TrainConfig(schedule=((10, ("W_V",)), (5, ("W_K", "W_Q"))))
-            >>> config.updates(27)  # ten, five, ten, and two of the second five
-            (20, 7)
+            >>> [config.moves("W_V", step) for step in (0, 9, 10, 14, 15)]
+            [True, True, False, False, True]
         """
         if not self.schedule:
-            return (step,)
-        lengths = [length for length, _ in self.schedule]
-        ends = list(accumulate(lengths))
-        rounds, rest = divmod(step, ends[-1])
-        return tuple(
-            rounds * length + min(max(rest - (end - length), 0), length)
-            for length, end in zip(lengths, ends, strict=True)
-        )
+            return True
+        place = step % sum(length for length, _ in self.schedule)
+        for length, entries in self.schedule:
+            if place < length:
+                return any(stands_for(entry, name) for entry in entries)
+            place -= length
+        raise AssertionError("unreachable")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
@@ -173,8 +155,7 @@ class History(Report, kind="history"):
             state with a finite loss. The model holds the same. Of a BERT these are all its parameters.
         last_step: The step those tensors are of.
         stopped: Why the training ended: ``finished``, or a sentence about an interruption or divergence.
-        empty_batches: Batches with nothing masked, drawn again.
-        provenance: Versions of what computed this, and the form of the forward pass.
+        provenance: Versions of what computed this.
     """
 
     figure: ClassVar[str] = "curves:history_curves"
@@ -187,7 +168,6 @@ class History(Report, kind="history"):
     tensors: Mapping[str, Tensor]
     last_step: int
     stopped: str = "finished"
-    empty_batches: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -257,7 +237,6 @@ class History(Report, kind="history"):
             "measured": list(self.measured),
             "last_step": self.last_step,
             "stopped": self.stopped,
-            "empty_batches": self.empty_batches,
             "provenance": dict(self.provenance),
         }
         tensors = {"steps": self.steps, "table": self.table}
@@ -284,7 +263,6 @@ class History(Report, kind="history"):
             tensors=under("tensor.", tensors),
             last_step=content["last_step"],
             stopped=content["stopped"],
-            empty_batches=content["empty_batches"],
             provenance=content["provenance"],
         )
 

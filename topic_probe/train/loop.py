@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,114 +25,13 @@ from topic_probe.options import checked
 from topic_probe.storage import draft
 from topic_probe.toy.model import stands_for
 from topic_probe.train.history import History, Series, TrainConfig, under
-from topic_probe.train.stack import ToyStack, alike, source
-from topic_probe.train.tasks import Task, TextTask, ToyTask
+from topic_probe.train.tasks import Task, TextTask
 
 Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
 _Functions = Mapping[str, Callable[[int, nn.Module], Any]]
 
 ROTATION_LAG = 10  # Figure 5 compares W_V with itself ten steps before
 CHECKPOINT_FORMAT = "topic_probe toy training 1"
-
-
-@checked
-def train_toy(
-    model: nn.Module,
-    config: TrainConfig,
-    *,
-    measure: Measure | Mapping[str, Measure] | None = None,
-    log: Callable[[int, dict[str, float]], None] | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 5000,
-    progress: bool | None = None,
-) -> History:
-    """Train a toy transformer in place and return what happened.
-
-    The loss is the mean over documents (those with anything masked) of the mean loss over the masked positions.
-
-    Ctrl-C ends the training after the step under way and returns the history so far; a second Ctrl-C raises. A loss
-    that is not finite ends it too, with model and history at the last state that had a finite loss. Both are said
-    in ``History.stopped``.
-
-    Args:
-        model: From :func:`topic_probe.toy.model.build_toy`. The parameters that require a gradient are trained.
-        config: How to train.
-        measure: Called with the model, or, if it takes two arguments, with the step and the model (a `TopicProbe`), at
-            the steps the config says (the first and the last at least). Returns a number, an array, or a mapping of
-            names to those; a mapping of functions gives each a name.
-        log: Called with the step and the row of the history, for every row.
-        checkpoint: A file to continue from if it exists, and to write to. Training that was stopped and continued
-            ends in exactly the state of one that was not; only ``steps`` may differ.
-        checkpoint_every: Steps between two writings; also at the end and on Ctrl-C.
-        progress: Show a progress bar; by default in a terminal or a notebook.
-
-    Example:
-        >>> world = tp.World(n_topics=2, words_per_topic=2)
-        >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=world, init="near-zero", noise=0.0))
-        >>> history = tp.train_toy(toy, tp.TrainConfig(loss="squared", learning_rate=0.1, steps=20))
-        >>> float(history.loss[0])  # of a W_V of zeros: the squared length of a one-hot word
-        1.0
-        >>> bool(history.loss[-1] < 0.8), history.stopped
-        (True, 'finished')
-    """
-    runs = [_Run(ToyTask(model, config), config, checkpoint, checkpoint_every)]
-    return _train_all(runs, measure, log, progress=progress)[0]
-
-
-@checked
-def train_toys(
-    models: Sequence[nn.Module],
-    configs: Sequence[TrainConfig],
-    *,
-    measure: Measure | Mapping[str, Measure] | None = None,
-    checkpoints: Sequence[str | Path | None] | None = None,
-    checkpoint_every: int = 5000,
-    progress: bool | None = None,
-) -> tuple[History, ...]:
-    """Train toys in place, those that are alike side by side, and return what happened to each.
-
-    What `train_toy` would return for each, but for rounding, in less time: toys that differ in nothing but their
-    seeds, the values of their tensors, and the world and masking of their documents have one computation of losses,
-    gradients and updates. Others are trained one after another: those of another regime or size, with another loss,
-    optimizer or number of steps, at another step of their checkpoints, and those that the lean form cannot express.
-
-    Ctrl-C ends all of them after the step under way; those whose turn has not come stay where they are. One that
-    diverges stops by itself.
-
-    Args:
-        models: From :func:`topic_probe.toy.model.build_toy`, one for each training.
-        configs: How to train each.
-        measure: As in `train_toy`, called with one model after another.
-        checkpoints: A file for each, or None for one without. They are those of `train_toy`: either goes on where the
-            other has stopped.
-        checkpoint_every: Steps between two writings.
-        progress: Show a progress bar for each of the groups that are trained side by side; by default in a
-            terminal or a notebook.
-
-    Example:
-        >>> world = tp.World(n_topics=2, words_per_topic=2)
-        >>> toys = [tp.build_toy(tp.ToyConfig(regime="value", world=world), seed=seed) for seed in range(5)]
-        >>> histories = tp.train_toys(toys, [tp.TrainConfig(steps=20, seed=seed) for seed in range(5)])
-        >>> [history.last_step for history in histories]
-        [20, 20, 20, 20, 20]
-    """
-    paths = [None] * len(models) if checkpoints is None else list(checkpoints)
-    if not len(models) == len(configs) == len(paths):
-        raise ValueError(
-            f"needed a config for each model, and a checkpoint for each or none at all; got {len(models)} models, "
-            f"{len(configs)} configs and {len(paths)} checkpoints"
-        )
-    for what, given in (
-        ("model", list(map(id, models))),
-        ("checkpoint", [p for p in paths if p is not None]),
-    ):
-        if len(set(given)) < len(given):
-            raise ValueError(f"two trainings have the same {what}; give each its own")
-    runs = [
-        _Run(ToyTask(model, config), config, path, checkpoint_every)
-        for model, config, path in zip(models, configs, paths, strict=True)
-    ]
-    return _train_all(runs, measure, None, progress=progress)
 
 
 @checked
@@ -186,36 +84,13 @@ def _train_all(
     functions = _functions(measure)
     _take_up(runs)
     with _interrupts() as interrupt:
-        for group in _groups(runs):
-            if any(run.interrupted for run in runs):
-                for run in group:
-                    run.interrupt()
-                continue
-            together = group[0] if len(group) == 1 else _Stack(group)
-            try:
-                _train(together, functions, log, interrupt, progress=progress)
-            finally:
-                for run in group:
-                    run.task.leave_stack()
+        for run in runs:
+            _train(run, functions, log, interrupt, progress=progress)
     return tuple(run.history() for run in runs)
 
 
-def _groups(runs: "Sequence[_Run]") -> "list[list[_Run]]":
-    """Runs that can be trained side by side, in an order in which those that draw from one source stand together."""
-    groups: dict[Any, dict[Any, list[_Run]]] = {}
-    for i, run in enumerate(runs):
-        task = run.task
-        common = alike(task) if isinstance(task, ToyTask) else None
-        if common is None:
-            groups[i] = {None: [run]}
-        else:
-            assert isinstance(task, ToyTask)
-            groups.setdefault((common, run.step), {}).setdefault(source(task), []).append(run)
-    return [[run for own in by_source.values() for run in own] for by_source in groups.values()]
-
-
 def _train(
-    together: "_Run | _Stack",
+    together: "_Run",
     functions: _Functions,
     log: Callable[[int, dict[str, float]], None] | None,
     interrupt: "_Interrupt",
@@ -332,12 +207,10 @@ class _Run:
         with torch.no_grad():
             torch._foreach_copy_(self.trained, self.before)
         self.stopped = f"diverged: {what}; the model is back at step {self.step} (try a lower learning_rate)"
-        self.task.leave_stack()
         active.remove(self)
 
     def measure(self, functions: _Functions) -> None:
         """Call the user's functions and keep what they return."""
-        self.task.update_model()
         for prefix, function in functions.items():
             for name, value in _numbers(prefix, function(self.step, self.task.model)):
                 series = self.measured.setdefault(name, [])
@@ -372,7 +245,6 @@ class _Run:
             tensors={name: _copy(tensor) for name, tensor in self.task.tensors.items()},
             last_step=self.step,
             stopped=self.stopped if stopped is None else stopped,
-            empty_batches=self.task.n_empty,
             provenance={
                 **{package: version(package) for package in ("topic-probe", self.task.package, "torch")},
                 "forward": self.task.forward,
@@ -453,45 +325,7 @@ class _Run:
         self.saved = {name: about[name] for name in ("format", "step", "n_empty", "history")}, own
 
 
-class _Stack:
-    """Runs of toys that are at the same step, side by side.
-
-    The state of each is a slice of the state of all; what is not finite in one stays in its slice.
-
-    Attributes:
-        active: Those under way; the others have diverged.
-    """
-
-    def __init__(self, runs: Sequence[_Run]):
-        self.runs, self.active = tuple(runs), list(runs)
-        self.config, self.step = runs[0].config, runs[0].step
-        self.stack = ToyStack([run.task for run in runs if isinstance(run.task, ToyTask)])
-        self.trained = self.stack.trained
-        self.before = [tensor.detach().clone() for tensor in self.trained]
-        each = zip(*(run.optimizers for run in runs), strict=True)
-        self.optimizers = [_Optimizer.joined(optimizers, self.stack.tensors) for optimizers in each]
-        for i, run in enumerate(runs):
-            run.trained = [tensor.detach()[i] for tensor in self.trained]
-            run.before = [tensor[i] for tensor in self.before]
-            run.recorder.trained = dict(zip(run.task.trained, run.trained, strict=True))
-
-    def evaluate(self) -> None:
-        """Losses and gradients on the batches of this step."""
-        losses, self.gradients = self.stack.fresh_loss()
-        by_run = zip(*(gradient.unbind() for gradient in self.gradients), strict=True)
-        for run, loss, gradients in zip(self.runs, losses.tolist(), by_run, strict=True):
-            if run in self.active:
-                run.accept(loss, list(gradients), self.active)
-
-    def update(self) -> None:
-        """One step of the optimizers."""
-        _update(self, self.runs[0].task.trained)
-        self.step += 1
-        for run in self.active:
-            run.step += 1
-
-
-def _update(state: _Run | _Stack, names: Sequence[str]) -> None:
+def _update(state: _Run, names: Sequence[str]) -> None:
     """Remember the trained tensors, and let the optimizers update them."""
     with torch.no_grad():
         torch._foreach_copy_(state.before, state.trained)
@@ -513,18 +347,13 @@ class _Optimizer:
         self.first = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
         self.second = [torch.zeros_like(t, requires_grad=False) for t in self.tensors] if adam else []
 
-    @classmethod
-    def joined(cls, optimizers: "Sequence[_Optimizer]", tensors: Mapping[str, Tensor]) -> "_Optimizer":
-        """One for stacked tensors, whose moments those of the optimizers become slices of."""
-        one = optimizers[0]
-        whole = cls(one.config, {name: tensors[name] for name in one.names}, one.phases)
-        whole.first = _in_slices([each.first for each in optimizers])
-        whole.second = _in_slices([each.second for each in optimizers])
-        return whole
-
     def updates(self, step: int) -> int:
         """How many updates the tensors have had by a step."""
-        return sum(compress(self.config.updates(step), self.phases))
+        return (
+            sum(self.config.moves(self.names[0], earlier) for earlier in range(step))
+            if self.config.schedule
+            else step
+        )
 
     def step(self, step: int, named: Mapping[str, Tensor]) -> None:
         """Update the tensors in place, if they move in that step, along their gradients."""
@@ -561,8 +390,10 @@ class _Optimizer:
 def _optimizers(config: TrainConfig, task: Task) -> list[_Optimizer]:
     """One for all trained tensors; with a schedule, one for those that move in the same phases."""
     together: dict[tuple[bool, ...], dict[str, Tensor]] = {}
+    length = sum(length for length, _ in config.schedule) or 1
     for name in task.trained:
-        together.setdefault(config.moves(name), {})[name] = task.tensors[name]
+        phases = tuple(config.moves(name, step) for step in range(length))
+        together.setdefault(phases, {})[name] = task.tensors[name]
     for _, entries in config.schedule:
         for entry in entries:
             if not any(stands_for(entry, name) for name in task.trained):
@@ -577,14 +408,6 @@ def _optimizers(config: TrainConfig, task: Task) -> list[_Optimizer]:
             "ToyConfig(trained=...))"
         )
     return [_Optimizer(config, tensors, phases) for phases, tensors in together.items()]
-
-
-def _in_slices(lists: Sequence[list[Tensor]]) -> list[Tensor]:
-    """Lists of as many tensors as one list of stacked tensors; the lists get slices of them in place of their own."""
-    stacked = [torch.stack(tensors) for tensors in zip(*lists, strict=True)]
-    for i, own in enumerate(lists):
-        own[:] = [tensor[i] for tensor in stacked]
-    return stacked
 
 
 class _Recorder:

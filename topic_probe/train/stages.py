@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float64, Int64
 
 from topic_probe.options import checked
 from topic_probe.report import Report, provenance
-from topic_probe.toy.model import ToyConfig, build_toy
+from topic_probe.toy.model import ToyConfig
 from topic_probe.toy.theory import initial_gradients
 from topic_probe.train.history import History
-from topic_probe.train.tasks import ToyTask
+from topic_probe.train.toy import draw
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -383,12 +383,11 @@ def gradient_ratios(history: History) -> dict[str, float]:
         )
     if not gradients:
         raise ValueError("no gradients were recorded; train with TrainConfig(record_gradients=True)")
-    task = ToyTask(build_toy(toy), history.train)
-    batch = next(
-        batch for batch in iter(task.draw, None) if batch.chosen.any()
-    )  # as the loop draws the first one
+    first = draw(toy, history.train, 0).select(slice(history.train.batch_size))
     noise = toy.noise if toy.init == "near-zero" else 1 / math.sqrt(3 * toy.width)  # uniform in ±1/√d
-    predicted = initial_gradients(task.world, batch, loss=history.train.loss).ratio(noise)
+    predicted = initial_gradients(history.train.world or toy.world, first, loss=history.train.loss).ratio(
+        noise
+    )
     sizes = {name: float(gradients[name][0]) for name in _NOISE}
     measured = {name: sizes[name] / sizes["W_V"] for name in ("W_K", "W_Q")}
     return {"noise": noise, "predicted": predicted, **measured}

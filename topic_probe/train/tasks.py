@@ -16,19 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from topic_probe.text.documents import read_documents
 from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
-from topic_probe.toy.draws import Draws
-from topic_probe.toy.lean import (
-    LeanForm,
-    MaskedCounts,
-    has_hooks,
-    hooked_loss,
-    lean_form,
-    lean_loss,
-    queries,
-)
 from topic_probe.toy.masking import MaskedBatch, Masking
-from topic_probe.toy.model import ToyConfig, in_paper_layout, toy_config, toy_parameters, toy_tensors
-from topic_probe.toy.world import Documents
 from topic_probe.train.bert import TextConfig, bert_parameters, is_attention, text_config
 from topic_probe.train.history import TrainConfig
 
@@ -55,7 +43,7 @@ class Task(ABC):
     """
 
     model: nn.Module
-    toy: ToyConfig | TextConfig
+    toy: TextConfig
     tensors: Mapping[str, Tensor]
     own: Mapping[str, Tensor] | None = None
     trained: tuple[str, ...]
@@ -79,105 +67,6 @@ class Task(ABC):
                 return result
             self.n_empty += 1
         raise nothing_masked(self.masking)
-
-    def join_stack(self, slices: Mapping[str, Tensor]) -> None:
-        """Work on slices of tensors of several models from now on."""
-        self.own, self.tensors = self.tensors, slices
-
-    def update_model(self) -> None:
-        """Give the model the values of its slices, if it is in a stack."""
-        if self.own is not None:
-            with torch.no_grad():
-                for name in self.trained:
-                    self.own[name].copy_(self.tensors[name])
-
-    def leave_stack(self) -> None:
-        """Work on the memory of the model again, with the values of its slices, if it is in a stack."""
-        if self.own is not None:
-            self.update_model()
-            self.tensors, self.own = self.own, None
-
-
-class ToyTask(Task):
-    """The toy transformer on documents of its world."""
-
-    package = "transformer-lens"
-    identity: Mapping[str, str] = {}
-    toy: ToyConfig
-
-    def __init__(self, model: nn.Module, config: TrainConfig):
-        self.model, self.config, self.toy = model, config, toy_config(model)
-        self.device = next(model.parameters()).device
-        self.form = None if config.forward == "hooked" else lean_form(model)
-        if self.form is None and config.forward == "lean":
-            raise ValueError(
-                "the lean form is for one layer and head without residual and without hooks on the model; "
-                "use forward='auto' or 'hooked'"
-            )
-        self.has_hooks = has_hooks(model)
-        self.forward = "hooked" if self.form is None else "lean"
-        self.leaves = {name: leaf for name, leaf in toy_parameters(model).items() if leaf.requires_grad}
-        # Tensors in the paper's orientation that share the memory of the parameters: a step updates these, and
-        # what it updates, differentiates and saves is the same on every TransformerLens.
-        self.tensors = {name: view.detach() for name, view in toy_tensors(model).items()}
-        self.trained, self.watched = tuple(self.leaves), tuple(self.tensors)
-        self.differentiated = [self.tensors[name].requires_grad_() for name in self.trained]
-        self.dtype = next(iter(self.tensors.values())).dtype
-        self.world, self.masking = config.world or self.toy.world, config.masking or self.toy.masking
-        if self.world.vocabulary_size != self.toy.vocabulary_size:
-            raise ValueError(
-                f"the documents have {self.world.vocabulary_size} token ids, the model {self.toy.vocabulary_size}; "
-                "build the model with ToyConfig(world=...) of the same number of words"
-            )
-        _check_masks(self.masking)
-        self.generator = torch.Generator().manual_seed(config.seed)
-        self.documents = self.masked = None
-        if config.n_documents is not None:
-            self.documents = self.world.documents(config.n_documents, generator=self.generator)
-            self.masked = None if config.remask else self._corrupt(self.documents)
-
-    def draw(self) -> MaskedBatch:
-        """The next batch, on the CPU."""
-        size = self.config.batch_size
-        if self.documents is None:
-            return self._corrupt(self.world.documents(size, generator=self.generator))
-        n = len(self.documents)
-        rows = torch.arange(n) if n <= size else torch.randperm(n, generator=self.generator)[:size]
-        return self._corrupt(self.documents.select(rows)) if self.masked is None else self.masked.select(rows)
-
-    def draw_counts(self) -> MaskedCounts:
-        """The same without the order of words."""
-        if self.documents is None:
-            return MaskedCounts.fresh(self.world, self.masking, self.config.batch_size, Draws(self.generator))
-        return MaskedCounts.of_batch(self.draw(), self.toy.vocabulary_size)
-
-    def _corrupt(self, documents: Documents) -> MaskedBatch:
-        return self.masking.corrupt(documents, n_words=self.world.n_words, generator=self.generator)
-
-    def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
-        """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
-        if self.form is None:
-            return self._hooked(self.draw().to(self.device))
-        return self._lean(self.draw_counts().to(self.device), self.form)
-
-    def _lean(self, batch: MaskedCounts, form: LeanForm) -> tuple[Tensor, list[Tensor]] | None:
-        reduced = queries(batch, uniform=form.uniform, dtype=self.dtype)
-        if reduced is None:
-            return None
-        loss = lean_loss(self.tensors, form, reduced, loss=self.config.loss)
-        return loss, list(torch.autograd.grad(loss, self.differentiated, materialize_grads=True))
-
-    def _hooked(self, batch: MaskedBatch) -> tuple[Tensor, list[Tensor]] | None:
-        loss = hooked_loss(self.model, batch, loss=self.config.loss)
-        if loss is None:
-            return None
-        gradients = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
-        # b_K shifts all scores of a query alike, so what comes out is rounding, which Adam would make a step of.
-        exact = {
-            name: torch.zeros_like(gradient) if name.startswith("b_K") and not self.has_hooks else gradient
-            for name, gradient in zip(self.leaves, gradients, strict=True)
-        }
-        return loss, [in_paper_layout(self.model, name, gradient) for name, gradient in exact.items()]
 
 
 def nothing_masked(masking: Masking) -> ValueError:
@@ -262,12 +151,12 @@ class TextTask(Task):
 
     def __init__(self, model: nn.Module, documents: Any, config: TrainConfig, tokenizer: Any = None):
         self.model, self.toy = model, text_config(model)
-        for name, kept in (("world", None), ("loss", "cross_entropy"), ("forward", "auto"), ("remask", True)):
+        for name, kept in (("world", None), ("loss", "cross_entropy")):
             if getattr(config, name) != kept:
                 raise ValueError(f"{name} is an option of the toy; training on text has {name}={kept!r}")
         self.masking, self.batch_size = config.masking or Masking(), config.batch_size
         _check_masks(self.masking)
-        self.text = TrainingText.read(documents, tokenizer, n_documents=config.n_documents)
+        self.text = TrainingText.read(documents, tokenizer)
         self.generator = torch.Generator().manual_seed(config.seed)
         self.device = next(model.parameters()).device
         self._read_tokenizer(self.text.tokenizer)
@@ -314,14 +203,18 @@ class TextTask(Task):
         rows = torch.arange(n) if n <= size else torch.randint(n, (size,), generator=self.generator)
         ids, lengths = self.text.batch(rows, pad_id=self.pad_id)
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
-        return self.masking.corrupt_tokens(
-            ids,
-            mask,
-            maskable=mask & ~self.special[ids],
-            words=self.words,
-            mask_id=self.mask_id,
-            generator=self.generator,
-        ).to(self.device)
+        level = torch.rand(ids.shape, dtype=torch.float64, generator=self.generator)
+        chosen = (level < self.masking.p_mask) & mask & ~self.special[ids]
+        kept, random = (
+            self.masking.p_mask * self.masking.p_keep,
+            self.masking.p_mask * (self.masking.p_keep + self.masking.p_random),
+        )
+        shown = ids.masked_fill(chosen & (level >= kept), self.mask_id)
+        anew = chosen & (level >= kept) & (level < random)
+        picks = torch.randint(len(self.words), (int(anew.sum()),), generator=self.generator)
+        shown[anew] = self.words[picks]
+        device = self.device
+        return MaskedBatch(shown.to(device), ids.to(device), mask.to(device), chosen.to(device))
 
     def loss_and_gradients(self) -> tuple[Tensor, list[Tensor]] | None:
         """Loss of a fresh batch with the gradients of the trained tensors; None if nothing was masked in it."""
