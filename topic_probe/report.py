@@ -37,7 +37,7 @@ _MODULES = {
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 
-Verdict = Literal["does not hold", "not evidence", "undecided", "not checked", "holds"]
+Verdict = Literal["error", "does not hold", "undecided", "also without", "holds", "not checked"]
 """What may be said of a claim, in the order in which it is shown: what a reader must not miss comes first."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

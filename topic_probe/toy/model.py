@@ -109,7 +109,7 @@ class ToyConfig:
     residual: bool = False
     init: Init | None = None
     noise: float = 0.01
-    embedding_scale: float = 0.1
+    embedding_scale: float = 0.02
     trained: Sequence[str] | str | None = None
     frozen: Mapping[str, Rule] = field(default_factory=dict)
     dtype: Dtype = "float32"
