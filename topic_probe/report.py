@@ -34,6 +34,7 @@ _MODULES = {
     "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
     "checkpoints": "series.check", "series": "series.measured",
+    "recipe": "paper.recipe",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 

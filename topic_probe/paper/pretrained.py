@@ -37,9 +37,6 @@ HUB = {
 }
 """The paper's pretrained models and their names on the Hugging Face hub, the base size of each."""
 
-THRESHOLDS = (0.0005, 0.001, 0.002)
-"""Words per topic ÷ vocabulary size; the paper calls it the ambiguity threshold."""
-
 EMBEDDING_SHUFFLES = 100
 """So many shuffles of the labels tell the mean ratio of embeddings to less than a hundredth."""
 
@@ -59,6 +56,7 @@ class TextSettings:
         passes: Passes of LDA over them.
         length: Tokens that a measured document is cut to, at word borders and special ones included.
         n_documents: Measured documents at most, spread evenly over the corpus; None: all.
+        thresholds: Words per topic ÷ vocabulary size; the paper calls it the ambiguity threshold.
     """
 
     n_articles: int = 10_000
@@ -66,6 +64,7 @@ class TextSettings:
     passes: int = 10
     length: int = 128
     n_documents: int | None = 2_000
+    thresholds: tuple[float, ...] = (0.0005, 0.001, 0.002)
 
 
 QUICK = TextSettings(n_topics=12, length=64, n_documents=None)
@@ -204,6 +203,7 @@ def prepared(
     run: Run,
     models: Any,
     corpus: Corpus | None,
+    settings: TextSettings | None,
     missing: dict[str, str],
     *,
     default: Sequence[str] = tuple(HUB),
@@ -212,7 +212,7 @@ def prepared(
 
     Without a corpus texts are a sample of Wikipedia, or if the run is quick the articles of gensim.
     """
-    settings = QUICK if run.quick else TextSettings()
+    settings = settings or (QUICK if run.quick else TextSettings())
     if corpus is None and not run.quick and not hub_is_reachable():
         missing["texts"] = NO_WIKIPEDIA
         return

@@ -31,8 +31,8 @@ from topic_probe.measure.matching import attention_by_class
 from topic_probe.measure.nulls import Null
 from topic_probe.paper.claims import Bound, Claim
 from topic_probe.paper.pretrained import (
-    THRESHOLDS,
     Prepared,
+    TextSettings,
     embeddings_of_shuffles,
     opened,
     prepared,
@@ -94,7 +94,9 @@ class _Scores:
 def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
     """The ``measure`` of Table 1 or 5."""
 
-    def measure(run: Run, *, models: Any = None, corpus: Corpus | None = None) -> Measured:
+    def measure(
+        run: Run, *, models: Any = None, corpus: Corpus | None = None, settings: TextSettings | None = None
+    ) -> Measured:
         """Embeddings and attention of every model at every threshold, and of its untrained twin.
 
         Args:
@@ -102,17 +104,18 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
             models: names of the paper's models, names on the hub or folders; or label → one of these or a model; None:
                 the paper's.
             corpus: texts; None: a sample of Wikipedia, or in the quick variant the articles that come with gensim.
+            settings: how texts become topics and documents; None: as in the paper, or if quick for few articles.
         """
         numbers: list[dict[str, Any]] = []
         shown: list[dict[str, Any]] = []
         texts: list[dict[str, Any]] = []
         missing: dict[str, str] = {}
-        for one in prepared(run, models, corpus, missing):
+        for one in prepared(run, models, corpus, settings, missing):
             texts.append(texts_row(one))
             for seed, fit in one.fits.items():
                 topics = [
                     Topics.from_lda(fit, fraction=each, of="tokenizer", one_topic_per_word=one_topic_per_word)
-                    for each in THRESHOLDS
+                    for each in one.settings.thresholds
                 ]
                 for control, model in (("", one.model), (UNTRAINED, random_init(one.model, seed=run.seed))):
                     scores = list(_scores(one, model, topics, seed, run))
@@ -133,7 +136,7 @@ def _scores(one: Prepared, model: Any, topics: Sequence[Topics], seed: int, run:
         model, list(topics), one.documents, max_length=one.settings.length, n_permutations=0, seed=seed,
         accumulators=[[null] for null in nulls], progress=run.progress,
     )  # fmt: skip
-    for threshold, each, report, null in zip(THRESHOLDS, topics, reports, nulls, strict=True):
+    for threshold, each, report, null in zip(one.settings.thresholds, topics, reports, nulls, strict=True):
         if report.provenance["options"].get("stopped"):
             raise KeyboardInterrupt(f"{one.label}: {report.provenance['options']['stopped']}")
         attention = under_shuffles(report.overall, *(null.sums[name].sum(0) for name in ("null", "n_null")))
@@ -456,20 +459,24 @@ TABLE2_CLAIMS = (
 )
 
 
-def measure_table2(run: Run, *, models: Any = None, corpus: Corpus | None = None) -> Measured:
+def measure_table2(
+    run: Run, *, models: Any = None, corpus: Corpus | None = None, settings: TextSettings | None = None
+) -> Measured:
     """Same-topic pairs beside the most frequent pairs, and beside pairs that co-occur as much.
 
     Args:
         run: how the recipe is run.
         models: as in Table 1; None: BERT, as in the paper.
         corpus: texts; None: a sample of Wikipedia, or in the quick variant the articles that come with gensim.
+        settings: as in Table 1; the quick variant takes the middle one of its thresholds.
     """
     numbers: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
-    for one in prepared(run, models, corpus, missing, default=("bert",)):
+    for one in prepared(run, models, corpus, settings, missing, default=("bert",)):
         fit = one.fits[run.seed]
-        for threshold in THRESHOLDS[1:2] if run.quick else THRESHOLDS:
+        thresholds = one.settings.thresholds
+        for threshold in thresholds[1:2] if run.quick else thresholds:
             topics = Topics.from_lda(fit, fraction=threshold, of="tokenizer")
             about = {"training": f"{one.label}, {threshold:g}", "model": one.label, "seed": run.seed}
             beside = _most_frequent_pairs(one, topics, run)
@@ -477,7 +484,7 @@ def measure_table2(run: Run, *, models: Any = None, corpus: Corpus | None = None
                 plain_row({**about, "control": control, **row}) for control, row in _matched(one, topics, run)
             ]
             numbers.append(plain_row({**about, "control": "", **beside}))
-            shown.append({**about, **beside, **_printed_table2(one.label, threshold)})
+            shown.append({**about, "threshold": threshold, **beside, **_printed_table2(one.label, threshold)})
     return Measured(numbers, tables={"table": shown} if shown else {}, missing=missing)
 
 
