@@ -11,7 +11,6 @@ import pytest
 
 from topic_probe.cli import COMMANDS, fit_topics, inputs, main, measure, reproduce, show, train
 from topic_probe.cli.options import Call
-from topic_probe.paper import RECIPES, recipe_named
 
 CALLS = {
     value.of: value
@@ -44,14 +43,6 @@ def test_every_argument_is_an_option_with_its_default_or_filled_or_left_out_for_
         for argument in call.options.values():
             assert argument.default == default_of(known[argument.name]), (of, argument.name)
             assert len(argument.help) > 3, (of, argument.name)
-
-
-def test_every_recipe_takes_the_options_of_reproduce():
-    every = {argument.name for argument in reproduce.RUN.options.values()} | {"progress"}
-    some = {argument.name for call in reproduce.SOME for argument in call.options.values()}
-    for name in RECIPES:
-        taken = set(recipe_named(name).options)
-        assert every <= taken <= every | some | {"models", "corpus", "words", "tokenizer", "settings"}, name
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "measure attention", ""])

@@ -105,7 +105,7 @@ def test_what_shuffles_give_is_counted_by_hand():
     assert math.isnan(nothing["mean"])
 
 
-def test_table_1_has_the_papers_numbers_beside_ours_and_a_planted_signal_is_found_in_every_score(table1):
+def test_table_1_has_the_papers_numbers_beside_ours_and_ratios_as_counted_by_hand(table1, bert):
     shown = table1.table("table")
     assert list(shown["model"]) == ["bert", "bert", "bert, untrained", "bert, untrained"]
     assert list(shown["threshold"]) == [0.06, 0.12] * 2

@@ -78,6 +78,10 @@ def run(parsed: argparse.Namespace) -> int:
             raise WrongUsageError(f"{', '.join(names)} takes no --{option}")
     for name in names:
         storage.check_free(out / name, overwrite=parsed.overwrite)
+    if (out / PAGE).exists() and not any(storage.kind_of(out / name) == "recipe" for name in RECIPES):
+        raise FileExistsError(
+            f"{out / PAGE} is no page of topic-probe and is not overwritten: choose another --out"
+        )
     results: dict[str, RecipeResult] = {}
     errors: dict[str, str] = {}
     try:
@@ -91,6 +95,8 @@ def run(parsed: argparse.Namespace) -> int:
                 if parsed.verbose:
                     parsed.console.remark(f"{outcome}\n")
     except KeyboardInterrupt as stop:
+        if results:
+            _write_page(out)
         kept = f"finished and kept in {out}: {', '.join(results)}" if results else "nothing was finished"
         raise KeyboardInterrupt(f"{stop}; {kept}".removeprefix("; ")) from stop
     ordered = [results[name] for name in names if name in results]

@@ -99,6 +99,7 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
         folders.sort()
         folder = Path(place)
         name = folder.relative_to(root).as_posix() if folder != root else root.resolve().name
+        files = [file for file in files if not (folder / file).is_symlink()]
         try:
             if storage.MANIFEST in files and storage.kind_of(folder) == "topics":
                 report: Any = Topics.load(folder)
@@ -108,7 +109,8 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
                 continue
             yield _piece(name, report)
         except _BROKEN as error:  # one file must not cost the page
-            problems[name] = str(error).strip().split("\n")[0] or type(error).__name__
+            said = str(error).strip().split("\n")[0] or type(error).__name__
+            problems[name] = said.replace(f"{folder}{os.sep}", "").replace(str(folder), name)
 
 
 def _piece(name: str, report: Any) -> Piece:
