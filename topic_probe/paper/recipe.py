@@ -8,6 +8,7 @@ matrices that the pictures are drawn from: a saved result draws them again.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -152,9 +153,11 @@ class RecipeResult(Report, kind="recipe"):
 
     def figures(self) -> "dict[str, Figure]":
         """The figures, each by the sentence that says what it shows; drawn from what was saved."""
-        from topic_probe.paper import recipe_named
-
-        return dict(recipe_named(self.recipe).figures(self)) if self.numbers else {}
+        if not self.numbers:
+            return {}
+        # By name, because the recipes stand above what comes out of them.
+        recipe: Recipe = import_module("topic_probe.paper").recipe_named(self.recipe)
+        return dict(recipe.figures(self))
 
     def _notes(self) -> list[str]:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())
