@@ -84,7 +84,7 @@ def test_options_that_a_recipe_does_not_have_are_refused_and_unknown_names_liste
         reproduce("figure2", models=["bert"])
     with pytest.raises(ValueError, match="figure1"):
         reproduce("figure7")
-    assert own_options(recipe_named("table1")) == ("models", "corpus")
+    assert own_options(recipe_named("table1")) == ("models", "corpus", "settings")
 
 
 def test_what_is_missing_is_said_of_claims_that_need_it():

@@ -13,7 +13,7 @@ frequent words, a difference of its own, so beside it words of the same topic ar
 topics that co-occur as much and are as frequent (`measure_matched`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -123,9 +123,25 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
                         numbers.append(plain_row(row))
                     if seed == run.seed:
                         shown += [_shown(one.label, control, each) for each in scores]
-        return Measured(numbers, tables={"table": shown, "texts": texts} if shown else {}, missing=missing)
+        if one_topic_per_word:
+            shown += _printed_alone({row["model"] for row in shown})
+        tables = {"table": shown, "texts": texts}
+        return Measured(
+            numbers, tables={name: rows for name, rows in tables.items() if rows}, missing=missing
+        )
 
     return measure
+
+
+def _printed_alone(measured: Collection[str]) -> list[dict[str, Any]]:
+    """The paper's rows of models that were not measured."""
+    return [
+        {"model": label, "threshold": threshold, "note": "not run: needs the model"}
+        | {f"{score} paper": number for score, number in zip(SCORES, numbers, strict=True)}
+        for label, rows in PRINTED.items()
+        if label not in measured
+        for threshold, numbers in rows.items()
+    ]
 
 
 def _scores(one: Prepared, model: Any, topics: Sequence[Topics], seed: int, run: Run) -> Iterator[_Scores]:
@@ -252,7 +268,7 @@ def ratio_figure(result: RecipeResult) -> "dict[str, Figure]":
     from topic_probe.show.style import panels
 
     rows = list(result.tables.get("table", ()))
-    if not rows:
+    if not any("attention" in row for row in rows):
         return {}
     names = [f"{row['model']}, {row['threshold']:g}" for row in rows]
 

@@ -317,12 +317,28 @@ def _joint_numbers(case: Case) -> dict[str, float]:
     return {**_value_numbers(case), **(attention(case) if case.row.toy.regime == "attention" else {})}
 
 
+def attention_table(numbers: "pd.DataFrame") -> dict[str, Rows]:
+    """Table 3: mean attention by what is attended to, uniform attention being 1; means over seeds."""
+    names = [
+        f"attention to {relation} {what}"
+        for relation, what in (("same", "word"), ("same", "topic"), ("different", "topic"))
+    ]
+    rows = numbers[numbers["regime"] == "attention"].groupby(["training", "control"], sort=False)
+    means = rows[[*names, "attention to the topic"]].mean().reset_index()
+    return {
+        "attention (uniform = 1)": [
+            dict(zip(means, row, strict=True)) for row in means.itertuples(index=False)
+        ]
+    }
+
+
 _JOINT = toys(
     FIGURE10,
     (*FIGURE10_CLAIMS, *TABLE3_CLAIMS),
     [_joint_numbers],
     arrays=first_matrix(lambda case: case.matrix("W_V")),
     derived=shares_of_gain("value", "attention"),
+    tables=attention_table,
 )
 RECIPE_FIGURE10 = Recipe(
     "figure10",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from topic_probe.toy.world import World
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.loop import Measure, train_toys
 from topic_probe.uncertainty import divide
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAMES = {"cross_entropy": "cross-entropy", "squared": "squared", "sgd": "SGD", "adam": "Adam"}
 EVALUATION_SEED = 1000
@@ -210,8 +213,9 @@ def toys(
     numbers: Sequence[Callable[[Case], Numbers]],
     *,
     arrays: Callable[[Case], Arrays] | None = None,
-    derived: "Callable[[Any], Sequence[Mapping[str, Any]]] | None" = None,
+    derived: "Callable[[pd.DataFrame], Rows] | None" = None,
     watch: Mapping[str, Measure] | None = None,
+    tables: "Callable[[pd.DataFrame], Mapping[str, Rows]] | None" = None,
 ) -> Callable[[Run], Measured]:
     """The ``measure`` of a recipe of toys.
 
@@ -222,6 +226,7 @@ def toys(
         arrays: what is kept of it for pictures.
         derived: from the table of numbers (pandas) to further rows, for numbers of several trainings.
         watch: what is measured while they are trained, as in `train_toys`.
+        tables: from the table of numbers to further tables, by name.
     """
 
     @lru_cache(maxsize=1)  # two recipes may be about the same trainings
@@ -240,7 +245,8 @@ def toys(
                 ] = array
         if derived is not None:
             found += derived(pd.DataFrame(found))
-        return Measured(found, kept)
+        more = {} if tables is None else tables(pd.DataFrame(found))
+        return Measured(found, kept, more)
 
     return measure
 
