@@ -325,9 +325,10 @@ def attention_table(numbers: "pd.DataFrame") -> dict[str, Rows]:
     ]
     rows = numbers[numbers["regime"] == "attention"].groupby(["training", "control"], sort=False)
     means = rows[[*names, "attention to the topic"]].mean().reset_index()
+    columns = list(map(str, means))
     return {
         "attention (uniform = 1)": [
-            dict(zip(means, row, strict=True)) for row in means.itertuples(index=False)
+            dict(zip(columns, row, strict=True)) for row in means.itertuples(index=False)
         ]
     }
 
