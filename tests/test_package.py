@@ -40,13 +40,13 @@ measure.same_words measure.comparison
 train train.bert train.history train.tasks train.loop train.toy train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
-show show.style show.bars show.blocks show.curves show.heads show.landscape show.robustness show.effects show.series
+show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series
 show.comparison
 show.figures
-show.page show.attention_page show.saved show.results_page
-paper.claims paper.training paper.recipe paper paper.toys paper.landscape paper.robustness
-paper.figure1 paper.figure2 paper.figure4
-paper.pretrained paper.figure5 paper.figure3 paper.table1 paper.table2
+show.page show.attention_page
+paper.claims paper.recipe paper
+show.results_page
+paper.trainings paper.toys paper.pretrained paper.two_stages paper.tables
 cli.console cli.signatures cli.options cli cli.inputs cli.measure cli.compare cli.series
 cli.fit_topics cli.show cli.train cli.reproduce
 __main__

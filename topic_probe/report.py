@@ -34,10 +34,11 @@ _MODULES = {
     "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
     "checkpoints": "series.check", "series": "series.measured",
+    "recipe": "paper.recipe",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
 
-Verdict = Literal["does not hold", "not evidence", "undecided", "not checked", "holds"]
+Verdict = Literal["error", "does not hold", "undecided", "also without", "holds", "not checked"]
 """What may be said of a claim, in the order in which it is shown: what a reader must not miss comes first."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

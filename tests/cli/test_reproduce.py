@@ -1,8 +1,7 @@
-"""`reproduce` holds the paper's claims against numbers; `report` and `show` write pages."""
+"""`reproduce` judges the paper's claims; `report` and `show` write pages."""
 
 import json
-import sys
-import types
+import re
 
 import pytest
 from real_text import topics_by_hand
@@ -10,125 +9,125 @@ from real_text import topics_by_hand
 import topic_probe as tp
 import topic_probe.paper
 from topic_probe.cli import reproduce
-from topic_probe.paper.claims import Claim, Number
-from topic_probe.paper.recipe import Recipe
+from topic_probe.paper.claims import Bound, Claim
+from topic_probe.paper.recipe import Measured, Recipe
 from topic_probe.show.attention_page import show_attention
 
-ONE = "embedding, squared, Adam"
+TAKEN = {}
 
 
-def recipe(name, measured=1.0, *, takes_models=False):
-    """A recipe of one claim, that a number is positive; what its run was given is noted."""
-    taken = {}
+def recipe(name, value=1.0, *, models=False):
+    """A recipe of one claim, that a number is positive; what it was given is noted."""
 
-    def measure_models(run, *, models=None, corpus=None):
-        taken.update(models=models, corpus=corpus, seed=run.seed)
-        if isinstance(measured, BaseException):
-            raise measured
-        return run.result()
+    def result(run, **given):
+        TAKEN[name] = {**given, "seed": run.seed, "quick": run.quick}
+        if isinstance(value, BaseException):
+            raise value
+        rows = [
+            {"training": "t", "control": control, "seed": seed, "x": number + seed / 1000}
+            for control, number in (("", value), ("turned around", -value))
+            for seed in range(3)
+        ]
+        return Measured(rows)
 
     def measure(run):
-        return measure_models(run)
+        return result(run)
 
-    def claims(_):
-        controls = {"turned around": Number(-1.0)}
-        return [Claim("it is positive", "Figure 0", "1", Number(measured), above=0.0, controls=controls)]
+    def measure_models(run, *, models=None, corpus=None):
+        return result(run, models=models, corpus=corpus)
 
-    given = measure_models if takes_models else measure
-    made = Recipe(name, "a figure", "Figure 0", given, (claims,), figures=lambda _: {})
-    return types.SimpleNamespace(RECIPE=made, taken=taken)
+    claim = Claim(
+        id=name, says="it is positive", source="Figure 0", bounds=(Bound("x", above=0.0),), controls=("turned around",),
+        line=f"line of {name}",
+    )  # fmt: skip
+    return Recipe(name, "a figure", "Figure 0", measure_models if models else measure, (claim,), lambda _: {})
 
 
 @pytest.fixture
 def recipes(monkeypatch):
     """Puts recipes in the place of the paper's."""
 
-    def put(**given):
-        for name, module in given.items():
-            monkeypatch.setitem(sys.modules, f"topic_probe.paper.{name}", module)
+    def put(*given):
+        known = {one.name: one for one in given}
         for place in (reproduce, topic_probe.paper):
-            monkeypatch.setattr(place, "RECIPES", dict.fromkeys(given, "a figure"))
+            monkeypatch.setattr(place, "RECIPES", dict.fromkeys(known, "none"))
+            monkeypatch.setattr(place, "recipe_named", known.__getitem__)
+        monkeypatch.setattr("topic_probe.show.results_page.RECIPES", known)
 
     return put
 
 
-def test_a_recipe_says_claim_measured_paper_and_verdict_and_names_its_page(run, tmp_path):
-    out, command = tmp_path / "results", ["reproduce", "figure1", "--quick", "--only", ONE, "--json"]
-    code, said, err = run(*command, "--out", out)
-    assert code == 0
-    assert err.startswith("topic-probe: figure1: (1 of 1)")
-    claims = tp.reproduce("figure1", quick=True, only=[ONE]).claims
-    saved = json.loads((out / "figure1" / "claims.json").read_text())["claims"]
-    assert saved == [claim.to_dict() for claim in claims] == json.loads(said)["recipes"]["figure1"]["claims"]
-    assert json.loads(said)["page"] == str(out / "index.html")
-    assert "figure1" in (out / "index.html").read_text()
-
-
-def test_claims_that_do_not_hold_are_results_and_a_recipe_that_crashes_stops_no_other(run, recipes, tmp_path):
-    broken = recipe("broken", ZeroDivisionError("by zero"))
-    recipes(good=recipe("good"), bad=recipe("bad", measured=-1.0), broken=broken)
-    code, said, err = run("reproduce", "all", "--out", tmp_path / "out")
+def test_one_screen_says_what_was_measured_where_it_must_fail_and_the_verdict(run, recipes, tmp_path):
+    recipes(recipe("good"), recipe("bad", -1.0), recipe("broken", ZeroDivisionError("by zero")))
+    code, said, err = run("reproduce", "all", "--quick", "--out", tmp_path / "out")
     assert code == 1
     assert "topic-probe: broken failed: ZeroDivisionError: by zero" in err.splitlines()
-    *_, good, bad, crashed, finding, page = said.splitlines()
-    assert good.startswith("good       1 holds, ")
-    assert bad.startswith("bad        0 holds, 1 does not hold, ")
-    assert crashed.startswith("broken     crashed: ZeroDivisionError: by zero")
-    assert finding == "does not hold: bad: it is positive (all)"
-    assert page == f"open {tmp_path / 'out' / 'index.html'} in a browser"
+    lines = said.splitlines()
+    assert lines[0].split() == ["paper", "ours", "where", "it", "must", "fail"]
+    assert re.split(" {2,}", lines[1]) == ["line of good", "1", "turned around -0.999", "holds"]
+    assert lines[2].endswith("does not hold")
+    assert lines[4] == "1 holds, 1 does not hold"
+    assert lines[-1] == f"pictures: {tmp_path / 'out' / 'index.html'}"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bad", "good", "index.html"]
-    code, said, _ = run("reproduce", "bad", "--out", tmp_path / "alone")
-    assert (code, "DOES NOT HOLD" in said) == (0, True)
+    assert TAKEN["good"]["quick"] is True
+    assert tp.load_report(tmp_path / "out" / "good").claims[0]["verdict"] == "holds"
+
+
+def test_records_and_every_training_are_printed_on_demand(run, recipes, tmp_path):
+    recipes(recipe("good"))
+    document = json.loads(run("reproduce", "good", "--json", "--seed", 7, "--out", tmp_path / "one")[1])
+    (claim,) = document["recipes"]["good"]["claims"]
+    assert (claim["id"], claim["verdict"]) == ("good", "holds")
+    assert TAKEN["good"]["seed"] == 7
+    _, said, _ = run("reproduce", "good", "-v", "--out", tmp_path / "two")
+    assert "turned around: -0.999" in said
 
 
 def test_ctrl_c_keeps_the_recipes_that_are_finished(run, recipes, tmp_path):
-    slow = recipe("slow", KeyboardInterrupt("slow: interrupted after step 7 of 9"))
-    recipes(first=recipe("first"), slow=slow)
-    (tmp_path / "kept").mkdir()
-    code, _, err = run("reproduce", "all", "--out", tmp_path / "out", "--folder", tmp_path / "kept")
+    recipes(recipe("first"), recipe("slow", KeyboardInterrupt("slow: interrupted at step 7 of 9")))
+    code, _, err = run("reproduce", "all", "--out", tmp_path / "out")
     assert code == 130
-    assert err.splitlines()[-1] == (
-        "topic-probe: interrupted: slow: interrupted after step 7 of 9; finished and kept in "
-        f"{tmp_path / 'out'}: first; checkpoints are in {tmp_path / 'kept'}"
-    )
+    said = f"interrupted: slow: interrupted at step 7 of 9; finished and kept in {tmp_path / 'out'}: first"
+    assert err.splitlines()[-1] == f"topic-probe: {said}"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["first", "index.html"]
 
 
 @pytest.mark.slow
-def test_recipes_side_by_side_give_what_each_gives_alone(run, monkeypatch, tmp_path):
-    """Two that are quick, in processes of their own."""
-    monkeypatch.setattr(reproduce, "RECIPES", dict.fromkeys(("table3", "landscape"), ""))
-    code, said, _ = run("reproduce", "all", "--quick", "--jobs", "2", "--out", tmp_path / "out")
+def test_recipes_side_by_side_give_what_each_gives_alone(run, tmp_path):
+    code, _, _ = run("reproduce", "figure2", "table3", "--quick", "--jobs", 2, "--out", tmp_path / "out")
     assert code == 0
-    told = [line.split()[0] for line in said.splitlines() if line.endswith(" s")]
-    assert told[-2:] == ["table3", "landscape"]  # in the order of the list, whichever came first
-    saved = json.loads((tmp_path / "out" / "landscape" / "claims.json").read_text())["claims"]
-    assert saved == [claim.to_dict() for claim in tp.reproduce("landscape", quick=True).claims]
+    for name in ("figure2", "table3"):
+        alone = tp.reproduce(name, quick=True, progress=False)
+        assert tp.load_report(tmp_path / "out" / name).claims == alone.claims
 
 
 def test_models_and_texts_go_to_the_recipes_that_take_them(run, recipes, texts, tmp_path):
-    plain, pretrained = recipe("plain"), recipe("pretrained", takes_models=True)
-    recipes(plain=plain, pretrained=pretrained)
-    options = ["--models", "BERT=./bert", "GPT=org/gpt", "--corpus", texts, "--split", "line", "--seed", 4]
+    recipes(recipe("plain"), recipe("pretrained", models=True))
+    options = ["--models", "BERT=./bert", "GPT=org/gpt", "--corpus", texts, "--seed", 4]
     assert run("reproduce", "all", "--out", tmp_path / "one", *options)[0] == 0
-    assert plain.taken == {"seed": 4, "models": None, "corpus": None}
-    assert pretrained.taken["models"] == {"BERT": "./bert", "GPT": "org/gpt"}
-    assert pretrained.taken["corpus"].provenance["split"] == "line"
+    assert TAKEN["plain"] == {"seed": 4, "quick": False}
+    assert TAKEN["pretrained"]["models"] == {"BERT": "./bert", "GPT": "org/gpt"}
+    assert TAKEN["pretrained"]["corpus"].provenance
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("plain --models a=b", "plain takes no --models"),
-        ("all --corpus bundled", "all takes no --corpus"),
-        ("all --only x", "--only names settings of one recipe"),
-        ("plain --jobs 2", "--jobs is at least 1"),
+        ("plain --corpus bundled", "plain takes no --corpus"),
+        ("plain --jobs 0", "--jobs is at least 1"),
     ],
 )
 def test_what_no_recipe_takes_is_refused_before_anything_runs(refused, recipes, tmp_path, line, said):
-    recipes(plain=recipe("plain", AssertionError("it must not run")))
+    recipes(recipe("plain", AssertionError("it must not run")))
     assert said in refused("reproduce", *line.split(), "--out", tmp_path / "out", code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_of_somebody_else_is_not_overwritten(refused, recipes, tmp_path):
+    recipes(recipe("plain"))
+    (tmp_path / "index.html").write_text("mine")
+    assert "choose another --out" in refused("reproduce", "plain", "--out", tmp_path)
 
 
 def test_a_folder_of_results_becomes_a_page_that_takes_no_others_place(run, refused, toy_folder, tmp_path):

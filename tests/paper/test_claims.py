@@ -1,120 +1,143 @@
-"""A claim's verdict follows from its number and its controls, and the table says what was measured and found."""
+"""A verdict follows from a table of numbers: by intervals over seeds, by controls, by what shuffled labels reach."""
 
-import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from topic_probe.contrast import Contrast
-from topic_probe.paper.claims import (
-    Claim,
-    Number,
-    claims_table,
-    claims_to_dataframe,
-    of_contrast,
-    ordered,
-    over_seeds,
-    summary,
-)
+from topic_probe.paper.claims import Bound, Claim, judge, over_seeds, wanted_controls
 
-NAN = math.nan
-FOIL = {"no topics": Number(-1e9)}  # holds of no claim here
+# Three numbers of mean 2 and standard deviation 1: Student's half width is 4.30265 / sqrt(3).
+AROUND_2, HALF = (1.0, 2.0, 3.0), 4.302652729911275 / math.sqrt(3)
 
 
-def claim(value=1.0, low=NAN, high=NAN, of="", **changes):
-    given = {"text": "words attract", "source": "Figure 9", "paper": "3.2", "controls": FOIL, **changes}
-    return Claim(measured=Number(value, low, high, of), **given)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
-        (1.01, 1.5, "holds"),
-        (1.0, 1.5, "undecided"),  # the bound itself is not above the bound
-        (0.5, 1.0, "does not hold"),
-        (NAN, NAN, "undecided"),
-    ],
-)
-def test_one_rule_leads_from_the_interval_to_the_verdict_on_either_side(low, high, verdict):
-    assert claim(1.2, low, high, "5 seeds", above=1.0).verdict == verdict
-    mirrored = claim(-1.2, -high, -low, "5 seeds", below=-1.0, controls={"no topics": Number(1e9)})
-    assert mirrored.verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.2, 0.8, "holds"), (-0.1, 0.8, "undecided"), (0.2, 1.1, "undecided"), (1.1, 1.2, "does not hold")],
-)
-def test_between_two_bounds_the_whole_interval_has_to_lie(low, high, verdict):
-    assert claim(0.5, low, high, "5 seeds", above=0.0, below=1.0).verdict == verdict
-
-
-def test_a_number_without_an_interval_is_its_own_and_an_undefined_one_decides_nothing():
-    found = [claim(value, above=1.0).verdict for value in (1.01, 1.0, 0.99, NAN)]
-    assert found == ["holds", "does not hold", "does not hold", "undecided"]
-    assert claim(2.0, of="1 seed", above=1.0).verdict == "undecided"  # an interval was wanted
-    assert claim(5.0, above=1.0, not_checked="takes a week").verdict == "not checked"
-
-
-@pytest.mark.parametrize(
-    ("controls", "verdict", "remark"),
-    [
-        ({"no topics": Number(1.0)}, "holds", ""),
-        ({"untrained": Number(0.0), "no topics": Number(1.3)}, "not evidence", "holds of no topics too"),
-        ({"untrained": Number(0.0), "no topics": Number(NAN)}, "holds", ""),
-        ({"no topics": Number(NAN)}, "not evidence", "no control says whether it could fail"),
-        ({}, "not evidence", "no control says whether it could fail"),
-    ],
-)
-def test_what_holds_where_it_must_not_or_cannot_fail_is_no_evidence(controls, verdict, remark):
-    found = claim(1.4, above=1.0, controls=controls, reason="never asked")
-    assert (found.verdict, found.remark) == (verdict, remark)
-    assert claim(0.5, above=1.0, controls=controls, reason="asked").remark == "asked"
-    assert claim(1.4, above=1.0, controls={}, check=True).verdict == "holds"
-
-
-def test_seeds_have_students_interval_around_their_mean():
-    # t(0.975, 4) = 2.776; 1, 2, 3, 4 and 10 have a mean of 4 and a standard deviation of √12.5.
-    number = over_seeds([1.0, 2.0, 3.0, 4.0, 10.0])
-    half = 2.776445 * math.sqrt(12.5) / math.sqrt(5)
-    assert (number.value, number.of) == (4.0, "5 seeds")
-    assert [number.low, number.high] == pytest.approx([4 - half, 4 + half], abs=1e-5)
-    assert math.isnan(over_seeds([1.0]).low)
-    assert math.isnan(over_seeds([1.0, NAN, 1.0]).value)
-    assert math.isnan(over_seeds([]).value)
-
-
-def test_a_contrast_gives_the_number_that_its_interval_is_of():
-    parts = [np.asarray(value) for value in (3.0, 2.0, 0.5, 10.0, 90.0, 900.0)]
-    ratio = Contrast(*parts, interval=np.array([3.5, 4.5]))
-    assert of_contrast(ratio, "57 articles") == Number(4.0, 3.5, 4.5, "57 articles")
-    difference = Contrast(*parts, interval=np.array([1.0, 2.0]), statistic="difference")
-    assert of_contrast(difference, "40 words") == Number(1.5, 1.0, 2.0, "40 words")
-
-
-def test_claims_are_shown_as_a_table_with_what_does_not_hold_first_and_as_rows():
-    claims = [
-        claim(2.5, 2.0, 3.0, "5 seeds", above=1.0, setting="SGD", detail="norms 3 and 4"),
-        claim(0.5, above=1.0, setting="Adam", controls={"no topics": Number(0.1), "untrained": Number(0.0)}),
-        claim(NAN, setting="LBFGS", above=0.9, below=1.1, controls={}, not_checked="takes a week"),
-        claim(0.0, text="a constant", below=1.0, check=True, controls={}),
+def table(own, broken=(), **columns):
+    rows = [
+        {"training": "a", "control": control, "seed": seed, "ratio": value, **columns}
+        for control, values in (("", own), ("no topics", broken))
+        for seed, value in enumerate(values)
     ]
-    lines = claims_table(claims).splitlines()
-    assert lines[1].split() == ["SGD", "2.5", "[2,", "3]", ">", "1", "HOLDS"]
-    assert [line.strip() for line in lines[2:4]] == ["no topics: -1e+09", "norms 3 and 4"]
-    assert lines[4].split() == ["Adam", "0.5", ">", "1", "DOES", "NOT", "HOLD"]
-    assert lines[6].split() == ["LBFGS", "0.9", "…", "1.1", "NOT", "CHECKED"]
-    assert [one.verdict for one in ordered(claims)] == ["does not hold", "not checked", "holds", "holds"]
-    counts = {"does not hold": 1, "not evidence": 0, "undecided": 0, "not checked": 1, "holds": 2}
-    assert summary(claims) == counts
-    table = claims_to_dataframe(claims)
-    assert table["verdict"].tolist() == ["holds", "does not hold", "not checked", "holds"]
-    assert (table["measured"][0], table["low"][0], table["high"][0]) == (2.5, 2.0, 3.0)
+    return pd.DataFrame(rows)
 
 
-def test_a_claim_is_plain_json_whatever_its_numbers():
-    values = json.loads(json.dumps(claim(NAN, above=1.0).to_dict(), allow_nan=False))
-    assert (values["measured"], values["low"], values["below"]) == (None, None, None)
-    assert (values["above"], values["verdict"], values["wanted"]) == (1.0, "undecided", "> 1")
-    assert values["controls"]["no topics"]["value"] == -1e9
+def claim(*, above=-math.inf, below=math.inf, **more):
+    given = {"controls": ("no topics",), "bounds": (Bound("ratio", above, below),), **more}
+    return Claim(id="C", says="words attract", source="Figure 9", **given)
+
+
+def verdict(own, broken, **more):
+    return judge(claim(**more), table(own, broken), quick=False)["verdict"]
+
+
+def test_an_interval_over_seeds_is_students():
+    assert over_seeds(AROUND_2) == pytest.approx((2.0, 2.0 - HALF, 2.0 + HALF))
+    assert over_seeds([1.5]) == (1.5, 1.5, 1.5)
+    assert all(map(math.isnan, over_seeds([1.0, math.nan])))
+    assert all(map(math.isnan, over_seeds([])))
+
+
+def test_a_claim_is_judged_by_its_whole_interval():
+    low, high = 2 - HALF, 2 + HALF
+    broken = (50.0, 51.0, 52.0)
+    assert verdict(AROUND_2, broken, above=low - 0.01, below=high + 0.01) == "holds"
+    assert verdict(AROUND_2, broken, above=low + 0.01, below=high + 0.01) == "undecided"
+    assert verdict(AROUND_2, broken, above=low - 0.01, below=high - 0.01) == "undecided"
+    assert verdict(AROUND_2, broken, below=low) == "does not hold"
+    assert verdict(AROUND_2, broken, above=high) == "does not hold"
+    assert verdict((1.0, math.nan, 3.0), broken, above=0.0) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ((1.0, 1.0, 1.0), "holds"),  # outside of the bound
+        ((12.0, 11.0, 13.1), "also without"),  # inside, and the difference seed by seed may be nothing
+        ((13.2, 14.2, 15.2), "holds"),  # inside, but always more than what is claimed of
+    ],
+)
+def test_a_control_passes_inside_the_bound_where_what_was_broken_makes_no_difference(broken, expected):
+    assert verdict((11.0, 12.0, 13.0), broken, above=7.0, below=30.0) == expected
+
+
+def test_a_claim_whose_control_was_not_measured_is_not_decided_and_one_without_controls_describes():
+    assert verdict((5.0, 5.1, 5.2), (), above=1.0) == "undecided"
+    described = judge(claim(above=1.0, controls=()), table((5.0, 5.1, 5.2)), quick=False)
+    assert described["verdict"] == "holds"
+    assert described["panels"][0]["controls"] == {}
+
+
+def test_numbers_with_intervals_of_their_own_are_judged_by_the_widest_and_beyond_shuffled_labels_in_every_seed():
+    numbers = pd.DataFrame(
+        {
+            "training": ["bert"] * 4,
+            "control": ["", "", "untrained", "untrained"],
+            "seed": [0, 1, 0, 1],
+            "ratio": [1.3, 1.5, 1.0, 1.0],
+            "ratio low": [1.1, 1.2, 0.9, 0.9],
+            "ratio high": [1.5, 1.9, 1.1, 1.1],
+            "ratio shuffled": [1.2, 1.2, 1.2, 1.2],
+        }
+    )
+    beyond = Claim(
+        id="T",
+        says="",
+        source="",
+        bounds=(Bound("ratio", above=1.01, beyond="ratio shuffled"),),
+        controls=("untrained",),
+    )
+    found = judge(beyond, numbers, quick=False)
+    assert found["verdict"] == "holds"
+    number = found["panels"][0]["numbers"][0]
+    assert (number["value"], number["low"], number["high"]) == pytest.approx((1.4, 1.1, 1.9))
+    assert judge(beyond, numbers.assign(**{"ratio low": 1.0}), quick=False)["verdict"] == "undecided"
+    one_seed = numbers.assign(**{"ratio shuffled": [1.2, 1.6, 1.2, 1.2]})
+    assert judge(beyond, one_seed, quick=False)["verdict"] == "does not hold"
+
+
+def test_every_number_of_a_claim_and_every_training_counts_and_the_worst_is_its_verdict():
+    numbers = pd.concat(
+        [
+            table((5.0, 5.1, 5.2), (0.0, 0.1, 0.2), change=0.01, loss="squared"),
+            table((0.1, 0.2, 0.3), (0.0, 0.1, 0.2), change=0.01, loss="cross_entropy").assign(training="b"),
+        ]
+    )
+    both = claim(bounds=(Bound("ratio", above=1.0), Bound("change", below=0.05)))
+    assert judge(both, numbers, quick=False)["verdict"] == "does not hold"
+    of_one = claim(bounds=both.bounds, of="loss == 'squared'")
+    assert judge(of_one, numbers, quick=False)["verdict"] == "holds"
+    assert judge(of_one, numbers.assign(change=0.06), quick=False)["verdict"] == "does not hold"
+    assert [panel["training"] for panel in judge(both, numbers, quick=False)["panels"]] == ["a", "b"]
+
+
+def test_what_is_not_checked_says_why():
+    numbers = table((5.0, 5.1, 5.2), (0.0, 0.1, 0.2))
+    whole = claim(above=1.0, whole_only="needs 1,000 steps")
+    assert judge(whole, numbers, quick=False)["verdict"] == "holds"
+    assert judge(whole, numbers, quick=True) | {"panels": []} == judge(whole, numbers, quick=True)
+    assert judge(whole, numbers, quick=True)["why"] == "needs 1,000 steps"
+    assert judge(claim(above=1.0, never="not reached"), numbers, quick=False)["why"] == "not reached"
+    nothing = claim(above=1.0, of="training == 'bert'", absent="it is said of BERT")
+    assert judge(nothing, numbers, quick=False)["why"] == "it is said of BERT"
+    assert judge(nothing, numbers, quick=False, missing="no files")["why"] == "no files"
+    assert judge(nothing, numbers, quick=False)["verdict"] == "not checked"
+
+
+def test_controls_are_wanted_of_the_trainings_that_checked_claims_are_about():
+    rows = pd.DataFrame({"training": ["a", "b"], "loss": ["squared", "cross_entropy"]})
+    claims = [
+        claim(of="loss == 'squared'"),
+        claim(controls=("frozen",), whole_only="long"),
+        claim(controls=("never",), never="no"),
+    ]
+    assert wanted_controls(claims, rows, quick=True) == {"a": {"no topics"}}
+    assert wanted_controls(claims, rows, quick=False) == {"a": {"no topics", "frozen"}, "b": {"frozen"}}
+
+
+def test_bounds_print_as_a_reader_writes_them():
+    assert [Bound("x", above=1.1).text, Bound("x", below=0.05).text, Bound("x", 0.9, 1.1).text] == [
+        "> 1.1",
+        "< 0.05",
+        "0.9 … 1.1",
+    ]
+    assert np.isinf(Bound("x").below)

@@ -10,7 +10,8 @@ import pytest
 import zoo
 
 import topic_probe as tp
-from topic_probe.paper.claims import Claim, Number
+from topic_probe.paper import recipe_named
+from topic_probe.paper.recipe import Measured, Run, judged
 from topic_probe.show.attention_page import show_attention
 from topic_probe.show.page import Page
 
@@ -98,18 +99,17 @@ def test_a_page_of_attention_is_drawn_and_read_by_key_and_click_without_a_reques
 
 
 def results_page(folder):
-    """Every verdict, in words that are long."""
-    long = Claim("words attract " * 9, "Figure 2", "x" * 80, above=1.0, setting="a-long-name " * 9)
-    numbers = [
-        Number(1.5, 1.25, 1.75, "5 seeds"),
-        Number(-1.23e-05, -2e-05, -1e-06, "57 articles"),
-        Number(1.0),
-    ]
-    controls = {"a_control_with_a_long_name_" * 3: Number(0.25)}
-    claims = [Claim(**{**vars(long), "measured": one, "controls": controls}).to_dict() for one in numbers]
-    (folder / "figure2").mkdir(parents=True)
-    content = {"recipe": "figure2", "title": "t", "claims": claims}
-    (folder / "figure2" / "claims.json").write_text(json.dumps(content))
+    """A recipe whose words and numbers are long."""
+    rows = [
+        {"training": "a-long-name " * 9, "control": control, "seed": seed, "l2": 1.0, "loss": "squared",
+         "own topic first": share, "height of the blocks": -1.23e-05}
+        for control, share in (("", 1.0), ("no topics", 0.1))
+        for seed in range(3)
+    ]  # fmt: skip
+    tables = {"table": [{"a_column_with_a_long_name_" * 3: "words " * 40}]}
+    missing = {"bert": "no files " * 30}
+    found = judged(recipe_named("figure2"), Run(quick=True), Measured(rows, tables=tables, missing=missing))
+    found.save(folder / "figure2")
     return tp.report_page(folder)
 
 

@@ -1,258 +1,213 @@
-"""What a source says must be seen, what was seen, what is seen where it must not be, and the verdict of the three."""
+"""A claim is data: a sentence of the paper, numbers, bounds, controls. Its verdict follows from a table of numbers.
+
+The table has a row for every training (or model and threshold) with every seed, as it is and with something broken
+(``control``). A claim holds of a training where the whole interval of each of its numbers lies inside the bounds and no
+control passes. A control *passes* where its mean is inside the bounds and the interval of claim − control, seed by
+seed, holds 0: what was broken made no difference then, and the claim holds also without it.
+"""
 
 import math
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float64
 
-from topic_probe.contrast import Contrast
-from topic_probe.report import VERDICTS, Verdict
-from topic_probe.uncertainty import with_interval
+from topic_probe.report import VERDICTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-@dataclass(frozen=True)
-class Number:
-    """A measured number and the interval around it.
-
-    Attributes:
-        value: The number; NaN where it is undefined.
-        low: Lower end of its 95 % interval; NaN where it has none.
-        high: Upper end.
-        of: What the interval is over, ``5 seeds``; empty without one.
-    """
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-    of: str = ""
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Low and high; the number itself where it has no interval."""
-        exact = math.isnan(self.low) and math.isnan(self.high) and not self.of
-        return (self.value, self.value) if exact else (self.low, self.high)
-
-    def __str__(self) -> str:
-        return with_interval(self.value, (self.low, self.high))
-
-
-def over_seeds(values: Sequence[float]) -> Number:
-    """The mean of one number per seed with Student's interval; NaN if it is undefined for one of them.
-
-    Example:
-        >>> from topic_probe.paper.claims import over_seeds
-        >>> print(over_seeds([1.0, 2.0, 3.0]))  # 2 ± 4.303 · 1/√3
-        2 [-0.4841, 4.484]
-    """
-    from scipy.stats import t
-
-    given, of = np.asarray(values, dtype=np.float64), f"{len(values)} seeds"
-    if not len(given) or not np.isfinite(given).all():
-        return Number(math.nan, of=of)
-    mean = float(given.mean())
-    if len(given) < 2:
-        return Number(mean, of="1 seed")
-    half = float(t.ppf(0.975, len(given) - 1) * given.std(ddof=1) / math.sqrt(len(given)))
-    return Number(mean, mean - half, mean + half, of)
-
-
-def of_contrast(contrast: Contrast, of: str) -> Number:
-    """The number that a contrast of one cell has its interval of, with that interval."""
-    low, high = (math.nan, math.nan) if contrast.interval is None else contrast.interval.tolist()
-    return Number(float(getattr(contrast, contrast.statistic)), low, high, of)
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One statement, held against a number of ours and against the same number where it must not hold.
-
-    The verdict follows from the numbers, so that they cannot disagree:
-
-    * *holds*: the whole interval lies strictly between ``above`` and ``below``, and no control does;
-    * *does not hold*: the whole interval lies outside;
-    * *undecided*: neither, or the number is undefined;
-    * *not evidence*: it would hold, but it holds of a control too, or there is no control that could have told;
-    * *not checked*: there is a reason why it was not looked at.
-
-    A number without an interval is its own interval. A control holds where its number lies within the bounds.
+class Bound:
+    """Where a number has to lie.
 
     Attributes:
-        text: What must be seen.
-        source: Where that is said; empty: where the recipe has its source.
-        paper: What the paper has there: its number, or its words.
-        measured: Our number.
-        above: It has to be larger than this.
-        below: It has to be smaller than this.
-        controls: The same number where the claim must fail, by what was broken there: ``{"no topics": Number(1.02)}``.
-        setting: The setting it was measured in; empty for all settings together.
-        detail: More numbers to print beside it.
-        reason: Why it does not hold, as far as is known: what was tried, and what holds instead. Shown only then.
-        ours: Whether it is a claim of our own, beside the paper's.
-        check: Whether it only checks the code, as a constant of the theory against another way to it: no evidence about
-            anything trained or measured, and no control is asked for.
-        not_checked: Why it was not checked; empty if it was.
+        quantity: Column of the table of numbers.
+        above: It must be larger.
+        below: It must be smaller.
+        beyond: Another column that it must exceed, too: what shuffled labels reach in 2.5 of 100 cases.
     """
 
-    text: str
-    source: str = ""
-    paper: str = ""
-    measured: Number = field(default=Number(math.nan))
+    quantity: str
     above: float = -math.inf
     below: float = math.inf
-    controls: Mapping[str, Number] = field(default_factory=dict)
-    setting: str = ""
-    detail: str = ""
-    reason: str = ""
-    ours: bool = False
-    check: bool = False
-    not_checked: str = ""
+    beyond: str = ""
+
+    def holds(self, low: float, high: float) -> bool:
+        """Whether a whole interval lies inside."""
+        return self.above < low and high < self.below
+
+    def fails(self, low: float, high: float) -> bool:
+        """Whether a whole interval lies outside."""
+        return high <= self.above or low >= self.below
 
     @property
-    def verdict(self) -> Verdict:
-        """What follows from the numbers."""
-        if self.not_checked:
-            return "not checked"
-        low, high = self.measured.ends
-        if low >= self.below or high <= self.above:
-            return "does not hold"
-        if not (self.above < low and high < self.below):
-            return "undecided"
-        return "holds" if self.check or (self.controls_told and not self.controls_held) else "not evidence"
-
-    @property
-    def controls_held(self) -> tuple[str, ...]:
-        """The controls of which the claim holds as well."""
-        return tuple(name for name, number in self.controls.items() if self.above < number.value < self.below)
-
-    @property
-    def controls_told(self) -> bool:
-        """Whether there is a control whose number is defined."""
-        return any(not math.isnan(number.value) for number in self.controls.values())
-
-    @property
-    def wanted(self) -> str:
-        """The bounds as text, ``> 1`` or ``0.1 … 0.2``."""
+    def text(self) -> str:
+        """The bounds as text, ``> 1.1`` or ``0.9 … 1.1``."""
         if math.isinf(self.below):
-            return "any number" if math.isinf(self.above) else f"> {self.above:.4g}"
-        return f"< {self.below:.4g}" if math.isinf(self.above) else f"{self.above:.4g} … {self.below:.4g}"
-
-    @property
-    def why(self) -> str:
-        """Why it was not checked, does not hold, or is no evidence; empty if it holds, or if nobody knows."""
-        if self.verdict == "not evidence":
-            held = self.controls_held
-            return (
-                f"holds of {' and of '.join(held)} too" if held else "no control says whether it could fail"
-            )
-        return self.not_checked or ("" if self.verdict == "holds" else self.reason)
-
-    @property
-    def remark(self) -> str:
-        """What has to be read beside the verdict: the detail of what was checked, and why."""
-        return "; ".join(part for part in ("" if self.not_checked else self.detail, self.why) if part)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON, the verdict included; numbers that JSON does not know are None."""
-        known = asdict(self) | {
-            "measured": self.measured.value,
-            "low": self.measured.low,
-            "high": self.measured.high,
-        }
-        known |= {
-            "of": self.measured.of,
-            "wanted": self.wanted,
-            "verdict": self.verdict,
-            "why": self.why,
-            "remark": self.remark,
-        }
-        known["controls"] = {name: _plain(asdict(number)) for name, number in self.controls.items()}
-        return _plain(known)
+            text = f"> {self.above:g}"
+        elif math.isinf(self.above):
+            text = f"< {self.below:g}"
+        else:
+            text = f"{self.above:g} … {self.below:g}"
+        return f"{text} and above shuffled labels" if self.beyond else text
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper, the numbers that it is about, and where it must fail.
+
+    Attributes:
+        id: What it is called, unique over all recipes.
+        says: The sentence.
+        source: Where it stands.
+        bounds: Its numbers and where these have to lie; every one must.
+        of: Which rows of the table it is about, a query of their columns (`pandas.DataFrame.query`); empty: all that
+            have the numbers.
+        controls: Names of what is broken, see `topic_probe.paper.recipe.CONTROLS`. Without any the claim describes.
+        ours: Whether the sentence is ours and not the paper's.
+        whole_only: Why the quick variant does not check it; empty where it does.
+        never: Why it is not checked at all.
+        absent: Why there may be nothing that it is about.
+        line: The line of the short summary that it belongs to.
+        shown: How its first number is printed, ``{:.0%} of words``.
+    """
+
+    id: str
+    says: str
+    source: str
+    bounds: tuple[Bound, ...] = ()
+    of: str = ""
+    controls: tuple[str, ...] = ()
+    ours: bool = False
+    whole_only: str = ""
+    never: str = ""
+    absent: str = ""
+    line: str = ""
+    shown: str = "{:.3g}"
+
+
+def over_seeds(values: Sequence[float] | Float64[np.ndarray, " seed"]) -> tuple[float, float, float]:
+    """Mean of one number per seed and the ends of Student's 95 % interval; NaN where one is undefined.
+
+    Of a single number, or of numbers that are all the same, the interval is that number.
+    """
+    from scipy.stats import t as student
+
+    numbers = np.asarray(values, dtype=np.float64)
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return math.nan, math.nan, math.nan
+    mean = float(numbers.mean())
+    if len(numbers) == 1:
+        return mean, mean, mean
+    half = float(
+        student.ppf((1 + LEVEL) / 2, len(numbers) - 1) * numbers.std(ddof=1) / math.sqrt(len(numbers))
+    )
+    return mean, mean - half, mean + half
+
+
+def judge(claim: Claim, numbers: "pd.DataFrame", *, quick: bool, missing: str = "") -> dict[str, Any]:
+    """What follows from a table of numbers for a claim: plain values, one of them the ``verdict``.
+
+    Args:
+        claim: the claim.
+        numbers: a row for every training, control (empty for none) and seed. Numbers that come with an interval of
+            their own have it in the columns ``NAME low`` and ``NAME high``.
+        quick: whether the table is that of a quick variant.
+        missing: why a table without the claim's rows has none.
+    """
+    why = claim.never or (claim.whole_only if quick else "")
+    panels = [] if why else _panels(claim, numbers)
+    verdict = min((panel["verdict"] for panel in panels), key=VERDICTS.index, default="not checked")
+    if not panels and not why:
+        why = missing or claim.absent or "nothing was measured that it is about"
     return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
+        "id": claim.id,
+        "says": claim.says,
+        "source": claim.source,
+        "ours": claim.ours,
+        "line": claim.line,
+        "shown": claim.shown,
+        "wanted": [f"{bound.quantity} {bound.text}" for bound in claim.bounds],
+        "panels": panels,
+        "verdict": verdict,
+        "why": why,
     }
 
 
-def ordered(claims: Iterable[Claim]) -> list[Claim]:
-    """What does not hold first, then by the order of `VERDICTS`; checks of the code last."""
-    return sorted(claims, key=lambda claim: (claim.check, VERDICTS.index(claim.verdict)))
+def _panels(claim: Claim, numbers: "pd.DataFrame") -> list[dict[str, Any]]:
+    """A record for every training that a claim is about."""
+    quantities = [bound.quantity for bound in claim.bounds]
+    if not set(quantities) <= set(numbers.columns):
+        return []
+    own = numbers[numbers["control"] == ""].dropna(subset=quantities, how="all")
+    if claim.of:
+        own = own.query(claim.of)
+    return [_panel(claim, numbers, training) for training in own["training"].unique()]
 
 
-def claims_to_dataframe(claims: Iterable[Claim]) -> "pd.DataFrame":
-    """A row for every claim: claim → setting → measured with its interval → wanted → controls → paper → verdict."""
-    import pandas as pd
-
-    rows = [
-        {
-            "claim": claim.text,
-            "setting": claim.setting,
-            "measured": claim.measured.value,
-            "low": claim.measured.low,
-            "high": claim.measured.high,
-            "of": claim.measured.of,
-            "wanted": claim.wanted,
-            "controls": _beside(claim),
-            "paper": claim.paper,
-            "verdict": claim.verdict,
-            "remark": claim.remark,
-            "source": claim.source,
-            "ours": claim.ours,
-            "check": claim.check,
-        }
-        for claim in claims
-    ]
-    columns = (
-        list(rows[0]) if rows else ["claim", "setting", "measured", "wanted", "controls", "paper", "verdict"]
-    )
-    return pd.DataFrame(rows, columns=columns)
+def _panel(claim: Claim, numbers: "pd.DataFrame", training: str) -> dict[str, Any]:
+    quantities = [bound.quantity for bound in claim.bounds]
+    rows = numbers[numbers["training"] == training].dropna(subset=quantities, how="all")
+    own = rows[rows["control"] == ""].set_index("seed")
+    found = [_number(bound, own) for bound in claim.bounds]
+    verdict = "undecided"
+    if any(bound.fails(one["low"], one["high"]) for bound, one in zip(claim.bounds, found, strict=True)):
+        verdict = "does not hold"
+    elif all(bound.holds(one["low"], one["high"]) for bound, one in zip(claim.bounds, found, strict=True)):
+        verdict = "holds" if all(one["beyond"] for one in found) else "does not hold"
+    controls = {
+        name: _control(claim, own, rows[rows["control"] == name].set_index("seed"))
+        for name in claim.controls
+        if (rows["control"] == name).any()
+    }
+    passing = [name for name, control in controls.items() if control["passes"]]
+    if verdict == "holds" and passing:
+        verdict = "also without"
+    elif verdict == "holds" and claim.controls and not controls:
+        verdict = "undecided"  # nothing tells whether it could fail
+    return {"training": training, "numbers": found, "controls": controls, "verdict": verdict}
 
 
-def claims_table(claims: Sequence[Claim], *, width: int = 110) -> str:
-    """The claims as text, settings under the claim they belong to: measured → wanted → controls → verdict."""
-    lines: list[str] = []
-    evidence = [claim for claim in claims if not claim.check]
-    for heading, group in (
-        ("", evidence),
-        ("checks of the code", [claim for claim in claims if claim.check]),
-    ):
-        if heading and group:
-            lines += ["", f"{heading}:"]
-        lines += _statements(group, width)
-    return "\n".join(lines)
+def _number(bound: Bound, rows: "pd.DataFrame") -> dict[str, Any]:
+    """The mean of a number with its interval, and whether it is beyond shuffled labels."""
+    name = bound.quantity
+    value, low, high = over_seeds(rows[name].to_numpy(dtype=np.float64))
+    if f"{name} low" in rows.columns:  # of every seed, so that none may be outside
+        low, high = float(rows[f"{name} low"].min()), float(rows[f"{name} high"].max())
+    beyond = not bound.beyond or bool((rows[name] > rows[bound.beyond]).all())
+    return {"quantity": name, "value": value, "low": low, "high": high, "n": len(rows), "beyond": beyond}
 
 
-def _statements(claims: Sequence[Claim], width: int) -> list[str]:
-    lines: list[str] = []
-    for text in dict.fromkeys(claim.text for claim in claims):
-        group = [claim for claim in claims if claim.text == text]
-        says = "ours" if group[0].ours else f"paper: {group[0].paper}"
-        lines += textwrap.wrap(f"{text} [{group[0].source}; {says}]", width)
-        names = max(len(claim.setting) for claim in group)
-        for claim in group:
-            number = "" if claim.not_checked else str(claim.measured)
-            lines.append(
-                f"  {claim.setting:<{names}}  {number:>26}  {claim.wanted:<14}  {claim.verdict.upper()}"
-            )
-            for part in filter(None, (_beside(claim), claim.remark)):
-                lines += textwrap.wrap(part, width, initial_indent="      ", subsequent_indent="      ")
-    return lines
+def _control(claim: Claim, own: "pd.DataFrame", broken: "pd.DataFrame") -> dict[str, Any]:
+    """The means of a control, and whether it passes for what is claimed."""
+    means = [float(broken[bound.quantity].mean()) for bound in claim.bounds]
+    return {
+        "values": means,
+        "passes": all(
+            bound.holds(mean, mean) and _no_difference(own[bound.quantity], broken[bound.quantity])
+            for bound, mean in zip(claim.bounds, means, strict=True)
+        ),
+    }
 
 
-def _beside(claim: Claim) -> str:
-    """The numbers of the controls; few seeds are enough to see one fail, and an interval over two says nothing."""
-    return "; ".join(f"{name}: {number.value:.4g}" for name, number in claim.controls.items())
+def _no_difference(own: "pd.Series[float]", broken: "pd.Series[float]") -> bool:
+    """Whether the interval of claim − control, seed by seed, holds 0; undefined differences do not say that."""
+    _, low, high = over_seeds((own - broken).dropna().to_numpy(dtype=np.float64))
+    return low <= 0 <= high
 
 
-def summary(claims: Iterable[Claim]) -> Mapping[str, int]:
-    """How many claims have which verdict."""
-    verdicts = [claim.verdict for claim in claims]
-    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+def wanted_controls(claims: Sequence[Claim], rows: "pd.DataFrame", *, quick: bool) -> Mapping[str, set[str]]:
+    """Training → names of the controls that some checked claim needs of it; ``rows`` describes the trainings."""
+    found: dict[str, set[str]] = {}
+    for claim in claims:
+        if claim.never or (quick and claim.whole_only):
+            continue
+        for training in (rows.query(claim.of) if claim.of else rows)["training"]:
+            found.setdefault(training, set()).update(claim.controls)
+    return found

@@ -1,37 +1,31 @@
 """What the recipes on real text share: the paper's models, and for each the documents and topics of its own tokenizer.
 
-A model, its tokenizer's documents and an LDA of their token ids are prepared together, because topics are sets of
-token ids and mean nothing to another tokenizer. What needs files that are not there is reported as a `Subject` that is
-missing, so that one model without files does not stop the others.
+A model, its tokenizer's documents and an LDA of their token ids belong together, because topics are sets of token ids
+and mean nothing to another tokenizer. A model without files is missing, with the reason, and does not stop the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from math import nan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.contrast import Contrast, PairSums
 from topic_probe.lens import capture
-from topic_probe.lens.opening import open_model, random_init
+from topic_probe.lens.opening import open_model
 from topic_probe.measure.pair_sums import group_sums, pair_sums
 from topic_probe.measure.words import labelled_words
-from topic_probe.options import Group
-from topic_probe.paper.claims import Number
-from topic_probe.paper.recipe import Run, Subject
-from topic_probe.paper.training import digest, end_if_stopped
-from topic_probe.text.corpus import Corpus, DocumentStream
+from topic_probe.paper.recipe import Run
+from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
-from topic_probe.topics.models import FractionOf
-from topic_probe.topics.vocabulary import tokenizer_identity
-from topic_probe.uncertainty import divide, permutation_p_value
+from topic_probe.uncertainty import divide
 
 HUB = {
     "bert": "google-bert/bert-base-uncased",
@@ -43,21 +37,13 @@ HUB = {
 }
 """The paper's pretrained models and their names on the Hugging Face hub, the base size of each."""
 
-RANDOM = " random"
-"""A name that ends so is the untrained twin of the model before it."""
-
-SHUFFLED, UNTRAINED = "shuffled labels", "untrained"
-"""The controls of claims about pretrained models."""
-
-NO_DIFFERENCE = 0.01
-"""A ratio may be so far from 1, and a difference so far from 0, where topics make no difference."""
-
 EMBEDDING_SHUFFLES = 100
-"""So many shuffles of the labels tell the mean ratio of embeddings to less than `NO_DIFFERENCE`."""
+"""So many shuffles of the labels tell the mean ratio of embeddings to less than a hundredth."""
 
-PAPER_MODELS = (*HUB, "bert" + RANDOM)
-THRESHOLDS = (0.0005, 0.001, 0.002)
-"""Words per topic ÷ vocabulary size; the paper calls it the ambiguity threshold."""
+NO_WIKIPEDIA = (
+    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
+    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
+)
 
 
 @dataclass(frozen=True)
@@ -68,13 +54,9 @@ class TextSettings:
         n_articles: Articles of the Wikipedia sample, where no corpus is given.
         n_topics: Topics of LDA, which is fitted on whole articles.
         passes: Passes of LDA over them.
-        length: Tokens that a measured document is cut to, at word borders and special ones included (fewer for a model
-            that takes fewer): the common length of all documents that reach it.
+        length: Tokens that a measured document is cut to, at word borders and special ones included.
         n_documents: Measured documents at most, spread evenly over the corpus; None: all.
-        fraction_of: What a threshold is a fraction of. "tokenizer": the ids of the tokenizer, so that words per topic
-            do not depend on how large the corpus is. The paper's topics have 15, 30 and 59 words for BERT, which is
-            this up to rounding. "fit": the words that LDA was fitted on, which rare words are not among; of a small
-            corpus only few words per topic remain.
+        thresholds: Words per topic ÷ vocabulary size; the paper calls it the ambiguity threshold.
     """
 
     n_articles: int = 10_000
@@ -82,119 +64,31 @@ class TextSettings:
     passes: int = 10
     length: int = 128
     n_documents: int | None = 2_000
-    fraction_of: FractionOf = "tokenizer"
-
-    def __post_init__(self) -> None:
-        if self.fraction_of not in ("tokenizer", "fit"):
-            raise ValueError(f"fraction_of must be 'tokenizer' or 'fit', got {self.fraction_of!r}")
-        for name in ("n_articles", "n_topics", "passes", "length", "n_documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+    thresholds: tuple[float, ...] = (0.0005, 0.001, 0.002)
 
 
-QUICK = TextSettings(n_topics=12, length=64, n_documents=60)
-
-
-@dataclass(frozen=True)
-class OnText(Group):
-    """What recipes measure that compare pretrained models on the topics of a corpus."""
-
-    models: Annotated[
-        Any,
-        "names of the paper's models, names on the hub or folders; or label → one of these or a model; None: those "
-        "that the paper has there",
-    ] = None
-    corpus: Annotated[
-        Corpus | None,
-        "texts; None: a sample of Wikipedia, or if ``quick`` the articles that come with gensim",
-    ] = None
-    settings: Annotated[
-        TextSettings | None,
-        "how texts become topics and documents; None: as in the paper, or if ``quick`` small",
-    ] = None
-
-    def settings_of(self, run: Run) -> TextSettings:
-        """How texts become topics and documents in a run."""
-        return self.settings or (QUICK if run.quick else TextSettings())
-
-
+QUICK = TextSettings(n_topics=12, length=64, n_documents=None)
 """For the articles that come with gensim."""
 
 
-def check_thresholds(thresholds: Sequence[float]) -> None:
-    """Refuse thresholds that are no shares, before topics are fitted."""
-    if not thresholds or not all(0 < threshold <= 1 for threshold in thresholds):
-        raise ValueError(
-            f"thresholds are shares of the vocabulary, above 0 and at most 1, got {list(thresholds)}"
-        )
+# --- models ---------------------------------------------------------------------------------------
 
 
-# --- which models -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Wanted:
-    """A model that a recipe is to measure.
-
-    Attributes:
-        label: What it is called in tables.
-        source: A name of ``HUB``, a name on the hub, a folder, or a model.
-        random: Whether its untrained twin is meant.
-        named: Whether the user named it, so that it is an error if it is not there.
-        added: Whether it is only there because every model gets its twin.
-    """
-
-    label: str
-    source: Any
-    random: bool = False
-    named: bool = True
-    added: bool = False
-
-
-def wanted_models(
-    models: Any = None,
-    *,
-    default: Sequence[str] = PAPER_MODELS,
-    twins: bool = False,
-    only: Iterable[str] | None = None,
-) -> list[Wanted]:
-    """The models that are meant, each followed by its untrained twin if ``twins``.
-
-    Args:
-        models: None: ``default``; a name, hub name or folder; several of them; or label → one of these or a model.
-        default: Names of the paper's models.
-        twins: Whether to add the untrained twin of every model.
-        only: Labels to keep.
-    """
-    given: dict[str, Wanted] = {}
-    for label, source in _labelled(default if models is None else models).items():
-        random = isinstance(source, str) and source.endswith(RANDOM)
-        name = source.removesuffix(RANDOM) if random else source
-        given[label] = Wanted(label, name, random=random, named=models is not None)
-    wanted: dict[str, Wanted] = {}
-    for label, one in given.items():
-        wanted.setdefault(label, one)
-        if twins and not one.random:
-            twin = replace(one, label=label + RANDOM, random=True, added=True)
-            wanted.setdefault(twin.label, given.get(twin.label, twin))
-    for label in sorted(set(only or ()) - set(wanted)):
-        raise ValueError(f"no model {label!r} in this recipe; there are: {', '.join(wanted)}")
-    return [one for label, one in wanted.items() if only is None or label in only]
-
-
-def _labelled(models: Any) -> dict[str, Any]:
-    """Models by what they are called in tables."""
+def labelled(models: Any, default: Sequence[str]) -> dict[str, Any]:
+    """The models that are meant, by what they are called in tables."""
+    models = default if models is None else models
     if isinstance(models, str | Path):
         models = [models]
-    if not isinstance(models, Iterable):
+    if isinstance(models, Mapping):
+        found = {str(label): source for label, source in models.items()}
+    elif isinstance(models, Iterable):
+        found = {_label(source): source for source in models}
+    else:
         kind = type(models).__name__
         raise TypeError(f"models must be names, folders, or a mapping label → model, got {kind}")
-    pairs = models.items() if isinstance(models, Mapping) else ((_label(source), source) for source in models)
-    labelled = {str(label): source for label, source in pairs}
-    if not labelled:
+    if not found:
         raise ValueError("models is empty: name at least one, or leave it out for the paper's")
-    return labelled
+    return found
 
 
 def _label(source: Any) -> str:
@@ -204,9 +98,6 @@ def _label(source: Any) -> str:
     path = Path(source).expanduser()
     name = path.name if isinstance(source, Path) or path.is_dir() else source
     return next((label for label, hub_name in HUB.items() if hub_name == name), name)
-
-
-# --- opening ----------------------------------------------------------------------------------------
 
 
 def hub_is_reachable() -> bool:
@@ -255,208 +146,127 @@ def _downloaded(name: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Opened(Subject):
-    """A model that is there.
-
-    Attributes:
-        model: Hooked.
-        tokenizer: The model's own, None if it has none; that of the model it is the twin of, because building a
-            hooked model around another one may change what its tokenizer adds to a text.
-        added: Whether it is only there because every model gets its twin.
-    """
-
-    model: Any
-    tokenizer: Any
-    added: bool = False
-
-    def subject(self, threshold: float = nan) -> Subject:
-        """What stays in a result, the model itself not among it."""
-        return Subject(label=self.label, random=self.random, threshold=threshold)
-
-
-def open_all(
-    run: Run,
-    models: Any = None,
-    *,
-    default: Sequence[str] = PAPER_MODELS,
-    twins: bool = False,
-    reachable: Callable[[], bool] | None = None,
-) -> Iterator[Opened | Subject]:
-    """Every model that is meant (see `wanted_models`), opened when its turn comes; one that is missing is no `Opened`.
+def opened(models: Any, default: Sequence[str], missing: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    """Every model that is meant, opened when its turn comes; ``missing`` is told why one is not there.
 
     Raises:
         OSError: where the user named a model that is not there.
     """
-    reachable = reachable or cache(hub_is_reachable)
-    source, model = None, None
-    for one in wanted_models(models, default=default, twins=twins, only=run.only):
+    reachable = cache(hub_is_reachable)
+    for label, source in labelled(models, default).items():
         try:
-            if model is None or one.source != source:
-                source, model = one.source, open_named(one.source, reachable=reachable)
+            yield label, open_named(source, reachable=reachable)
         except OSError as error:
-            if one.named:
+            if models is not None:
                 raise
-            # Its model has been reported already.
-            if not one.added:
-                yield Subject(label=one.label, random=one.random, missing=str(error))
-            continue
-        yield Opened(
-            label=one.label,
-            random=one.random,
-            model=random_init(model, seed=run.seed) if one.random else model,
-            tokenizer=getattr(model, "tokenizer", None),
-            added=one.added,
-        )
+            missing[label] = str(error)
 
 
-def tokenizer_of(opened: Opened) -> Any:
+def tokenizer_of(label: str, model: Any) -> Any:
     """The tokenizer of a model; ValueError where it has none."""
-    if opened.tokenizer is None:
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None:
         raise ValueError(
-            f"{opened.label!r} has no tokenizer, and without it no word has a token id: open it with "
+            f"{label!r} has no tokenizer, and without it no word has a token id: open it with "
             "topic_probe.open_model(model, tokenizer=...) and pass that"
         )
-    return opened.tokenizer
+    return tokenizer
 
 
-# --- preparing --------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
-class Sample(Sequence[Document]):
-    """Documents in memory that know where they come from, for the provenance of what is measured on them."""
-
-    def __init__(self, documents: Iterable[Document], provenance: Mapping[str, Any]) -> None:
-        self._documents = tuple(documents)
-        self.provenance = provenance
-
-    def __len__(self) -> int:
-        return len(self._documents)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._documents[index]
-
-
-Articles = DocumentStream | Sample
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared(Opened):
+@dataclass(frozen=True, eq=False)
+class Prepared:
     """A model with everything that is measured on it.
 
     Attributes:
-        articles: The whole texts as documents of its tokenizer, to be read as a stream; the few of a quick variant are
-            in memory.
+        label: What it is called in tables.
+        model: Hooked.
+        tokenizer: Its own.
+        articles: Whole texts as documents of its tokenizer.
         documents: The cut documents that are measured.
-        fit: LDA of the articles.
+        fits: LDA of the articles, by seed.
         settings: How they were made.
     """
 
-    articles: Articles
+    label: str
+    model: Any
+    tokenizer: Any
+    articles: Sequence[Document]
     documents: Sequence[Document]
-    fit: TopicFit
+    fits: Mapping[int, TopicFit]
     settings: TextSettings
 
-    def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
-        """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
-        return Topics.from_lda(
-            self.fit, fraction=threshold, of=self.settings.fraction_of, one_topic_per_word=one_topic_per_word
-        )
 
-
-def prepare_all(
+def prepared(
     run: Run,
-    given: OnText,
+    models: Any,
+    corpus: Corpus | None,
+    settings: TextSettings | None,
+    missing: dict[str, str],
     *,
-    default: Sequence[str] = PAPER_MODELS,
-    twins: bool = False,
-) -> Iterator[Prepared | Subject]:
-    """Every model (see `wanted_models`), ready to be measured, one at a time; one that is missing is not `Prepared`.
+    default: Sequence[str] = tuple(HUB),
+) -> Iterator[Prepared]:
+    """Every model that is there, ready to be measured; the quick variant fits topics with every seed.
 
-    The folder of a run keeps token ids and fits for the next time; a fit is found again only for the same texts,
-    tokenizer and options. Without a corpus it is a sample of Wikipedia, or if the run is quick the articles of gensim.
-
-    Raises:
-        OSError: where the user named a model, or gave a corpus, that is not there.
+    Without a corpus texts are a sample of Wikipedia, or if the run is quick the articles of gensim.
     """
-    reachable, settings = cache(hub_is_reachable), given.settings_of(run)
-    texts = Texts(run, given.corpus, settings, reachable)
-    for one in open_all(run, given.models, default=default, twins=twins, reachable=reachable):
-        if not isinstance(one, Opened):
-            yield one
-            continue
-        try:
-            articles, documents, fit = texts.of(one)
-        except ConnectionError as error:
-            if given.corpus is not None:
-                raise
-            if not one.added:
-                yield replace(one.subject(), missing=str(error))
-            continue
-        yield Prepared(**vars(one), articles=articles, documents=documents, fit=fit, settings=settings)
+    settings = settings or (QUICK if run.quick else TextSettings())
+    if corpus is None and not run.quick and not hub_is_reachable():
+        missing["texts"] = NO_WIKIPEDIA
+        return
+    if corpus is None:
+        corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
+    for label, model in opened(models, default, missing):
+        tokenizer = tokenizer_of(label, model)
+        length = min(settings.length, capture.facts(model).context_length or settings.length)
+        articles = list(corpus.documents(tokenizer, progress=run.progress))
+        cut = list(corpus.documents(tokenizer, max_length=length, progress=run.progress))
+        wanted = settings.n_documents
+        step = 1 if wanted is None else max(1, len(cut) // wanted)
+        fits = {
+            seed: _fit(run, settings, articles, tokenizer, seed)
+            for seed in (run.seeds if run.quick else run.seeds[:1])
+        }
+        documents = list(islice(islice(cut, 0, None, step), wanted))
+        yield Prepared(label, model, tokenizer, articles, documents, fits, settings)
 
 
-NO_WIKIPEDIA = (
-    "the Wikipedia sample cannot be streamed, because the Hugging Face hub cannot be reached: pass "
-    "corpus=topic_probe.Corpus.bundled() for the real articles that come with gensim, or Corpus.from_files for your own"
-)
+def _fit(
+    run: Run, settings: TextSettings, articles: Sequence[Document], tokenizer: Any, seed: int
+) -> TopicFit:
+    fit = fit_topics(
+        articles,
+        tokenizer,
+        n_topics=settings.n_topics,
+        passes=settings.passes,
+        seed=seed,
+        progress=run.progress,
+    )
+    if fit.provenance["stopped"]:
+        raise KeyboardInterrupt(f"LDA: {fit.provenance['stopped']}")
+    return fit
 
 
-class Texts:
-    """The documents and the fit of every tokenizer, each made once."""
-
-    def __init__(
-        self, run: Run, corpus: Corpus | None, settings: TextSettings, reachable: Callable[[], bool]
-    ) -> None:
-        self._needs_hub, self._few = corpus is None and not run.quick, corpus is None and run.quick
-        if corpus is None:
-            corpus = Corpus.bundled() if run.quick else Corpus.wikipedia(settings.n_articles, seed=run.seed)
-        self._run, self._corpus, self._settings, self._reachable = run, corpus, settings, reachable
-        self._done: dict[str, tuple[Articles, Sequence[Document], TopicFit]] = {}
-
-    def of(self, opened: Opened) -> tuple[Articles, Sequence[Document], TopicFit]:
-        """Whole articles, cut documents and the fit for the tokenizer of a model."""
-        tokenizer, length = tokenizer_of(opened), self._settings.length
-        length = min(length, capture.facts(opened.model).context_length or length)
-        key = digest([tokenizer_identity(tokenizer), length])
-        if key not in self._done:
-            if self._needs_hub and self._run.folder is None and not self._reachable():
-                raise ConnectionError(NO_WIKIPEDIA)
-            articles: Articles = self._corpus.documents(tokenizer, progress=self._run.progress)
-            if self._few:  # are read several times, and reading them takes longer than anything else
-                articles = Sample(articles, articles.provenance)
-            fit = self._fit(articles, tokenizer)
-            cut = self._corpus.documents(tokenizer, max_length=length, progress=self._run.progress)
-            wanted = self._settings.n_documents
-            step = 1 if wanted is None else max(1, int(fit.provenance["documents"]) // wanted)
-            documents = islice(islice(cut, 0, None, step), wanted)
-            sample = Sample(documents, {**cut.provenance, "every": step, "at_most": wanted})
-            self._done[key] = articles, sample, fit
-        return self._done[key]
-
-    def _fit(self, articles: Articles, tokenizer: Any) -> TopicFit:
-        """LDA; kept where there is a folder."""
-        run, settings, path = self._run, self._settings, None
-        if run.folder is not None:
-            facts = {
-                "texts": self._corpus.identity(),
-                "tokenizer": tokenizer_identity(tokenizer),
-                "options": [settings.n_topics, settings.passes, run.seed],
-            }
-            path = run.folder / "fits" / digest(facts)
-            if path.exists():
-                return TopicFit.load(path)
-        fit = fit_topics(
-            articles, tokenizer, n_topics=settings.n_topics, passes=settings.passes, seed=run.seed,
-            progress=run.progress,
-        )  # fmt: skip
-        end_if_stopped("LDA", fit.provenance["stopped"])
-        if path is not None:
-            fit.save(path)
-        return fit
+def texts_row(one: Prepared) -> dict[str, Any]:
+    """What the topics of a model come from."""
+    fit = next(iter(one.fits.values()))
+    lengths = [len(document) for document in one.documents]
+    return {
+        "model": one.label,
+        "name": capture.facts(one.model).description["name"],
+        "articles": len(one.articles),
+        "words fitted": len(fit.token_ids),
+        "vocabulary": fit.vocabulary_size,
+        "topics": fit.n_topics,
+        "coherence (NPMI)": float(np.nanmean(fit.npmi)),
+        "documents measured": len(lengths),
+        "tokens of the longest": max(lengths),
+    }
 
 
-# --- shuffled labels --------------------------------------------------------------------------------
+# --- shuffled labels ------------------------------------------------------------------------------
 
 
 def embeddings_of_shuffles(
@@ -469,15 +279,10 @@ def embeddings_of_shuffles(
         yield pair_sums(group_sums(words, squares=False), words)
 
 
-def beside_shuffles(
+def under_shuffles(
     contrast: Contrast, same: Float64[np.ndarray, " shuffle"], n_same: Float64[np.ndarray, " shuffle"]
 ) -> dict[str, float]:
-    """What a contrast is under shuffled labels, by name; NaN where no shuffle has pairs of both kinds.
-
-    * ``shuffled``: the mean same-topic score of all shuffles ÷ their mean different-topic score.
-    * ``shuffled_low``, ``shuffled_high``: between these lies the ratio of 95 % of them.
-    * ``reached``: the share of shuffles with at least the ratio that was measured, which counts as one of them; with at
-      least the difference where the contrast's interval is about that.
+    """What a ratio is under shuffled labels: the ``mean`` of both kinds of pairs, and the 97.5 % ``limit`` of ratios.
 
     Args:
         contrast: what was measured, of a single cell.
@@ -492,54 +297,8 @@ def beside_shuffles(
     whole, n_whole = sum(float(mean * n) for mean, n in parts if n > 0), sum(float(n) for _, n in parts)
     above, below = divide(same, n_same), divide(whole - same, n_whole - n_same)
     known = np.isfinite(above) & np.isfinite(below)
-    above, below = above[known], below[known]
-    names = ("shuffled", "shuffled_low", "shuffled_high", "reached")
     if not known.any():
-        return dict.fromkeys(names, nan)
-    ratios = divide(above, below)
-    middle = divide(above.mean(), below.mean())
-    compared = (
-        (contrast.difference, above - below)
-        if contrast.statistic == "difference"
-        else (contrast.ratio, ratios)
-    )
-    reached = permutation_p_value(*compared, alternative="greater")
-    numbers = (middle, *np.quantile(ratios, (0.025, 0.975)), reached)
-    return dict(zip(names, map(float, numbers), strict=True))
-
-
-# --- tables -----------------------------------------------------------------------------------------
-
-
-def settings_table(settings: TextSettings, **more: Any) -> list[dict[str, Any]]:
-    """The settings as rows of a table."""
-    return [{"setting": name, "value": str(value)} for name, value in {**asdict(settings), **more}.items()]
-
-
-def plain(value: Any) -> Any:
-    """A plain value for a table; None in place of a number that is missing."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.generic | np.ndarray):
-        return value
-    number = float(value)
-    return number if np.isfinite(number) else None
-
-
-def plain_values(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Plain values by their names."""
-    return {str(name): plain(value) for name, value in values.items()}
-
-
-def number_of(value: float | None, low: float | None, high: float | None, of: str) -> Number:
-    """A number of a table with the interval over what it has one of; it decides nothing where that is missing."""
-    value, low, high = (nan if number is None else number for number in (value, low, high))
-    return Number(value, low, high, of)
-
-
-def exact_number(value: float | None) -> Number:
-    """A number of a table that has no interval."""
-    return Number(nan if value is None else value)
-
-
-def short(value: float | None) -> str:
-    """A number of a table as text."""
-    return "none" if value is None else f"{value:.4g}"
+        return {"mean": nan, "limit": nan}
+    ratios = divide(above[known], below[known])
+    middle = divide(above[known].mean(), below[known].mean())
+    return {"mean": float(middle), "limit": float(np.quantile(ratios, 0.975))}

@@ -1,320 +1,307 @@
-"""What a recipe is, the one way in which all are run, and what comes out: claims, with all that they were made from."""
+"""What a recipe is, how it is run, and what comes out.
 
-import inspect
-import json
+A recipe is a table of trainings (or of models), functions that give numbers of each, claims about these numbers, and
+pictures. `run_recipe` measures, `judge` says what follows, and a `RecipeResult` keeps both, with the curves and
+matrices that the pictures are drawn from: a saved result draws them again.
+"""
+
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from topic_probe.options import refuse_unknown
-from topic_probe.paper.claims import Claim, claims_table, claims_to_dataframe, ordered, summary
-from topic_probe.paper.training import Control, Setting, Trained, choose, digest, slug
-from topic_probe.report import Report
-from topic_probe.storage import draft, seal
+import numpy as np
+
+from topic_probe.options import checked, refuse_unknown
+from topic_probe.paper.claims import Claim, judge
+from topic_probe.report import VERDICTS, Report, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-R = TypeVar("R", bound=Report)
+FIRST_SEED = 3000
+"""Of all recipes: seeds that nobody has looked at when bounds and settings were chosen."""
 
-CONTROL_SEEDS = 2
-"""How many times a control is trained: it has to be seen to fail, not to be known well."""
+SEEDS, QUICK_SEEDS = 5, 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a recipe is run.
+
+    Attributes:
+        quick: Seconds in place of minutes or hours; a claim has the verdict of the whole variant or is not checked.
+        seed: The first of its seeds.
+        folder: Where finished trainings are kept, so that a second call does not repeat them; None for nowhere.
+        progress: Show progress bars.
+    """
+
+    quick: bool = False
+    seed: int = FIRST_SEED
+    folder: Path | None = None
+    progress: bool | None = None
+
+    @property
+    def seeds(self) -> range:
+        """One for every repetition."""
+        return range(self.seed, self.seed + (QUICK_SEEDS if self.quick else SEEDS))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a recipe measured.
+
+    Attributes:
+        numbers: A row for every training, control and seed, of plain values.
+        arrays: Curves and matrices for the pictures, by name.
+        tables: Further tables to read, by name.
+        missing: Why something was not measured, by what it is.
+    """
+
+    numbers: Sequence[Mapping[str, Any]] = ()
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A figure or table of the paper: its settings, what is measured, its claims and its figures.
+    """A figure or table of the paper.
 
     Attributes:
-        name: That of its module.
+        name: What it is called.
         title: What the paper shows there.
-        source: Where it shows it, and where claims have their words that say nothing else.
-        measure: From a `Run`, and keyword-only options of the recipe's own, to a result without claims.
-        claims: Functions from what was measured to claims, in the order in which they are shown. They look at nothing
-            else, so that the same claims can be made of anything else that is measured in the same way.
-        figures: From the result to its figures by name.
-        settings: What is trained; empty where nothing is.
-        quick_settings: What the quick variant trains.
-        controls: What is trained and measured beside it, so that claims fail there.
-        quick_controls: Those of the quick variant; None: the same.
-        seeds: How many times every setting is trained, with other documents and another initialisation each.
-        quick_seeds: How many times in the quick variant.
+        source: Where it shows it.
+        measure: From a run, and keyword arguments of its own (models, corpus), to what was measured.
+        claims: What is claimed.
+        figures: From the result to figures by the sentence that stands under them.
     """
 
     name: str
     title: str
     source: str
-    measure: "Callable[..., RecipeResult]"
-    claims: "tuple[Callable[[RecipeResult], Iterable[Claim]], ...]"
+    measure: Callable[..., Measured]
+    claims: tuple[Claim, ...]
     figures: "Callable[[RecipeResult], Mapping[str, Figure]]"
-    settings: tuple[Setting, ...] = ()
-    quick_settings: tuple[Setting, ...] = ()
-    controls: tuple[Control, ...] = ()
-    quick_controls: tuple[Control, ...] | None = None
-    seeds: int = 5
-    quick_seeds: int = 3
-
-    def trainings(self, quick: bool) -> tuple[Setting, ...]:
-        """The settings of a variant."""
-        return self.quick_settings if quick else self.settings
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of all options that `run_recipe` takes for this recipe."""
-        return (*_keywords(run_recipe), *_keywords(self.measure))
-
-
-@dataclass(frozen=True)
-class Run:
-    """A recipe with the options that all recipes have, as `run_recipe` was given them."""
-
-    recipe: Recipe
-    quick: bool = False
-    only: frozenset[str] | None = None
-    seed: int = 0
-    folder: Path | None = None
-    progress: bool | None = None
-
-    @property
-    def settings(self) -> tuple[Setting, ...]:
-        """What is claimed of, for the first seed."""
-        chosen = choose(self.recipe.trainings(self.quick), self.only)
-        return tuple(setting.shifted(self.seed) for setting in chosen)
-
-    @property
-    def trainings(self) -> tuple[Setting, ...]:
-        """What is to be trained: every setting with every seed, and broken as the controls say."""
-        return tuple(
-            setting
-            for first in self.settings
-            for setting in (
-                *(first.shifted(seed) for seed in range(self.seeds)),
-                *(broken.shifted(seed) for broken in self._broken(first) for seed in range(CONTROL_SEEDS)),
-            )
-        )
-
-    def _broken(self, setting: Setting) -> Iterator[Setting]:
-        """A setting as the controls train it."""
-        for control in self.controls:
-            broken = None if control.train is None else control.train(setting)
-            if broken is not None:
-                yield replace(broken, control=control.name)
-
-    @property
-    def controls(self) -> tuple[Control, ...]:
-        """What is broken beside what is claimed of."""
-        quick = self.recipe.quick_controls if self.quick else None
-        return self.recipe.controls if quick is None else quick
-
-    @property
-    def seeds(self) -> int:
-        """How many times a setting is trained."""
-        return self.recipe.quick_seeds if self.quick else self.recipe.seeds
-
-    def kept_at(self, kind: str, facts: Sequence[Any]) -> Path | None:
-        """Where something measured is kept, which depends on these facts; None without a folder."""
-        return None if self.folder is None else self.folder / "measured" / f"{kind}-{digest(facts)}"
-
-    def result(self, reports: Iterable[tuple[str, Report]] = (), **measured: Any) -> "RecipeResult":
-        """What was measured, still without claims; reports come with the names of their settings."""
-        by_kind: dict[str, dict[str, Report]] = {}
-        for setting, report in reports:
-            by_kind.setdefault(report.kind, {})[setting] = report
-        recipe = self.recipe
-        return RecipeResult(
-            recipe.name,
-            recipe.title,
-            self.quick,
-            claims=(),
-            reports=by_kind,
-            draw=recipe.figures,
-            source=recipe.source,
-            **measured,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A pretrained model that a setting is about, or a reason why there is nothing to measure.
-
-    Attributes:
-        label: What it is called in tables.
-        random: Whether it is the untrained twin of a model.
-        threshold: At which its topics were chosen; NaN where none is.
-        missing: Why it was not measured, and what to do about it; empty if it was.
-    """
-
-    label: str = ""
-    random: bool = False
-    threshold: float = nan
-    missing: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RecipeResult:
+class RecipeResult(Report, kind="recipe"):
     """A figure or table of the paper, reproduced.
 
     Attributes:
         recipe: Its name.
         title: What the paper shows there.
+        source: Where.
         quick: Whether it is the quick variant.
-        claims: What must be seen, checked; what does not hold comes first.
-        runs: What was trained, every setting with every seed and the controls, in order; empty where nothing is.
-        reports: What was measured, kind → setting → report: ``result.reports["agreement"][setting]``.
-        tables: The numbers side by side, name → rows: plain values (text, numbers, None) by column.
-        seconds: How long everything took.
-        draw: The function of the recipe that makes its figures, name → figure; None if it has none.
-        source: Where the paper shows it.
-        subjects: What a setting that is not trained is about, and what could not be measured, in order.
+        claims: What is claimed, with numbers, controls and verdict (`topic_probe.paper.claims.judge`).
+        numbers: A row for every training, control and seed.
+        arrays: What pictures are drawn from.
+        tables: Further tables by name.
+        missing: Why something was not measured.
+        seconds: How long it took.
+        provenance: Seeds, settings, versions.
     """
 
+    figure: ClassVar[str | None] = None
     recipe: str
     title: str
+    source: str
     quick: bool
-    claims: tuple[Claim, ...]
-    runs: tuple[Trained, ...] = ()
-    reports: Mapping[str, Mapping[str, Report]] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    seconds: float = nan
-    draw: "Callable[[RecipeResult], Mapping[str, Figure]] | None" = None
-    source: str = ""
-    subjects: Mapping[str, Subject] = field(default_factory=dict)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every claim that was checked holds, and is evidence."""
-        counts = summary(self.claims)
-        return counts["holds"] + counts["not checked"] == len(self.claims)
-
-    @property
-    def shown_runs(self) -> tuple[Trained, ...]:
-        """The training of every setting with the first of its seeds, as figures show it; no controls."""
-        first: dict[str, Trained] = {}
-        for trained in self.runs:
-            if not trained.setting.control:
-                first.setdefault(trained.setting.name, trained)
-        return tuple(first.values())
-
-    def run(self, name: str) -> Trained:
-        """The training of a setting by its name, that of the first seed."""
-        for trained in self.shown_runs:
-            if trained.setting.name == name:
-                return trained
-        raise KeyError(f"no setting {name!r}; there are {', '.join(t.setting.name for t in self.shown_runs)}")
-
-    def of(self, kind: type[R]) -> dict[str, R]:
-        """The reports of a kind by their settings, empty where it has none."""
-        reports = self.reports.get(kind.kind, {})
-        return {setting: report for setting, report in reports.items() if isinstance(report, kind)}
+    claims: Sequence[Mapping[str, Any]]
+    numbers: Sequence[Mapping[str, Any]]
+    arrays: Mapping[str, np.ndarray]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]]
+    missing: Mapping[str, str]
+    seconds: float
+    provenance: Mapping[str, Any]
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """A row for every claim."""
-        return claims_to_dataframe(self.claims)
+        """A row for every claim and training: number, interval, bounds, controls, verdict."""
+        import pandas as pd
+
+        return pd.DataFrame([row for claim in self.claims for row in claim_rows(claim)])
+
+    def numbers_table(self) -> "pd.DataFrame":
+        """The numbers that the claims were judged by."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.numbers))
 
     def table(self, name: str) -> "pd.DataFrame":
-        """One of the tables by its name."""
+        """One of the further tables."""
         import pandas as pd
 
         if name not in self.tables:
             raise KeyError(f"no table {name!r}; there are {', '.join(self.tables) or 'none'}")
         return pd.DataFrame(list(self.tables[name]))
 
-    def figures(self) -> dict[str, "Figure"]:
-        """The figures of the recipe by name, drawn from what was trained and measured; empty if it has none."""
-        return {} if self.draw is None else dict(self.draw(self))
+    def array(self, name: str) -> np.ndarray:
+        """One of the curves or matrices; KeyError names those that there are."""
+        if name not in self.arrays:
+            raise KeyError(f"no array {name!r}; there are {', '.join(self.arrays) or 'none'}")
+        return self.arrays[name]
 
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in summary(self.claims).items() if count)
-        kind = " (quick variant)" if self.quick else ""
-        head = f"{self.recipe}{kind}: {self.title}\n{counts}, in {self.seconds:.0f} s"
-        return f"{head}\n\n{claims_table(self.claims)}"
+    def counts(self) -> dict[str, int]:
+        """How many claims have which verdict."""
+        verdicts = [claim["verdict"] for claim in self.claims]
+        return {verdict: verdicts.count(verdict) for verdict in VERDICTS if verdict in verdicts}
 
-    def save(self, directory: str | Path, *, overwrite: bool = False) -> Path:
-        """A folder with the claims (JSON and text), tables, figures, and a folder for every history and report.
+    def figures(self) -> "dict[str, Figure]":
+        """The figures, each by the sentence that says what it shows; drawn from what was saved."""
+        if not self.numbers:
+            return {}
+        # By name, because the recipes stand above what comes out of them.
+        recipe: Recipe = import_module("topic_probe.paper").recipe_named(self.recipe)
+        return dict(recipe.figures(self))
 
-        ``claims.json``, ``claims.txt``, ``tables/NAME.json`` and ``.csv``, ``figures/NAME.svg`` and ``.png``,
-        ``histories/SETTING``, ``reports/KIND/SETTING``, and ``saved.json`` with the checksums of all. It is whole or
-        absent, and takes the place of an earlier result only with ``overwrite=True``.
-        """
-        with draft(directory, overwrite=overwrite) as folder:
-            about = {"recipe": self.recipe, "title": self.title, "quick": self.quick}
-            seconds = self.seconds if isfinite(self.seconds) else None
-            claims = [claim.to_dict() for claim in self.claims]
-            content = {**about, "seconds": seconds, "claims": claims}
-            text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-            (folder / "claims.json").write_text(text, encoding="utf-8")
-            (folder / "claims.txt").write_text(f"{self!r}\n", encoding="utf-8")
-            for trained in self.runs:
-                trained.history.save(folder / "histories" / slug(trained.setting.label))
-            for kind, reports in self.reports.items():
-                for name, report in reports.items():
-                    report.save(folder / "reports" / kind / slug(name))
-            self._save_tables(folder / "tables")
-            self._save_figures(folder / "figures")
-            seal(folder, "recipe", about)
-        return Path(directory).expanduser()
-
-    def _save_tables(self, folder: Path) -> None:
-        for name in self.tables:
-            folder.mkdir(exist_ok=True)
-            frame = self.table(name)
-            text = frame.to_json(orient="records", indent=1, force_ascii=False, double_precision=15)
-            (folder / f"{slug(name)}.json").write_text(text, encoding="utf-8")
-            frame.to_csv(folder / f"{slug(name)}.csv", index=False)
-
-    def _save_figures(self, folder: Path) -> None:
-        from matplotlib import pyplot
-
-        from topic_probe.show.style import svg_of
-
-        for name, figure in self.figures().items():
-            folder.mkdir(exist_ok=True)
-            (folder / f"{slug(name)}.svg").write_bytes(svg_of(figure))
-            figure.savefig(folder / f"{slug(name)}.png", bbox_inches="tight", dpi=150)
-            pyplot.close(figure)
+    def _notes(self) -> list[str]:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts().items())
+        seconds = f", {self.seconds:.0f} s" if isfinite(self.seconds) else ""
+        variant = "quick variant, " if self.quick else ""
+        reasons = [f"{what}: {why}" for what, why in self.missing.items()]
+        return [f"{self.recipe}: {self.title}; {variant}{counts}{seconds}", *reasons]
 
 
+def claim_rows(claim: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A judged claim as rows of a table, one for every training and number."""
+    about = {"claim": claim["id"], "says": claim["says"], "source": claim["source"]}
+    if not claim["panels"]:
+        return [{**about, "verdict": claim["verdict"], "why": claim["why"]}]
+    rows = []
+    for panel in claim["panels"]:
+        for place, number in enumerate(panel["numbers"]):
+            controls = (
+                f"{name}: {control['values'][place]:.4g}" for name, control in panel["controls"].items()
+            )
+            rows.append(
+                {
+                    **about,
+                    "training": panel["training"],
+                    "measured": number["value"],
+                    "low": number["low"],
+                    "high": number["high"],
+                    "wanted": claim["wanted"][place],
+                    "controls": "; ".join(controls),
+                    "verdict": panel["verdict"],
+                }
+            )
+    return rows
+
+
+@checked
 def run_recipe(
     recipe: Recipe,
     *,
     quick: bool = False,
-    only: Iterable[str] | None = None,
-    seed: int = 0,
+    seed: int = FIRST_SEED,
     folder: str | Path | None = None,
     progress: bool | None = None,
     **options: Any,
 ) -> RecipeResult:
-    """Train and measure what a recipe says, and check its claims.
+    """Measure what a recipe asks for, and judge its claims.
 
     Args:
-        recipe: what to run.
-        quick: the quick variant: small and short settings, some seconds.
-        only: names of settings, or labels of pretrained models, in place of all; a claim about two settings needs both.
-        seed: added to all seeds: of documents, initialisations, topics, untrained twins and intervals.
-        folder: where histories of finished trainings, fits and reports are kept, so that what is done is not repeated.
+        recipe: of `topic_probe.paper.recipe_named`.
+        quick: seconds in place of minutes or hours.
+        seed: the first of the seeds (three in the quick variant, else five).
+        folder: keeps finished trainings and what was measured of models, so that a second call goes on.
         progress: show progress bars; by default in a terminal or a notebook.
-        **options: those of the recipe's own ``measure``.
+        **options: of the recipe's own: models, corpus, words, tokenizer.
     """
-    refuse_unknown(recipe.name, options, recipe.options)
+    refuse_unknown(f"the recipe {recipe.name}", options, own_options(recipe))
     start = time.perf_counter()
-    run = Run(
-        recipe,
-        quick,
-        None if only is None else frozenset(only),
-        seed,
-        None if folder is None else Path(folder).expanduser(),
-        progress,
+    run = Run(quick, seed, None if folder is None else Path(folder).expanduser(), progress)
+    return judged(recipe, run, recipe.measure(run, **options), seconds=time.perf_counter() - start)
+
+
+def judged(recipe: Recipe, run: Run, measured: Measured, *, seconds: float = nan) -> RecipeResult:
+    """The result of a recipe: what follows from what was measured."""
+    import pandas as pd
+
+    numbers = pd.DataFrame(list(measured.numbers)) if measured.numbers else _no_numbers()
+    why = "; ".join(measured.missing.values())
+    return RecipeResult(
+        recipe.name,
+        recipe.title,
+        recipe.source,
+        run.quick,
+        claims=[judge(claim, numbers, quick=run.quick, missing=why) for claim in recipe.claims],
+        numbers=[plain_row(row) for row in measured.numbers],
+        arrays=dict(measured.arrays),
+        tables={name: [plain_row(row) for row in rows] for name, rows in measured.tables.items()},
+        missing=dict(measured.missing),
+        seconds=seconds,
+        provenance=provenance(options={"quick": run.quick, "seeds": list(run.seeds)}, seed=run.seed),
     )
-    measured = recipe.measure(run, **options)
-    made = (claim for check in recipe.claims for claim in check(measured))
-    claims = ordered(replace(claim, source=claim.source or recipe.source) for claim in made)
-    return replace(measured, claims=tuple(claims), seconds=time.perf_counter() - start)
 
 
-def _keywords(function: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+def _no_numbers() -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(columns=["training", "control", "seed"])
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as plain values; numbers of numpy become Python's."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
+
+
+def own_options(recipe: Recipe) -> tuple[str, ...]:
+    """The names of the options that only some recipes have and this one takes."""
+    import inspect
+
+    parameters = inspect.signature(recipe.measure).parameters.values()
+    return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+
+
+def summary(results: Iterable[RecipeResult]) -> list[str]:
+    """The short screen: a line for what the paper says, what was measured, where it must fail, and the verdict."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        for claim in result.claims:
+            if claim["line"] and claim["panels"]:
+                lines.setdefault(claim["line"], []).append(claim)
+    rows = [("paper", "ours", "where it must fail", "")]
+    rows += [(line, _ours(claims[0]), _fails(claims), _verdicts(claims)) for line, claims in lines.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        "  ".join(f"{text:<{width}}" for text, width in zip(row, [*widths, 0], strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _ours(claim: Mapping[str, Any]) -> str:
+    """The first number of a claim in every training, from the smallest to the largest."""
+    values = [panel["numbers"][0]["value"] for panel in claim["panels"]]
+    return between(min(values), max(values), claim["shown"])
+
+
+def between(low: float, high: float, shown: str) -> str:
+    """A range as text, or one number where both ends are printed alike."""
+    first, last = shown.format(low), shown.format(high)
+    return last if first == last else f"{first.split(' ')[0].rstrip('%')}–{last.removeprefix('×')}"
+
+
+def _fails(claims: Sequence[Mapping[str, Any]]) -> str:
+    """What the first control of a line gives."""
+    for claim in claims:
+        found: dict[str, list[float]] = {}
+        for panel in claim["panels"]:
+            for name, control in panel["controls"].items():
+                found.setdefault(name, []).append(control["values"][0])
+        for name, values in found.items():
+            return f"{name} {between(min(values), max(values), claim['shown'].partition('}')[0] + '}')}"
+    return ""
+
+
+def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
+    """The verdict of a line, and of how many claims where they differ."""
+    verdicts = [claim["verdict"] for claim in claims]
+    if len(set(verdicts)) == 1:
+        return str(verdicts[0])
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in verdicts)

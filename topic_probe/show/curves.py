@@ -244,27 +244,6 @@ def attention_curves(
     return ax
 
 
-def attention_panels(columns: Mapping[str, Sequence[History]], *, title: str = "") -> "Figure":
-    """A figure with `attention_curves` of every column: rows of words above, rows of ``[MASK]`` below."""
-    draw: list[Callable[[Axes], Any]] = [
-        partial(
-            attention_curves,
-            runs,
-            names=names,
-            title=name if names is WORD_ROWS else None,
-            legend=number == 0,
-        )
-        for names in (WORD_ROWS, MASK_ROWS)
-        for number, (name, runs) in enumerate(columns.items())
-    ]
-    figure = panels(draw, columns=len(columns), size=(3.1, 2.4), title=title, sharex="col")
-    for number, ax in enumerate(figure.axes):
-        at, column = divmod(number, len(columns))
-        ax.set_xlabel("step" if at else "")
-        ax.set_ylabel(("attention of words", "attention of [MASK]")[at] if column == 0 else "")
-    return figure
-
-
 def _panel(
     ax: "Axes", *, runs: Sequence[History], row: str, layer: int | None, stages: bool, title: str
 ) -> None:

@@ -12,17 +12,11 @@ if TYPE_CHECKING:
     from topic_probe.show.bars import contrast_bars as contrast_bars
     from topic_probe.show.bars import loss_scale as loss_scale
     from topic_probe.show.bars import matched_forest as matched_forest
-    from topic_probe.show.bars import quotient_forest as quotient_forest
-    from topic_probe.show.bars import ratio_bars as ratio_bars
-    from topic_probe.show.bars import ratio_panels as ratio_panels
-    from topic_probe.show.bars import relation_bars as relation_bars
-    from topic_probe.show.bars import seed_points as seed_points
     from topic_probe.show.blocks import block_map as block_map
     from topic_probe.show.blocks import block_panels as block_panels
     from topic_probe.show.comparison import comparison_forest as comparison_forest
     from topic_probe.show.comparison import comparison_panels as comparison_panels
     from topic_probe.show.curves import attention_curves as attention_curves
-    from topic_probe.show.curves import attention_panels as attention_panels
     from topic_probe.show.curves import history_curves as history_curves
     from topic_probe.show.curves import loss_curve as loss_curve
     from topic_probe.show.curves import norm_curves as norm_curves
@@ -34,27 +28,21 @@ if TYPE_CHECKING:
     from topic_probe.show.heads import head_map as head_map
     from topic_probe.show.landscape import landscape_panels as landscape_panels
     from topic_probe.show.landscape import loss_landscape as loss_landscape
-    from topic_probe.show.robustness import robustness_curves as robustness_curves
-    from topic_probe.show.robustness import robustness_panels as robustness_panels
     from topic_probe.show.series import series_curves as series_curves
     from topic_probe.show.series import series_heads as series_heads
 
 # Module -> its figures. They are imported when they are needed: each knows the reports that it draws.
 _FIGURES = {
-    "bars": (
-        "contrast_bars", "loss_scale", "matched_forest", "quotient_forest", "ratio_bars", "ratio_panels",
-        "relation_bars", "seed_points",
-    ),
+    "bars": ("contrast_bars", "loss_scale", "matched_forest"),
     "blocks": ("block_map", "block_panels"),
     "comparison": ("comparison_forest", "comparison_panels"),
     "curves": (
-        "attention_curves", "attention_panels", "history_curves", "loss_curve", "norm_curves", "rotation_curve",
+        "attention_curves", "history_curves", "loss_curve", "norm_curves", "rotation_curve",
         "stage_map", "training_panels",
     ),
     "effects": ("effect_forest", "effect_scatter"),
     "heads": ("head_map",),
     "landscape": ("landscape_panels", "loss_landscape"),
-    "robustness": ("robustness_curves", "robustness_panels"),
     "series": ("series_curves", "series_heads"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FIGURES.items() for name in names}
