@@ -23,7 +23,7 @@ from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
 from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import Measure, train_toys
+from topic_probe.train.toy import Measure, train_toys
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def cases(
             trained = CONTROLS[name](row) if name else row
             models = [trained.model(seed) for seed in run.seeds]
             configs = [replace(trained.train, seed=seed) for seed in run.seeds]
-            histories = train_toys(models, configs, measure=watch, progress=run.progress)
+            histories = train_toys(models, configs, measure=watch, folder=run.folder, progress=run.progress)
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
                 if history.stopped.startswith("interrupted"):
                     raise KeyboardInterrupt(f"{row.name}, seed {seed}: {history.stopped}")
@@ -334,7 +334,6 @@ def loss_on_fresh_documents(case: Case) -> dict[str, float]:
         case.model,
         loss=case.row.train.loss,
         n_documents=max(4, 4_000 // toy.world.max_length),
-        attention=False,
         seed=EVALUATION_SEED,
     )
     return {

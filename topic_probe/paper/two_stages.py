@@ -47,7 +47,7 @@ FIGURE4 = (
     ),
     training(
         "two-stage", "squared", "adam", steps=1_000, rate=3e-4, quick={}, name="masked positions hidden",
-        toy={**_begin(1e-8)}, record_every=1, measure_every=100,
+        toy={**_begin(1e-8), "attend": "unmasked"}, record_every=1, measure_every=100,
     ),
     training(
         "two-stage", "cross_entropy", "adam", steps=300, rate=0.01, quick={}, toy=_begin(0.01), record_every=1
