@@ -13,8 +13,8 @@ from topic_probe.options import checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.model import toy_config, toy_tensors
-from topic_probe.toy.theory.attention import ValueMatrix
+from topic_probe.toy.model import toy_config
+from topic_probe.toy.word_attention import token_attention
 from topic_probe.toy.world import World
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class LandscapeReport(Report, kind="landscape"):
             toy gives ``[MASK]`` a weight of its own, which Assumption 2 ties to β, and with the W_V of Theorem 2 only
             the weighted mean matters for a word (Remark 5). So a toy stands where β is its weight for ``[MASK]`` and
             the weighted mean is its own; ``same_topic`` and ``same_word`` are its weights for words as they are.
-        provenance: world, masking, the value matrix, versions.
+        provenance: world, masking, versions.
     """
 
     figure: ClassVar[str] = "landscape:loss_landscape"
@@ -54,11 +54,6 @@ class LandscapeReport(Report, kind="landscape"):
     words_per_topic: int
     points: Mapping[str, Mapping[str, float]]
     provenance: Mapping[str, Any]
-
-    @property
-    def within_bounds(self) -> bool:
-        """Whether the weighted mean of the optimum lies in Theorem 3's interval."""
-        return self.bounds[0] < self.optimum["weighted_mean"] < self.bounds[1]
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for the optimum, the optimum under α = β, uniform attention, and every trained toy."""
@@ -82,7 +77,6 @@ def measure_landscape(
     *,
     alphas: Num[np.ndarray, " alpha"] | None = None,
     betas: Num[np.ndarray, " beta"] | None = None,
-    value: ValueMatrix = "blocks",
     trained: Mapping[str, nn.Module] | None = None,
 ) -> LandscapeReport:
     """The loss over (α, β) by theory alone, its minimum, Theorem 3's interval, and the attention of trained toys.
@@ -92,33 +86,30 @@ def measure_landscape(
         masking: the masking scheme.
         alphas: attention to other words of the same topic, at least 0; None takes 0.1 to 1000, evenly in log.
         betas: attention to the same word; None takes 0.1 to 100.
-        value: W_V by name, as in `topic_probe.toy.theory.attention_loss`.
         trained: toys of one layer and one head by name, whose attention weights are put in as a point.
 
     Raises:
-        ValueError: for topics that are not uniform, or a toy of several layers or heads.
+        ValueError: for topics that are not uniform, or a toy of several layers or heads, or one that does not attend to
+            all positions.
 
     Example:
         >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
         >>> report = tp.measure_landscape(world, tp.Masking())
-        >>> report.loss.shape, round(report.optimum["beta"], 6), report.within_bounds
-        ((121, 121), 1.0, True)
+        >>> report.loss.shape, round(report.optimum["beta"], 6)
+        ((121, 121), 1.0)
     """
-    alphas, betas = (
-        np.geomspace(0.1, end, 121) if axis is None else axis.astype(float)
-        for axis, end in ((alphas, 1000), (betas, 100))
-    )
-    loss = theory.attention_landscape(
-        world, masking, alphas=torch.from_numpy(alphas), betas=torch.from_numpy(betas), value=value
-    )
+    alphas = np.geomspace(0.1, 1000, 121) if alphas is None else alphas.astype(float)
+    betas = np.geomspace(0.1, 100, 121) if betas is None else betas.astype(float)
+    grid = torch.from_numpy(alphas).unsqueeze(1), torch.from_numpy(betas)
+    loss = theory.attention_loss(world, masking, alpha=grid[0], beta=grid[1])
     bounds = theory.attention_bounds(world, masking)
 
     def at(alpha: float, beta: float) -> dict[str, float]:
         mean = theory.weighted_mean(world, alpha=alpha, beta=beta)
-        there = theory.attention_loss(world, masking, alpha=alpha, beta=beta, value=value)
+        there = theory.attention_loss(world, masking, alpha=alpha, beta=beta)
         return {"alpha": alpha, "beta": beta, "weighted_mean": float(mean), "loss": float(there)}
 
-    free, tied = (theory.optimal_attention(world, masking, tied=tied, value=value) for tied in (False, True))
+    free, tied = (theory.optimal_attention(world, masking, tied=tied) for tied in (False, True))
     points = {"uniform attention": at(1.0, 1.0)}
     for name, model in (trained or {}).items():
         same_topic, same_word, mask = attention_weights(model)
@@ -135,7 +126,7 @@ def measure_landscape(
         bounds_unmet=bounds.unmet,
         words_per_topic=world.words_per_topic,
         points=points,
-        provenance=provenance(options={"world": str(world), "masking": str(masking), "value": value}),
+        provenance=provenance(options={"world": str(world), "masking": str(masking)}),
     )
 
 
@@ -148,16 +139,12 @@ def attention_weights(model: nn.Module) -> tuple[float, float, float]:
     ValueError for several layers or heads, which have no such weights together.
     """
     config = toy_config(model)
-    if (config.n_layers, config.n_heads) != (1, 1):
+    if config.attend == "unmasked":
         raise ValueError(
-            f"attention weights are those of one layer with one head, this toy has {config.n_layers} layers and "
-            f"{config.n_heads} heads: measure_attention measures them all"
+            'α and β of Assumption 2 are about attention to all positions, and this toy has attend="unmasked": '
+            "word_attention measures it"
         )
-    tensors = {name: tensor.detach().cpu().double() for name, tensor in toy_tensors(model).items()}
-    W_K, W_Q, W_E = (tensors[name].reshape(tensors[name].shape[-2:]) for name in ("W_K", "W_Q", "W_E"))
-    queries = W_Q @ W_E + tensors["b_Q"].reshape(-1, 1)
-    scores = (W_K @ W_E).T @ queries / len(W_K) ** 0.5  # [key, query]
-    weights = (scores - scores.amax(0)).exp()
+    weights = token_attention(model).T  # [key, query]
     topic = config.world.block_of_word
     same = topic[:, None] == topic
     words, own = weights[1:, 1:], torch.eye(len(weights) - 1, dtype=torch.bool)

@@ -3,34 +3,30 @@
 A query attends to every position that shows the same token with weight β, to other words of its topic with α,
 and to everything else with 1, normalised over the document; ``[MASK]`` is a topic of its own. For finite T, τ and
 v the squared loss is a finite sum over what the masked position shows: ``[MASK]``, its own word, or a random
-word inside or outside the topics of the document. In each case the attended frequencies are ::
+word inside or outside the topics of the document. In each case the attended frequencies are a combination of five
+vectors, with s the shown word, S the words of the document's topics, o other words of the topic of s, δ = a / (τv),
+and g the frequency of s::
 
-    y = (μ e_0 + ε 1 + δ 1_S + g (α − 1) 1_topic(s) + g (β − α) e_s) / Z
+    y = c·u / Z,    u = (e_0, 1, 1_S, 1_o, e_s),    c = (μ, ε, δ, g (α − 1), g (β − 1)),    Z = Σ c·u
 
-with s the shown word, S the words of the document's topics, δ = a / (τv), and g the frequency of s. Its first
-and second moments over documents are combinations of the all-ones, the same-topic and the identity matrix, so
-that a value matrix enters only through nine sums, whatever its size.
+and the loss E|W y − e_target|² is ``cᵀ Γ c / Z² − 2 c·h / Z + 1`` with the tables Γ = E[(W u)(W u)ᵀ] and
+h = E[(W u)_target]. No topic and no word is special, so all that these see of a value matrix are nine sums, whatever
+its size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+from torch.autograd.functional import hessian, jacobian
 
-from topic_probe.toy.masking import Masking
+from topic_probe.options import check_value
+from topic_probe.toy.masking import Attend, Masking
 from topic_probe.toy.theory.value import check_over_tokens, optimal_value_constants
 from topic_probe.toy.world import World
-
-ValueMatrix = Literal["blocks", "identity", "diagonal"]
-"""``blocks``: the optimum of Theorem 2. ``identity``: the identity over all tokens, ``[MASK]`` included.
-``diagonal``: the optimum of Lemma 1 that puts everything on the diagonal, 1/a on words, −c1 from ``[MASK]``."""
-
-Value = ValueMatrix | Float[Tensor, "token token"]
-"""A value matrix by its name, or any over the token ids."""
 
 Weight = float | Float[Tensor, "*#grid"]
 """An attention weight, or one for every point of a grid; shapes broadcast."""
@@ -42,8 +38,8 @@ def attention_loss(
     *,
     alpha: Weight,
     beta: Weight,
-    value: Value = "blocks",
-    scale: Weight | None = 1.0,
+    value: Float[Tensor, "token token"] | None = None,
+    attend: Attend = "all",
 ) -> Float64[Tensor, "*grid"]:
     """The squared loss at masked positions for attention weights (α, β), exact and differentiable.
 
@@ -55,8 +51,8 @@ def attention_loss(
         masking: The masking scheme.
         alpha: Attention to other words of the same topic relative to other topics, at least 0.
         beta: Attention to the same token relative to other topics, at least 0. Shapes broadcast.
-        value: W_V by name, or any matrix over the token ids.
-        scale: Factor on W_V; None takes the best factor for each (α, β).
+        value: W_V over the token ids; None is the optimum of Theorem 2.
+        attend: What attention sees; Assumption 2 is about attention to all positions.
 
     Example:
         >>> world, masking = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2), tp.Masking()
@@ -65,40 +61,7 @@ def attention_loss(
         >>> abs(float(uniform - least)) < 1e-12  # W_V of Theorem 2 under uniform attention
         True
     """
-    square, overlap = _prediction_moments(world, masking, _weights(alpha), _weights(beta), value)
-    if scale is None:
-        return 1 - overlap**2 / square
-    factor = torch.as_tensor(scale, dtype=torch.float64)
-    return factor**2 * square - 2 * factor * overlap + 1
-
-
-def best_scale(
-    world: World, masking: Masking, *, alpha: Weight, beta: Weight, value: Value = "identity"
-) -> Float64[Tensor, "*grid"]:
-    """The factor on W_V that makes :func:`attention_loss` smallest at each (α, β).
-
-    Example:
-        >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
-        >>> scale = tp.theory.best_scale(world, tp.Masking(), alpha=1.0, beta=1.0, value="blocks")
-        >>> round(float(scale), 6)  # an optimum is not improved by a factor
-        1.0
-    """
-    square, overlap = _prediction_moments(world, masking, _weights(alpha), _weights(beta), value)
-    return overlap / square
-
-
-def attention_landscape(
-    world: World,
-    masking: Masking,
-    *,
-    alphas: Float[Tensor, "alpha"],
-    betas: Float[Tensor, "beta"],
-    value: Value = "blocks",
-    scale: float | None = 1.0,
-) -> Float64[Tensor, "alpha beta"]:
-    """The loss over a grid of attention weights (Appendix D.5), a row for every α."""
-    grid = alphas.unsqueeze(1), betas.unsqueeze(0)
-    return attention_loss(world, masking, alpha=grid[0], beta=grid[1], value=value, scale=scale)
+    return _Loss(world, masking, value, attend)(_weight(alpha), _weight(beta))
 
 
 def weighted_mean(world: World, *, alpha: Weight, beta: Weight) -> Float64[Tensor, "*grid"]:
@@ -109,7 +72,7 @@ def weighted_mean(world: World, *, alpha: Weight, beta: Weight) -> Float64[Tenso
         2.5
     """
     v = world.words_per_topic
-    return ((v - 1) * _weights(alpha) + _weights(beta)) / v
+    return ((v - 1) * _weight(alpha) + _weight(beta)) / v
 
 
 @dataclass(frozen=True)
@@ -132,7 +95,7 @@ class AttentionBounds:
         return self.lower < mean < self.upper
 
 
-def attention_bounds(world: World, masking: Masking) -> AttentionBounds:
+def attention_bounds(world: World, masking: Masking, *, attend: Attend = "all") -> AttentionBounds:
     """The interval (λ1 (τ − 1), λ2 T) of Theorem 3, with the assumptions that do not hold.
 
     Example:
@@ -143,7 +106,7 @@ def attention_bounds(world: World, masking: Masking) -> AttentionBounds:
         >>> bounds.unmet
         ()
     """
-    tau = required_uniform_topics(world, "the interval of Theorem 3")
+    tau = _required_assumptions(world, attend, "the interval of Theorem 3")
     p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
     a, replaced = masking.genuine_share, p_mask * masking.p_random
     lambda1 = (a + replaced) * (1 + (1 - p_keep) * p_mask) / (2 * a) if a > 0 else float("inf")
@@ -167,14 +130,12 @@ class AttentionOptimum:
         beta: Attention to the same token.
         weighted_mean: (v − 1)/v · α + β/v, Theorem 3's quantity.
         loss: The loss there.
-        scale: The factor on W_V.
     """
 
     alpha: float
     beta: float
     weighted_mean: float
     loss: float
-    scale: float
 
 
 def optimal_attention(
@@ -182,15 +143,15 @@ def optimal_attention(
     masking: Masking,
     *,
     tied: bool = False,
-    value: Value = "blocks",
-    scale: float | None = 1.0,
+    value: Float[Tensor, "token token"] | None = None,
+    attend: Attend = "all",
 ) -> AttentionOptimum:
     """The numerical minimum of :func:`attention_loss`, over free α and β or (``tied``) over α = β.
 
-    The minimum is looked for on a logarithmic grid from 1e-6 to 1e8 and refined by Newton's method in log α and
-    log β; a weight whose best value is 0 comes out as a very small number. With Theorem 2's matrix the optimum has
-    β = 1: only a query that shows ``[MASK]`` sees β by itself, and for it uniform attention already
-    predicts p.
+    The minimum is looked for on a logarithmic grid from 1e-6 to 1e8, then on ever finer ones around the best point, and
+    refined by Newton's method in log α and log β; a weight whose best value is 0 comes out as a very small number. With
+    Theorem 2's matrix the optimum has β = 1: only a query that shows ``[MASK]`` sees β by itself, and for it uniform
+    attention already predicts p.
 
     Example:
         >>> world = tp.World(n_topics=10, words_per_topic=10, topics_per_document=4)
@@ -198,73 +159,52 @@ def optimal_attention(
         >>> round(best.beta, 6), best.weighted_mean in tp.theory.attention_bounds(world, tp.Masking())
         (1.0, True)
     """
+    of_weights = _Loss(world, masking, value, attend)
 
-    def loss(logs: Tensor) -> Tensor:
+    def loss(logs: Float64[Tensor, "*grid weight"]) -> Float64[Tensor, "*grid"]:
         weights = logs.exp()
-        return attention_loss(
-            world, masking, alpha=weights[..., 0], beta=weights[..., -1], value=value, scale=scale
-        )
+        return of_weights(weights[..., 0], weights[..., -1])
 
-    axis = torch.linspace(-6, 8, 71, dtype=torch.float64) * log(10)
-    grid = axis.unsqueeze(1) if tied else torch.cartesian_prod(axis, axis)
-    logs = _newton(loss, grid[loss(grid).argmin()])
+    logs = torch.full((1 if tied else 2,), log(10), dtype=torch.float64)
+    for zoom in range(4):
+        axis = torch.linspace(-7, 7, 71, dtype=torch.float64) * log(10) / 10**zoom
+        grid = logs + (axis.unsqueeze(1) if tied else torch.cartesian_prod(axis, axis))
+        logs = grid[loss(grid).argmin()]
+    # Here the loss is flat to rounding, but its gradient is not.
+    for _ in range(4):
+        logs = logs - torch.linalg.pinv(hessian(loss, logs), rtol=1e-9) @ jacobian(loss, logs)
     alpha, beta = float(logs[0].exp()), float(logs[-1].exp())
-    factor = (
-        scale if scale is not None else float(best_scale(world, masking, alpha=alpha, beta=beta, value=value))
-    )
     mean = float(weighted_mean(world, alpha=alpha, beta=beta))
-    return AttentionOptimum(alpha, beta, mean, float(loss(logs)), factor)
+    return AttentionOptimum(alpha, beta, mean, float(loss(logs)))
 
 
-@dataclass(frozen=True)
-class _ValueSums:
+class _ValueSums(NamedTuple):
     """All that the loss sees of W: sums over words of W and of G = WᵀW, 0-d float64 tensors.
 
     ``same_topic`` adds up the pairs of one topic, the diagonal included; ``mask`` is column 0.
     """
 
-    mask: Float64[Tensor, ""]
-    diagonal: Float64[Tensor, ""]
-    same_topic: Float64[Tensor, ""]
-    everything: Float64[Tensor, ""]
-    square_mask: Float64[Tensor, ""]
-    square_mask_words: Float64[Tensor, ""]
-    square_diagonal: Float64[Tensor, ""]
-    square_same_topic: Float64[Tensor, ""]
-    square_everything: Float64[Tensor, ""]
+    mask: Tensor
+    diagonal: Tensor
+    same_topic: Tensor
+    everything: Tensor
+    square_mask: Tensor
+    square_mask_words: Tensor
+    square_diagonal: Tensor
+    square_same_topic: Tensor
+    square_everything: Tensor
 
 
-def _value_sums(world: World, masking: Masking, value: Value) -> _ValueSums:
-    """The sums of a value matrix; those of the named ones cost the same for any vocabulary."""
-    if isinstance(value, Tensor):
-        return _sums_of_matrix(value, world)
-    if value == "identity":
-        return _sums_of_pattern(world, mask=0.0, diagonal=1.0, same=0.0, different=0.0, corner=1.0)
-    constants = optimal_value_constants(world, masking)
-    if value == "diagonal":
-        return _sums_of_pattern(world, mask=-constants.c1, diagonal=constants.c3, same=0.0, different=0.0)
-    if value == "blocks":
-        same, different = constants.same_topic, constants.different_topic
-        return _sums_of_pattern(
-            world, mask=constants.mask_column, diagonal=same, same=same, different=different
-        )
-    raise ValueError(
-        f"value must be 'blocks', 'identity', 'diagonal' or a matrix over the token ids, got {value!r}"
-    )
-
-
-def _sums_of_pattern(
-    world: World, *, mask: float, diagonal: float, same: float, different: float, corner: float = 0.0
-) -> _ValueSums:
-    """Sums of the matrix with W_00 = corner, W_i0 = mask, and three values for pairs of words."""
+def _sums_of_theorem2(world: World, masking: Masking) -> _ValueSums:
+    """Sums of the optimal W_V, at the same cost for any vocabulary."""
     n, v, T = world.n_words, world.words_per_topic, world.n_topics
-    own, other = diagonal + (v - 1) * same, v * different
-    row = own + (T - 1) * other
+    constants = optimal_value_constants(world, masking)
+    mask, same, different = constants.mask_column, constants.same_topic, constants.different_topic
+    row = v * same + (n - v) * different
+    topics = (v * same) ** 2 + (T - 1) * (v * different) ** 2
     sums = (
-        n * mask, n * diagonal, n * own, n * row,
-        n * mask**2 + corner**2, n * mask * row,
-        n * (diagonal**2 + (v - 1) * same**2 + (n - v) * different**2),
-        n * (own**2 + (T - 1) * other**2), n * row**2,
+        n * mask, n * same, n * v * same, n * row,
+        n * mask**2, n * mask * row, n * topics / v, n * topics, n * row**2,
     )  # fmt: skip
     return _ValueSums(*(torch.tensor(total, dtype=torch.float64) for total in sums))
 
@@ -283,8 +223,7 @@ def _sums_of_matrix(W: Float[Tensor, "token token"], world: World) -> _ValueSums
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     """One thing that a masked position may show.
 
     Attributes:
@@ -318,96 +257,76 @@ def _cases(world: World, masking: Masking, tau: int) -> tuple[_Case, ...]:
     )
 
 
-def _prediction_moments(
-    world: World,
-    masking: Masking,
-    alpha: Float64[Tensor, "*#grid"],
-    beta: Float64[Tensor, "*#grid"],
-    value: Value,
-) -> tuple[Float64[Tensor, "*grid"], Float64[Tensor, "*grid"]]:
-    """E|W y|² and E[(W y)_target] at masked positions; the loss is the first − 2 · the second + 1."""
-    tau = required_uniform_topics(world, "the loss over attention weights")
+def _tables(
+    case: _Case, W: _ValueSums, world: World, tau: int
+) -> tuple[Float64[Tensor, "vector vector"], Float64[Tensor, "vector"]]:
+    """Γ and h of a case, over e_0, 1, 1_S, 1_o and e_s."""
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
-    W, share = _value_sums(world, masking, value), masking.mask_share
-    eps, delta, present = masking.random_share(world), masking.genuine_share / (tau * v), tau / T
     pair = (tau - 1) / max(T - 1, 1)  # P(a topic is in the document | another one is)
     other, square_other = W.everything - W.same_topic, W.square_everything - W.square_same_topic
-    square = overlap = torch.zeros((), dtype=torch.float64)
-    for case in _cases(world, masking, tau):
-        topic, word = case.frequency * (alpha - 1), case.frequency * (beta - alpha)
-        seen = share * (beta if case.frequency == 0 else 1.0)
-        Z = seen + 1 - share + v * topic + word
-        bonus = topic / T + word / n  # what a word gets on average from being s, or of its topic
-        moment = (
-            seen**2 * W.square_mask
-            + 2 * seen * (eps + delta * present + bonus) * W.square_mask_words
-            + (eps**2 + 2 * eps * (delta * present + bonus)) * W.square_everything
-            + delta**2 * present * (W.square_same_topic + pair * square_other)
-            + 2 * delta * bonus * (case.company[0] * W.square_same_topic + case.company[1] * square_other)
-            + (topic**2 / T + 2 * topic * word / n) * W.square_same_topic
-            + word**2 / n * W.square_diagonal
-        )
-        target = case.target[0] * W.same_topic + case.target[1] * other
-        score = (
-            seen * W.mask
-            + eps * W.everything
-            + delta * (W.same_topic + pair * other)
-            + topic * target
-            + word * (W.diagonal if case.kept else target / v)
-        ) / n
-        square = square + case.probability * moment / Z**2
-        overlap = overlap + case.probability * score / Z
-    return square, overlap
+    q, r, e, t, d = (
+        W.square_mask, W.square_mask_words, W.square_everything, W.square_same_topic, W.square_diagonal,
+    )  # fmt: skip
+    both = (t + pair * square_other) * tau / T
+    company = case.company[0] * t + case.company[1] * square_other
+    mates = v - 1
+    gram = [
+        [q, r, r * tau / T, r * mates / n, r / n],
+        [r, e, e * tau / T, e * mates / n, e / n],
+        [r * tau / T, e * tau / T, both, company * mates / n, company / n],
+        [r * mates / n, e * mates / n, company * mates / n, (t * (v - 2) + d) / n, (t - d) / n],
+        [r / n, e / n, company / n, (t - d) / n, d / n],
+    ]
+    target = case.target[0] * W.same_topic + case.target[1] * other
+    itself = W.diagonal if case.kept else target / v
+    at_target = [W.mask, W.everything, W.same_topic + pair * other, target - itself, itself]
+    return torch.stack([torch.stack(row) for row in gram]), torch.stack(at_target) / n
 
 
-def _weights(weights: float | Float[Tensor, "*grid"]) -> Float64[Tensor, "*grid"]:
-    tensor = torch.as_tensor(weights, dtype=torch.float64)
+class _Loss:
+    """The loss as a function of α and β."""
+
+    def __init__(
+        self, world: World, masking: Masking, value: Float[Tensor, "token token"] | None, attend: Attend
+    ) -> None:
+        tau = _required_assumptions(world, attend, "the loss over attention weights")
+        sums = _sums_of_theorem2(world, masking) if value is None else _sums_of_matrix(value, world)
+        v = world.words_per_topic
+        self.masked, self.random = masking.mask_share, masking.random_share(world)
+        self.genuine = masking.genuine_share / (tau * v)
+        self.sizes = torch.tensor([1, world.n_words, tau * v, v - 1, 1], dtype=torch.float64)
+        self.cases = [(case, *_tables(case, sums, world, tau)) for case in _cases(world, masking, tau)]
+
+    def __call__(
+        self, alpha: Float64[Tensor, "*#grid"], beta: Float64[Tensor, "*#grid"]
+    ) -> Float64[Tensor, "*grid"]:
+        alpha, beta = torch.broadcast_tensors(alpha, beta)
+        loss = one = torch.ones_like(alpha)
+        for case, gram, at_target in self.cases:
+            g = case.frequency
+            masked = self.masked * (beta if g == 0 else one)
+            weights = [masked, self.random * one, self.genuine * one, g * (alpha - 1), g * (beta - 1)]
+            c = torch.stack(weights, dim=-1)
+            y = c / (c @ self.sizes).unsqueeze(-1)
+            loss = loss + case.probability * (((y @ gram) * y).sum(-1) - 2 * y @ at_target)
+        return loss
+
+
+def _weight(weight: float | Float[Tensor, "*grid"]) -> Float64[Tensor, "*grid"]:
+    tensor = torch.as_tensor(weight, dtype=torch.float64)
     if not bool((tensor >= 0).all()):
         raise ValueError("attention weights alpha and beta must be numbers of at least 0")
     return tensor
 
 
-def _newton(
-    loss: Callable[[Float64[Tensor, "weight"]], Float64[Tensor, ""]], start: Float64[Tensor, "weight"]
-) -> Float64[Tensor, "weight"]:
-    """A minimum near the start: Newton steps with the absolute curvature, halved until they improve.
-
-    Close to the minimum the loss is flat to rounding, so a step that leaves it equal counts as an improvement
-    when it makes the gradient smaller.
-    """
-    point = start
-    for _ in range(100):
-        here, gradient, curvature = _derivatives(loss, point)
-        sizes, axes = torch.linalg.eigh(curvature)
-        # The smallest curvature keeps flat directions (α when v = 1) where they are.
-        step = axes @ ((axes.T @ gradient) / sizes.abs().clamp(min=1e-9))
-        step = step / max(1.0, float(step.norm()))
-        while float(step.norm()) > 1e-12:
-            there, slope, _ = _derivatives(loss, point - step)
-            change = float(there - here)
-            if change < -1e-13 or (change < 1e-13 and slope.norm() < gradient.norm()):
-                break
-            step = step / 2
-        else:
-            return point
-        point = point - step
-    return point
-
-
-def _derivatives(
-    loss: Callable[[Float64[Tensor, "weight"]], Float64[Tensor, ""]], point: Float64[Tensor, "weight"]
-) -> tuple[Float64[Tensor, ""], Float64[Tensor, "weight"], Float64[Tensor, "weight weight"]]:
-    """The loss, its gradient and its Hessian."""
-    with torch.enable_grad():
-        x = point.detach().clone().requires_grad_()
-        value = loss(x)
-        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-        rows = [torch.autograd.grad(entry, x, retain_graph=True)[0] for entry in gradient]
-    return value.detach(), gradient.detach(), torch.stack(rows)
-
-
-def required_uniform_topics(world: World, what: str) -> int:
-    """τ, refusing worlds other than the paper's Section 3.1."""
+def _required_assumptions(world: World, attend: Attend, what: str) -> int:
+    """τ, refusing worlds other than the paper's Section 3.1 and attention that does not see all positions."""
+    check_value("attend", attend, Attend)
+    if attend == "unmasked":
+        raise ValueError(
+            f"{what} is about attention to all positions (Assumption 2): its terms are [MASK] and random words among "
+            'what is attended to, and attend="unmasked" sees neither'
+        )
     if world.topics_per_document is None:
         raise ValueError(
             f"{what} is a finite sum only for uniform topics, and this world has alpha={world.alpha} (LDA); "

@@ -1,7 +1,8 @@
 """Why W_V is learned first (Section 8.1): how large the gradients are where training begins near zero.
 
 With one-hot words and no biases a prediction is f = W_V y, with y the attended frequencies of the words. Where W_K and
-W_Q are zero these are x, the frequencies that the document shows, and to first order in the scores::
+W_Q are zero these are x, the frequencies that the document shows where it may be attended to, and to first order in the
+scores::
 
     y = x + C W_Kᵀ W_Q e_s / √d_a,    C = diag(x) − x xᵀ,    s the word that the predicting position shows.
 
@@ -29,7 +30,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from topic_probe.toy.masking import Loss, MaskedBatch
+from topic_probe.toy.masking import Attend, Loss, MaskedBatch
 from topic_probe.toy.world import World
 
 _Inner = Callable[[Tensor], Tensor]
@@ -63,7 +64,9 @@ class InitialGradients:
         return noise**2 * attention / hypot(self.value, noise * self.value_noise)
 
 
-def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> InitialGradients:
+def initial_gradients(
+    world: World, batch: MaskedBatch, *, loss: Loss, attend: Attend = "all"
+) -> InitialGradients:
     """How large the gradients of W_V, W_K and W_Q are on a batch where all three are noise near zero.
 
     For one-hot embeddings without biases (regime *two-stage*) and W_V with a row for every token. Exact for the batch;
@@ -75,6 +78,7 @@ def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> Initia
         world: Whose documents they are.
         batch: Masked documents.
         loss: Of a prediction.
+        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
 
     Raises:
         ValueError: Where nothing is masked.
@@ -88,12 +92,13 @@ def initial_gradients(world: World, batch: MaskedBatch, *, loss: Loss) -> Initia
         >>> round(sizes.ratio(0.001) / sizes.ratio(0.0005), 4)
         4.0
     """
-    rows, size = batch.chosen.any(dim=1), world.vocabulary_size
-    if not rows.any():
+    size = world.vocabulary_size
+    batch = batch.select((batch.chosen.any(dim=1) & batch.visible(attend).any(dim=1)).nonzero()[:, 0])
+    if not len(batch):
         raise ValueError(
             "nothing is masked in this batch, so there is no loss; raise p_mask or take more documents"
         )
-    counts = batch.counts(size)[rows].double()
+    counts = batch.counts(size, attend).double()
     x = counts / counts.sum(dim=1, keepdim=True)
     overlaps, skewed = x @ x.T, x @ x.square().T  # x·x', and x·x'∘x'
     spreads = overlaps - skewed - skewed.T + overlaps.square()  # ⟨C, C'⟩ of every two documents

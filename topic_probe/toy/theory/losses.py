@@ -7,7 +7,8 @@ best prediction is ::
 
     q_i = p_i (p_c [i = s] + p_r / n) / (p_c p_s + p_r / n)        and p where [MASK] is shown.
 
-On documents of finite length the best predictor is that of :mod:`~topic_probe.toy.theory.posterior`.
+Attention that sees only positions that were not chosen sees p all the same, so the floors are those of attention that
+sees all. On documents of finite length the best predictor is that of :mod:`~topic_probe.toy.theory.posterior`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,10 +20,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from topic_probe.options import check_value
-from topic_probe.toy.masking import Loss, MaskedBatch, Masking
-from topic_probe.toy.theory.posterior import BayesPrediction, bayes_predictor, posterior_method, prediction_at
-from topic_probe.toy.theory.value import mean_square, original_frequencies
+from topic_probe.options import check_value, check_whole
+from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking
+from topic_probe.toy.theory.posterior import BayesPrediction, bayes_predictor, check_posterior, prediction_at
+from topic_probe.toy.theory.value import mean_square, original_frequencies, sees_only_unmasked
 from topic_probe.toy.world import Documents, World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
@@ -41,19 +42,15 @@ class LossFloor:
         value: The number.
         kind: ``"minimum"``: reached by some parameters. ``"infimum"``: approached as parameters grow, never
             reached. ``"lower bound"``: no parameters get below it; how close they get is not claimed.
-        statement: What the number is.
-        finite_documents: Whether it bounds the expected loss on documents of finite length as well. Not under
-            uniform attention: there the shown word of the masked position is itself part of the average, and
-            tells something about a short document's answer.
     """
 
     value: float
     kind: Literal["minimum", "infimum", "lower bound"]
-    statement: str
-    finite_documents: bool
 
 
-def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss = "squared") -> LossFloor:
+def loss_floor(
+    world: World, masking: Masking, *, regime: RegimeName, loss: Loss = "squared", attend: Attend = "all"
+) -> LossFloor:
     """The lowest loss of a training regime on infinitely long documents of this world.
 
     Under uniform attention (*embedding*, *value*) the squared loss has the minimum 1 − E|p|² (Lemma 1) and
@@ -62,11 +59,15 @@ def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss
     regimes the bound is the best possible prediction from document and shown token, which one layer
     need not reach. For *keys*, ``optimal_attention(world, masking).loss`` is the best within Assumption 2.
 
+    These bound the expected loss on documents of finite length as well, but for uniform attention to all positions:
+    there the shown word of the masked position is part of the average, and tells something of a short document.
+
     Args:
         world: The distribution of documents, with disjoint topics.
         masking: The masking scheme.
         regime: One of embedding, value, full, attention, keys, two-stage.
         loss: Squared distance to the one-hot vector, or cross-entropy in nats.
+        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
@@ -82,20 +83,18 @@ def loss_floor(world: World, masking: Masking, *, regime: RegimeName, loss: Loss
             "the loss floors need disjoint topics, and in this world some words belong to several; "
             "bayes_loss estimates the best possible loss on its documents"
         )
+    something_seen = sees_only_unmasked(masking, attend) or masking.genuine_share > 0
     if regime not in UNIFORM_REGIMES:
         value = _free_squared(world, masking) if loss == "squared" else _free_entropy(world, masking)
-        return LossFloor(value, "lower bound", "best prediction from document and shown token", True)
+        return LossFloor(value, "lower bound")
     value = 1 - _square_norm(world) if loss == "squared" else _entropy(world)
-    name = "1 − E|p|²" if loss == "squared" else "E[H(p)]"
-    statement = f"{name}: best prediction from the document alone"
     # The bias of the embedding regime and the symmetry of W_Eᵀ W_E are made for equally likely words.
     limited = regime == "embedding" and world.word_probabilities is not None
-    if masking.genuine_share <= 0 or limited:
-        return LossFloor(value, "lower bound", statement, False)
+    if limited or not something_seen:
+        return LossFloor(value, "lower bound")
     if loss == "squared":
-        return LossFloor(value, "minimum", statement, False)
-    uniform_topics = world.topics_per_document is not None
-    return LossFloor(value, "infimum" if uniform_topics else "lower bound", statement, False)
+        return LossFloor(value, "minimum")
+    return LossFloor(value, "lower bound" if world.topics_per_document is None else "infimum")
 
 
 def _square_norm(world: World) -> float:
@@ -206,7 +205,7 @@ def bayes_loss(
     *,
     n_documents: int = 1_000,
     generator: torch.Generator,
-    batch_size: int = 100,
+    attend: Attend = "all",
 ) -> BayesLoss:
     """The loss of :func:`bayes_predictor`: mean over documents of the mean over their masked positions.
 
@@ -215,7 +214,8 @@ def bayes_loss(
     the loss at a position is its expectation under the posterior, not that of one drawn target; and for disjoint
     topics only the loss *in excess* of a predictor that knows θ is estimated, because that
     predictor's own loss is known (:func:`loss_floor`). Both make the error small.
-    NaN where no document has a masked position; the errors are NaN with a single document.
+    NaN where no document has a masked position; the errors are NaN with a single document. Where attention sees
+    unmasked positions alone, documents without any count as little as those without a masked one.
 
     Example:
         >>> import torch
@@ -225,30 +225,41 @@ def bayes_loss(
         >>> round(best.squared, 6), round(best.cross_entropy, 6)  # the topic is seen, which of its two words is not
         (0.5, 0.693147)
     """
-    if n_documents < 1 or batch_size < 1:
-        raise ValueError(f"n_documents and batch_size must be at least 1, got {n_documents} and {batch_size}")
-    posterior_method(world)  # refuses a world before any document of it is drawn
+    check_whole("n_documents", n_documents)
+    check_posterior(world)  # before any document is drawn
+    drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator, attend=attend)
     samples = (
-        (documents, batch, bayes_predictor(world, masking, batch))
-        for documents, batch in masked_documents(world, masking, n_documents, batch_size, generator)
+        (documents, batch, bayes_predictor(world, masking, batch, attend=attend))
+        for documents, batch in drawn
     )
     return mean_bayes_loss(world, masking, samples)
 
 
 def masked_documents(
-    world: World, masking: Masking, n_documents: int, batch_size: int, generator: torch.Generator
+    world: World,
+    masking: Masking,
+    n_documents: int,
+    batch_size: int,
+    generator: torch.Generator,
+    *,
+    attend: Attend = "all",
 ) -> Iterator[tuple[Documents, MaskedBatch]]:
-    """New documents of the world with their corruption, in batches."""
+    """New documents of the world with their corruption, in batches.
+
+    Documents in which attention may see no position are left out: they have no loss.
+    """
     for start in range(0, n_documents, batch_size):
         documents = world.documents(min(batch_size, n_documents - start), generator=generator)
-        yield documents, masking.corrupt(documents, n_words=world.n_words, generator=generator)
+        batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
+        rows = batch.visible(attend).any(dim=1).nonzero()[:, 0]
+        yield documents.select(rows), batch.select(rows)
 
 
 def mean_bayes_loss(
     world: World, masking: Masking, samples: Iterable[tuple[Documents, MaskedBatch, BayesPrediction]]
 ) -> BayesLoss:
     """The mean of :func:`bayes_loss` over documents that are there already, with their predictions."""
-    above_oracle = posterior_method(world) == "sum"
+    above_oracle = world.has_disjoint_topics
     losses: list[Float64[Tensor, "document loss"]] = []
     for documents, batch, prediction in samples:
         loss = _expected_losses(prediction)
@@ -281,4 +292,4 @@ def _oracle_predictor(
     assert documents.topic_proportions is not None
     row, position = batch.chosen.cpu().nonzero(as_tuple=True)
     words = (documents.topic_proportions.cpu() @ world.topic_words)[row]
-    return prediction_at(words, batch.shown.cpu()[row, position], masking, "sum")
+    return prediction_at(words, batch.shown.cpu()[row, position], masking)

@@ -7,32 +7,35 @@ with ŵ = E[p | the *other* shown tokens], ::
     P(word i | document, position shows [MASK]) = ŵ_i
     P(word i | document, position shows s)      ∝ ŵ_i (p_c [i = s] + p_r / n)
 
-and all that is needed is ŵ, the posterior expectation of the word probabilities p. Given the topic proportions θ, a
-position shows word i with probability ``a p_i + ε``, independently of the others, and ``[MASK]`` with a probability
-that does not depend on θ. For disjoint topics the likelihood of the counts is a product over topics of
-Π (a φ_i θ_t + ε). Expanding every factor by how many of the topic's shown words are genuine leaves powers of θ, whose
-expectation is known; the sum over those numbers is a chain of convolutions, because only their total couples the topics
-(Dirichlet: Γ(Tα) / Γ(Tα + total)). Uniform topics are the same sum with a 0 or 1 per topic and a total of τ.
+and all that is needed is ŵ, the posterior expectation of the word probabilities p. A model whose attention sees only
+positions that were not chosen (``attend="unmasked"``) has the words there, all of them genuine: ŵ = E[p | these words].
+
+Given the topic proportions θ, a position shows word i with probability ``a p_i + ε``, independently of the others, and
+``[MASK]`` with a probability that does not depend on θ. Uniform topics are a sum over all sets of topics. Under LDA
+with disjoint topics the likelihood of the counts is a product over topics of Π (a φ_i θ_t + ε). Expanding every factor
+by how many of the topic's shown words are genuine leaves powers of θ, whose expectations are known, so that ::
+
+    P(k_1, k_2, ...) ∝ Π_t P(k_t of topic t are genuine) · Γ(α + k_t) / Γ(α)  ·  Γ(Tα) / Γ(Tα + K),    K = Σ k_t
+
+and E[θ_t] = E[(α + k_t) / (Tα + K)]. A sum over all (k_1, k_2, ...) takes one pass over the topics for the products so
+far, and one back for what is behind.
 """
 
 from dataclasses import dataclass
 from itertools import combinations
-from math import comb, inf, log
-from typing import Literal
+from math import comb
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from topic_probe.toy.masking import MaskedBatch, Masking
+from topic_probe.toy.masking import Attend, MaskedBatch, Masking
+from topic_probe.toy.theory.value import sees_only_unmasked
 from topic_probe.toy.world import World
 
-Method = Literal["sum", "enumeration"]
-"""The ``sum`` over numbers of genuine words, or the ``enumeration`` of all sets of topics. Both are exact."""
-
 MAX_SUBSETS = 20_000
-"""Sets of topics that are enumerated at most, where topics overlap."""
+"""Sets of topics that are enumerated at most."""
 MAX_LENGTH = 1_000
 """Shown words per document up to which the range of floats holds every term that matters."""
 ROWS_AT_ONCE = 256
@@ -45,11 +48,9 @@ class BayesPrediction:
     Attributes:
         probabilities: A row for every chosen position, in the order of ``chosen.nonzero()``, over the token
             ids; the column of ``[MASK]`` is 0.
-        method: ``"sum"`` over numbers of genuine words, or ``"enumeration"`` of all sets of topics.
     """
 
     probabilities: Float64[Tensor, "chosen token"]
-    method: Method
 
     @property
     def cross_entropy(self) -> Float64[Tensor, "chosen"]:
@@ -59,20 +60,24 @@ class BayesPrediction:
 
     @property
     def squared(self) -> Float64[Tensor, "chosen"]:
-        """Expected squared distance to the one-hot vector of every position, 1 − |row|²."""
+        """Expected squared distance to the one-hot word of every position, 1 − |row|²."""
         return 1 - self.probabilities.square().sum(dim=1)
 
 
-def bayes_predictor(world: World, masking: Masking, batch: MaskedBatch) -> BayesPrediction:
+def bayes_predictor(
+    world: World, masking: Masking, batch: MaskedBatch, *, attend: Attend = "all"
+) -> BayesPrediction:
     """P(original word | shown document, the position is masked) at every chosen position of the batch.
 
-    Exact for disjoint topics of any word probabilities, under both distributions, and for overlapping uniform topics
-    with at most 20,000 possible sets of topics. Overlapping topics under LDA have no finite sum (ValueError).
+    Exact for uniform topics with at most 20,000 possible sets of topics, and for LDA with disjoint topics of any word
+    probabilities. Anything else has no sum that is feasible (ValueError).
 
     Args:
         world: The distribution the documents come from.
         masking: The scheme they were corrupted with.
         batch: The corrupted documents, each of at most 1,000 shown words.
+        attend: Whether the predictor sees all positions, or only those that were not chosen and the one it is asked
+            about.
 
     Example:
         >>> import torch
@@ -86,53 +91,56 @@ def bayes_predictor(world: World, masking: Masking, batch: MaskedBatch) -> Bayes
         [[0.0, 0.5, 0.5, 0.0, 0.0]]
     """
     n = world.n_words
-    chosen = batch.chosen.cpu()
-    shown = batch.shown.cpu().masked_fill(~batch.mask.cpu(), 0)  # like [MASK], padding says nothing
-    if shown.numel() and not 0 <= int(shown.min()) <= int(shown.max()) <= n:
+    chosen, shown = batch.chosen.cpu(), batch.shown.cpu()
+    only_unmasked = sees_only_unmasked(masking, attend)
+    evidence = batch.mask.cpu() & ~chosen if only_unmasked else batch.mask.cpu()
+    seen = shown.masked_fill(~evidence, 0)  # like [MASK], padding says nothing
+    if seen.numel() and not 0 <= int(seen.min()) <= int(seen.max()) <= n:
         raise ValueError(
-            f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(shown.min())}.."
-            f"{int(shown.max())}; pass documents of the same world"
+            f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(seen.min())}.."
+            f"{int(seen.max())}; pass documents of the same world"
         )
     documents, positions = chosen.nonzero(as_tuple=True)
-    left_out = shown[documents, positions]  # 0 where [MASK] is shown: no word has to be left out
-    counts = torch.zeros(len(shown), n + 1, dtype=torch.float64)
-    counts.scatter_add_(1, shown, torch.ones_like(counts[:, :1]).expand(shown.shape))
+    # The word at the position itself has to be left out, if it was counted: 0 where there is none.
+    left_out = seen[documents, positions]
+    counts = torch.zeros(len(seen), n + 1, dtype=torch.float64)
+    counts.scatter_add_(1, seen, torch.ones_like(counts[:, :1]).expand(seen.shape))
     # Positions of one document that show the same token share everything else, and so the posterior.
     keys, row_of_position = torch.unique(documents * (n + 1) + left_out, return_inverse=True)
     rows = counts[keys // (n + 1)]
     rows[torch.arange(len(keys)), keys % (n + 1)] -= 1
-    words = expected_words(world, masking, rows[:, 1:])[row_of_position]
-    return prediction_at(words, left_out, masking, posterior_method(world))
+    genuine = Masking(p_mask=0.0) if only_unmasked else masking
+    words = expected_words(world, genuine, rows[:, 1:])[row_of_position]
+    return prediction_at(words, shown[documents, positions], masking)
 
 
 def prediction_at(
-    words: Float64[Tensor, "chosen word"], shown: Int64[Tensor, "chosen"], masking: Masking, method: Method
+    words: Float64[Tensor, "chosen word"], shown: Int64[Tensor, "chosen"], masking: Masking
 ) -> BayesPrediction:
     """From expected word probabilities given the other tokens to the prediction at the position itself."""
     factor = torch.full_like(words, masking.p_random / words.shape[1])
     kept = shown > 0
     factor[kept, shown[kept] - 1] += masking.p_keep
     factor[~kept] = 1.0
-    return BayesPrediction(F.pad(normalised(words * factor), (1, 0)), method)
+    return BayesPrediction(F.pad(_normalised(words * factor), (1, 0)))
 
 
-def posterior_method(world: World) -> Method:
-    """How the posterior of this world is computed, refusing worlds where nothing is feasible."""
-    if world.has_disjoint_topics:
-        return "sum"
+def check_posterior(world: World) -> None:
+    """Refuse worlds whose posterior has no feasible sum."""
     if world.topics_per_document is None:
-        raise ValueError(
-            "overlapping topics under LDA have no exact posterior; use disjoint topics, or topics_per_document "
-            "instead of alpha"
-        )
+        if not world.has_disjoint_topics:
+            raise ValueError(
+                "overlapping topics under LDA have no exact posterior; use disjoint topics, or topics_per_document "
+                "instead of alpha"
+            )
+        return
     subsets = comb(world.n_topics, world.topics_per_document)
     if subsets > MAX_SUBSETS:
         raise ValueError(
-            f"overlapping topics with {subsets:,} possible sets of topics_per_document="
-            f"{world.topics_per_document} out of n_topics={world.n_topics} are too many to enumerate (at most "
-            f"{MAX_SUBSETS:,}); use fewer topics, disjoint topics, or alpha with disjoint topics"
+            f"{subsets:,} possible sets of topics_per_document={world.topics_per_document} out of "
+            f"n_topics={world.n_topics} are too many to enumerate (at most {MAX_SUBSETS:,}); use fewer topics, or "
+            "alpha with disjoint topics"
         )
-    return "enumeration"
 
 
 def expected_words(
@@ -142,79 +150,42 @@ def expected_words(
 
     Raises ValueError where the counts cannot occur in this world under this masking scheme.
     """
-    exact = _summed if posterior_method(world) == "sum" else _enumerated
+    check_posterior(world)
     longest = float(counts.sum(dim=1).max()) if len(counts) else 0
     if longest > MAX_LENGTH:
         raise ValueError(
             f"documents may show at most {MAX_LENGTH} words, got one of {longest:.0f}; for longer ones, "
             "loss_floor is the limit"
         )
+    exact = _under_lda if world.topics_per_document is None else _over_all_sets
     parts = [exact(world, masking, part) for part in torch.split(counts, ROWS_AT_ONCE) if len(part)]
     return torch.cat([counts[:0], *parts])
 
 
-def _summed(
+def _over_all_sets(
     world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
-    """E[p | counts] for disjoint topics."""
-    words = world.topic_words
-    probability, topic = words.sum(dim=0), words.argmax(dim=0)
-    per_topic = torch.zeros(len(counts), world.n_topics, dtype=torch.float64)
-    per_topic.index_add_(1, topic, counts)
-    # Only topics with a shown word need a factor of their own; all others are alike.
-    order = per_topic.argsort(dim=1, descending=True)
-    n_slots = max(1, int((per_topic > 0).sum(dim=1).max()))
-    slots = order[:, :n_slots]
-    if world.topics_per_document is None:
-        own, absent = _dirichlet_shares(world, masking, counts, slots, per_topic)
-    else:
-        own, absent = _uniform_shares(world, masking, counts, slots)
-    theta = absent.unsqueeze(1).repeat(1, world.n_topics).scatter_(1, slots, own)
-    return theta[:, topic] * probability
-
-
-def _uniform_shares(
-    world: World,
-    masking: Masking,
-    counts: Float64[Tensor, "row word"],
-    slots: Int64[Tensor, "row slot"],
-) -> tuple[Float64[Tensor, "row slot"], Float64[Tensor, "row"]]:
-    """E[θ_t | counts] under uniform topics, for the topics in the slots and for any other one."""
+    """E[p | counts] for uniform topics."""
     assert world.topics_per_document is not None
-    tau, words = world.topics_per_document, world.topic_words
-    random, topic = masking.random_share(world), words.argmax(dim=0)
-    inside = masking.genuine_share * words.sum(dim=0) / tau + random
-    outside = torch.full_like(inside, random)
-    logs = torch.zeros(2, len(counts), world.n_topics, dtype=torch.float64)
-    for part, share in zip(logs, (outside, inside), strict=True):
-        part.index_add_(1, topic, torch.special.xlogy(counts, share))
-    tables = logs.gather(2, slots.expand(2, -1, -1)).permute(1, 2, 0)  # [row slot out-or-in]
-    n_slots, n_others = slots.shape[1], world.n_topics - slots.shape[1]
-    present = torch.arange(n_slots + 1)
-    missing = tau - present  # topics of the document that no shown word belongs to
-    ways = [log(comb(n_others, k)) if 0 <= k <= n_others else -inf for k in missing.tolist()]
-    weight = _scaled(torch.tensor(ways, dtype=torch.float64)).expand(len(counts), -1)
-    factors = [_scaled(tables[:, slot]) for slot in range(n_slots)]
-    products = _products(factors, n_slots + 1)
-    total = normalised(products[-1] * weight)
-    absent = (total * missing).sum(dim=1) / max(n_others, 1)
-    return _slot_means(factors, products, weight) / tau, absent / tau
+    subsets = torch.tensor(list(combinations(range(world.n_topics), world.topics_per_document)))
+    p = world.topic_words[subsets].mean(dim=1)
+    shown = masking.genuine_share * p + masking.random_share(world)
+    impossible = counts @ (shown == 0).double().T > 0
+    logs = counts @ shown.where(shown > 0, 1.0).log().T
+    return _normalised(_scaled(logs.masked_fill(impossible, -torch.inf))) @ p
 
 
-def _dirichlet_shares(
-    world: World,
-    masking: Masking,
-    counts: Float64[Tensor, "row word"],
-    slots: Int64[Tensor, "row slot"],
-    per_topic: Float64[Tensor, "row topic"],
-) -> tuple[Float64[Tensor, "row slot"], Float64[Tensor, "row"]]:
-    """E[θ_t | counts] under LDA, for the topics in the slots and for any other one.
-
-    With k_t genuine words in topic t and K in all, E[θ_t] = E[(α + k_t) / (Tα + K)].
-    """
-    T, alpha = world.n_topics, world.dirichlet_parameter
-    sizes = per_topic.gather(1, slots)
-    lengths = per_topic.sum(dim=1, keepdim=True)
+def _under_lda(
+    world: World, masking: Masking, counts: Float64[Tensor, "row word"]
+) -> Float64[Tensor, "row word"]:
+    """E[p | counts] for disjoint topics whose shares follow a Dirichlet distribution."""
+    T, alpha, words = world.n_topics, world.dirichlet_parameter, world.topic_words
+    topic = words.argmax(dim=0)
+    per_topic = torch.zeros(len(counts), T, dtype=torch.float64).index_add_(1, topic, counts)
+    # Only topics with a shown word need a factor of their own; all others are alike.
+    n_slots = max(1, int((per_topic > 0).sum(dim=1).max()))
+    slots = per_topic.argsort(dim=1, descending=True)[:, :n_slots]
+    sizes, lengths = per_topic.gather(1, slots), per_topic.sum(dim=1, keepdim=True)
     width = int(lengths.max()) + 1
     steps = torch.arange(width, dtype=torch.float64)
     rising, rising_all = _log_rising(alpha, width), _log_rising(T * alpha, width)
@@ -223,12 +194,14 @@ def _dirichlet_shares(
     guess = (alpha + sizes) / (T * alpha + lengths)  # about E[θ_t]: where the genuine counts concentrate
     genuine = _genuine_counts(world, masking, counts, slots, guess)
     logs = genuine.log() + rising - steps * (guess.log() + growth).unsqueeze(2)
-    tables = [_scaled(logs[:, slot, : int(sizes[:, slot].max()) + 1]) for slot in range(slots.shape[1])]
+    tables = [_scaled(logs[:, slot, : int(sizes[:, slot].max()) + 1]) for slot in range(n_slots)]
     products = _products(tables, width)
     weight = (steps * growth - rising_all).exp()
-    inverse = (normalised(products[-1] * weight) / (T * alpha + steps)).sum(dim=1)  # E[1 / (Tα + K)]
+    inverse = (_normalised(products[-1] * weight) / (T * alpha + steps)).sum(dim=1)  # E[1 / (Tα + K)]
     means = _slot_means(tables, products, weight / (T * alpha + steps))
-    return (alpha + means) * inverse.unsqueeze(1), alpha * inverse
+    theta = (alpha * inverse).unsqueeze(1).repeat(1, T)
+    theta.scatter_(1, slots, (alpha + means) * inverse.unsqueeze(1))
+    return theta[:, topic] * words.sum(dim=0)
 
 
 def _genuine_counts(
@@ -264,7 +237,10 @@ def _genuine_counts(
 
 
 def _products(tables: list[Float64[Tensor, "row _number"]], width: int) -> list[Float64[Tensor, "row total"]]:
-    """Distribution of the total over the first 0, 1, 2, ... tables, each scaled to a largest entry of 1."""
+    """P_t(K) = Σ_k P_{t−1}(K − k) table_t(k): of the total over the first 0, 1, 2, ... topics.
+
+    Each is scaled to a largest entry of 1.
+    """
     product = torch.zeros(len(tables[0]), width, dtype=torch.float64)
     product[:, 0] = 1
     products = [product]
@@ -282,15 +258,16 @@ def _slot_means(
     products: list[Float64[Tensor, "row total"]],
     weight: Float64[Tensor, "row total"],
 ) -> Float64[Tensor, "row slot"]:
-    """E[k_slot] when (k_1, k_2, ...) has probability proportional to Π table(k) · weight(Σ k).
+    """E[k_t] where (k_1, k_2, ...) has probability proportional to Π table_t(k_t) · weight(K).
 
-    Goes back from the weight of the total: ``tail`` is the weight of a partial total, summed over the slots behind.
+    Backward, the tail of the last topic is the weight, R_{t−1}(K) = Σ_k table_t(k) R_t(K + k), and
+    P(k_t) ∝ table_t(k_t) Σ_K P_{t−1}(K) R_t(K + k_t).
     """
     means, tail = [], weight
     for table, product in zip(reversed(tables), reversed(products[:-1]), strict=True):
         size = table.shape[1]
         windows = F.pad(tail, (0, size - 1)).unfold(1, size, 1)  # [row, total so far, number] -> next total
-        joint = normalised(torch.einsum("rt,rtk->rk", product, windows) * table)
+        joint = _normalised(torch.einsum("rt,rtk->rk", product, windows) * table)
         means.append((joint * torch.arange(size)).sum(dim=1))
         tail = torch.einsum("rtk,rk->rt", windows, table)
         tail = tail / tail.amax(dim=1, keepdim=True)
@@ -308,20 +285,7 @@ def _log_rising(base: float, width: int) -> Float64[Tensor, "number"]:
     return F.pad((base + steps).log().cumsum(dim=0), (1, 0))
 
 
-def _enumerated(
-    world: World, masking: Masking, counts: Float64[Tensor, "row word"]
-) -> Float64[Tensor, "row word"]:
-    """E[p | counts] for uniform topics, over all sets of topics."""
-    assert world.topics_per_document is not None
-    subsets = torch.tensor(list(combinations(range(world.n_topics), world.topics_per_document)))
-    p = world.topic_words[subsets].mean(dim=1)
-    shown = masking.genuine_share * p + masking.random_share(world)
-    # 0 · log 0 is 0: a word that was not shown says nothing.
-    logs = torch.stack([torch.special.xlogy(row, shown).sum(dim=1) for row in counts])
-    return normalised(_scaled(logs)) @ p
-
-
-def normalised(weights: Float64[Tensor, "*rows word"]) -> Float64[Tensor, "*rows word"]:
+def _normalised(weights: Float64[Tensor, "*rows word"]) -> Float64[Tensor, "*rows word"]:
     """Rows that sum to 1, refusing those that sum to 0."""
     total = weights.sum(dim=-1, keepdim=True)
     if not bool((total > 0).all()):

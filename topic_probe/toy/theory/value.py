@@ -1,18 +1,24 @@
 """Optimal W_V and E = W_Eᵀ W_E under uniform attention: Lemma 1, Theorems 1 and 2, and the loss of any other.
 
 Under Assumption 1 documents are so long that each *is* its word probabilities ``p = Φᵀ θ`` (topic proportions θ,
-P(word | topic) Φ). After masking, the frequencies x̄ of the shown tokens are ``m e_0 + a p + ε 1``, with the shares m of
-``[MASK]``, a of words shown as they are and ε of a random word. Attention is uniform, so every position of a document
-gets the same prediction ``W x̄ + b``, and the best one under the squared loss is p itself.
+P(word | topic) Φ). Attention that sees all positions sees the frequencies x̄ of the tokens that are shown after masking,
+``m e_0 + a p + ε 1``, with the shares m of ``[MASK]``, a of words shown as they are and ε of a random word. Attention
+that sees only positions that were not chosen for prediction (``attend="unmasked"``) sees x̄ = p: m = ε = 0 and a = 1.
+Attention is uniform, so every position of a document gets the same prediction ``W x̄ + b``, and the best one under the
+squared loss is p itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from topic_probe.toy.masking import Masking
+from topic_probe.options import check_value
+from topic_probe.toy.masking import Attend, Masking
 from topic_probe.toy.world import World
 
 
@@ -22,15 +28,29 @@ def original_frequencies(world: World) -> Float64[Tensor, "token topic"]:
     return torch.cat([torch.zeros_like(words[:1]), words])
 
 
-def shown_frequencies(world: World, masking: Masking) -> Float64[Tensor, "token topic"]:
-    """Token frequencies of a masked document of a single topic, ``[MASK]`` first.
+def attended_frequencies(world: World, masking: Masking, attend: Attend) -> Float64[Tensor, "token topic"]:
+    """Token frequencies x̄ that uniform attention sees in a document of a single topic, ``[MASK]`` first.
 
-    Because topic proportions sum to 1, a document of proportions θ shows this matrix times θ.
+    Because topic proportions sum to 1, it sees this matrix times θ in a document of proportions θ.
     """
-    shown = masking.genuine_share * original_frequencies(world)
-    shown[1:] += masking.random_share(world)
-    shown[0] = masking.mask_share
-    return shown
+    words = original_frequencies(world)
+    if sees_only_unmasked(masking, attend):
+        return words
+    seen = masking.genuine_share * words
+    seen[1:] += masking.random_share(world)
+    seen[0] = masking.mask_share
+    return seen
+
+
+def sees_only_unmasked(masking: Masking, attend: Attend) -> bool:
+    """Whether attention is kept from positions that were chosen, refusing schemes that then leave it nothing."""
+    check_value("attend", attend, Attend)
+    if attend == "unmasked" and masking.p_mask == 1:
+        raise ValueError(
+            'attend="unmasked" leaves nothing to attend to where every position is chosen (p_mask = 1), so there is '
+            "no loss; lower p_mask"
+        )
+    return attend == "unmasked"
 
 
 @dataclass(frozen=True)
@@ -38,8 +58,8 @@ class ValueConstants:
     """The constants of Theorem 2 and the entries of W_V they give.
 
     Attributes:
-        c1: p_r / ((1 − p_c − p_r) a n).
-        c2: 1 / ((1 − p_c − p_r) p_m) − 1.
+        c1: p_r / ((1 − p_c − p_r) a n); 0 where attention sees unmasked positions alone.
+        c2: 1 / ((1 − p_c − p_r) p_m) − 1; infinite where attention sees unmasked positions alone.
         c3: 1 / a.
         mask_column: W_i0, what a word gets from ``[MASK]``.
         different_topic: W_ij of words of different topics.
@@ -54,7 +74,7 @@ class ValueConstants:
     same_topic: float
 
 
-def optimal_value_constants(world: World, masking: Masking) -> ValueConstants:
+def optimal_value_constants(world: World, masking: Masking, *, attend: Attend = "all") -> ValueConstants:
     """c1, c2, c3 of Theorem 2 and the three different entries of the optimal W_V.
 
     Undefined (ValueError) where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for
@@ -74,7 +94,9 @@ def optimal_value_constants(world: World, masking: Masking) -> ValueConstants:
             "the constants of Theorem 2 need disjoint topics of equally likely words, and this world has "
             "word_probabilities; optimal_value gives its optimum as a matrix"
         )
-    shown, n = masking.mask_share, world.n_words
+    shown, n, v = masking.mask_share, world.n_words, world.words_per_topic
+    if sees_only_unmasked(masking, attend):
+        return ValueConstants(c1=0.0, c2=inf, c3=1.0, mask_column=0.0, different_topic=0.0, same_topic=1 / v)
     c3 = 1 / _required_genuine_share(masking)
     if shown <= 0:
         raise ValueError(
@@ -90,11 +112,13 @@ def optimal_value_constants(world: World, masking: Masking) -> ValueConstants:
         c3=c3,
         mask_column=(c2 * c3 - c1 * n) / (c2**2 + n),
         different_topic=different,
-        same_topic=different + c3 / world.words_per_topic,
+        same_topic=different + c3 / v,
     )
 
 
-def optimal_value(world: World, masking: Masking) -> Float64[Tensor, "token token"]:
+def optimal_value(
+    world: World, masking: Masking, *, attend: Attend = "all"
+) -> Float64[Tensor, "token token"]:
     """The optimal W_V of the *value* regime as L2 goes to 0, ``[MASK]`` first (Theorem 2).
 
     This is the minimiser of :func:`value_loss` with the smallest Frobenius norm. For the paper's worlds it is
@@ -107,30 +131,30 @@ def optimal_value(world: World, masking: Masking) -> Float64[Tensor, "token toke
         >>> [round(number, 6) for number in W[1].tolist()]  # what word 1 gets from [MASK] and from words 1 to 4
         [0.25, 0.5625, 0.5625, -0.0625, -0.0625]
     """
-    if world.word_probabilities is None and world.documents_vary and masking.mask_share > 0:
-        constants, size = optimal_value_constants(world, masking), world.words_per_topic
-        W = torch.zeros(world.n_words + 1, world.n_words + 1, dtype=torch.float64)
-        W[1:, 0] = constants.mask_column
-        W[1:, 1:] = constants.different_topic
-        same = torch.full((size, size), constants.same_topic, dtype=torch.float64)
-        for first in range(1, len(W), size):
-            W[first : first + size, first : first + size] = same
-        return W
-    return nearest_value(torch.zeros(world.vocabulary_size, world.vocabulary_size), world, masking)
+    if world.word_probabilities is not None or not world.documents_vary or masking.mask_share <= 0:
+        zero = torch.zeros(world.vocabulary_size, world.vocabulary_size)
+        return nearest_value(zero, world, masking, attend=attend)
+    constants = optimal_value_constants(world, masking, attend=attend)
+    topic = world.block_of_word
+    W = torch.zeros(world.vocabulary_size, world.vocabulary_size, dtype=torch.float64)
+    W[1:, 0] = constants.mask_column
+    W[1:, 1:] = constants.different_topic
+    W[1:, 1:][topic.unsqueeze(1) == topic] = constants.same_topic
+    return W
 
 
 def nearest_value(
-    W: Float[Tensor, "token token"], world: World, masking: Masking
+    W: Float[Tensor, "token token"], world: World, masking: Masking, *, attend: Attend = "all"
 ) -> Float64[Tensor, "token token"]:
     """The minimiser of :func:`value_loss` that is nearest to W in Frobenius norm, in any world.
 
     Where Lemma 1 applies this is the nearest member of its family (:func:`check_lemma1`), and where it does not, with
-    unequally likely words or topics that overlap, what there is in its place: W is a minimiser if it maps the shown
+    unequally likely words or topics that overlap, what there is in its place: W is a minimiser if it maps the attended
     frequencies of every document to its original ones.
     """
     check_over_tokens(W, world)
     W, root = W.detach().cpu().double(), _matrix_root(world.topic_moments)
-    seen, wanted = shown_frequencies(world, masking) @ root, original_frequencies(world) @ root
+    seen, wanted = attended_frequencies(world, masking, attend) @ root, original_frequencies(world) @ root
     nearest: Tensor = W + (wanted - W @ seen) @ torch.linalg.pinv(seen, rtol=1e-12)
     return nearest
 
@@ -141,6 +165,7 @@ def value_loss(
     masking: Masking,
     *,
     bias: Float[Tensor, "token"] | None = None,
+    attend: Attend = "all",
 ) -> Float64[Tensor, ""]:
     """The squared loss of predicting ``W x̄ + bias`` at masked positions, exact and differentiable.
 
@@ -153,6 +178,7 @@ def value_loss(
         world: The distribution of documents.
         masking: The masking scheme.
         bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
+        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
@@ -164,15 +190,17 @@ def value_loss(
     """
     check_over_tokens(W, world)
     wanted, moments = original_frequencies(world), world.topic_moments
-    error: Tensor = W.cpu().double() @ shown_frequencies(world, masking) - wanted
+    error: Tensor = W.cpu().double() @ attended_frequencies(world, masking, attend) - wanted
     if bias is not None:
         error = error + bias.cpu().double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
     # E|Wx̄ + b − x|² = E|Wx̄ + b − p|² + 1 − E|p|², because x is drawn from p.
     return mean_square(error, moments) + 1 - mean_square(wanted, moments)
 
 
-def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
+def embedding_bias(world: World, masking: Masking, *, attend: Attend = "all") -> Float64[Tensor, "token"]:
     """b_pred of Theorem 1, which takes away what random words add: −p_m p_r / (a n) for words, 0 for ``[MASK]``.
+
+    All 0 where attention sees unmasked positions alone, among which there are no random words.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -180,9 +208,9 @@ def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
         >>> tp.theory.embedding_bias(world, masking).tolist()
         [0.0, -0.125, -0.125, -0.125, -0.125]
     """
-    share = masking.random_share(world) / _required_genuine_share(masking)
-    bias = torch.full((world.n_words + 1,), -share, dtype=torch.float64)
-    bias[0] = 0
+    bias = torch.zeros(world.vocabulary_size, dtype=torch.float64)
+    if not sees_only_unmasked(masking, attend):
+        bias[1:] = -masking.random_share(world) / _required_genuine_share(masking)
     return bias
 
 
@@ -190,38 +218,27 @@ def embedding_bias(world: World, masking: Masking) -> Float64[Tensor, "token"]:
 class OptimumCheck:
     """How far a matrix is from the optima of Lemma 1 or Theorem 1.
 
-    Every residual is the left side minus the right side of the printed condition, at the fitted u. The
-    optima form an affine family with one free constant u_i per row; the fitted u is that of the *nearest*
+    The optima form an affine family with one free constant u_i per row; the fitted u is that of the *nearest*
     member in Frobenius norm, which is a least-squares fit over the conditions of the row.
 
     Attributes:
-        u: The fitted constants u_0, ..., u_n.
-        mask_entry: Condition 1a, W_00.
-        mask_row: Condition 1b, sums of row 0 over the words of every topic.
-        mask_column: Condition 2a, W_i0.
-        same_topic: Condition 3a, sums of W_i over the words of its own topic.
-        different_topic: Condition 3b, sums of W_i over every other topic (in order, own topic left out).
-        nearest: The nearest member of the family.
-        distance: Frobenius distance to it.
-        relative: The distance divided by the norm of the nearest member: 0 for an optimum, 1 for
+        u: The fitted constants u_0, ..., u_n; all 0 where attention sees unmasked positions alone.
+        residuals: Left side − right side of every printed condition at the fitted u: ``mask_entry`` (1a, W_00),
+            ``mask_row`` (1b, sums of row 0 over the words of every topic), ``mask_column`` (2a, W_i0), ``same_topic``
+            (3a, sums of W_i over the words of its own topic) and ``different_topic`` (3b, sums of W_i over every other
+            topic, in order). Where attention never sees ``[MASK]`` its column is free, and 1a and 2a do not exist.
+        relative: Frobenius distance to the nearest member ÷ the norm of that member: 0 for an optimum, 1 for
             the zero matrix.
     """
 
     u: Float64[Tensor, "token"]
-    mask_entry: float
-    mask_row: Float64[Tensor, "topic"]
-    mask_column: Float64[Tensor, "word"]
-    same_topic: Float64[Tensor, "word"]
-    different_topic: Float64[Tensor, "word other_topic"]
-    nearest: Float64[Tensor, "token token"]
-    distance: float
+    residuals: Mapping[str, Float64[Tensor, "..."]]
     relative: float
 
     @property
     def worst(self) -> float:
         """The largest absolute residual of any condition."""
-        parts = (self.mask_row, self.mask_column, self.same_topic, self.different_topic)
-        return max(abs(self.mask_entry), *(float(p.abs().max()) for p in parts if p.numel()))
+        return max(float(part.abs().max()) for part in self.residuals.values() if part.numel())
 
     def __repr__(self) -> str:
         return (
@@ -230,7 +247,9 @@ class OptimumCheck:
         )
 
 
-def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: Masking) -> OptimumCheck:
+def check_lemma1(
+    W: Float[Tensor, "token token"], world: World, masking: Masking, *, attend: Attend = "all"
+) -> OptimumCheck:
     """How far W is from the minimisers of the squared loss under uniform attention (Lemma 1).
 
     The conditions describe *all* minimisers where documents vary, under uniform topics with τ < T and under
@@ -244,11 +263,13 @@ def check_lemma1(W: Float[Tensor, "token token"], world: World, masking: Masking
         >>> round(tp.theory.check_lemma1(0 * optimum, world, masking).relative, 6)
         1.0
     """
-    constants = optimal_value_constants(world, masking)
+    constants = optimal_value_constants(world, masking, attend=attend)
     return _check(W, world, constants, mask_target=-constants.c1)
 
 
-def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: Masking) -> OptimumCheck:
+def check_theorem1(
+    E: Float[Tensor, "token token"], world: World, masking: Masking, *, attend: Attend = "all"
+) -> OptimumCheck:
     """How far E = W_Eᵀ W_E is from the optima of the *embedding* regime (Theorem 1).
 
     The same conditions as Lemma 1's, except that the bias of that regime already takes away the random words.
@@ -258,7 +279,7 @@ def check_theorem1(E: Float[Tensor, "token token"], world: World, masking: Maski
     for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
     the square of m/a by that.
     """
-    return _check(E, world, optimal_value_constants(world, masking), mask_target=0.0)
+    return _check(E, world, optimal_value_constants(world, masking, attend=attend), mask_target=0.0)
 
 
 def _check(
@@ -273,24 +294,53 @@ def _check(
     first = W[:, 0].clone()
     first[1:] -= mask_target
     sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own.double()
-    # Moving a row onto its conditions costs first² + Σ sums² / v, because a block sum is spread over v
-    # entries; this is the u with the smallest cost.
-    u = (sums.sum(dim=1) - constants.c2 * first) / (constants.c2**2 + n)
-    first = first + constants.c2 * u
-    sums = sums - v * u.unsqueeze(1)
+    sees_mask = constants.c2 < inf
+    if sees_mask:
+        # Moving a row onto its conditions costs first² + Σ sums² / v, because a block sum is spread over v
+        # entries; this is the u with the smallest cost.
+        u = (sums.sum(dim=1) - constants.c2 * first) / (constants.c2**2 + n)
+        first = first + constants.c2 * u
+        sums = sums - v * u.unsqueeze(1)
+    else:
+        u, first = torch.zeros_like(first), torch.zeros_like(first)
     step = torch.cat([first.unsqueeze(1), (sums / v).repeat_interleave(v, dim=1)], dim=1)
-    nearest, distance = W - step, float(step.norm())
-    return OptimumCheck(
-        u=u,
-        mask_entry=float(first[0]),
-        mask_row=sums[0],
-        mask_column=first[1:],
-        same_topic=sums[own],
-        different_topic=sums[1:][~own[1:]].reshape(n, T - 1),
-        nearest=nearest,
-        distance=distance,
-        relative=distance / float(nearest.norm()),
-    )
+    column = {"mask_entry": first[:1], "mask_column": first[1:]} if sees_mask else {}
+    words = {
+        "mask_row": sums[0],
+        "same_topic": sums[own],
+        "different_topic": sums[1:][~own[1:]].reshape(n, T - 1),
+    }
+    return OptimumCheck(u, column | words, float(step.norm()) / float((W - step).norm()))
+
+
+def ablation_effect(
+    W: Float[Tensor, "token token"],
+    world: World,
+    masking: Masking,
+    *,
+    kind: Literal["mean", "zero"] = "mean",
+    bias: Float[Tensor, "token"] | None = None,
+    attend: Attend = "all",
+) -> Float64[Tensor, ""]:
+    """How much :func:`value_loss` rises without the output ``W x̄`` of the head; negative where that does harm.
+
+    In its place stands its mean over all positions of all documents, or nothing (``kind="zero"``). At Lemma 1's optima
+    the loss rises from 1 − E|p|² to 1 − |E p|², or to 1. With τ of T topics of v words in every document these are
+    1 − 1/(τv) and 1 − 1/(Tv).
+
+    Example:
+        >>> world = tp.World(n_topics=10, words_per_topic=10, topics_per_document=2)
+        >>> W = tp.theory.optimal_value(world, tp.Masking())
+        >>> round(float(tp.theory.ablation_effect(W, world, tp.Masking())), 6)  # 1/20 − 1/100
+        0.04
+    """
+    check_value("kind", kind, Literal["mean", "zero"])
+    intact = value_loss(W, world, masking, bias=bias, attend=attend)
+    W = W.cpu().double()
+    constant = torch.zeros(len(W)).double() if bias is None else bias.cpu().double()
+    if kind == "mean":
+        constant = constant + (W @ attended_frequencies(world, masking, attend)).mean(dim=1)
+    return value_loss(0 * W, world, masking, bias=constant, attend=attend) - intact
 
 
 def mean_square(
