@@ -26,7 +26,7 @@ topics.vocabulary topics.models topics.topics topics
 contrast paired report
 text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.corpus
 text.parts text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
-toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.effects toy.theory.gradients
+toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture

@@ -484,7 +484,7 @@ def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
     means = {
         name: report.attention
         for name, report in result.of(AgreementReport).items()
-        if report.attention is not None
+        if report.attention
     }
     ax = relation_bars(means, title="attention, uniform attention being 1", label="mean attention")
     claimed = {

@@ -174,7 +174,6 @@ def agreement(case: Case) -> AgreementReport:
         case.trained.model(),
         loss=case.setting.train.loss,
         n_documents=max(10, words // toy.world.max_length),
-        attention=False,
         seed=EVALUATION_SEED,
     )
 

@@ -83,22 +83,25 @@ def ratio_panels(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> "Figu
 
 
 def relation_bars(
-    contrasts: Mapping[str, Contrast], ax: "Axes | None" = None, *, title: str = "", label: str = "mean"
+    contrasts: Mapping[str, Contrast | Mapping[str, float]],
+    ax: "Axes | None" = None,
+    *,
+    title: str = "",
+    label: str = "mean",
 ) -> "Axes":
     """Three bars for every contrast of a single cell: means of same word, other words of the topic, other topics.
 
     The axis is logarithmic where all means are positive, as those of attention are, and bars start at 1 then.
 
     Args:
-        contrasts: by name.
+        contrasts: by name; numbers of `word_attention` are as good.
         ax: where to draw; None makes a figure.
         title: above the axes.
         label: what the means are of.
     """
     ax = axes_for(ax, size=(max(4.5, 2.0 + 1.3 * len(contrasts)), 3.4))
-    means = np.array(
-        [[getattr(contrast, name) for name in RELATIONS] for contrast in contrasts.values()], dtype=float
-    )
+    rows = [vars(of) if isinstance(of, Contrast) else of for of in contrasts.values()]
+    means = np.array([[row[name] for name in RELATIONS] for row in rows], dtype=float)
     if not np.isfinite(means).any():
         return say(ax, "no mean to draw: all are missing")
     positive = bool((means[np.isfinite(means)] > 0).all())

@@ -504,9 +504,9 @@ def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
         elif rule == "identity":
             values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
         elif rule == "theorem1":
-            values[name] = embedding_bias(config.world, config.masking)
+            values[name] = embedding_bias(config.world, config.masking, attend=config.attend)
         elif rule == "theorem2":
-            values[name] = optimal_value(config.world, config.masking).expand(shape)
+            values[name] = optimal_value(config.world, config.masking, attend=config.attend).expand(shape)
     return values
 
 

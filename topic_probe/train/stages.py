@@ -385,9 +385,8 @@ def gradient_ratios(history: History) -> dict[str, float]:
         raise ValueError("no gradients were recorded; train with TrainConfig(record_gradients=True)")
     first = draw(toy, history.train, 0).select(slice(history.train.batch_size))
     noise = toy.noise if toy.init == "near-zero" else 1 / math.sqrt(3 * toy.width)  # uniform in ±1/√d
-    predicted = initial_gradients(history.train.world or toy.world, first, loss=history.train.loss).ratio(
-        noise
-    )
+    world, loss = history.train.world or toy.world, history.train.loss
+    predicted = initial_gradients(world, first, loss=loss, attend=toy.attend).ratio(noise)
     sizes = {name: float(gradients[name][0]) for name in _NOISE}
     measured = {name: sizes[name] / sizes["W_V"] for name in ("W_K", "W_Q")}
     return {"noise": noise, "predicted": predicted, **measured}
