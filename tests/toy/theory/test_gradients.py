@@ -1,10 +1,11 @@
 """Sizes of gradients near zero, against derivatives of the paper's own equations."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from plain_toy import masked, plain_loss
+from plain_toy import masked, plain_cost
 from torch.func import grad, jacrev, vmap
 
 from topic_probe.toy import theory
@@ -12,31 +13,39 @@ from topic_probe.toy.masking import MaskedBatch, Masking
 from topic_probe.toy.world import World
 
 WORLD = World(n_topics=2, words_per_topic=2, alpha=0.5, min_length=5, max_length=9)
+EVEN = replace(WORLD, min_length=7, max_length=7)  # without padding
 SIZE = WORLD.vocabulary_size
 LOSSES = ("cross_entropy", "squared")
 
 
-def of_two_stages(W_K, W_Q, W_V):
-    """One-hot embeddings without biases."""
-    wide = {"W_E": torch.eye(SIZE).double(), "W_K": W_K, "W_Q": W_Q, "W_V": W_V, "b_pred": torch.zeros(SIZE)}
-    return wide | {"b_K": torch.zeros(len(W_K)), "b_Q": torch.zeros(len(W_K)), "b_V": torch.zeros(SIZE)}
+def one_hot_loss(W_K, W_Q, W_V, batch, loss, attend="all"):
+    """Equations 7 and 1, one document at a time: one-hot embeddings without biases."""
+    documents = []
+    for shown, target, chosen in zip(batch.shown, batch.target, batch.chosen, strict=True):
+        asked = torch.ones_like(chosen) if attend == "all" else ~chosen
+        x, words = torch.eye(SIZE).double()[shown], target[chosen]
+        scores = (x[chosen] @ W_Q.T) @ (x[asked] @ W_K.T).T / len(W_K) ** 0.5
+        predictions = scores.softmax(dim=1) @ x[asked] @ W_V.T
+        costs = [plain_cost(one, int(word), loss) for one, word in zip(predictions, words, strict=True)]
+        documents += [torch.stack(costs).mean()] if costs and asked.any() else []
+    return torch.stack(documents).mean()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("d_attention", [1, 3])
-def test_sizes_are_those_of_the_third_derivative_at_zero(loss, d_attention):
+@pytest.mark.parametrize(("d_attention", "attend"), [(1, "unmasked"), (3, "all")])
+def test_sizes_are_those_of_the_third_derivative_at_zero(loss, d_attention, attend):
     """∂L/∂W_K is linear in W_Q and in W_V there, so its mean square over noise is σ⁴ times all coefficients squared."""
-    batch = masked(WORLD, 6)
+    batch = masked(EVEN, 6)
     zero = (
         *[torch.zeros(d_attention, SIZE, dtype=torch.float64)] * 2,
         torch.zeros(SIZE, SIZE, dtype=torch.float64),
     )
 
     def value(W_K, W_Q, W_V):
-        return plain_loss(of_two_stages(W_K, W_Q, W_V), batch, loss)
+        return one_hot_loss(W_K, W_Q, W_V, batch, loss, attend)
 
     third = jacrev(jacrev(jacrev(value, 0), 1), 2)(*zero)
-    sizes = theory.initial_gradients(WORLD, batch, loss=loss)
+    sizes = theory.initial_gradients(EVEN, batch, loss=loss, attend=attend)
     assert sizes.attention == pytest.approx(third.norm().item(), rel=1e-9)
     assert sizes.value == pytest.approx(jacrev(value, 2)(*zero).norm().item(), rel=1e-9)
 
@@ -46,9 +55,8 @@ def test_documents_with_nothing_masked_do_not_count():
     empty = ~batch.chosen.any(dim=1)
     assert empty.any()
     rest = batch.select((~empty).nonzero()[:, 0])
-    assert theory.initial_gradients(WORLD, batch, loss="squared") == theory.initial_gradients(
-        WORLD, rest, loss="squared"
-    )
+    of_all, of_rest = (theory.initial_gradients(WORLD, some, loss="squared") for some in (batch, rest))
+    assert of_all == of_rest
     with pytest.raises(ValueError, match="nothing is masked in this batch"):
         theory.initial_gradients(WORLD, batch.select(empty.nonzero()[:, 0]), loss="squared")
 
@@ -65,16 +73,16 @@ def test_one_masked_position_by_hand():
     assert sizes.ratio(1e-6) == pytest.approx(1e-12 * sizes.attention / sizes.value)
 
 
-@pytest.mark.parametrize("noise", [0.5])
-def test_squared_loss_has_the_mean_squares_that_draws_of_the_noise_have(noise):
+def test_squared_loss_has_the_mean_squares_that_draws_of_the_noise_have():
     """W_K and W_Q enter through the scores alone: |∂L/∂W_K|² is σ² |∂L/∂scores|² on average, for any d_a."""
-    batch = masked(WORLD, 4)
+    noise = 0.5
+    batch = masked(EVEN, 4)
     drawn = noise * torch.randn(
         20_000, SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
 
     def value(scores, W_V):
-        return plain_loss(of_two_stages(torch.eye(SIZE).double(), SIZE**0.5 * scores, W_V), batch, "squared")
+        return one_hot_loss(torch.eye(SIZE).double(), SIZE**0.5 * scores, W_V, batch, "squared")
 
     uniform = torch.zeros(SIZE, SIZE, dtype=torch.float64)
     by_scores, by_value = vmap(grad(value, (0, 1)), (None, 0))(uniform, drawn)
@@ -82,7 +90,7 @@ def test_squared_loss_has_the_mean_squares_that_draws_of_the_noise_have(noise):
         noise * by_scores.square().sum((1, 2)).mean().sqrt(),
         by_value.square().sum((1, 2)).mean().sqrt(),
     )
-    sizes = theory.initial_gradients(WORLD, batch, loss="squared")
+    sizes = theory.initial_gradients(EVEN, batch, loss="squared")
     assert sizes.attention_noise * noise > 0.3 * sizes.attention
     assert sizes.ratio(noise) == pytest.approx(float(keys / values), rel=0.03)
     assert math.hypot(sizes.value, noise * sizes.value_noise) == pytest.approx(float(values), rel=0.03)

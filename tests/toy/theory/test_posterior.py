@@ -56,10 +56,16 @@ def probability_of(document: tuple[int, ...], world: World) -> float:
     return total
 
 
-def brute_force(world: World, masking: Masking, length: int) -> dict[tuple[int, ...], np.ndarray]:
-    """P(word at j | shown document, j is masked) for every shown document, as [position, token]."""
-    n = world.n_words
-    joint: dict[tuple[int, ...], np.ndarray] = {}
+def evidence(shown, chosen, at, attend):
+    """What a predictor of this position is told."""
+    if attend == "all":
+        return at, shown
+    return at, shown[at], tuple(token for token, asked in zip(shown, chosen, strict=True) if not asked)
+
+
+def brute_force(world, masking, length, attend):
+    """All shown documents with all choices of M, and P(word | evidence) for every chosen position of each."""
+    n, joint, cases = world.n_words, {}, set()
     for document in product(range(1, n + 1), repeat=length):
         prior = probability_of(document, world)
         for chosen in product([False, True], repeat=length):
@@ -72,42 +78,42 @@ def brute_force(world: World, masking: Masking, length: int) -> dict[tuple[int, 
                         weight *= 1 - masking.p_keep - masking.p_random
                     elif c:
                         weight *= masking.p_keep * (s == w) + masking.p_random / n
-                table = joint.setdefault(shown, np.zeros((length, n + 1)))
-                for j in range(length):
-                    table[j, document[j]] += weight * chosen[j]
-    return {
-        shown: table / table.sum(axis=1, keepdims=True)
-        for shown, table in joint.items()
-        if (table.sum(axis=1) > 0).all()
-    }
-
-
-WORLDS = {
-    "uniform topics": uniform(3, 1, 2),
-    "uniform topics of one": uniform(2, 2, 1),
-    "LDA": lda(2, 2, 0.3),
-    "LDA of three": lda(3, 1, 2.0),
-    "unequal words": lda(2, 2, 0.5, word_probabilities=zipf_words(2, 2)),
-    "unequal words, uniform topics": uniform(2, 2, 1, word_probabilities=zipf_words(2, 2)),
-    "a word of no topic": lda(2, 2, 0.5, word_probabilities=[[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.4, 0.6]]),
-    "overlapping uniform topics": uniform(2, 2, 1, word_probabilities=overlapping_words(2, 2, overlap=0.3)),
-}
+                for at in (at for at in range(length) if chosen[at]):
+                    table = joint.setdefault(evidence(shown, chosen, at, attend), np.zeros(n + 1))
+                    table[document[at]] += weight
+                if weight > 0 and any(chosen):
+                    cases.add((shown, chosen))
+    cases = sorted(cases)
+    tables = [
+        joint[evidence(shown, chosen, at, attend)]
+        for shown, chosen in cases
+        for at in range(length)
+        if chosen[at]
+    ]
+    return cases, np.stack([table / table.sum() for table in tables])
 
 
 STRICT = Masking(p_mask=0.4, p_keep=0.3, p_random=0.0)
+GAP = [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.4, 0.6]]  # word 2 is of no topic
 PAIRS = [
-    *((world, ODD) for world in WORLDS.values()),
-    *((WORLDS[name], STRICT) for name in ("uniform topics", "LDA")),
+    (uniform(3, 1, 2), ODD),
+    (uniform(3, 1, 2), STRICT),
+    (uniform(2, 2, 1, word_probabilities=zipf_words(2, 2)), ODD),
+    (uniform(2, 2, 1, word_probabilities=overlapping_words(2, 2, overlap=0.3)), ODD),
+    (lda(2, 2, 0.3), STRICT),
+    (lda(3, 1, 2.0), ODD),
+    (lda(2, 2, 0.5, word_probabilities=zipf_words(2, 2)), ODD),
+    (lda(2, 2, 0.5, word_probabilities=GAP), ODD),
 ]
 
 
+@pytest.mark.parametrize("attend", ["all", "unmasked"])
 @pytest.mark.parametrize(("world", "masking"), PAIRS)
-def test_the_predictor_is_the_posterior_over_everything_that_can_happen(world, masking):
-    expected = brute_force(world, masking, 3)
-    prediction = theory.bayes_predictor(world, masking, to_batch(torch.tensor(list(expected))))
-    wanted = torch.from_numpy(np.concatenate(list(expected.values())))
-    torch.testing.assert_close(prediction.probabilities, wanted, rtol=1e-10, atol=1e-14)
-    assert prediction.method == ("enumeration" if "overlapping" in str(world) else prediction.method)
+def test_the_predictor_is_the_posterior_over_everything_that_can_happen(world, masking, attend):
+    cases, expected = brute_force(world, masking, 3, attend)
+    shown, chosen = (torch.tensor(part) for part in zip(*cases, strict=True))
+    prediction = theory.bayes_predictor(world, masking, to_batch(shown, chosen), attend=attend)
+    torch.testing.assert_close(prediction.probabilities, torch.from_numpy(expected), rtol=1e-10, atol=1e-14)
 
 
 # --- Lengths that brute force cannot reach. ---
@@ -171,9 +177,9 @@ def test_predictions_do_not_depend_on_order_padding_or_company():
 
 def test_the_loss_of_long_documents_is_the_floor():
     clear = theory.bayes_loss(uniform(10, 10, 2), PAPER, n_documents=50, generator=seeded())
-    long = lda(4, 5, 0.5, min_length=600, max_length=600)
+    long = lda(4, 5, 0.5, min_length=300, max_length=300)
     nearly = theory.bayes_loss(long, PAPER, n_documents=8, generator=seeded())
-    for name, tolerance in (("squared", 2e-3), ("cross_entropy", 0.02)):
+    for name, tolerance in (("squared", 4e-3), ("cross_entropy", 0.04)):
         floor = theory.loss_floor(uniform(10, 10, 2), PAPER, regime="full", loss=name).value
         assert getattr(clear, name) == pytest.approx(floor, abs=1e-9)
         floor = theory.loss_floor(long, PAPER, regime="full", loss=name).value
@@ -181,42 +187,37 @@ def test_the_loss_of_long_documents_is_the_floor():
 
 
 @pytest.mark.parametrize(
-    "world", [lda(5, 4, 0.3), uniform(5, 4, 2, word_probabilities=overlapping_words(5, 4))]
+    ("world", "attend"),
+    [(lda(5, 4, 0.3), "unmasked"), (uniform(5, 4, 2, word_probabilities=overlapping_words(5, 4)), "all")],
 )
-def test_the_estimated_loss_is_what_the_predictor_loses_on_drawn_targets(world):
+def test_the_estimated_loss_is_what_the_predictor_loses_on_drawn_targets(world, attend):
     world = dataclasses.replace(world, min_length=10, max_length=20)
-    loss = theory.bayes_loss(world, PAPER, n_documents=1_500, generator=seeded(1))
-    batch = sampled(world, PAPER, 3_000, seed=2)
-    prediction = theory.bayes_predictor(world, PAPER, batch).probabilities
+    loss = theory.bayes_loss(world, PAPER, n_documents=1_000, generator=seeded(1), attend=attend)
+    batch = sampled(world, PAPER, 2_000, seed=2)
+    prediction = theory.bayes_predictor(world, PAPER, batch, attend=attend).probabilities
     document, position = batch.chosen.nonzero(as_tuple=True)
     onehot = torch.nn.functional.one_hot(batch.target[document, position], 21)
-    counts = torch.bincount(document, minlength=3_000)
+    counts = torch.bincount(document, minlength=2_000)
     for name, values in (
         ("squared", (prediction - onehot).square().sum(dim=1)),
         ("cross_entropy", -(prediction * onehot).sum(dim=1).log()),
     ):
-        sums = torch.zeros(3_000).double().index_add_(0, document, values)
-        means = (sums / counts)[counts > 0]
+        means = (torch.zeros(2_000).double().index_add_(0, document, values) / counts)[counts > 0]
         error = (float(means.var()) / len(means) + getattr(loss, f"{name}_error") ** 2) ** 0.5
         assert getattr(loss, name) == pytest.approx(float(means.mean()), abs=4 * error)
-        assert getattr(loss, f"{name}_error") < 0.5 * float(means.std()) / 1_500**0.5 * 1.5
-    assert loss.n_documents < 1_500  # documents of ten words often have no masked position
+        assert getattr(loss, f"{name}_error") < 0.75 * float(means.std()) / 1_000**0.5
+    assert loss.n_documents < 1_000  # documents of ten words often have no masked position
 
 
-def test_the_loss_of_another_batch_size_is_as_good_and_nothing_masked_gives_nan():
-    world = lda(5, 4, 0.3, min_length=30, max_length=30)
-    first, again, split = (
-        theory.bayes_loss(world, PAPER, n_documents=60, generator=seeded(3), batch_size=size)
-        for size in (60, 60, 7)
-    )
-    assert first == again
-    errors = first.cross_entropy_error + split.cross_entropy_error
-    assert split.cross_entropy == pytest.approx(first.cross_entropy, abs=4 * errors)
+def test_documents_without_a_loss_do_not_count():
+    world = lda(2, 2, 0.3, min_length=1, max_length=2)
     nothing = theory.bayes_loss(world, Masking(p_mask=0.0), n_documents=3, generator=seeded())
     assert (nothing.n_documents, math.isnan(nothing.squared)) == (0, True)
-
-
-MANY = uniform(30, 2, 10, word_probabilities=overlapping_words(30, 2))
+    masking = Masking(p_mask=0.9)
+    few = theory.bayes_loss(world, masking, n_documents=99, generator=seeded(), attend="unmasked")
+    chosen = sampled(world, masking, 99)
+    some = chosen.chosen.any(dim=1) & (chosen.mask & ~chosen.chosen).any(dim=1)
+    assert few.n_documents == int(some.sum()) < 30
 
 
 @pytest.mark.parametrize(
@@ -228,17 +229,12 @@ MANY = uniform(30, 2, 10, word_probabilities=overlapping_words(30, 2))
         (
             lda(5, 4, 0.1, word_probabilities=overlapping_words(5, 4)),
             PAPER,
-            [[1, 2]],
-            "under LDA have no exact posterior",
+            [[1]],
+            "LDA have no exact posterior",
         ),
-        (MANY, PAPER, [[1, 2]], "30,045,015 possible sets"),
+        (uniform(30, 2, 10), PAPER, [[1, 2]], "30,045,015 possible sets"),
     ],
 )
 def test_undefined_or_unfeasible_predictions_are_refused_with_the_reason(world, masking, shown, message):
     with pytest.raises(ValueError, match=message):
         theory.bayes_predictor(world, masking, to_batch(torch.tensor(shown)))
-
-
-def test_a_loss_of_no_documents_is_refused():
-    with pytest.raises(ValueError, match="must be at least 1, got 0 and 100"):
-        theory.bayes_loss(lda(2, 2, 0.1), PAPER, n_documents=0, generator=seeded())
