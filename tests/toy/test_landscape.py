@@ -9,32 +9,31 @@ from topic_probe.toy import theory
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.landscape import attention_weights, measure_landscape
 from topic_probe.toy.masking import Masking
-from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
+from topic_probe.toy.model import ToyConfig, build_toy
 from topic_probe.toy.world import World
 
 WORLD = World(n_topics=5, words_per_topic=4, topics_per_document=2, min_length=400, max_length=400)
 TOPIC = (torch.arange(21) - 1) // 4
 
 
-def toy_that_attends(same_topic, same_word, mask):
+def toy_that_attends(same_topic, same_word, mask, **settings):
     """A toy whose attention weights are these: scores are their logarithms times √d."""
     weights = torch.ones(21, 21, dtype=torch.float64)
     weights[TOPIC[:, None] == TOPIC[None, :]] = same_topic
     weights.fill_diagonal_(same_word)
     weights[0, 1:], weights[1:, 0], weights[0, 0] = 1.0, 1.0, mask
-    config = ToyConfig(regime="keys", world=WORLD, dtype="float64")
-    tensors = {"W_K": weights.log() * 21**0.5, "W_Q": torch.eye(21, dtype=torch.float64)}
-    whole = build_toy(config, seed=0)
-    given = {name: tensor.detach().clone() for name, tensor in toy_tensors(whole).items()} | tensors
-    return build_toy(config, tensors=given)
+    config = ToyConfig(regime="keys", world=WORLD, dtype="float64", **settings)
+    return build_toy(
+        config, tensors={"W_K": weights.log() * 21**0.5, "W_Q": torch.eye(21, dtype=torch.float64)}
+    )
 
 
-def test_the_attention_weights_of_a_toy_are_those_it_was_given():
-    np.testing.assert_allclose(attention_weights(toy_that_attends(3.0, 5.0, 0.7)), (3.0, 5.0, 0.7), rtol=1e-5)
-    np.testing.assert_allclose(attention_weights(toy_that_attends(1.0, 1.0, 1.0)), (1.0, 1.0, 1.0), rtol=1e-5)
+@pytest.mark.parametrize("weights", [(3.0, 5.0, 0.7), (1.0, 1.0, 1.0)])
+def test_the_attention_weights_of_a_toy_are_those_it_was_given(weights):
+    np.testing.assert_allclose(attention_weights(toy_that_attends(*weights)), weights, rtol=1e-5)
 
 
-def test_a_toy_has_the_loss_of_the_place_where_it_stands():
+def test_a_toy_has_the_loss_of_the_place_where_it_stands(tmp_path):
     """On long documents its loss is that of theory, though its [MASK] does not have the weight of its words."""
     model = toy_that_attends(3.0, 5.0, 0.7)
     report = measure_landscape(WORLD, Masking(), trained={"by hand": model})
@@ -43,34 +42,10 @@ def test_a_toy_has_the_loss_of_the_place_where_it_stands():
     assert (point["beta"], point["same_topic"], point["same_word"]) == pytest.approx(
         (0.7, 3.0, 5.0), rel=1e-5
     )
-    measured = measure_agreement(model, loss="squared", n_documents=100, attention=False, seed=3)
+    measured = measure_agreement(model, loss="squared", n_documents=100, seed=3)
     assert point["loss"] == pytest.approx(measured.loss, abs=4 * measured.loss_error + 0.003)
     elsewhere = float(theory.attention_loss(WORLD, Masking(), alpha=3.0, beta=5.0))
     assert abs(elsewhere - measured.loss) > 2 * abs(point["loss"] - measured.loss)
-
-
-def test_the_landscape_is_the_loss_of_theory_at_every_pair():
-    alphas, betas = np.array([0.5, 2.0]), np.array([0.0, 1.0, 3.0])
-    report = measure_landscape(WORLD, Masking(), alphas=alphas, betas=betas)
-    for row, column in np.ndindex(2, 3):
-        there = theory.attention_loss(WORLD, Masking(), alpha=float(alphas[row]), beta=float(betas[column]))
-        assert report.loss[row, column] == pytest.approx(float(there))
-    assert report.points["uniform attention"]["loss"] == pytest.approx(
-        float(theory.attention_loss(WORLD, Masking(), alpha=1.0, beta=1.0))
-    )
-
-
-def test_no_point_of_the_grid_is_better_than_the_optimum_and_the_tied_one_is_no_better():
-    report = measure_landscape(WORLD, Masking())
-    assert report.optimum["loss"] <= report.loss.min() + 1e-12
-    assert report.optimum["loss"] < report.tied["loss"] < report.points["uniform attention"]["loss"]
-    assert report.tied["alpha"] == report.tied["beta"]
-    assert report.within_bounds
-    assert report.bounds[0] < report.optimum["weighted_mean"] < report.bounds[1]
-
-
-def test_the_table_has_every_point_and_the_report_comes_back_from_disk(tmp_path):
-    report = measure_landscape(WORLD, Masking(), trained={"by hand": toy_that_attends(2.0, 2.0, 1.0)})
     assert report.to_dataframe()["where"].tolist() == [
         "optimum", "optimum under α = β", "uniform attention", "by hand",
     ]  # fmt: skip
@@ -78,14 +53,29 @@ def test_the_table_has_every_point_and_the_report_comes_back_from_disk(tmp_path)
     assert load_report(tmp_path / "landscape") == report
 
 
-def test_assumptions_that_do_not_hold_are_named():
-    report = measure_landscape(WORLD, Masking(p_keep=0.2))
-    assert "p_keep = p_random" in report.bounds_unmet
+def test_the_landscape_is_the_loss_of_theory_at_every_pair_with_its_optimum_and_interval():
+    alphas, betas, masking = np.array([0.5, 2.0]), np.array([0.0, 1.0, 3.0]), Masking(p_keep=0.2)
+    report = measure_landscape(WORLD, masking, alphas=alphas, betas=betas)
+    for row, column in np.ndindex(2, 3):
+        there = theory.attention_loss(WORLD, masking, alpha=float(alphas[row]), beta=float(betas[column]))
+        assert report.loss[row, column] == pytest.approx(float(there))
+    assert report.optimum["loss"] == theory.optimal_attention(WORLD, masking).loss
+    assert report.optimum["loss"] < report.tied["loss"] < report.points["uniform attention"]["loss"]
+    assert report.tied["alpha"] == report.tied["beta"]
+    bounds = theory.attention_bounds(WORLD, masking)
+    assert (report.bounds, report.bounds_unmet) == ((bounds.lower, bounds.upper), bounds.unmet)
     assert "p_keep = p_random" in repr(report)
 
 
-def test_toys_of_several_layers_or_heads_are_refused():
-    for sizes in ({"n_layers": 2}, {"n_heads": 3}):
-        model = build_toy(ToyConfig(regime="attention", world=WORLD, **sizes), seed=0)
-        with pytest.raises(ValueError, match="one layer with one head, this toy has"):
-            measure_landscape(WORLD, Masking(), trained={"large": model})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_layers": 2}, "one layer and head"),
+        ({"n_heads": 3}, "one layer and head"),
+        ({"attend": "unmasked"}, "attention to all positions"),
+    ],
+)
+def test_toys_of_other_attention_are_refused(settings, message):
+    model = build_toy(ToyConfig(regime="attention", world=WORLD, **settings), seed=0)
+    with pytest.raises(ValueError, match=message):
+        measure_landscape(WORLD, Masking(), trained={"another": model})
