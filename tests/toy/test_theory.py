@@ -428,7 +428,6 @@ HIDDEN = Masking(p_mask=1.0, p_keep=0.0)
             r"\[MASK\].* is 0 here",
         ),
         (theory.check_lemma1, (ZERO, SMALL, HIDDEN), {}, "no word is ever shown as it is"),
-        (theory.value_loss, (ZERO, SMALL, HIDDEN), {"attend": "unmasked"}, "leaves nothing to attend to"),
         (
             theory.value_loss,
             (ZERO, SMALL, PAPER),

@@ -7,7 +7,6 @@ from functools import lru_cache
 from math import log, nan, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
@@ -57,7 +56,7 @@ class AgreementReport(Report, kind="agreement"):
             document attends to alike: that of ``[MASK]``, or of all words where attention does not see ``[MASK]``.
         theorem: which of the two, None where neither applies.
         family_distance: Frobenius distance to the nearest optimum of that theorem ÷ the norm of that optimum.
-        residuals: left side − right side of every condition, by name, at the nearest optimum.
+        worst_residual: the largest |left side − right side| of any condition of the theorem.
         value_distance: Frobenius distance of W_V to Theorem 2's closed form ÷ the norm of that; one-hot only.
         attention: what `word_attention` gives for as many documents of the same seed.
         weighted_mean: (v − 1)/v · α + β/v with α and β the attention to other words of the same topic and to the same
@@ -86,7 +85,7 @@ class AgreementReport(Report, kind="agreement"):
     matrix: str | None = None
     theorem: str | None = None
     family_distance: float = nan
-    residuals: Mapping[str, Float64[np.ndarray, "..."]] = field(default_factory=dict)
+    worst_residual: float = nan
     value_distance: float = nan
     attention: Mapping[str, float] = field(default_factory=dict)
     weighted_mean: float = nan
@@ -97,40 +96,22 @@ class AgreementReport(Report, kind="agreement"):
     reasons: Mapping[str, str]
     provenance: Mapping[str, Any]
 
-    @property
-    def worst_residual(self) -> float:
-        """The largest absolute residual of any condition; NaN where no theorem applies."""
-        return max((float(np.abs(part).max()) for part in self.residuals.values() if part.size), default=nan)
-
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every comparison: what was measured, what theory says, and how far apart they are."""
         import pandas as pd
 
-        theorem = (
-            f"{self.matrix}, distance to {self.theorem}"
-            if self.theorem
-            else "distance to Lemma 1 or Theorem 1"
-        )
+        optima = f"{self.matrix}, {{}} {self.theorem}" if self.theorem else "{} Lemma 1 or Theorem 1"
         rows: list[tuple[str, float, float, float]] = [
             ("loss, theory: Bayes-optimal", self.loss, self.bayes, self.excess_error),
             ("loss, theory: floor", self.loss, self.floor, self.loss_error),
             ("W_V, distance to Theorem 2", self.value_distance, 0.0, nan),
-            (theorem, self.family_distance, 0.0, nan),
-            *(
-                (f"{self.matrix}, largest residual of {name}", float(np.abs(part).max(initial=0.0)), 0.0, nan)
-                for name, part in self.residuals.items()
-            ),
+            (optima.format("distance to"), self.family_distance, 0.0, nan),
+            (optima.format("largest residual of"), self.worst_residual, 0.0, nan),
             ("attention, weighted mean", self.weighted_mean, self.weighted_mean_optimum, nan),
-            *(
-                (
-                    f"loss, effect of {name}",
-                    rise,
-                    self.effects_theory.get(name, nan),
-                    self.effects_error[name],
-                )
-                for name, rise in self.effects.items()
-            ),
         ]
+        for name, rise in self.effects.items():
+            expected, error = self.effects_theory.get(name, nan), self.effects_error[name]
+            rows.append((f"loss, effect of {name}", rise, expected, error))
         table = pd.DataFrame(rows, columns=["quantity", "measured", "theory", "standard_error"])
         table.insert(3, "difference", table["measured"] - table["theory"])
         return table
@@ -219,7 +200,7 @@ def _documents(world: World, masking: Masking, attend: Attend, n_documents: int,
         samples = [(*pair, theory.bayes_predictor(world, masking, pair[1], attend=attend)) for pair in drawn]
     except ValueError as error:
         return _Documents(batches, no_posterior=str(error))
-    posteriors = tuple(prediction.probabilities for _, _, prediction in samples)
+    posteriors = tuple(probabilities for _, _, probabilities in samples)
     return _Documents(batches, posteriors, mean_bayes_loss(world, masking, samples))
 
 
@@ -306,7 +287,7 @@ def _matrices(model: nn.Module, config: ToyConfig, loss: Loss, reasons: dict[str
         "matrix": name,
         "theorem": theorem,
         "family_distance": check.relative,
-        "residuals": {name: part.numpy() for name, part in check.residuals.items()},
+        "worst_residual": check.worst,
     }
     if name != "W_V":
         reasons["Theorem 2"] = "it is about W_V with one-hot embeddings"

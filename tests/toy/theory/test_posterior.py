@@ -113,7 +113,7 @@ def test_the_predictor_is_the_posterior_over_everything_that_can_happen(world, m
     cases, expected = brute_force(world, masking, 3, attend)
     shown, chosen = (torch.tensor(part) for part in zip(*cases, strict=True))
     prediction = theory.bayes_predictor(world, masking, to_batch(shown, chosen), attend=attend)
-    torch.testing.assert_close(prediction.probabilities, torch.from_numpy(expected), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(prediction, torch.from_numpy(expected), rtol=1e-10, atol=1e-14)
 
 
 # --- Lengths that brute force cannot reach. ---
@@ -126,7 +126,7 @@ def words_given(counts, world, masking):
     """E[p | counts of shown words]: what is predicted at one more position, which shows [MASK]."""
     shown = torch.repeat_interleave(torch.arange(1, len(counts) + 1), torch.tensor(counts))
     shown = torch.cat([torch.zeros(1, dtype=torch.long), shown])[None]
-    return theory.bayes_predictor(world, masking, to_batch(shown, shown == 0)).probabilities[0, 1:]
+    return theory.bayes_predictor(world, masking, to_batch(shown, shown == 0))[0, 1:]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_long_documents_of_two_topics_or_of_one_among_many_agree_with_quadrature
 def test_predictions_do_not_depend_on_order_padding_or_company():
     world = lda(10, 10, 0.1, min_length=15, max_length=60)
     batch = sampled(world, PAPER, 30)
-    whole = theory.bayes_predictor(world, PAPER, batch).probabilities
+    whole = theory.bayes_predictor(world, PAPER, batch)
     assert whole[:, 0].eq(0).all()
     torch.testing.assert_close(whole.sum(dim=1), torch.ones(len(whole)).double())
     document = batch.chosen.nonzero(as_tuple=True)[0]
@@ -168,11 +168,11 @@ def test_predictions_do_not_depend_on_order_padding_or_company():
         real = batch.mask[row]
         order = torch.randperm(int(real.sum()), generator=seeded(row))
         alone = to_batch(batch.shown[row][real][order][None], batch.chosen[row][real][order][None])
-        shuffled = theory.bayes_predictor(world, PAPER, alone).probabilities
+        shuffled = theory.bayes_predictor(world, PAPER, alone)
         back = torch.argsort(order[alone.chosen[0]])
         torch.testing.assert_close(shuffled[back], whole[document == row], rtol=1e-9, atol=1e-15)
     other_padding = dataclasses.replace(batch, shown=batch.shown.masked_fill(~batch.mask, 50_000))
-    assert torch.equal(theory.bayes_predictor(world, PAPER, other_padding).probabilities, whole)
+    assert torch.equal(theory.bayes_predictor(world, PAPER, other_padding), whole)
 
 
 def test_the_loss_of_long_documents_is_the_floor():
@@ -194,7 +194,7 @@ def test_the_estimated_loss_is_what_the_predictor_loses_on_drawn_targets(world, 
     world = dataclasses.replace(world, min_length=10, max_length=20)
     loss = theory.bayes_loss(world, PAPER, n_documents=1_000, generator=seeded(1), attend=attend)
     batch = sampled(world, PAPER, 2_000, seed=2)
-    prediction = theory.bayes_predictor(world, PAPER, batch, attend=attend).probabilities
+    prediction = theory.bayes_predictor(world, PAPER, batch, attend=attend)
     document, position = batch.chosen.nonzero(as_tuple=True)
     onehot = torch.nn.functional.one_hot(batch.target[document, position], 21)
     counts = torch.bincount(document, minlength=2_000)

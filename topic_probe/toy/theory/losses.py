@@ -22,8 +22,8 @@ from torch import Tensor
 
 from topic_probe.options import check_value, check_whole
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking
-from topic_probe.toy.theory.posterior import BayesPrediction, bayes_predictor, check_posterior, prediction_at
-from topic_probe.toy.theory.value import mean_square, original_frequencies, sees_only_unmasked
+from topic_probe.toy.theory.posterior import bayes_predictor, check_posterior, prediction_at
+from topic_probe.toy.theory.value import mean_square, original_frequencies
 from topic_probe.toy.world import Documents, World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
@@ -83,7 +83,7 @@ def loss_floor(
             "the loss floors need disjoint topics, and in this world some words belong to several; "
             "bayes_loss estimates the best possible loss on its documents"
         )
-    something_seen = sees_only_unmasked(masking, attend) or masking.genuine_share > 0
+    something_seen = attend == "unmasked" or masking.genuine_share > 0
     if regime not in UNIFORM_REGIMES:
         value = _free_squared(world, masking) if loss == "squared" else _free_entropy(world, masking)
         return LossFloor(value, "lower bound")
@@ -256,13 +256,15 @@ def masked_documents(
 
 
 def mean_bayes_loss(
-    world: World, masking: Masking, samples: Iterable[tuple[Documents, MaskedBatch, BayesPrediction]]
+    world: World,
+    masking: Masking,
+    samples: Iterable[tuple[Documents, MaskedBatch, Float64[Tensor, "chosen token"]]],
 ) -> BayesLoss:
     """The mean of :func:`bayes_loss` over documents that are there already, with their predictions."""
     above_oracle = world.has_disjoint_topics
     losses: list[Float64[Tensor, "document loss"]] = []
-    for documents, batch, prediction in samples:
-        loss = _expected_losses(prediction)
+    for documents, batch, probabilities in samples:
+        loss = _expected_losses(probabilities)
         if above_oracle:
             loss = loss - _expected_losses(_oracle_predictor(world, masking, documents, batch))
         losses.append(batch.document_means(loss))
@@ -281,13 +283,15 @@ def mean_bayes_loss(
     )
 
 
-def _expected_losses(prediction: BayesPrediction) -> Float64[Tensor, "chosen loss"]:
-    return torch.stack([prediction.squared, prediction.cross_entropy], dim=1)
+def _expected_losses(probabilities: Float64[Tensor, "chosen token"]) -> Float64[Tensor, "chosen loss"]:
+    """Squared loss and cross-entropy of predictions that are right about their own uncertainty."""
+    squared = 1 - probabilities.square().sum(dim=1)
+    return torch.stack([squared, torch.special.entr(probabilities).sum(dim=1)], dim=1)
 
 
 def _oracle_predictor(
     world: World, masking: Masking, documents: Documents, batch: MaskedBatch
-) -> BayesPrediction:
+) -> Float64[Tensor, "chosen token"]:
     """The predictor that knows the topic proportions of every document."""
     assert documents.topic_proportions is not None
     row, position = batch.chosen.cpu().nonzero(as_tuple=True)

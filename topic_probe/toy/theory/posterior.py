@@ -21,7 +21,6 @@ and E[θ_t] = E[(α + k_t) / (Tα + K)]. A sum over all (k_1, k_2, ...) takes on
 far, and one back for what is behind.
 """
 
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
@@ -31,7 +30,6 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from topic_probe.toy.masking import Attend, MaskedBatch, Masking
-from topic_probe.toy.theory.value import sees_only_unmasked
 from topic_probe.toy.world import World
 
 MAX_SUBSETS = 20_000
@@ -41,34 +39,12 @@ MAX_LENGTH = 1_000
 ROWS_AT_ONCE = 256
 
 
-@dataclass(frozen=True)
-class BayesPrediction:
-    """P(original word) at every chosen position.
-
-    Attributes:
-        probabilities: A row for every chosen position, in the order of ``chosen.nonzero()``, over the token
-            ids; the column of ``[MASK]`` is 0.
-    """
-
-    probabilities: Float64[Tensor, "chosen token"]
-
-    @property
-    def cross_entropy(self) -> Float64[Tensor, "chosen"]:
-        """Expected cross-entropy of every position (nats), the entropy of its row."""
-        entropy: Tensor = torch.special.entr(self.probabilities).sum(dim=1)
-        return entropy
-
-    @property
-    def squared(self) -> Float64[Tensor, "chosen"]:
-        """Expected squared distance to the one-hot word of every position, 1 − |row|²."""
-        return 1 - self.probabilities.square().sum(dim=1)
-
-
 def bayes_predictor(
     world: World, masking: Masking, batch: MaskedBatch, *, attend: Attend = "all"
-) -> BayesPrediction:
-    """P(original word | shown document, the position is masked) at every chosen position of the batch.
+) -> Float64[Tensor, "chosen token"]:
+    """P(original word | shown document, the position is masked), a row for every chosen position of the batch.
 
+    Rows are in the order of ``chosen.nonzero()``; the column of ``[MASK]`` is 0.
     Exact for uniform topics with at most 20,000 possible sets of topics, and for LDA with disjoint topics of any word
     probabilities. Anything else has no sum that is feasible (ValueError).
 
@@ -86,15 +62,12 @@ def bayes_predictor(
         >>> words, mask = torch.tensor([[2, 1, 1]]), torch.ones(1, 3, dtype=torch.bool)
         >>> chosen = torch.tensor([[True, False, False]])
         >>> batch = MaskedBatch(shown=words.masked_fill(chosen, 0), target=words, mask=mask, chosen=chosen)
-        >>> prediction = tp.theory.bayes_predictor(world, tp.Masking(p_random=0.0), batch)
-        >>> prediction.probabilities.tolist()  # another word of topic 0
+        >>> tp.theory.bayes_predictor(world, tp.Masking(p_random=0.0), batch).tolist()  # another word of topic 0
         [[0.0, 0.5, 0.5, 0.0, 0.0]]
     """
     n = world.n_words
     chosen, shown = batch.chosen.cpu(), batch.shown.cpu()
-    only_unmasked = sees_only_unmasked(masking, attend)
-    evidence = batch.mask.cpu() & ~chosen if only_unmasked else batch.mask.cpu()
-    seen = shown.masked_fill(~evidence, 0)  # like [MASK], padding says nothing
+    seen = shown.masked_fill(~batch.visible(attend).cpu(), 0)  # like [MASK], what is not seen says nothing
     if seen.numel() and not 0 <= int(seen.min()) <= int(seen.max()) <= n:
         raise ValueError(
             f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(seen.min())}.."
@@ -109,20 +82,20 @@ def bayes_predictor(
     keys, row_of_position = torch.unique(documents * (n + 1) + left_out, return_inverse=True)
     rows = counts[keys // (n + 1)]
     rows[torch.arange(len(keys)), keys % (n + 1)] -= 1
-    genuine = Masking(p_mask=0.0) if only_unmasked else masking
+    genuine = Masking(p_mask=0.0) if attend == "unmasked" else masking
     words = expected_words(world, genuine, rows[:, 1:])[row_of_position]
     return prediction_at(words, shown[documents, positions], masking)
 
 
 def prediction_at(
     words: Float64[Tensor, "chosen word"], shown: Int64[Tensor, "chosen"], masking: Masking
-) -> BayesPrediction:
+) -> Float64[Tensor, "chosen token"]:
     """From expected word probabilities given the other tokens to the prediction at the position itself."""
     factor = torch.full_like(words, masking.p_random / words.shape[1])
     kept = shown > 0
     factor[kept, shown[kept] - 1] += masking.p_keep
     factor[~kept] = 1.0
-    return BayesPrediction(F.pad(_normalised(words * factor), (1, 0)))
+    return F.pad(_normalised(words * factor), (1, 0))
 
 
 def check_posterior(world: World) -> None:

@@ -33,24 +33,14 @@ def attended_frequencies(world: World, masking: Masking, attend: Attend) -> Floa
 
     Because topic proportions sum to 1, it sees this matrix times θ in a document of proportions θ.
     """
+    check_value("attend", attend, Attend)
     words = original_frequencies(world)
-    if sees_only_unmasked(masking, attend):
+    if attend == "unmasked":
         return words
     seen = masking.genuine_share * words
     seen[1:] += masking.random_share(world)
     seen[0] = masking.mask_share
     return seen
-
-
-def sees_only_unmasked(masking: Masking, attend: Attend) -> bool:
-    """Whether attention is kept from positions that were chosen, refusing schemes that then leave it nothing."""
-    check_value("attend", attend, Attend)
-    if attend == "unmasked" and masking.p_mask == 1:
-        raise ValueError(
-            'attend="unmasked" leaves nothing to attend to where every position is chosen (p_mask = 1), so there is '
-            "no loss; lower p_mask"
-        )
-    return attend == "unmasked"
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ def optimal_value_constants(world: World, masking: Masking, *, attend: Attend = 
             "word_probabilities; optimal_value gives its optimum as a matrix"
         )
     shown, n, v = masking.mask_share, world.n_words, world.words_per_topic
-    if sees_only_unmasked(masking, attend):
+    if attend == "unmasked":
         return ValueConstants(c1=0.0, c2=inf, c3=1.0, mask_column=0.0, different_topic=0.0, same_topic=1 / v)
     c3 = 1 / _required_genuine_share(masking)
     if shown <= 0:
@@ -209,7 +199,7 @@ def embedding_bias(world: World, masking: Masking, *, attend: Attend = "all") ->
         [0.0, -0.125, -0.125, -0.125, -0.125]
     """
     bias = torch.zeros(world.vocabulary_size, dtype=torch.float64)
-    if not sees_only_unmasked(masking, attend):
+    if attend == "all":
         bias[1:] = -masking.random_share(world) / _required_genuine_share(masking)
     return bias
 
