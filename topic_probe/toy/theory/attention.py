@@ -172,7 +172,8 @@ def optimal_attention(
         logs = grid[loss(grid).argmin()]
     # Here the loss is flat to rounding, but its gradient is not.
     for _ in range(4):
-        logs = logs - torch.linalg.pinv(hessian(loss, logs), rtol=1e-9) @ jacobian(loss, logs)
+        slope, curvature = jacobian(loss, logs), hessian(loss, logs)  # type: ignore[no-untyped-call]
+        logs = logs - torch.linalg.pinv(curvature, rtol=1e-9) @ slope
     alpha, beta = float(logs[0].exp()), float(logs[-1].exp())
     mean = float(weighted_mean(world, alpha=alpha, beta=beta))
     return AttentionOptimum(alpha, beta, mean, float(loss(logs)))
@@ -300,13 +301,12 @@ class _Loss:
     def __call__(
         self, alpha: Float64[Tensor, "*#grid"], beta: Float64[Tensor, "*#grid"]
     ) -> Float64[Tensor, "*grid"]:
-        alpha, beta = torch.broadcast_tensors(alpha, beta)
-        loss = one = torch.ones_like(alpha)
+        loss = one = torch.ones_like(alpha + beta)
         for case, gram, at_target in self.cases:
             g = case.frequency
-            masked = self.masked * (beta if g == 0 else one)
-            weights = [masked, self.random * one, self.genuine * one, g * (alpha - 1), g * (beta - 1)]
-            c = torch.stack(weights, dim=-1)
+            masked = self.masked * beta if g == 0 else self.masked
+            weights = (masked, self.random, self.genuine, g * (alpha - 1), g * (beta - 1))
+            c = torch.stack([weight * one for weight in weights], dim=-1)
             y = c / (c @ self.sizes).unsqueeze(-1)
             loss = loss + case.probability * (((y @ gram) * y).sum(-1) - 2 * y @ at_target)
         return loss
