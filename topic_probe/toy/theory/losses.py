@@ -24,7 +24,7 @@ from topic_probe.options import check_value, check_whole
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking
 from topic_probe.toy.theory.posterior import bayes_predictor, check_posterior, prediction_at
 from topic_probe.toy.theory.value import mean_square, original_frequencies
-from topic_probe.toy.world import Documents, World
+from topic_probe.toy.world import World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
 """What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""
@@ -229,8 +229,8 @@ def bayes_loss(
     check_posterior(world)  # before any document is drawn
     drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator, attend=attend)
     samples = (
-        (documents, batch, bayes_predictor(world, masking, batch, attend=attend))
-        for documents, batch in drawn
+        (proportions, batch, bayes_predictor(world, masking, batch, attend=attend))
+        for proportions, batch in drawn
     )
     return mean_bayes_loss(world, masking, samples)
 
@@ -243,8 +243,8 @@ def masked_documents(
     generator: torch.Generator,
     *,
     attend: Attend = "all",
-) -> Iterator[tuple[Documents, MaskedBatch]]:
-    """New documents of the world with their corruption, in batches.
+) -> Iterator[tuple[Float64[Tensor, "document topic"], MaskedBatch]]:
+    """Topic proportions of new documents of the world, with the documents, corrupted, in batches.
 
     Documents in which attention may see no position are left out: they have no loss.
     """
@@ -252,21 +252,22 @@ def masked_documents(
         documents = world.documents(min(batch_size, n_documents - start), generator=generator)
         batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
         rows = batch.visible(attend).any(dim=1).nonzero()[:, 0]
-        yield documents.select(rows), batch.select(rows)
+        assert documents.topic_proportions is not None
+        yield documents.topic_proportions.cpu()[rows.cpu()], batch.select(rows)
 
 
 def mean_bayes_loss(
     world: World,
     masking: Masking,
-    samples: Iterable[tuple[Documents, MaskedBatch, Float64[Tensor, "chosen token"]]],
+    samples: Iterable[tuple[Float64[Tensor, "document topic"], MaskedBatch, Float64[Tensor, "chosen token"]]],
 ) -> BayesLoss:
-    """The mean of :func:`bayes_loss` over documents that are there already, with their predictions."""
+    """The mean of :func:`bayes_loss` over documents of these topic proportions, with their predictions."""
     above_oracle = world.has_disjoint_topics
     losses: list[Float64[Tensor, "document loss"]] = []
-    for documents, batch, probabilities in samples:
+    for proportions, batch, probabilities in samples:
         loss = _expected_losses(probabilities)
         if above_oracle:
-            loss = loss - _expected_losses(_oracle_predictor(world, masking, documents, batch))
+            loss = loss - _expected_losses(_oracle_predictor(world, masking, proportions, batch))
         losses.append(batch.document_means(loss))
     per_document = torch.cat(losses)
     mean = per_document.mean(dim=0)
@@ -290,10 +291,9 @@ def _expected_losses(probabilities: Float64[Tensor, "chosen token"]) -> Float64[
 
 
 def _oracle_predictor(
-    world: World, masking: Masking, documents: Documents, batch: MaskedBatch
+    world: World, masking: Masking, proportions: Float64[Tensor, "document topic"], batch: MaskedBatch
 ) -> Float64[Tensor, "chosen token"]:
     """The predictor that knows the topic proportions of every document."""
-    assert documents.topic_proportions is not None
     row, position = batch.chosen.cpu().nonzero(as_tuple=True)
-    words = (documents.topic_proportions.cpu() @ world.topic_words)[row]
+    words = (proportions @ world.topic_words)[row]
     return prediction_at(words, batch.shown.cpu()[row, position], masking)
