@@ -1,22 +1,15 @@
-"""Ways to break worlds, masking, the toy model, what it is held against, and the theory."""
+"""Ways to break worlds, masking, the toy model and attention to words."""
 
 from mutant import Mutant
 
 MODEL, WORLD, MASKING = (f"topic_probe/toy/{name}.py" for name in ("model", "world", "masking"))
-WORDS, AGREEMENT, LANDSCAPE = (
-    f"topic_probe/toy/{name}.py" for name in ("word_attention", "agreement", "landscape")
-)
-VALUE, ATTENTION, EFFECTS, INITIAL, LOSSES, POSTERIOR = (
-    f"topic_probe/toy/theory/{name}.py"
-    for name in ("value", "attention", "effects", "gradients", "losses", "posterior")
-)
-OF_MODEL, OF_WORLD, OF_MASKING, OF_WORDS, OF_AGREEMENT, OF_LANDSCAPE = (
+WORDS = "topic_probe/toy/word_attention.py"
+OF_MODEL, OF_WORLD, OF_MASKING, OF_WORDS = (
     f"tests/toy/test_{name}.py"
-    for name in ("model", "world", "masking", "word_attention", "agreement", "landscape")
+    for name in ("model", "world", "masking", "word_attention")
 )
 OF_TRAINING = "tests/train/test_toy.py"
-OF_THEORY, OF_EFFECTS = "tests/toy/test_theory.py", "tests/toy/theory/test_effects.py"
-OF_INITIAL, OF_POSTERIOR = "tests/toy/theory/test_gradients.py", "tests/toy/theory/test_posterior.py"
+OF_THEORY = "tests/toy/test_theory.py"
 
 # fmt: off
 MUTANTS = [
@@ -58,55 +51,4 @@ MUTANTS = [
     Mutant("squares of attention are scaled once", WORDS, "scale**2", "scale", OF_WORDS),
     Mutant("uniform attention is one of all positions", WORDS,
            "shown.asked.sum(axis=1, keepdims=True)", "shown.asking.sum(axis=1, keepdims=True)", OF_WORDS),
-    Mutant("the mean output is also of the document itself", AGREEMENT,
-           "(everything - total) / (n_positions - count.sum(dim=1, keepdim=True))",
-           "everything / (n_positions + 0 * count.sum(dim=1, keepdim=True))", OF_AGREEMENT),
-    Mutant("a bias is folded in by the share of masked words", AGREEMENT,
-           "/ masking.mask_share if", "/ masking.p_mask if", OF_AGREEMENT),
-    Mutant("the standard error forgets its root", AGREEMENT,
-           "float(means.std()) / sqrt(len(means))", "float(means.std()) / len(means)", OF_AGREEMENT),
-    Mutant("the excess of cross-entropy has the entropy in it", AGREEMENT,
-           "torch.special.xlogy(posterior, posterior) - posterior", "-posterior", OF_AGREEMENT),
-    Mutant("attention is not relative to the length of documents", AGREEMENT,
-           'scores = pattern * rearrange(batch.mask.sum(dim=1), "document -> document 1 1 1").to(pattern.dtype)',
-           "scores = pattern * batch.mask.shape[1]", OF_AGREEMENT),
-    Mutant("the weighted mean takes all words of the topic for others", AGREEMENT,
-           "(v - 1) / v * topic + word / v", "topic + word / v", OF_AGREEMENT),
-    Mutant("weights of a toy are those of scores divided by d_a", LANDSCAPE,
-           "queries / len(W_K) ** 0.5", "queries / len(W_K)", OF_LANDSCAPE),
-    Mutant("a toy stands where its weighted mean is another", LANDSCAPE,
-           "(v * mean - mask) / (v - 1)", "(v * mean - mask) / v", OF_LANDSCAPE),
-    Mutant("words of one topic share 1/a without dividing it", VALUE,
-           "different + c3 / world.words_per_topic", "different + c3", OF_THEORY),
-    Mutant("c2 is not reduced by 1", VALUE, "c2 = 1 / shown - 1", "c2 = 1 / shown", OF_THEORY),
-    Mutant("the bias of Theorem 1 adds what random words add", VALUE, ", -share, dtype", ", share, dtype", OF_THEORY),
-    Mutant("the fitted u counts topics for words", VALUE,
-           "* first) / (constants.c2**2 + n)", "* first) / (constants.c2**2 + T)", OF_THEORY),
-    Mutant("random words are shown as often as topics are many", VALUE,
-           "shown[1:] += masking.random_share(world)",
-           "shown[1:] += masking.p_mask * masking.p_random / world.n_topics", OF_THEORY),
-    Mutant("λ1 of Theorem 3 is twice as large", ATTENTION, "/ (2 * a) if a > 0", "/ a if a > 0", OF_THEORY),
-    Mutant("a target beside a random word is not shared among topics", ATTENTION,
-           "target=(1 / tau, near[1] / tau)", "target=(1 / tau, near[1])", OF_THEORY),
-    Mutant("attention to [MASK] is not normalised", ATTENTION,
-           "Z = seen + 1 - share", "Z = share + 1 - share", OF_THEORY),
-    Mutant("cut before the softmax, attention goes nowhere", EFFECTS,
-           "        without = without / left\n", "        pass\n", OF_EFFECTS),
-    Mutant("random words never are of the document", EFFECTS,
-           "1: masking.genuine_share + random * inside", "1: masking.genuine_share", OF_EFFECTS),
-    Mutant("own topic means other words of it", EFFECTS,
-           '"own_topic": slice(1, 1 + v)', '"own_topic": slice(2, 1 + v)', OF_EFFECTS),
-    Mutant("the spread of a document lacks its mean", INITIAL,
-           "skewed.T + overlaps.square()  #", "skewed.T  #", OF_INITIAL),
-    Mutant("cross-entropy has the slope of squared loss", INITIAL,
-           "_norm(every, overlaps, _centred), _norm(by_shown, spreads, _centred)",
-           "_norm(every, overlaps, _words), _norm(by_shown, spreads, _words)", OF_INITIAL),
-    Mutant("the entropy of shares in LDA is that of one word less", LOSSES,
-           "torch.digamma(T * alpha + 1) - torch.digamma(alpha + 1)",
-           "torch.digamma(T * alpha) - torch.digamma(alpha)", OF_THEORY),
-    Mutant("random draws leave nothing to be guessed", LOSSES,
-           "total = (1 - p_keep) * _entropy", "total = (1 - p_keep - masking.p_random) * _entropy", OF_THEORY),
-    Mutant("the shown word is evidence twice", POSTERIOR, "keys % (n + 1)] -= 1", "keys % (n + 1)] -= 0", OF_POSTERIOR),
-    Mutant("a kept word cannot have been drawn at random", POSTERIOR,
-           "- 1] += masking.p_keep", "- 1] = masking.p_keep", OF_POSTERIOR),
 ]
