@@ -482,9 +482,7 @@ def _attention_figures(result: RecipeResult) -> "dict[str, Figure]":
     from topic_probe.show.style import panels
 
     means = {
-        name: report.attention
-        for name, report in result.of(AgreementReport).items()
-        if report.attention
+        name: report.attention for name, report in result.of(AgreementReport).items() if report.attention
     }
     ax = relation_bars(means, title="attention, uniform attention being 1", label="mean attention")
     claimed = {
