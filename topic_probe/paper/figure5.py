@@ -49,7 +49,7 @@ from topic_probe.topics.vocabulary import vocabulary_size
 from topic_probe.train.bert import TextConfig
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.stages import DynamicsReport, measure_dynamics
-from topic_probe.train.tasks import TrainingText
+from topic_probe.train.text import TrainingText
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,8 +20,10 @@ from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 from topic_probe.train.history import History, OptimizerName, TrainConfig
-from topic_probe.train.loop import Measure, train_text, train_toys
-from topic_probe.train.tasks import TrainingText
+from topic_probe.train.loop import Measure, train_toys
+
+if TYPE_CHECKING:
+    from topic_probe.train.text import TrainingText
 
 Pair = tuple[Loss, OptimizerName]
 CE_SGD: Pair = ("cross_entropy", "sgd")
@@ -163,16 +165,17 @@ def choose(settings: Sequence[Setting], only: Collection[str] | None) -> tuple[S
 def train_all(
     settings: Iterable[Setting],
     *,
-    text: TrainingText | None = None,
+    text: "TrainingText | None" = None,
     folder: Path | None = None,
     progress: bool | None = None,
     watch: Mapping[str, Measure] | None = None,
 ) -> tuple[Trained, ...]:
     """Every setting trained, in order: BERTs on the text if there is one, else toys, seeds and worlds side by side.
 
-    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped, and is not
-    repeated by another recipe that has the same setting. What is to be watched of toys, at the steps that their
-    settings say, is in ``History.measured``; settings that have such steps belong to one recipe.
+    With a folder each training leaves a checkpoint there, continues where an earlier call was stopped (one on text is
+    kept when it is finished), and is not repeated by another recipe that has the same setting. What is to be watched of
+    toys, at the steps that their settings say, is in ``History.measured``; settings that have such steps belong to one
+    recipe.
     """
     if text is not None:
         return tuple(_train_bert(setting, text, folder, progress=progress) for setting in settings)
@@ -207,19 +210,24 @@ def _train_toys(
 
 
 def _train_bert(
-    setting: Setting, text: TrainingText, folder: Path | None, *, progress: bool | None
+    setting: Setting, text: "TrainingText", folder: Path | None, *, progress: bool | None
 ) -> Trained:
-    start, path = time.perf_counter(), _checkpoint(setting, text, folder)
-    finished_before = path is not None and path.exists()
+    from topic_probe.train.text import train_text
+
     assert isinstance(setting.toy, TextConfig)
-    model = build_bert(setting.toy, seed=setting.seed)
-    history = train_text(model, text, setting.train, checkpoint=path, progress=progress)
+    path = _checkpoint(setting, text, folder)
+    kept = None if path is None else path.with_suffix("")
+    if kept is not None and kept.exists():
+        return Trained(setting, History.load(kept), 0.0)
+    start = time.perf_counter()
+    history = train_text(build_bert(setting.toy, seed=setting.seed), text, setting.train, progress=progress)
     _end_if_interrupted(setting, history)
-    seconds = time.perf_counter() - start
-    return Trained(setting, history, 0.0 if finished_before and seconds < 5 else seconds)
+    if kept is not None:
+        history.save(kept)
+    return Trained(setting, history, time.perf_counter() - start)
 
 
-def _checkpoint(setting: Setting, text: TrainingText | None, folder: Path | None) -> Path | None:
+def _checkpoint(setting: Setting, text: "TrainingText | None", folder: Path | None) -> Path | None:
     if folder is None:
         return None
     facts = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}

@@ -1,4 +1,4 @@
-"""One training loop for everything that is trained: every regime of the toy transformer, and a small BERT on text."""
+"""One training loop for every regime of the toy transformer."""
 
 import hashlib
 import inspect
@@ -27,7 +27,7 @@ from topic_probe.storage import draft
 from topic_probe.toy.model import stands_for
 from topic_probe.train.history import History, Series, TrainConfig, under
 from topic_probe.train.stack import ToyStack, alike, source
-from topic_probe.train.tasks import Task, TextTask, ToyTask
+from topic_probe.train.tasks import Task, ToyTask
 
 Measure = Callable[[nn.Module], Any] | Callable[[int, nn.Module], Any]
 _Functions = Mapping[str, Callable[[int, nn.Module], Any]]
@@ -134,45 +134,6 @@ def train_toys(
         for model, config, path in zip(models, configs, paths, strict=True)
     ]
     return _train_all(runs, measure, None, progress=progress)
-
-
-@checked
-def train_text(
-    model: nn.Module,
-    documents: Any,
-    config: TrainConfig,
-    *,
-    tokenizer: Any = None,
-    measure: Measure | Mapping[str, Measure] | None = None,
-    log: Callable[[int, dict[str, float]], None] | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1000,
-    progress: bool | None = None,
-) -> History:
-    """Train a BERT in place on real text by masked language modelling and return what happened.
-
-    The loop, the history and what it records are those of `train_toy`; the tensors of every layer are ``W_K.0``,
-    ``W_Q.0``, ``W_V.0``, ``W_K.1`` and so on, all heads of a layer together. The loss is the mean over all masked
-    positions of the batch, as `transformers` has it; special tokens are never masked and never shown as random words.
-    Dropout is off, so that the seed decides everything. Interruption, divergence and checkpoints are as in `train_toy`.
-
-    Args:
-        model: A `BertForMaskedLM`, from `build_bert` or any other. Parameters that require a gradient are trained.
-        documents: A `DocumentStream` (``corpus.documents(tokenizer, max_length=64, long="chunk")``) or token ids in
-            any shape that measurements take. They are read once, at the start, and kept as four bytes per token: all
-            of them, or the first ``config.n_documents``. Every step takes ``config.batch_size`` of them at random.
-        config: How to train; ``world``, ``loss`` and ``forward`` belong to the toy and stay as they are.
-        tokenizer: Says which ids are special; None takes that of the stream.
-        measure: As in `train_toy`; it is called with the model, which every ``measure_*`` takes.
-        log: As in `train_toy`.
-        checkpoint: As in `train_toy`; it continues only on the same documents.
-        checkpoint_every: Steps between two writings.
-        progress: Show a progress bar; by default in a terminal or a notebook.
-    """
-    task = TextTask(model, documents, config, tokenizer)
-    with task.without_dropout():
-        runs = [_Run(task, config, checkpoint, checkpoint_every)]
-        return _train_all(runs, measure, log, progress=progress)[0]
 
 
 def _train_all(
@@ -287,10 +248,7 @@ class _Run:
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 step, got {checkpoint_every}")
         if not task.trained:
-            raise ValueError(
-                "every tensor of the model is frozen; name some in ToyConfig(trained=...), or let parameters of a "
-                "BERT require a gradient"
-            )
+            raise ValueError("every tensor of the model is frozen; name some in ToyConfig(trained=...)")
         self.trained = [task.tensors[name] for name in task.trained]
         self.optimizers = _optimizers(config, task)
         self.recorder = _Recorder(config, task)
