@@ -189,7 +189,7 @@ def _train_toys(
     *,
     progress: bool | None,
 ) -> Iterator[Trained]:
-    start, paths = time.perf_counter(), [_checkpoint(setting, None, folder) for setting in settings]
+    start, paths = time.perf_counter(), [_checkpoint(setting, folder) for setting in settings]
     kept = [path is not None and path.exists() for path in paths]
     models = [
         build_toy(setting.toy, seed=setting.seed)
@@ -215,8 +215,9 @@ def _train_bert(
     from topic_probe.train.text import train_text
 
     assert isinstance(setting.toy, TextConfig)
-    path = _checkpoint(setting, text, folder)
-    kept = None if path is None else path.with_suffix("")
+    facts = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
+    facts["text"] = text.fingerprint
+    kept = None if folder is None else folder / f"{slug(setting.name)}-{digest(facts)[:10]}"
     if kept is not None and kept.exists():
         return Trained(setting, History.load(kept), 0.0)
     start = time.perf_counter()
@@ -227,12 +228,10 @@ def _train_bert(
     return Trained(setting, history, time.perf_counter() - start)
 
 
-def _checkpoint(setting: Setting, text: "TrainingText | None", folder: Path | None) -> Path | None:
+def _checkpoint(setting: Setting, folder: Path | None) -> Path | None:
     if folder is None:
         return None
     facts = {"toy": setting.toy.to_dict(), "train": setting.train.to_dict(), "seed": setting.seed}
-    if text is not None:
-        facts["text"] = text.fingerprint
     return folder / f"{slug(setting.name)}-{digest(facts)[:10]}.safetensors"
 
 

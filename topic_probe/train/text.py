@@ -294,7 +294,8 @@ class _Trainer(Trainer):  # type: ignore[misc]
         """The loss of transformers, but without predictions where none is asked for: most of a small model's time."""
         chosen = inputs["labels"] != -100
         states = model.bert(inputs["input_ids"], attention_mask=inputs["attention_mask"])[0]
-        return cross_entropy(model.cls(states[chosen]), inputs["labels"][chosen])
+        loss: Tensor = cross_entropy(model.cls(states[chosen]), inputs["labels"][chosen])
+        return loss
 
     def training_step(self, *given: Any, **named: Any) -> Tensor:
         """Gradients of a batch, with a row of the history for the state that they are of."""
