@@ -135,13 +135,12 @@ def train_text(
                 recorder.put_back()
                 model.zero_grad()
                 model.eval()
+    table = torch.tensor([row for _, row in recorder.rows], dtype=torch.float64)
     return History(
         toy=toy,
         train=config,
         steps=torch.tensor([step for step, _ in recorder.rows], dtype=torch.int64),
-        table=torch.tensor([row for _, row in recorder.rows], dtype=torch.float64).view(
-            -1, len(recorder.columns)
-        ),
+        table=table.view(-1, len(recorder.columns)),
         columns=recorder.columns,
         measured={
             name: Series(torch.tensor(list(values)), torch.stack(list(values.values())))
@@ -257,8 +256,8 @@ class _Trainer(Trainer):  # type: ignore[misc]
         self.recorder = recorder
         arguments = TrainingArguments(
             output_dir=os.curdir,  # which there is, so that no folder is made
-            max_steps=config.steps
-            + 1,  # the loss of the last one is that of the trained model; its update is undone
+            # The loss of the one behind the last is that of the trained model; its update is undone.
+            max_steps=config.steps + 1,
             per_device_train_batch_size=config.batch_size,
             seed=config.seed,
             use_cpu=next(model.parameters()).device.type == "cpu",
@@ -271,6 +270,7 @@ class _Trainer(Trainer):  # type: ignore[misc]
             remove_unused_columns=False,
             dataloader_pin_memory=False,
         )
+        arguments._n_gpu = 1  # a batch is not for every GPU that can be seen
         masking = config.masking or Masking()
         collator = _Collator(
             text.tokenizer,
