@@ -57,6 +57,7 @@ class DynamicsReport(Report, kind="dynamics"):
         value_flat: step from which W_V is flat.
         key_start: step from which W_K has started.
         query_start: step from which W_Q has started.
+        two_stage: W_V starts, then is flat, and only then W_K and W_Q start.
         reasons: why a layer shows no two-stage pattern; None where it does.
         value_growth: norm of W_V where stage 2 begins (where W_K or W_Q starts, or at the end) ÷ its first one.
         attention_change: largest relative change of the norms of W_K and W_Q from their first, until W_V is flat
@@ -73,17 +74,13 @@ class DynamicsReport(Report, kind="dynamics"):
     value_flat: Float64[np.ndarray, " layer"]
     key_start: Float64[np.ndarray, " layer"]
     query_start: Float64[np.ndarray, " layer"]
+    two_stage: Bool[np.ndarray, " layer"]
     reasons: tuple[str | None, ...]
     value_growth: Float64[np.ndarray, " layer"]
     attention_change: Float64[np.ndarray, " layer"]
     late_value_growth: Float64[np.ndarray, " layer"]
     late_rotation: Float64[np.ndarray, " layer"]
     provenance: Mapping[str, Any]
-
-    @property
-    def two_stage(self) -> Bool[np.ndarray, " layer"]:
-        """Whether W_V starts, then is flat, and only then W_K and W_Q start, layer by layer."""
-        return np.array([reason is None for reason in self.reasons])
 
     @property
     def attention_start(self) -> Float64[np.ndarray, " layer"]:
@@ -154,9 +151,11 @@ def measure_dynamics(history: History, *, until: int | None = None, least: float
         turned = history.rotations.get(f"W_V{suffix}")
         rotation = np.full(len(steps), np.nan) if turned is None else turned.numpy()
         rows.append({**found, **_sizes(found, steps[seen], curves, rotation[seen])})
+    reasons = tuple(_why_not(**{name: row[name] for name in COLUMNS[:4]}) for row in rows)
     return DynamicsReport(
         layer=tuple(layers),
-        reasons=tuple(_why_not(**{name: row[name] for name in COLUMNS[:4]}) for row in rows),
+        two_stage=np.array([reason is None for reason in reasons]),
+        reasons=reasons,
         provenance=provenance(
             model=history.toy.to_dict(),
             options={
