@@ -246,7 +246,8 @@ class _Recorder:
 def _direction(value: Tensor) -> Tensor:
     """A matrix as a vector of length 1; NaN for zeros."""
     flat = value.to(torch.float64).flatten()
-    return flat / flat.norm()
+    length: Tensor = torch.linalg.vector_norm(flat)
+    return flat / length
 
 
 class _Trainer(Trainer):  # type: ignore[misc]
