@@ -64,7 +64,6 @@ def test_the_page_on_hooks_does_what_it_says(capsys):
 def test_the_page_on_learning_does_what_it_says(tmp_path, monkeypatch):
     """As it stands there, with a training of a few steps and two short articles."""
     transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
     monkeypatch.chdir(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder())
     model = tp.build_bert(

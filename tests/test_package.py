@@ -37,7 +37,7 @@ measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout
 measure.same_words measure.comparison
-train train.bert train.history train.tasks train.loop train.toy train.stages
+train train.bert train.history train.toy train.text train.stages
 series series.files series.checkpoints series.check series.onsets series.sums series.measured
 series.probe series.whole
 show show.style show.bars show.blocks show.curves show.heads show.landscape show.effects show.series

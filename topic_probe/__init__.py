@@ -67,10 +67,10 @@ if TYPE_CHECKING:
     from topic_probe.train.bert import build_bert as build_bert
     from topic_probe.train.history import History as History
     from topic_probe.train.history import TrainConfig as TrainConfig
-    from topic_probe.train.loop import train_text as train_text
     from topic_probe.train.stages import DynamicsReport as DynamicsReport
     from topic_probe.train.stages import gradient_ratios as gradient_ratios
     from topic_probe.train.stages import measure_dynamics as measure_dynamics
+    from topic_probe.train.text import train_text as train_text
     from topic_probe.train.toy import train_toy as train_toy
     from topic_probe.train.toy import train_toys as train_toys
 
@@ -138,7 +138,7 @@ _PUBLIC = {
     "show_attention": "topic_probe.show.attention_page",
     "theory": "topic_probe.toy.theory",
     "toy_tensors": "topic_probe.toy.model",
-    "train_text": "topic_probe.train.loop",
+    "train_text": "topic_probe.train.text",
     "train_toy": "topic_probe.train.toy",
     "train_toys": "topic_probe.train.toy",
     "word_attention": "topic_probe.toy.word_attention",

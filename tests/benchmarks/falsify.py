@@ -63,14 +63,18 @@ def sets(names, n):
             print(name, first, flush=True)
     kinds = ("holds", "also without", "undecided", "does not hold", "not checked")
     lines = [f"| claim | {' | '.join(kinds)} |", f"|---{'|---' * len(kinds)}|"]
-    return lines + [f"| {name} | {' | '.join(str(found[kind]) for kind in kinds)} |" for name, found in counts.items()]
+    return lines + [
+        f"| {name} | {' | '.join(str(found[kind]) for kind in kinds)} |" for name, found in counts.items()
+    ]
 
 
 def write(name, lines):
     """Put a table into the page, between its marks."""
     text = PAGE.read_text(encoding="utf-8")
     marks = rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)"
-    PAGE.write_text(re.sub(marks, lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text, flags=re.S))
+    PAGE.write_text(
+        re.sub(marks, lambda found: found[1] + "\n".join(lines) + "\n" + found[2], text, flags=re.S)
+    )
 
 
 def main():

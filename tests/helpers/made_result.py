@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import torch
+from topic_probe.paper.training import Trained
 
 from topic_probe.paper.recipe import Recipe, Run
-from topic_probe.paper.training import Trained
 from topic_probe.train.history import History
 
 

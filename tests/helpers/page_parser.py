@@ -64,7 +64,9 @@ def check_stands_alone(page):
     # A link of the text leads elsewhere only when somebody follows it.
     inside = ("#", "data:image/")
     assert [
-        one for one in addresses if not str(one[2]).startswith((*inside, "https://") if one[0] == "a" else inside)
+        one
+        for one in addresses
+        if not str(one[2]).startswith((*inside, "https://") if one[0] == "a" else inside)
     ] == []
     assert parsed.all("link") == parsed.all("iframe") == parsed.all("object") == parsed.all("base") == []
     assert [style for style in parsed.styles if "url(" in style or "@import" in style] == []

@@ -5,8 +5,7 @@ from mutant import Mutant
 MODEL, WORLD, MASKING = (f"topic_probe/toy/{name}.py" for name in ("model", "world", "masking"))
 WORDS = "topic_probe/toy/word_attention.py"
 OF_MODEL, OF_WORLD, OF_MASKING, OF_WORDS = (
-    f"tests/toy/test_{name}.py"
-    for name in ("model", "world", "masking", "word_attention")
+    f"tests/toy/test_{name}.py" for name in ("model", "world", "masking", "word_attention")
 )
 OF_TRAINING = "tests/train/test_toy.py"
 OF_THEORY = "tests/toy/test_theory.py"

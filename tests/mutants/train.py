@@ -2,10 +2,10 @@
 
 from mutant import Mutant
 
-TOY, HISTORY, TASKS, STAGES, BERT = (
-    f"topic_probe/train/{name}.py" for name in ("toy", "history", "tasks", "stages", "bert")
+TOY, HISTORY, STAGES, BERT, TEXT = (
+    f"topic_probe/train/{name}.py" for name in ("toy", "history", "stages", "bert", "text")
 )
-OF_TOY, OF_TASKS, OF_STAGES = (f"tests/train/test_{name}.py" for name in ("toy", "tasks", "stages"))
+OF_TOY, OF_TEXT, OF_STAGES = (f"tests/train/test_{name}.py" for name in ("toy", "text", "stages"))
 
 # fmt: off
 MUTANTS = [
@@ -26,22 +26,30 @@ MUTANTS = [
     Mutant("a diverged toy keeps its last update", TOY, "tensors | before", "before | tensors", OF_TOY),
     Mutant("the last step has no row", HISTORY, " == 0 or step == self.steps", " == 0", OF_TOY),
     Mutant("phases of a schedule begin one step late", HISTORY, "if place < length:", "if place <= length:", OF_TOY),
-    Mutant("special tokens are masked", TASKS, "maskable=mask & ~self.special[ids]", "maskable=mask", OF_TASKS),
-    Mutant("BERT attends to padding", TASKS, "attention_mask=batch.mask.long()", "attention_mask=None", OF_TASKS),
-    Mutant("random words may be special tokens", TASKS,
-           "words=self.words", "words=torch.arange(len(self.special))", OF_TASKS),
     Mutant("all of a BERT begins near zero", BERT,
-           'config.init == "near-zero" and is_attention(name)', 'config.init == "near-zero"', OF_TASKS),
+           "in filter(is_attention, parameters)", "in [n for n in parameters if parameters[n].ndim > 1]", OF_TEXT),
+    Mutant("special tokens are masked", TEXT, "self.special[tokens]", "0 * self.ids[tokens]", OF_TEXT),
+    Mutant("words that are kept are hidden", TEXT, "1 - masking.p_keep - masking.p_random", "1 - masking.p_random",
+           OF_TEXT),
+    Mutant("BERT attends to padding", TEXT,
+           'attention_mask=inputs["attention_mask"]', 'attention_mask=inputs["attention_mask"] * 0 + 1', OF_TEXT),
+    Mutant("gradients are clipped", TEXT, "max_grad_norm=0.0", "max_grad_norm=0.1", OF_TEXT),
+    Mutant("the learning rate decays", TEXT, 'lr_scheduler_type="constant"', 'lr_scheduler_type="linear"', OF_TEXT),
+    Mutant("the update behind the last loss stays", TEXT, "                recorder.put_back()\n", "", OF_TEXT),
+    Mutant("W_V of text is compared with itself nine steps before", TEXT,
+           "zip(self.directions[0]", "zip(self.directions[1]", OF_TEXT),
+    Mutant("a rotation in text is one minus the cosine", TEXT, "(1 - cosine) / 2", "(1 - cosine) / 1", OF_TEXT),
     Mutant("a tensor has started where it has a fifth of its smallest norm", STAGES,
-           "max((1 + started) * curve.min()", "max(started * curve.min()", OF_STAGES),
+           "max((1 + STARTED) * curve.min()", "max(STARTED * curve.min()", OF_STAGES),
     Mutant("a norm has started where it passes its threshold for the first time", STAGES,
-           "first = int(below[-1]) + 1", "first = int(np.append(curve, np.inf).__gt__(threshold).argmax())", OF_STAGES),
-    Mutant("any end of a record is flat", STAGES,
-           "steps[-1] - steps >= steps - steps[start]", "steps[-1] - steps >= 0", OF_STAGES),
-    Mutant("a falling norm is flat", STAGES, "& (lowest >= (1 - flat) * curve)", "& (lowest <= curve)", OF_STAGES),
+           "steps[below[-1] + 1 :]", "steps[int(np.append(curve, np.inf).__gt__(threshold).argmax()) :]", OF_STAGES),
+    Mutant("any end of a record is flat", STAGES, "steps[-1] - steps >= steps - start", "steps[-1] - steps >= 0",
+           OF_STAGES),
+    Mutant("a falling norm is flat", STAGES, "& (lowest >= (1 - FLAT) * curve)", "& (lowest <= curve)", OF_STAGES),
     Mutant("keys may start before values are flat", STAGES,
            "if first < value_flat:", "if first < value_start:", OF_STAGES),
-    Mutant("the running median is twice as wide", STAGES, "half = window // 2", "half = window", OF_STAGES),
+    Mutant("the running median is twice as wide", STAGES, "2 * (len(steps) // 100) + 1", "2 * (len(steps) // 50) + 1",
+           OF_STAGES),
     Mutant("growth until stage 2 is from its end", STAGES,
-           "divide(value[row], value[0])", "divide(value[-1], value[0])", OF_STAGES),
+           "divide(value[begins], value[0])", "divide(value[-1], value[0])", OF_STAGES),
 ]

@@ -436,8 +436,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
     from topic_probe.text.word_tokenizer import word_tokenizer
     from topic_probe.topics.vocabulary import vocabulary_size
     from topic_probe.train.bert import TextConfig, build_bert
-    from topic_probe.train.loop import train_text
-    from topic_probe.train.tasks import TrainingText
+    from topic_probe.train.text import TrainingText, train_text
 
     if corpus is None and not run.quick and not hub_is_reachable():
         return Measured(missing={"text": NO_WIKIPEDIA})

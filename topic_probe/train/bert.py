@@ -2,26 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor, nn
 
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.toy.model import Init
 
 PLACES = {"K": "key", "Q": "query", "V": "value"}
-# Size of a TextConfig -> its name in a BertConfig.
-SIZES = {
-    "vocabulary_size": "vocab_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "d_model": "hidden_size",
-    "d_mlp": "intermediate_size",
-    "max_length": "max_position_embeddings",
-    "scale": "initializer_range",
-}
 
 
 @dataclass(frozen=True)
@@ -32,38 +21,30 @@ class TextConfig:
         vocabulary_size: Number of token ids, ``len(tokenizer)``.
         n_layers: Layers.
         n_heads: Heads of every layer.
-        d_model: Width, a multiple of ``n_heads``.
-        d_mlp: Width of the MLPs; None is four times ``d_model``.
+        d_model: Width, a multiple of ``n_heads``; MLPs are four times as wide.
         max_length: Longest document in tokens, special ones included.
-        init: ``near-zero``: W_K, W_Q and W_V normal with standard deviation ``noise``; ``usual``: with ``scale``, as
-            all other matrices in both. Biases are 0. ``given`` says that the model was not built here.
+        init: ``near-zero``: W_K, W_Q and W_V normal with standard deviation ``noise``; ``usual``: as BERT begins, with
+            0.02, as all other matrices do in both. Biases are 0.
         noise: Standard deviation of the near-zero initialisation; 0 starts at zero.
-        scale: Standard deviation of all other matrices; BERT has 0.02.
     """
 
     vocabulary_size: int
     n_layers: int = 4
     n_heads: int = 4
     d_model: int = 128
-    d_mlp: int | None = None
     max_length: int = 128
-    init: Init | Literal["given"] = "near-zero"
+    init: Init = "near-zero"
     noise: float = 0.001
-    scale: float = 0.02
 
     def __post_init__(self) -> None:
         settle_fields(self)
-        if self.d_mlp is None:
-            # Filled in, so that two configs of one model are equal.
-            object.__setattr__(self, "d_mlp", 4 * self.d_model)
-        for name in ("vocabulary_size", "n_layers", "n_heads", "d_model", "d_mlp", "max_length"):
+        for name in ("vocabulary_size", "n_layers", "n_heads", "d_model", "max_length"):
             check_whole(name, getattr(self, name))
         if self.d_model % self.n_heads:
             raise ValueError(
                 f"d_model must be a multiple of n_heads, got {self.d_model} and {self.n_heads} heads"
             )
-        for name in ("noise", "scale"):
-            check_number(name, getattr(self, name), zero=True, why="a standard deviation")
+        check_number("noise", self.noise, zero=True, why="a standard deviation")
 
     @property
     def regime(self) -> str:
@@ -88,47 +69,40 @@ def build_bert(
     """
     from transformers import BertConfig, BertForMaskedLM
 
-    if config.init == "given" and tensors is None:
-        raise ValueError(
-            "this config describes a model that came from elsewhere; choose its init, or give tensors"
-        )
     sizes = BertConfig(
-        **{theirs: getattr(config, own) for own, theirs in SIZES.items()},
+        vocab_size=config.vocabulary_size,
+        num_hidden_layers=config.n_layers,
+        num_attention_heads=config.n_heads,
+        hidden_size=config.d_model,
+        intermediate_size=4 * config.d_model,
+        max_position_embeddings=config.max_length,
+        type_vocab_size=1,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        type_vocab_size=1,
     )
-    with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(check_whole("seed", seed, 0))
         model: nn.Module = BertForMaskedLM(sizes).eval()
-    model.text_config = config  # type: ignore[assignment]
-    parameters = bert_parameters(model)
-    values = {**_initial_values(config, parameters, seed), **(tensors or {})}
-    unknown = values.keys() - parameters.keys()
-    if unknown:
-        raise ValueError(
-            f"{sorted(unknown)[0]!r} is no tensor of this model; there are {', '.join(parameters)}"
-        )
-    with torch.no_grad():
-        for name, value in values.items():
-            if value.shape != parameters[name].shape:
-                shape = tuple(parameters[name].shape)
-                raise ValueError(f"{name} must have shape {shape}, got {tuple(value.shape)}")
+        parameters = bert_parameters(model)
+        if config.init == "near-zero":
+            for name in filter(is_attention, parameters):
+                parameters[name].normal_(std=config.noise)
+        for name, value in (tensors or {}).items():
+            if name not in parameters:
+                raise ValueError(f"{name!r} is no tensor of this model; there are {', '.join(parameters)}")
             parameters[name].copy_(value)
+    model.text_config = config  # type: ignore[assignment]
     return model
 
 
 def text_config(model: nn.Module) -> TextConfig:
-    """The config that a BERT was built with, or one that describes a BERT from elsewhere; an error for others."""
-    built = getattr(model, "text_config", None)
-    if isinstance(built, TextConfig):
-        return built
-    sizes: Any = getattr(model, "config", None)
-    if getattr(sizes, "model_type", None) != "bert" or not hasattr(model, "cls"):
+    """The config that a BERT was built with; an error for other models."""
+    config = getattr(model, "text_config", None)
+    if not isinstance(config, TextConfig):
         raise TypeError(
-            f"needed a BERT with its head for masked words (transformers.BertForMaskedLM), got {type(model).__name__}; "
-            "build_bert builds one, train_toy trains the toy"
+            f"needed a BERT from build_bert, got {type(model).__name__}; train_toy trains the toy"
         )
-    return TextConfig(**{own: getattr(sizes, theirs) for own, theirs in SIZES.items()}, init="given")
+    return config
 
 
 def bert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -149,19 +123,3 @@ def bert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def is_attention(name: str) -> bool:
     """Whether a name of `bert_parameters` is that of a W_K, W_Q or W_V."""
     return name[:3] in ("W_K", "W_Q", "W_V")
-
-
-def _initial_values(
-    config: TextConfig, parameters: Mapping[str, nn.Parameter], seed: int
-) -> dict[str, Float64[Tensor, "..."]]:
-    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
-    values = {}
-    for name, parameter in parameters.items():
-        if parameter.ndim == 2:
-            near_zero = config.init == "near-zero" and is_attention(name)
-            value = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
-            values[name] = value.mul_(config.noise if near_zero else config.scale)
-        else:
-            whole = torch.ones if name.endswith("LayerNorm.weight") else torch.zeros
-            values[name] = whole(parameter.shape, dtype=torch.float64)
-    return values

@@ -1,4 +1,17 @@
-"""Does training fall into two stages, W_V first and W_K and W_Q after it (Section 5.1)? Read from recorded norms."""
+"""Does training fall into two stages, W_V first and W_K and W_Q after it (Section 5.1)? Read from recorded norms.
+
+Norms are first smoothed by a running median over a fiftieth of the rows, so single outliers and noise below the
+thresholds do not matter. Then, for every layer by itself, all its heads together:
+
+* A tensor *starts* at the first step from which its norm stays more than 20 % above the smallest norm it had in the
+  whole record (above 5 % of the largest, where the smallest is 0). A norm that never gets that far, or falls back in
+  the end, never starts. How far it goes after its start does not matter, unless a share of the largest norm is asked
+  for too.
+* W_V is *flat* from the first step since its start from which its norm stays within 25 % of what it is there, until the
+  end of the record. To be called flat it has to stay so for at least as long as it took to get there; a record that
+  ends sooner cannot tell, and steady growth never passes.
+* There are *two stages* if W_V starts, becomes flat, and W_K and W_Q both start, neither of them before W_V is flat.
+"""
 
 import math
 from collections.abc import Mapping
@@ -7,8 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+from scipy.ndimage import median_filter
 
-from topic_probe.options import checked
+from topic_probe.options import check_share, checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy.model import ToyConfig
 from topic_probe.toy.theory import initial_gradients
@@ -22,35 +36,15 @@ if TYPE_CHECKING:
 # Fewer rows than this show no curve.
 MIN_ROWS = 10
 
-# A tensor of zeros has no norm to compare with; it has started once it has this share of its largest norm.
-SHARE_FROM_ZERO = 0.05
+STARTED, FROM_ZERO, FLAT = 0.2, 0.05, 0.25
+"""The 20 %, the 5 % and the 25 % of the rules."""
 
 NO_PATTERN = "no two-stage pattern"
 
-
-@dataclass(frozen=True)
-class Stages:
-    """When the norms of one layer start to grow, and when that of W_V stops; the rules are in `find_stages`.
-
-    Attributes:
-        value_start: step from which W_V has started; NaN if it never does. The others likewise.
-        value_flat: step from which W_V is flat.
-        key_start: of W_K.
-        query_start: of W_Q.
-        reason: why this is no two-stage pattern; None if it is one.
-    """
-
-    value_start: float
-    value_flat: float
-    key_start: float
-    query_start: float
-    reason: str | None
-
-    @property
-    def attention_start(self) -> float:
-        """The first step at which W_K or W_Q has started, where stage 2 begins; NaN if neither does."""
-        started = [step for step in (self.key_start, self.query_start) if not np.isnan(step)]
-        return min(started, default=np.nan)
+COLUMNS = (
+    "value_start", "value_flat", "key_start", "query_start", "value_growth", "attention_change", "late_value_growth",
+    "late_rotation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +65,7 @@ class DynamicsReport(Report, kind="dynamics"):
         late_value_growth: norm of W_V at the end ÷ where stage 2 begins; NaN without a stage 2.
         late_rotation: mean rotation of W_V in ten steps during stage 2, (1 − cosine)/2: W_V may go on turning at a
             constant norm. NaN without a stage 2 or where no rotation was recorded.
-        provenance: model, training, the thresholds, versions.
+        provenance: model, training, options, versions.
     """
 
     figure: ClassVar[str] = "curves:stage_map"
@@ -99,20 +93,15 @@ class DynamicsReport(Report, kind="dynamics"):
         having = [str(layer) for layer, has in zip(self.layer, self.two_stage, strict=True) if has]
         if len(having) == len(self.layer):
             return "two stages"
-        return (
-            f"two stages in {len(having)} of {len(self.layer)} layers: {', '.join(having)}"
-            if having
-            else NO_PATTERN
-        )
+        if not having:
+            return NO_PATTERN
+        return f"two stages in {len(having)} of {len(self.layer)} layers: {', '.join(having)}"
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every layer."""
         import pandas as pd
 
-        names = (
-            "layer", "two_stage", "value_start", "value_flat", "key_start", "query_start", "value_growth",
-            "attention_change", "late_value_growth", "late_rotation",
-        )  # fmt: skip
+        names = ("layer", "two_stage", *COLUMNS)
         return pd.DataFrame({name: list(getattr(self, name)) for name in names})
 
     def _notes(self) -> list[str]:
@@ -126,31 +115,19 @@ class DynamicsReport(Report, kind="dynamics"):
 
 
 @checked
-def measure_dynamics(
-    history: History,
-    *,
-    until: int | None = None,
-    started: float = 0.2,
-    least: float = 0.0,
-    flat: float = 0.25,
-    smooth: int | None = None,
-) -> DynamicsReport:
+def measure_dynamics(history: History, *, until: int | None = None, least: float = 0.0) -> DynamicsReport:
     """The stages of a training, from the norms of W_V, W_K and W_Q that its history recorded.
 
-    The rules are those of `find_stages`, for every layer by itself, all its heads together. Tensors that were not
-    trained are curves too: they never start.
+    The rules are at the top of this module. Tensors that were not trained are curves too: they never start.
 
     Args:
         history: of `train_toy` or `train_text`, with at least ten rows.
         until: look at the rows up to this step only; None: all.
-        started: how far above its smallest norm a tensor has started.
-        least: the share of its largest norm that it must have as well; say 0.05 where training begins so near to zero
-            that 20 % above is still nothing.
-        flat: how far from its norm a flat tensor may get.
-        smooth: rows in the running median; None: a fiftieth of all rows.
+        least: the share of its largest norm that a tensor must have besides to have started; say 0.05 where training
+            begins so near to zero that 20 % above is still nothing.
 
     Raises:
-        ValueError: for fewer than ten rows, or thresholds that are not positive.
+        ValueError: for fewer than ten rows.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2)))
@@ -158,142 +135,79 @@ def measure_dynamics(
         >>> stages.key_start.tolist(), stages.pattern  # keys and queries are frozen
         ([nan], 'no two-stage pattern')
     """
-    rows = np.ones(len(history), dtype=bool) if until is None else history.steps.numpy() <= until
-    steps, norms = history.steps.numpy()[rows], {n: v.numpy()[rows] for n, v in history.norms.items()}
-    layers = range(history.toy.n_layers)
-    names = ["" if len(layers) == 1 else f".{layer}" for layer in layers]
-    every, sizes = [], []
-    for name in names:
-        curves = {what: norms[f"W_{what}{name}"] for what in "VKQ"}
-        stages = find_stages(
-            steps,
-            value=curves["V"],
-            key=curves["K"],
-            query=curves["Q"],
-            started=started,
-            least=least,
-            flat=flat,
-            smooth=smooth,
+    check_share("least", least)
+    steps = history.steps.numpy()
+    seen = steps <= (steps.max(initial=0) if until is None else until)
+    if seen.sum() < MIN_ROWS:
+        raise ValueError(
+            f"needed at least {MIN_ROWS} recorded rows to see a curve, got {seen.sum()}; train longer, or record more "
+            "often (TrainConfig(record_every=...))"
         )
-        turned = history.rotations.get(f"W_V{name}")
-        every.append(stages)
-        sizes.append(_sizes(stages, steps, curves, None if turned is None else turned.numpy()[rows]))
-    growth, change, late_growth, late_rotation = np.array(sizes).T
+    layers = range(history.toy.n_layers)
+    rows: list[dict[str, float]] = []
+    for suffix in [""] if len(layers) == 1 else [f".{layer}" for layer in layers]:
+        curves = {what: history.norms[f"W_{what}{suffix}"].numpy()[seen] for what in "VKQ"}
+        found = _steps(steps[seen], curves, least)
+        turned = history.rotations.get(f"W_V{suffix}")
+        rotation = np.full(len(steps), np.nan) if turned is None else turned.numpy()
+        rows.append({**found, **_sizes(found, steps[seen], curves, rotation[seen])})
+    reasons = tuple(_why_not(**{name: row[name] for name in COLUMNS[:4]}) for row in rows)
     return DynamicsReport(
         layer=tuple(layers),
-        value_start=np.array([stages.value_start for stages in every]),
-        value_flat=np.array([stages.value_flat for stages in every]),
-        key_start=np.array([stages.key_start for stages in every]),
-        query_start=np.array([stages.query_start for stages in every]),
-        two_stage=np.array([stages.reason is None for stages in every]),
-        reasons=tuple(stages.reason for stages in every),
-        value_growth=growth,
-        attention_change=change,
-        late_value_growth=late_growth,
-        late_rotation=late_rotation,
+        two_stage=np.array([reason is None for reason in reasons]),
+        reasons=reasons,
         provenance=provenance(
             model=history.toy.to_dict(),
             options={
-                "until": until, "started": started, "least": least, "flat": flat, "smooth": smooth,
-                "training": history.train.to_dict(), "last_step": history.last_step, "stopped": history.stopped,
+                "until": until, "least": least, "training": history.train.to_dict(), "last_step": history.last_step,
+                "stopped": history.stopped,
             },
             seed=history.train.seed,
         ),
+        **{name: np.array([row[name] for row in rows]) for name in COLUMNS},
     )  # fmt: skip
 
 
-def find_stages(
-    steps: Int64[np.ndarray, " row"],
-    *,
-    value: Float64[np.ndarray, " row"],
-    key: Float64[np.ndarray, " row"],
-    query: Float64[np.ndarray, " row"],
-    started: float = 0.2,
-    least: float = 0.0,
-    flat: float = 0.25,
-    smooth: int | None = None,
-) -> Stages:
-    """When W_V, W_K and W_Q start, when W_V is flat, and whether that makes two stages.
-
-    Norms are first smoothed by a running median over a fiftieth of the rows, so single outliers and noise below the
-    thresholds do not matter.
-
-    * A tensor *starts* at the first step from which its norm stays more than 20 % above the smallest norm it had in
-      the whole record (above 5 % of the largest, where the smallest is 0). A norm that never gets that far, or falls
-      back in the end, never starts. How far it goes after its start does not matter, unless ``least`` asks for a share
-      of the largest norm too.
-    * W_V is *flat* from the first step since its start from which its norm stays within 25 % of what it is there,
-      until the end of the record. To be called flat it has to stay so for at least as long as it took to get there;
-      a record that ends sooner cannot tell, and steady growth never passes.
-    * There are *two stages* if W_V starts, becomes flat, and W_K and W_Q both start, neither of them before W_V is
-      flat.
-
-    Args:
-        steps: step of every row, increasing.
-        value: norm of W_V in every row.
-        key: norm of W_K.
-        query: norm of W_Q.
-        started: the 20 %.
-        least: share of the largest norm that a norm must have besides.
-        flat: the 25 %.
-        smooth: rows in the running median (even numbers are rounded up); None: a fiftieth of them, at least 1.
-    """
-    if len(steps) < MIN_ROWS:
-        raise ValueError(
-            f"needed at least {MIN_ROWS} recorded rows to see a curve, got {len(steps)}; train longer, or record more "
-            "often (TrainConfig(record_every=...))"
-        )
-    if not 0 <= least < 1:
-        raise ValueError(f"least is a share of the largest norm and must lie in 0 … 1, got {least}")
-    if not (started > 0 and flat > 0):
-        raise ValueError(
-            f"started and flat are shares of a norm and must be positive, got {started} and {flat}"
-        )
-    if smooth is not None and smooth < 1:
-        raise ValueError(f"smooth is a number of rows and must be at least 1 (no smoothing), got {smooth}")
-    if smooth is not None and smooth > len(steps):
-        raise ValueError(
-            f"smooth is a number of rows and must be at most {len(steps)}, all there are, got {smooth}"
-        )
-    window = max(1, len(steps) // 50) if smooth is None else smooth
-    v, k, q = (_running_median(curve, window) for curve in (value, key, query))
-    starts = [_start(curve, started, least) for curve in (v, k, q)]
-    flattening = None if starts[0] is None else _flat_from(steps, v, starts[0], flat)
-    rows = (starts[0], flattening, starts[1], starts[2])
-    value_start, value_flat, key_start, query_start = (
-        np.nan if row is None else float(steps[row]) for row in rows
-    )
-    reason = _why_not(value_start, value_flat, key_start, query_start)
-    return Stages(value_start, value_flat, key_start, query_start, reason)
+def _steps(
+    steps: Int64[np.ndarray, " row"], curves: Mapping[str, Float64[np.ndarray, " row"]], least: float
+) -> dict[str, float]:
+    """The steps at which the three tensors of a layer start, and from which W_V is flat."""
+    width = 2 * (len(steps) // 100) + 1
+    value, key, query = (median_filter(curves[what], width, mode="nearest") for what in "VKQ")
+    value_start = _start(steps, value, least)
+    return {
+        "value_start": value_start,
+        "value_flat": _flat_from(steps, value, value_start),
+        "key_start": _start(steps, key, least),
+        "query_start": _start(steps, query, least),
+    }
 
 
-def _start(curve: Float64[np.ndarray, " row"], started: float, least: float) -> int | None:
-    """The row from which the curve stays above its threshold."""
-    share = least if curve.min() > 0 else max(least, SHARE_FROM_ZERO)
-    threshold = max((1 + started) * curve.min(), share * curve.max())
+def _start(steps: Int64[np.ndarray, " row"], curve: Float64[np.ndarray, " row"], least: float) -> float:
+    """The step from which the curve stays above its threshold; NaN if it does not."""
+    share = least if curve.min() > 0 else max(least, FROM_ZERO)
+    threshold = max((1 + STARTED) * curve.min(), share * curve.max())
     below = np.flatnonzero(curve <= threshold)
-    first = int(below[-1]) + 1
-    return first if first < len(curve) else None
+    above = steps[below[-1] + 1 :]
+    return float(above[0]) if len(above) else np.nan
 
 
-def _flat_from(
-    steps: Int64[np.ndarray, " row"], curve: Float64[np.ndarray, " row"], start: int, flat: float
-) -> int | None:
-    """The row from which the curve stays near what it is there, if the record is long enough to say so."""
+def _flat_from(steps: Int64[np.ndarray, " row"], curve: Float64[np.ndarray, " row"], start: float) -> float:
+    """The step from which the curve stays near what it is there; NaN if it does not, or too shortly to say so."""
     highest = np.maximum.accumulate(curve[::-1])[::-1]
     lowest = np.minimum.accumulate(curve[::-1])[::-1]
-    near = (highest <= (1 + flat) * curve) & (lowest >= (1 - flat) * curve)
-    long_enough = steps[-1] - steps >= steps - steps[start]
-    rows = np.flatnonzero(near & long_enough & (np.arange(len(curve)) >= start))
-    return int(rows[0]) if len(rows) else None
+    near = (highest <= (1 + FLAT) * curve) & (lowest >= (1 - FLAT) * curve)
+    long_enough = steps[-1] - steps >= steps - start
+    flat = steps[near & long_enough & (steps >= start)]
+    return float(flat[0]) if len(flat) else np.nan
 
 
 def _why_not(value_start: float, value_flat: float, key_start: float, query_start: float) -> str | None:
     """What is missing for two stages; None if nothing is."""
     if np.isnan(value_start):
         return "W_V never starts to grow"
-    still = [n for n, start in (("W_K", key_start), ("W_Q", query_start)) if np.isnan(start)]
-    first = min((start for start in (key_start, query_start) if not np.isnan(start)), default=np.nan)
+    still = [name for name, start in (("W_K", key_start), ("W_Q", query_start)) if np.isnan(start)]
+    first = np.fmin(key_start, query_start)
     growing = "W_V is not flat within the record"
     if still:
         flat = growing if np.isnan(value_flat) else f"W_V is flat from step {value_flat:.0f}"
@@ -306,40 +220,26 @@ def _why_not(value_start: float, value_flat: float, key_start: float, query_star
 
 
 def _sizes(
-    stages: Stages,
+    found: Mapping[str, float],
     steps: Int64[np.ndarray, " row"],
     curves: Mapping[str, Float64[np.ndarray, " row"]],
-    rotation: Float64[np.ndarray, " row"] | None,
-) -> tuple[float, float, float, float]:
-    """Growth of W_V until stage 2, change of W_K and W_Q in stage 1, growth and rotation of W_V in stage 2."""
-    has_second = not np.isnan(stages.attention_start)
-    second = steps >= stages.attention_start
-    row = int(second.argmax()) if has_second else len(steps) - 1
-    value = curves["V"]
-    growth = float(divide(value[row], value[0]))
-    first_stage = np.ones_like(second) if np.isnan(stages.value_flat) else steps <= stages.value_flat
-    changes = [np.abs(divide(curves[n][first_stage], curves[n][:1]) - 1) for n in "KQ"]
-    change = float(np.max(changes))
-    if not has_second:
-        return growth, change, np.nan, np.nan
-    turned = np.nan
-    if rotation is not None and np.isfinite(rotation[second]).any():
-        turned = float(np.nanmean(rotation[second]))
-    return growth, change, float(divide(value[-1], value[row])), turned
-
-
-def _running_median(curve: Float64[np.ndarray, " row"], window: int) -> Float64[np.ndarray, " row"]:
-    """Medians over a window around every row; at the ends the window is as wide as it can be on both sides."""
-    half = window // 2
-    inside = (
-        np.median(np.lib.stride_tricks.sliding_window_view(curve, 2 * half + 1), axis=1) if half else curve
-    )
-    smooth = curve.copy()
-    smooth[half : len(curve) - half] = inside
-    for row in range(1, half):
-        smooth[row] = np.median(curve[: 2 * row + 1])
-        smooth[-1 - row] = np.median(curve[-1 - 2 * row :])
-    return smooth
+    rotation: Float64[np.ndarray, " row"],
+) -> dict[str, float]:
+    """How far W_V, W_K and W_Q of a layer go in either stage."""
+    value, first = curves["V"], np.ones(len(steps), dtype=bool)
+    if not np.isnan(found["value_flat"]):
+        first = steps <= found["value_flat"]
+    second = steps >= np.fmin(found["key_start"], found["query_start"])
+    begins = int(second.argmax()) if second.any() else len(steps) - 1
+    turned = rotation[second & np.isfinite(rotation)]
+    return {
+        "value_growth": float(divide(value[begins], value[0])),
+        "attention_change": max(
+            float(np.abs(divide(curves[what][first], curves[what][:1]) - 1).max()) for what in "KQ"
+        ),
+        "late_value_growth": float(divide(value[-1], value[begins])) if second.any() else np.nan,
+        "late_rotation": float(turned.mean()) if len(turned) else np.nan,
+    }
 
 
 # What the argument of Section 8.1 is about: the tensors that begin as noise, and how those are given that do not.

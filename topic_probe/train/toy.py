@@ -128,7 +128,7 @@ def train_toys(
         raise ValueError("two trainings have the same model; give each its own")
     for model, config in zip(models, configs, strict=True):
         _check(model, config)
-    functions = _functions(measure)
+    functions = functions_of(measure)
     places = [_place(folder, *pair, functions) for pair in zip(models, configs, strict=True)]
     histories: dict[int, History] = {}
     for i, place in enumerate(places):
@@ -426,7 +426,7 @@ class _Training:
             self.update_models()
         for i, model in enumerate(self.models):
             for prefix, function in functions.items() if i not in self.ended else ():
-                for name, value in _numbers(prefix, function(self.step, model)):
+                for name, value in named_numbers(prefix, function(self.step, model)):
                     series = self.measured[i].setdefault(name, [])
                     if series and series[0][1].shape != value.shape:
                         raise ValueError(
@@ -558,7 +558,7 @@ def _norms(tensor: Float[Tensor, "toy ..."]) -> Float64[Tensor, "toy"]:
 # --- measurements and Ctrl-C ------------------------------------------------------------------------
 
 
-def _functions(measure: Measure | Mapping[str, Measure] | None) -> _Functions:
+def functions_of(measure: Measure | Mapping[str, Measure] | None) -> _Functions:
     """The functions to call by their names, each of a step and a model."""
     if measure is None:
         return {}
@@ -573,11 +573,11 @@ def _of_step(function: Callable[..., Any]) -> Callable[[int, nn.Module], Any]:
     return function if len(needed) == 2 else lambda step, model: function(model)
 
 
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
+def named_numbers(name: str, value: Any) -> Iterator[tuple[str, Float64[Tensor, "..."]]]:
     """What a measurement returned, as named tensors."""
     if isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _numbers(f"{name}.{key}" if name else str(key), entry)
+            yield from named_numbers(f"{name}.{key}" if name else str(key), entry)
         return
     if not isinstance(value, (int, float, np.ndarray, np.generic, Tensor)):
         raise TypeError(
