@@ -20,7 +20,7 @@ from tokenizer_kinds import KINDS
 from topic_probe.text import sources
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
 from topic_probe.text.encoder import encode_texts
-from topic_probe.text.sources import prose
+from topic_probe.text.corpus import prose
 from topic_probe.topics.vocabulary import tokenizer_identity
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]

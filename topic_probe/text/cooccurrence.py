@@ -213,7 +213,7 @@ def count_cooccurrence(
     of the whole.
 
     Args:
-        documents: Token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        documents: Token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
         vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
         max_words: Words that are counted at most.

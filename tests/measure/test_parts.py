@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 
 import topic_probe as tp
+from topic_probe.measure.parts import Worker, n_parts, parts_to_measure
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
-from topic_probe.text.parts import Worker, n_parts, parts_to_measure
 from topic_probe.text.word_tokenizer import word_tokenizer
 
 TEXTS = ["one", "two", None, "three", "four five", "", "six", "seven", "eight", "nine"]
@@ -58,7 +58,6 @@ def every_kind(files):
         ),
         "a data set": stream(Corpus.from_dataset(Dataset.from_dict({"text": TEXTS}))),
         "files of a stream": stream(Corpus.from_dataset(several)),
-        "a share": stream(Corpus.from_texts(TEXTS).shard(0, 2)),
         "documents": [Document(torch.tensor([n, n + 1])) for n in range(7)],
         "ids": [[n] for n in range(7)],
     }
