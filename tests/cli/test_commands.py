@@ -146,7 +146,7 @@ ATTENTION = "measure attention {model} --topics {words} --corpus {texts}"
         ("measure attention {model} --topics {toy} --corpus {texts}", 1, "over a vocabulary of 13 ids"),
         ("measure embeddings {model} --topics {broken}", 1, "is not JSON"),
         ("measure embeddings {model} --topics wordnet-noun", 1, "did you mean wordnet-nouns?"),
-        (ATTENTION + " --spread 3", 2, "--spread does not fit here"),
+        (ATTENTION + " --corpus-seed 3", 2, "--corpus-seed does not fit here"),
         (ATTENTION + " --max-length 0", 2, "--max-length must leave room"),
         (ATTENTION + " --n-resamples -3", 2, "--n-resamples must be at least 0"),
         (ATTENTION + " --part 0 3", 2, "--part came without --folder"),

@@ -130,7 +130,7 @@ def test_models_and_texts_go_to_the_recipes_that_take_them(run, recipes, texts, 
     [
         ("plain --models a=b", "plain takes no --models"),
         ("all --corpus bundled", "all takes no --corpus"),
-        ("all --spread 3", "--spread needs texts"),
+        ("all --corpus-seed 3", "--corpus-seed needs texts"),
         ("all --only x", "--only names settings of one recipe"),
         ("plain --jobs 2", "--jobs is at least 1"),
     ],

@@ -209,7 +209,7 @@ def count_cooccurrence(
     documents are counted: the words of every document stay in memory, four bytes each, until it is known which they
     are, and ``complete_above`` says which pairs are known in spite of that.
 
-    Counts are whole numbers, so those of the shards of a corpus (``Corpus.shard``) add up with ``+`` to exactly those
+    Counts are whole numbers, so those of the parts of a corpus add up with ``+`` to exactly those
     of the whole.
 
     Args:
