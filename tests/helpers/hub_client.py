@@ -33,7 +33,6 @@ class Outcome:
     trace: str
     warned: tuple[str, ...]
     seconds: float
-    slept: tuple[float, ...]  # also of threads that sleep side by side
     printed: str  # on stderr
 
 
@@ -114,7 +113,7 @@ def _run(function: Callable[..., Any], arguments: Any, options: Any) -> Outcome:
             trace = traceback.format_exc()
     said = tuple(str(each.message) for each in warned)
     seconds = time.monotonic() - began
-    return Outcome(value, error, kinds, trace, said, seconds, tuple(_slept), printed.getvalue())
+    return Outcome(value, error, kinds, trace, said, seconds, printed.getvalue())
 
 
 def _serve(file: str) -> None:
@@ -140,7 +139,7 @@ def _serve(file: str) -> None:
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != 0:
-            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", (), 0.0, (), "")
+            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", (), 0.0, "")
             pickle.dump(died, answers)
             answers.flush()
 

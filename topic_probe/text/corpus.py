@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import version
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -605,11 +605,22 @@ def _files_of_stream(
     n_files = getattr(data, "num_shards", 1)
     order = range(n_files) if seed is None else np.random.default_rng(seed).permutation(n_files)[:n_documents]
     for place, file in enumerate(order):
-        rows, n = data.shard(num_shards=n_files, index=int(file)), None
-        if n_documents is not None:
+        rows = data.shard(num_shards=n_files, index=int(file))
+        if n_documents is None:
+            yield Section(partial(_read_rows, rows, field), None, name)
+        else:
             n = n_documents // n_files + (place < n_documents % n_files)
-            rows = rows.shuffle(seed=seed, buffer_size=_SPREAD * n).take(n)
-        yield Section(partial(_read_rows, rows, field), n, name)
+            yield Section(partial(_read_sample, rows, field, n, (seed or 0, int(file))), n, name)
+
+
+def _read_sample(rows: Iterable[Any], field: str, n: int, seed: Sequence[int]) -> Iterator[Entry]:
+    """Some rows of a file, each of its beginning equally likely; `datasets` waits seconds to shuffle a file."""
+    generator, kept = np.random.default_rng(seed), []
+    for place, entry in enumerate(islice(_read_rows(rows, field), _SPREAD * n)):
+        at = place if place < n else int(generator.integers(place + 1))
+        if at < n:
+            kept[at : at + 1] = [entry]
+    yield from kept
 
 
 def _read_rows(rows: Iterable[Any], field: str) -> Iterator[Entry]:
