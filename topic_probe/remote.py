@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # What is downloaded beside weights.
-_SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_SMALL = ["*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"]
 
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Where the weights of a model are: whatever is there first is what transformers would load."""

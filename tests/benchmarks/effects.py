@@ -17,6 +17,7 @@ from transformers import BertConfig, BertModel
 import topic_probe as tp
 from topic_probe.lens.running import evaluating
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import read_documents
 
 VOCABULARY, WORDS_OF_TOPICS = 30_522, 6_000
 WANTED = {"one set of heads": 1.1, "one cut": 1.1}
@@ -33,7 +34,7 @@ def ways(n_documents: int, length: int) -> dict[str, tuple[Callable[[], Any], in
     documents = generator.integers(1_000, VOCABULARY, (n_documents, length)).tolist()
     words = generator.permutation(np.arange(1_000, VOCABULARY))[:WORDS_OF_TOPICS].reshape(20, -1)
     topics = tp.Topics.from_token_ids(dict(enumerate(words.tolist())), vocabulary_size=VOCABULARY)
-    batches = list(token_batches(documents, special_ids=()))
+    batches = list(token_batches(read_documents(documents)))
     options: dict[str, Any] = {"special_ids": (), "n_resamples": 0}
 
     def bare() -> None:

@@ -22,6 +22,7 @@ from transformers import BertConfig, BertModel
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface, running
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import read_documents
 
 VOCABULARY, LENGTH = 30_522, 512
 SIZES = 2, 4
@@ -93,7 +94,7 @@ def ways(layers: int) -> dict[str, Callable[[list[list[int]]], Any]]:
 
     def forward(documents: list[list[int]]) -> None:
         with running.evaluating(model), huggingface.attention_implementation(inside, "sdpa"):
-            for batch in token_batches(documents, special_ids=()):
+            for batch in token_batches(read_documents(documents)):
                 huggingface.run(inside, capture.view(model).inputs(batch.ids, batch.mask))
 
     def attention(n_permutations: int) -> Callable[[list[list[int]]], Any]:

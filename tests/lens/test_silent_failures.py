@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 import topic_probe as tp
 from topic_probe.lens import capture, huggingface, opening, sites
 from topic_probe.lens.sites import Site
-from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import read_documents
 
 IDS, MASK = zoo.documents()
 DOCUMENTS = zoo.lists((20, 9, 14))
@@ -160,9 +160,9 @@ def test_the_adapter_free_host_and_documents_demand_a_mask_and_texts_never_reach
     hooked = zoo.opened("albert").hooked
     with pytest.raises(TypeError, match="attention_mask"):
         hooked(IDS)
-    with refused("came without a mask and has rows that begin or end with the padding id 0"):
-        list(token_batches(IDS, pad_id=0))
-    with pytest.raises(TypeError, match=r"encode texts first with topic_probe\.encode_texts"):
+    with refused("begins or ends with two of the padding id 0 and came without a mask"):
+        list(read_documents(IDS, pad_id=0))
+    with pytest.raises(TypeError, match=r"Texts become documents by topic_probe\.encode_texts"):
         tp.measure_attention(hooked, TOPICS, ["a frog", "and a much longer toad"])
 
 

@@ -133,7 +133,8 @@ def test_batches_order_padding_and_seeds_change_nothing_else_and_intervals_resam
     whole, one, padded, few = (
         tp.measure_embeddings(model, TOPICS, given, special_ids=(), **options)
         for given, options in (
-            (documents, {}), (documents[::-1], {"batch_size": 1}), ((ids, mask), {"batch_size": 7}),
+            (documents, {}), (documents[::-1], {"batch_size": 1}),
+            ({"input_ids": ids, "attention_mask": mask}, {"batch_size": 7}),
             (zoo.of_sources(documents, [place // 10 for place in range(30)]), {"seed": 1}),
         )
     )  # fmt: skip

@@ -48,7 +48,7 @@ class Section(NamedTuple):
         name: what they are known by without being read, as a file of a commit is; None where only reading tells.
     """
 
-    read: Callable[[], Iterable[Entry]]
+    read: Callable[[], Iterable[Any]]
     n_entries: int | None = None
     name: Mapping[str, Any] | None = None
 
@@ -589,7 +589,7 @@ _WITHOUT_HUB = (
 def _rows(data: Any, field: str, n_documents: int | None, seed: int | None) -> Section:
     """The rows of a data set that is on this machine, or those that the seed draws."""
     n = len(data) if n_documents is None else min(n_documents, len(data))
-    places = range(n)
+    places: Any = range(n)
     if seed is not None:
         places = np.sort(np.random.default_rng(seed).choice(len(data), n, replace=False))
     return Section(partial(_read_rows, data.with_format(None).select(places), field), n)
@@ -615,7 +615,8 @@ def _files_of_stream(
 
 def _read_sample(rows: Iterable[Any], field: str, n: int, seed: Sequence[int]) -> Iterator[Entry]:
     """Some rows of a file, each of its beginning equally likely; `datasets` waits seconds to shuffle a file."""
-    generator, kept = np.random.default_rng(seed), []
+    generator = np.random.default_rng(seed)
+    kept: list[Entry] = []
     for place, entry in enumerate(islice(_read_rows(rows, field), _SPREAD * n)):
         at = place if place < n else int(generator.integers(place + 1))
         if at < n:

@@ -385,8 +385,8 @@ def _row(item: Any, number: int, pad_id: int | None) -> Int64[Tensor, " position
     ids = torch.from_numpy(
         token_id_array(item, f"document {number}", ordered=True, remedy="see encode_texts")
     )
-    padded = pad_id is not None and len(ids) > 2
-    if padded and any(bool((end == pad_id).all()) for end in (ids[:2], ids[-2:])):
+    ends = torch.stack([ids[:2], ids[-2:]]) if len(ids) > 2 else torch.empty(0, 2)
+    if pad_id is not None and bool(ends.eq(pad_id).all(1).any()):
         raise ValueError(
             f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask: pass a "
             "mapping with input_ids and attention_mask, or documents without padding"

@@ -132,7 +132,7 @@ class SameTexts:
         self, whole: Sequence[Document], starts: Int64[np.ndarray, "tokenizer boundary"], first: int
     ) -> int:
         """Before which word documents must end that begin with a word, so that every model can take them."""
-        last = starts.shape[1] - 1
+        last: int = starts.shape[1] - 1
         for document, own, limit in zip(whole, starts, self.limits, strict=True):
             if limit is not None:
                 around = len(document) - int(own[-1] - own[0])
@@ -197,11 +197,11 @@ def _starts_of_words(whole: Sequence[Document]) -> Int64[np.ndarray, "tokenizer 
 
     A word that no token makes up begins where the next one does.
     """
-    n_words = max(int(document.word_index.max()) + 1 for document in whole)
-    starts = np.empty((len(whole), n_words + 1), dtype=np.int64)
-    for document, own in zip(whole, starts, strict=True):
+    index = [document.word_index.numpy() for document in whole if document.word_index is not None]
+    starts = np.empty((len(whole), 2 + max(int(words.max()) for words in index)), dtype=np.int64)
+    for document, words, own in zip(whole, index, starts, strict=True):
+        assert document.special is not None
         text = (~document.special).nonzero().flatten()
-        words = document.word_index.numpy()
         places = np.flatnonzero(words >= 0)
         own[:] = int(text[-1]) + 1
         np.minimum.at(own, words[places], places)
