@@ -28,7 +28,9 @@ def fetch_model(name: str, revision: str | None = None, *, weights: bool = True)
     from huggingface_hub import snapshot_download
 
     with hub_errors(name, _WITHOUT_HUB.format(name=name)):
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_SMALL, ignore_patterns="*/*"))
+        folder = Path(
+            snapshot_download(name, revision=revision, allow_patterns=_SMALL, ignore_patterns="*/*")
+        )
         for pattern in WEIGHTS if weights else ():
             snapshot_download(name, revision=folder.name, allow_patterns=pattern, ignore_patterns="*/*")
             if any(folder.glob(pattern)):
