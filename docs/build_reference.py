@@ -14,7 +14,7 @@ Written from the docstrings. `import topic_probe as tp` comes before everything.
 """
 GROUPS = {
     "Topics": ["Topics", "fit_topics", "TopicFit"],
-    "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Retry", "Cooccurrence", "count_cooccurrence"],
+    "Text": ["Corpus", "DocumentStream", "Document", "encode_texts", "Cooccurrence", "count_cooccurrence"],
     "Models": ["open_model", "random_init", "check_model", "ModelCheck"],
     "Series": ["Checkpoints", "check_checkpoints", "measure_series", "CheckpointReport", "TopicProbe", "SeriesReport"],
     "Measurements": ["measure_", "Contrast", "load_report", "Report"],

@@ -10,6 +10,7 @@ from tokenizer_kinds import KINDS
 import topic_probe as tp
 from topic_probe.measure.text_attention import read_text_attention
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import Counts, cut_documents
 
 # Every word once, so that a count of different words is one of tokens; some stand before punctuation, some are pieces.
 TEXT = "The army's band, (bandleader) and l'armée; don't soldier, I. included0"
@@ -65,9 +66,9 @@ def test_a_long_text_is_cut_in_one_way_by_whoever_cuts_it(max_length):
     tokenizer = hf.AutoTokenizer.from_pretrained(minilm_folder())
     stream = tp.Corpus.from_texts([LONG]).documents(tokenizer, max_length=max_length, long="chunk")
     whole = tp.encode_texts([LONG], tokenizer)
-    options = {"max_length": max_length, "long": "chunk", "special_ids": tokenizer.all_special_ids}
+    pieces = cut_documents(whole, None, max_length, "chunk", Counts(), tokenizer.all_special_ids)
     cut_later = []
-    for batch in token_batches(whole, **options):
+    for batch in token_batches(pieces):
         rows = zip(batch.ids, batch.word_index, batch.mask, batch.sources.tolist(), strict=True)
         cut_later += [(ids[kept].tolist(), words[kept].tolist(), source) for ids, words, kept, source in rows]
     cut_at_once = [(one.ids.tolist(), one.word_index.tolist(), one.source) for one in stream]

@@ -24,15 +24,15 @@ storage options uncertainty words notices tables remote
 topics.builtin topics.incidence topics.lists
 topics.vocabulary topics.models topics.topics topics
 contrast paired report
-text text.documents text.batches text.encoder text.same_texts text.sources text.hub text.corpus
-text.parts text.sums text.bags text.lda text.cooccurrence text.word_tokenizer
+text text.documents text.batches text.encoder text.same_texts text.corpus
+text.bags text.lda text.cooccurrence text.word_tokenizer
 toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact
 lens lens.sites lens.changes lens.running lens.heads lens.huggingface lens.points lens.adapters lens.capture
 lens.editable lens.edit lens.check lens.opening
-measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.accumulators measure.doubt
-measure.folder measure.engine measure.heads measure.patterns
+measure measure.options measure.words measure.pair_sums measure.matrix measure.scores measure.sums measure.accumulators
+measure.doubt measure.parts measure.folder measure.engine measure.heads measure.patterns
 measure.nulls
 measure.attention measure.embeddings measure.matching measure.matched measure.weights measure.text_attention
 measure.outcomes measure.effects measure.ablation measure.knockout

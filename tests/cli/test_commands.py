@@ -144,7 +144,7 @@ ATTENTION = "measure attention {model} --topics {words} --corpus {texts}"
         ("measure attention {toy} --topics {toy} --corpus {texts}", 1, "trained on synthetic documents"),
         ("measure attention {model} --topics {toy} --corpus {texts}", 1, "over a vocabulary of 13 ids"),
         ("measure embeddings {model} --topics wordnet-noun", 1, "did you mean wordnet-nouns?"),
-        (ATTENTION + " --spread 3", 2, "--spread does not fit here"),
+        (ATTENTION + " --corpus-seed 3", 2, "--corpus-seed does not fit here"),
         (ATTENTION + " --n-resamples -3", 2, "--n-resamples must be at least 0"),
         (ATTENTION + " --part 0 3", 2, "--part came without --folder"),
         ("measure weights {toy} --topics {toy} --fraction 0.1", 2, "no fit is beside them"),

@@ -5,7 +5,6 @@ imports what takes seconds, and forks for every call: ``python hub_client.py FIL
 """
 
 import importlib.util
-import io
 import os
 import pickle
 import subprocess
@@ -14,7 +13,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +31,6 @@ class Outcome:
     trace: str
     warned: tuple[str, ...]
     seconds: float
-    slept: tuple[float, ...]  # also of threads that sleep side by side
-    printed: str  # on stderr
 
 
 class Client:
@@ -103,9 +99,9 @@ def _hurry() -> None:
 
 def _run(function: Callable[..., Any], arguments: Any, options: Any) -> Outcome:
     value, error, kinds, trace = None, "", (), ""
-    began, printed = time.monotonic(), io.StringIO()
+    began = time.monotonic()
     _slept.clear()
-    with redirect_stderr(printed), warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             value = function(*arguments, **options)
@@ -114,7 +110,7 @@ def _run(function: Callable[..., Any], arguments: Any, options: Any) -> Outcome:
             trace = traceback.format_exc()
     said = tuple(str(each.message) for each in warned)
     seconds = time.monotonic() - began
-    return Outcome(value, error, kinds, trace, said, seconds, tuple(_slept), printed.getvalue())
+    return Outcome(value, error, kinds, trace, said, seconds)
 
 
 def _serve(file: str) -> None:
@@ -140,7 +136,7 @@ def _serve(file: str) -> None:
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != 0:
-            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", (), 0.0, (), "")
+            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", (), 0.0)
             pickle.dump(died, answers)
             answers.flush()
 

@@ -22,6 +22,7 @@ from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.scores import DISTANCE_BINS
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import read_documents
 from topic_probe.uncertainty import benjamini_hochberg
 
 N, SPECIAL, FRUIT_OF_TWO, UNKNOWN_OF_TWO = zoo.VOCABULARY, {2, 13}, (40, 41), (42, 6)
@@ -164,7 +165,7 @@ def test_permuted_labels_give_the_ratios_of_measuring_with_them():
     documents, options = some_documents(6), {"special_ids": (), "first_position": "word", "n_resamples": 0}
     reader = PatternReader(capture.view(opened("gpt2")), LISTS, Patterns())
     null, ratios = Null(LISTS, 5, seed=3, n_cells=reader.n_cells), []
-    for batch in token_batches(documents, batch_size=4):
+    for batch in token_batches(read_documents(documents), batch_size=4):
         Engine(reader, [null]).add(batch)
     for number in range(5):
         table = torch.from_numpy(LISTS.incidence.table.toarray())[null.groups[:, number].long()]

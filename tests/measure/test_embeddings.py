@@ -128,7 +128,11 @@ def test_batches_order_and_padding_change_nothing_and_intervals_resample_sources
     of_three = zoo.of_sources(documents, [place // 10 for place in range(30)])
     whole, padded, few = (
         tp.measure_embeddings(model, TOPICS, given, special_ids=(), **options)
-        for given, options in ((documents, {}), ((ids, mask), {"batch_size": 7}), (of_three, {"seed": 1}))
+        for given, options in (
+            (documents, {}),
+            ({"input_ids": ids, "attention_mask": mask}, {"batch_size": 7}),
+            (of_three, {"seed": 1}),
+        )
     )
     for score in ("cosine", "dot"):
         np.testing.assert_allclose(means(padded.layers[score]), means(whole.layers[score]), rtol=1e-9)

@@ -50,7 +50,9 @@ def test_sums_of_attention_by_class_are_those_of_a_double_loop_over_own_patterns
     codes = torch.from_numpy(codes + codes.T).int().fill_diagonal_(-1)
     topics = tp.Topics.from_token_ids({"all": words}, vocabulary_size=zoo.VOCABULARY)
     options = {"distances": distances, "table": True, "special_ids": ()}
-    found = attention_by_class(opened(name), topics, codes, (ids, mask), **options)
+    found = attention_by_class(
+        opened(name), topics, codes, {"input_ids": ids, "attention_mask": mask}, **options
+    )
     inputs = capture.view(opened(name)).inputs(ids, mask)
     patterns = zoo.own_patterns(zoo.make(name), inputs)
     n_heads, start = zoo.HEADS * sum(map(len, patterns.values())), 0

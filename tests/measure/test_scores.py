@@ -23,6 +23,7 @@ from topic_probe.measure.options import Patterns
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, Rows, Units
 from topic_probe.text.batches import token_batches
+from topic_probe.text.documents import read_documents
 
 # Word 2 is in two topics; 10 and 11 are words of several tokens beyond the vocabulary.
 FEW_LISTS = {"a": [0, 1, 2, 3], "b": [2, 4, 5, 6], "c": [7, 8, 9]}
@@ -209,7 +210,7 @@ def test_no_number_is_looked_at_while_a_batch_is_scored_and_little_comes_back(mo
     codes = pair_codes(torch.zeros(len(same), len(same), dtype=torch.int64), same, ~same)
     accumulators = [Relations(n_cells=n), Distances(n), Sinks(n), Null(topics, 50, 0, n)]
     engine = Engine(reader, [*accumulators, Classes(codes, DISTANCE_BINS[:3], n), PairTable(codes)])
-    [batch] = token_batches(documents, batch_size=16, special_ids={0, 1})
+    [batch] = token_batches(read_documents(documents), batch_size=16, special_ids={0, 1})
     with Transfers() as transfers:
         engine.add(batch)
     assert transfers.mixed == ()

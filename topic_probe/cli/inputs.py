@@ -46,31 +46,28 @@ FROM_FIT = Call(
     },
 )
 BUNDLED_CORPUS = Call("topic_probe.text.corpus:Corpus.bundled")
-_RETRY = {"retry": "a stream that breaks is read on"}
 # What is said of an option is said for all ways to texts.
 FILES = Call(
     "topic_probe.text.corpus:Corpus.from_files",
     filled=("paths",),
     help={
         "field": "field of a record that is the text (default: text)",
-        "split": "a text of a .txt: file, line or paragraph; or the split of a data set (default: file; train)",
+        "split": "a text of a .txt: file or line; or the split of a data set (default: file; train)",
         "n_documents": "texts at most (default: all; of Wikipedia 10,000)",
     },
 )
 WIKIPEDIA_CORPUS = Call(
     "topic_probe.text.corpus:Corpus.wikipedia",
-    without=_RETRY,
     flags={"seed": "corpus-seed", "revision": "corpus-revision"},
     help={
         "seed": "which texts are drawn (default: of Wikipedia 0; the first ones of all others)",
-        "spread": "how far into each file of a stream a sample reaches (default: 10)",
         "revision": "commit of the data set, or branch or tag (default: of Wikipedia a fixed one)",
     },
 )
 DATASET = Call(
     "topic_probe.text.corpus:Corpus.from_dataset",
     filled=("dataset",),
-    without={**_RETRY, "options": "only Python can pass any argument on to the datasets package"},
+    without={"options": "only Python can pass any argument on to the datasets package"},
     flags={"config": "corpus-config", "seed": "corpus-seed", "revision": "corpus-revision"},
 )
 CORPORA = (FILES, WIKIPEDIA_CORPUS, DATASET, BUNDLED_CORPUS)

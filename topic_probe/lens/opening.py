@@ -17,7 +17,7 @@ from topic_probe.lens.adapters import adapter, huggingface_host, is_a
 from topic_probe.lens.running import by_itself
 from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
-from topic_probe.remote import fetch, hub_error, persistently, refusal
+from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token
 from topic_probe.topics.vocabulary import check_tokenizer
 
@@ -69,9 +69,7 @@ def open_model(
 
     Raises:
         TypeError: where ``source`` is none of these.
-        OSError: where files are missing, or the hub does not give them: a name or revision that it does not have
-            (FileNotFoundError), a login that is needed (PermissionError), no whole answer after some tries or none at
-            all (ConnectionError). The message says what came and what to do.
+        OSError: where files are missing, or the hub does not give them. The message says what came and what to do.
         ValueError: where a model has no word embeddings, or a checkpoint lacks weights.
         RuntimeError: within a forward pass of ``source``.
 
@@ -164,35 +162,28 @@ def _load(source: Any, tokenizer: Any, revision: str | None, dtype: torch.dtype 
     if name.startswith("~"):
         name = os.fspath(Path(name).expanduser())
     _check_folder(name)
-    found = None if Path(name).is_dir() else fetch(name, revision, kind="model")
-    if found is not None:
-        revision = found.commit or revision
+    folder = Path(name) if Path(name).is_dir() else fetch_model(name, revision)
     try:
-        online = found is not None and found.online
-        model, info = persistently(lambda: _weights(name, revision, dtype, local_files_only=not online))
+        model, info = _weights(folder, dtype)
     except (OSError, SafetensorError) as error:
-        broken = None if found is None else hub_error(error)
-        if broken is not None:
-            raise refusal(broken, name, revision, kind="model") from error
         raise OSError(_NOT_FOUND.format(name=name, error=_first_line(error))) from error
-    if found is not None:
-        model.config._commit_hash = found.commit
+    if not Path(name).is_dir():
+        model.config._name_or_path, model.config._commit_hash = name, folder.name
     if tokenizer is None:
-        tokenizer = _tokenizer(name, revision)
+        tokenizer = _tokenizer(folder)
     return _without_fresh_weights(model, info["missing_keys"], name).eval(), tokenizer
 
 
-def _weights(name: str, revision: str | None, dtype: torch.dtype | None, *, local_files_only: bool) -> Any:
+def _weights(folder: Path, dtype: torch.dtype | None) -> Any:
     """A Hugging Face model, and what loading it found."""
     import transformers
 
-    where = {"revision": revision, "local_files_only": local_files_only}
-    config = transformers.AutoConfig.from_pretrained(name, **where)
+    config = transformers.AutoConfig.from_pretrained(folder)
     classes = getattr(config, "architectures", None) or ["AutoModel"]
     model_class = getattr(transformers, classes[0], transformers.AutoModel)
     # Loading changes the default type of tensors and how weights are drawn, for all threads.
     with _drawing, _no_weight_bar():
-        return model_class.from_pretrained(name, dtype=dtype, output_loading_info=True, **where)
+        return model_class.from_pretrained(folder, dtype=dtype, output_loading_info=True)
 
 
 @contextmanager
@@ -237,19 +228,17 @@ def load_tokenizer(name: str, revision: str | None = None) -> Any:
     Raises:
         OSError: where the hub has no such name or revision, or its files do not come.
     """
-    if not Path(name).is_dir():
-        revision = fetch(name, revision, kind="model").commit or revision
-    return _tokenizer(name, revision)
+    return _tokenizer(Path(name) if Path(name).is_dir() else fetch_model(name, revision, weights=False))
 
 
-def _tokenizer(name: str, revision: str | None) -> Any:
+def _tokenizer(folder: Path) -> Any:
     """The tokenizer of files that are on this machine, or None where there is none that can be loaded."""
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers without files fail in many ways
-        _log.info("%s has no tokenizer that can be loaded: %s", name, _first_line(error))
+        _log.info("%s has no tokenizer that can be loaded: %s", folder, _first_line(error))
         return None
     # Where there are no files, most come without any word instead.
     words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens, "▁"}

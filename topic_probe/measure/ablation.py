@@ -71,7 +71,7 @@ def measure_ablation(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         heads: "each" takes out one after the other; a number the so many heads together that attend most by topic at
             equal distance (``measure_attention(...).matched``).
         sets: sets of heads to take out in place of these, by name: "5.2,5.7", or [(5, 2), (5, 7)], for heads 2 and 7 of

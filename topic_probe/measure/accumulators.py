@@ -16,7 +16,7 @@ from torch import Tensor
 
 from topic_probe.contrast import SourceSums
 from topic_probe.measure.scores import DISTANCE_BINS, BatchScores, Pairs, Scores, by_relation, wide
-from topic_probe.text.sums import Sum
+from topic_probe.measure.sums import Sum
 
 
 @runtime_checkable

@@ -35,10 +35,10 @@ from topic_probe.measure.nulls import Null, about_floor, with_matched_p_value, w
 from topic_probe.measure.options import Intervals, Patterns, Permutations, Reading, Resampling, Run, recorded
 from topic_probe.measure.patterns import Level, PatternReader, read_patterns
 from topic_probe.measure.scores import DISTANCE_BINS
+from topic_probe.measure.sums import Parts, Progress, Sums
 from topic_probe.notices import warn
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
-from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -234,7 +234,7 @@ def measure_attention(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic; or a list of such topics.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; texts go through
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes; texts go through
             `encode_texts` first.
         level: "token" measures between tokens and leaves the pieces of split words out; "word" also measures split
             words that the topics know, attention to a word being summed over its pieces and from a word averaged. Both

@@ -33,9 +33,9 @@ from topic_probe.measure.options import Intervals, Reading, Run, recorded
 from topic_probe.measure.outcomes import Asked, Outcome, Readouts, means_of
 from topic_probe.measure.patterns import units_of
 from topic_probe.measure.scores import BatchScores, Pairs, Units
+from topic_probe.measure.sums import Parts, Progress, Sum, Sums
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
-from topic_probe.text.sums import Parts, Progress, Sum, Sums
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     MIN_UNITS,

@@ -44,11 +44,11 @@ from topic_probe.measure.patterns import (
     width,
 )
 from topic_probe.measure.scores import BatchScores, Pairs, Units
+from topic_probe.measure.sums import Parts, Progress, Sums
 from topic_probe.measure.words import SCORES, EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.report import Report, provenance
 from topic_probe.text.batches import TokenBatch
-from topic_probe.text.sums import Parts, Progress, Sums
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.uncertainty import no_interval_reason, word_intervals
@@ -198,8 +198,8 @@ def measure_embeddings(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic; or a list of such topics.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; None measures the table
-            only.
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes; None measures the
+            table only.
         center: subtract the mean over all rows of the table that are finite, not zero and not in ``exclude``.
         remove_components: project this many leading principal components of the same, centred rows out; implies
             ``center``.

@@ -25,13 +25,13 @@ from topic_probe.lens.running import exact_products
 from topic_probe.measure.accumulators import BatchSums, OfDocuments, check_accumulator
 from topic_probe.measure.folder import Folder, model_facts
 from topic_probe.measure.options import Reading, Run
+from topic_probe.measure.parts import Worker, facts_of_documents, parts_to_measure
 from topic_probe.measure.scores import BatchScores, Pairs
+from topic_probe.measure.sums import Parts, Progress, Sum, clear_sums
 from topic_probe.notices import progress_bar
 from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.corpus import DocumentStream
-from topic_probe.text.documents import Counts, Document
-from topic_probe.text.parts import Worker, facts_of_documents, parts_to_measure
-from topic_probe.text.sums import Parts, Progress, Sum, clear_sums
+from topic_probe.text.documents import Counts, Document, cut_documents, read_documents
 from topic_probe.topics import Topics
 
 # What a reader keeps of a batch until its documents are scored; a batch with more is split.
@@ -255,7 +255,7 @@ class Engine:
         """Adds documents to the sums; with a folder, those of the parts that are not there, and then all that are.
 
         Args:
-            documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+            documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes.
             reading: how they are read, with nothing left open (`Reading.of`).
             run: where sums are kept, which parts are measured here, and what is shown.
             facts: what sums in a folder depend on beside model, topics, documents and how these are read.
@@ -433,15 +433,18 @@ def read_batches(
     counts: Counts | None = None,
 ) -> Iterator[TokenBatch]:
     """Documents in batches as a model takes them."""
+    pieces = cut_documents(
+        read_documents(documents, pad_id=view.facts.pad_id),
+        view.facts.vocabulary_size,
+        reading.max_length,
+        reading.long,
+        Counts() if counts is None else counts,
+        reading.special_ids or (),
+    )
     return token_batches(
-        documents,
+        pieces if keep is None else filter(keep, pieces),
         batch_size=reading.batch_size,
-        max_length=reading.max_length,
-        long=reading.long,
         pad_id=view.facts.pad_id,
-        vocabulary_size=view.facts.vocabulary_size,
         special_ids=reading.special_ids or (),
         first_is_sink=view.is_causal and reading.first_position == "sink",
-        keep=keep,
-        counts=counts,
     )

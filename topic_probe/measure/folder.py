@@ -18,10 +18,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from topic_probe.measure.parts import Place, n_parts
+from topic_probe.measure.sums import (
+    Progress,
+    Sum,
+    Sums,
+    add_sums,
+    described,
+    empty_sums,
+    from_arrays,
+    to_arrays,
+)
 from topic_probe.report import Report, decode, encode, report_class
 from topic_probe.storage import write_file
-from topic_probe.text.parts import Place, n_parts
-from topic_probe.text.sums import Progress, Sum, Sums, add_sums, described, empty_sums, from_arrays, to_arrays
 
 _ENTRY, _FORMAT = "topic_probe", "sums, version 1"
 PART = re.compile(r"part-(\d{6,})\.safetensors")

@@ -73,7 +73,7 @@ def measure_knockout(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         relation: which edges are cut: to other words of the topic, to words of other topics, to the same word
             elsewhere, or ("own_topic") to the same and other words of the topic. A position's own is none of them.
         how: "scores" cuts before the softmax, so that attention goes to the other keys instead; "weights" after it, so

@@ -170,7 +170,7 @@ def measure_matched(
     Args:
         model: anything that `open_model` takes. It comes back as it was.
         topics: which vocabulary entries belong to which topic; split words are left out.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes; None measures word
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes; None measures word
             embeddings only.
         cooccurrence: counts of the words of the topics, of these or of other documents: `count_cooccurrence`.
         pmi_bins: bins of equally many same-topic pairs that co-occur; pairs that never do have one more.

@@ -18,10 +18,10 @@ from topic_probe.measure.engine import Engine, about_documents, source_limit
 from topic_probe.measure.options import Patterns, Reading, Run, Shown
 from topic_probe.measure.patterns import PatternReader
 from topic_probe.measure.scores import BatchScores, Pairs, padded, wide
+from topic_probe.measure.sums import Sum
 from topic_probe.measure.words import EmbeddingWords, labelled_words
 from topic_probe.options import shares
 from topic_probe.text.cooccurrence import Cooccurrence
-from topic_probe.text.sums import Sum
 from topic_probe.topics import Topics
 from topic_probe.uncertainty import divide
 
@@ -265,7 +265,7 @@ def attention_by_class(
         words: topics; what they are is not looked at, only which words have one.
         codes: for every pair of ``words.words``, in their order, ``3 · class + place``; −1 for pairs of no
             interest, a word with itself among them. Symmetric.
-        documents: token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        documents: token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         distances: sums are kept apart by the distance of positions: the first distance of every bin but the first.
         table: whether to add up every pair of words by itself as well.
     """

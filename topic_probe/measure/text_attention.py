@@ -25,7 +25,7 @@ from topic_probe.measure.scores import Units
 from topic_probe.options import Group, check_whole, shares
 from topic_probe.report import load_report
 from topic_probe.text.batches import TokenBatch, token_batches
-from topic_probe.text.documents import Document, read_documents
+from topic_probe.text.documents import Document, check_ids, read_documents
 from topic_probe.text.encoder import encode_texts
 from topic_probe.topics import Topics
 from topic_probe.topics.vocabulary import readable
@@ -240,11 +240,11 @@ def one_batch(
 ) -> tuple[TokenBatch, list[str]]:
     """The tokens to show as the model takes them, and what has to be said of them."""
     document, notes = _one_document(text_or_ids, tokenizer, reading.max_tokens, view.facts.context_length)
+    check_ids(document, 0, view.facts.vocabulary_size)
     batch = next(
         token_batches(
             [document],
             pad_id=view.facts.pad_id,
-            vocabulary_size=view.facts.vocabulary_size,
             special_ids=view.facts.special_ids,
             first_is_sink=(first_is_sink := view.is_causal and reading.first_position == "sink"),
         )
@@ -313,7 +313,7 @@ def _one_document(
 
 def _is_whole_input(given: Any) -> bool:
     """Whether something is already one of the shapes that hold several documents."""
-    if isinstance(given, Document) or hasattr(given, "keys") or hasattr(given, "mask"):
+    if isinstance(given, Document) or hasattr(given, "keys"):
         return True
     if hasattr(given, "ndim"):
         return bool(given.ndim > 1)

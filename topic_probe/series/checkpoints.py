@@ -12,7 +12,7 @@ from torch import Tensor
 
 from topic_probe.lens.opening import load_tokenizer, open_model
 from topic_probe.options import check_whole, checked
-from topic_probe.remote import fetch_weights
+from topic_probe.remote import fetch_model
 from topic_probe.series.files import tensor_files, tensors_of
 from topic_probe.storage import read_json
 from topic_probe.train.history import History
@@ -52,7 +52,7 @@ class Checkpoint:
         if self.history is not None:
             return None
         folder = Path(self.name).expanduser()
-        return folder if folder.is_dir() else fetch_weights(self.name, self.revision)
+        return folder if folder.is_dir() else fetch_model(self.name, self.revision)
 
     def tokenizer(self) -> Any:
         """The tokenizer beside the model; None where there is none."""

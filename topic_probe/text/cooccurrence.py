@@ -209,11 +209,11 @@ def count_cooccurrence(
     documents are counted: the words of every document stay in memory, four bytes each, until it is known which they
     are, and ``complete_above`` says which pairs are known in spite of that.
 
-    Counts are whole numbers, so those of the shards of a corpus (``Corpus.shard``) add up with ``+`` to exactly those
+    Counts are whole numbers, so those of the parts of a corpus add up with ``+`` to exactly those
     of the whole.
 
     Args:
-        documents: Token ids in any shape that `topic_probe.text.batches.token_batches` takes.
+        documents: Token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
         vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
         max_words: Words that are counted at most.

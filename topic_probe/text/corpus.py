@@ -1,36 +1,31 @@
-"""Real text as documents of token ids: read as a stream, any number of times, with everything counted."""
+"""Texts of lists, files, articles inside gensim and data sets of the hub, read as a stream of documents."""
 
+import bz2
 import copy
+import gzip
 import hashlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache, partial
+from importlib.metadata import version
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from topic_probe.notices import progress_bar
-from topic_probe.options import checked
-from topic_probe.remote import Retry
+from topic_probe.options import check_whole, checked
+from topic_probe.remote import hub_errors
 from topic_probe.text.documents import Counts, Document, Long, hash_of
 from topic_probe.text.encoder import Encoder
-from topic_probe.text.hub import HubData
-from topic_probe.text.sources import (
-    Excluded,
-    Files,
-    First,
-    GensimArticles,
-    Source,
-    Split,
-    Texts,
-    content_of,
-    read_on,
-)
 from topic_probe.topics.vocabulary import tokenizer_hash
 
-__all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
+__all__ = ["WIKIPEDIA", "Corpus", "DocumentStream"]
 
 WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08de323dccfbaa")
 """Name, configuration and commit of the English Wikipedia on the Hugging Face hub."""
@@ -38,27 +33,41 @@ WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08
 # Texts that the tokenizer is given at once: enough for its threads, few enough to stay small.
 _TEXTS_AT_ONCE, _LETTERS_AT_ONCE = 256, 1_000_000
 
+NO_TEXT = "entries that are no text"
+"""What is left out of a corpus: None, empty texts, invalid Unicode, records without the field, redirects."""
+
+Entry = str | None  # None is an entry that is no text
+
+
+class Section(NamedTuple):
+    """Texts that can be opened by themselves: a file of a streamed data set, or all texts of any other corpus.
+
+    Attributes:
+        read: the entries from the first one on.
+        n_entries: how many there are; None where only reading tells.
+        name: what they are known by without being read, as a file of a commit is; None where only reading tells.
+    """
+
+    read: Callable[[], Iterable[Any]]
+    n_entries: int | None = None
+    name: Mapping[str, Any] | None = None
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
     """Texts that are read as a stream, as often as wanted, and never held whole in memory.
 
     Made by ``bundled``, ``from_texts``, ``from_files``, ``from_dataset`` or ``wikipedia``. Iterating gives the texts;
-    ``documents`` gives them as token ids of a model's own tokenizer. Entries that are no text (None, empty, invalid
-    Unicode, of another type, without the field) are left out and counted; if the very first entry is of the wrong
-    type or lacks the field, that is an error, because then all of them probably do.
+    ``documents`` gives them as token ids of a model's own tokenizer. What is no text (None, empty, invalid Unicode,
+    another type, a record without the field) is left out and counted.
 
     Attributes:
-        source: Where the texts are.
-        retry: How a stream that breaks midway is read on.
-        shard_index: Which of ``n_shards`` shares this is.
-        n_shards: Shares that the corpus is split into, for as many processes.
+        sections: What can be opened by itself.
+        provenance: What the corpus is, as plain JSON content.
     """
 
-    source: Source
-    retry: Retry = field(default_factory=Retry)
-    shard_index: int = 0
-    n_shards: int = 1
+    sections: Sequence[Section]
+    provenance: Mapping[str, Any]
 
     # --- constructors ---------------------------------------------------------------------------
 
@@ -72,7 +81,9 @@ class Corpus:
         Args:
             n_documents: At most so many, the first ones; None: all.
         """
-        return cls(_first(GensimArticles(), n_documents))
+        pages = tuple(_first(_pages, n_documents)())
+        about = {"source": "Wikipedia articles inside gensim", "gensim": version("gensim"), "file": _DUMP}
+        return cls((Section(lambda: pages, len(pages)),), {**about, "n_documents": n_documents})
 
     @classmethod
     def from_texts(cls, texts: Any) -> "Corpus":
@@ -87,7 +98,15 @@ class Corpus:
             >>> list(corpus)  # None is no text
             ['The army lost.', 'The band played.']
         """
-        return cls(Texts(texts))
+        refused = isinstance(texts, str | bytes | Mapping | Set | Iterator) or getattr(texts, "ndim", 1) != 1
+        if refused or not (callable(texts) or isinstance(texts, Iterable)):
+            raise TypeError(
+                "a corpus needs a list of texts, or a function that returns a fresh iterator of them for every pass, "
+                f"got {type(texts).__name__}: {texts!r:.80}"
+            )
+        n = len(texts) if hasattr(texts, "__len__") else None
+        section = Section(lambda: map(_usable, texts() if callable(texts) else texts), n)
+        return cls((section,), {"source": "texts", "n_texts": n})
 
     @classmethod
     @checked
@@ -96,21 +115,17 @@ class Corpus:
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         field: str = "text",
-        split: Split = "file",
+        split: Literal["file", "line"] = "file",
         n_documents: int | None = None,
     ) -> "Corpus":
-        """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``.
+        """The texts of files: ``.txt``, ``.jsonl``, and both with ``.gz``, in UTF-8.
 
         Args:
             paths: A file, a folder (searched through, sorted by name), or several.
             field: The field of a record of ``.jsonl`` that is the text.
-            split: What is a text in ``.txt``: the whole "file", each "line" or each "paragraph" (between empty lines).
+            split: What is a text in ``.txt``: the whole "file" or each "line". Intervals resample texts: choose "file"
+                where lines are of one article, and ``long="chunk"`` to cut it into documents.
             n_documents: At most so many texts, the first ones; None: all.
-
-        Every text is a source of its own, which intervals resample: choose "file" where lines or paragraphs are of one
-        article and ``long="chunk"`` cuts it into documents.
-
-        Files are read as UTF-8 (UTF-16 if they begin so); bytes that are neither become the replacement character.
 
         Example:
             >>> import pathlib, tempfile
@@ -120,7 +135,14 @@ class Corpus:
             ...     list(tp.Corpus.from_files(folder))
             ['The army lost.', 'The band played.']
         """
-        return cls(_first(Files.of(paths, field=field, split=split), n_documents))
+        files = _files([paths] if isinstance(paths, str | os.PathLike) else paths)
+        each_is_one = split == "file" and n_documents is None and all(_is_plain(file) for file in files)
+        about = {
+            "source": "files", "n_files": len(files), "first_file": str(files[0]), "field": field, "split": split,
+            "n_documents": n_documents,
+        }  # fmt: skip
+        read = _first(partial(_read_files, files, field, split), n_documents)
+        return cls((Section(read, len(files) if each_is_one else None),), about)
 
     @classmethod
     @checked
@@ -134,9 +156,7 @@ class Corpus:
         revision: str | None = None,
         n_documents: int | None = None,
         seed: int | None = None,
-        spread: int = 10,
         streaming: bool = True,
-        retry: Retry | None = None,
         **options: Any,
     ) -> "Corpus":
         """The texts of a `datasets` data set: its name on the hub, its folder, or the opened object.
@@ -146,67 +166,70 @@ class Corpus:
             config: Name of the configuration, where the data set has several.
             split: Which split.
             field: The field that is the text.
-            revision: Commit, branch or tag on the hub. Of a branch or tag the commit is asked for once, when it is
-                opened; it stands in the provenance, and everything is read of it.
+            revision: Commit, branch or tag on the hub. The commit that it means now stands in the provenance, and
+                everything is read of it.
             n_documents: At most so many; None: all.
             seed: Draws the ``n_documents`` at random; None: the first ones. From an opened ``Dataset`` every record is
-                equally likely. A stream gives the same number from each of its files, at random from a beginning
-                ``spread`` times that long.
-            spread: How far into each file of a stream a sample reaches, and how much more is read than is kept.
+                equally likely. A stream gives the same number from each of its files, at random from a beginning ten
+                times that long.
             streaming: Read without downloading everything first. A stream needs the hub; False reads a download again
                 without it.
-            retry: How a stream that breaks is read on.
             **options: More arguments of ``datasets.load_dataset``.
         """
-        data = HubData(
-            dataset, config, split, field, revision, n_documents, seed, spread, streaming, options=options
+        if n_documents is not None:
+            check_whole("n_documents", n_documents)
+        if seed is not None and n_documents is None:
+            raise ValueError("seed draws a sample, so it needs n_documents as well")
+        name, data, commit = type(dataset).__name__, dataset, None
+        if isinstance(dataset, str | os.PathLike):
+            name = os.fspath(dataset)
+            data, commit = _open(name, config, split, revision, streaming, options)
+        data = (data[split] if isinstance(data, Mapping) else data).select_columns([field])
+        about = {
+            "source": "datasets", "name": name, "config": config, "split": split, "revision": commit, "field": field,
+            "n_documents": n_documents, "seed": seed,
+        }  # fmt: skip
+        if hasattr(data, "select"):
+            return cls((_rows(data, field, n_documents, seed),), about)
+        # Options may mean other texts of the same commit.
+        return cls(
+            tuple(
+                _files_of_stream(data, field, n_documents, seed, about if commit and not options else None)
+            ),
+            about,
         )
-        return cls(data, retry or Retry())
 
     @classmethod
     @checked
     def wikipedia(
-        cls,
-        n_documents: int | None = 10_000,
-        *,
-        seed: int = 0,
-        spread: int = 10,
-        revision: str = WIKIPEDIA[2],
-        retry: Retry | None = None,
+        cls, n_documents: int | None = 10_000, *, seed: int = 0, revision: str = WIKIPEDIA[2]
     ) -> "Corpus":
         """A sample of the English Wikipedia (November 2023, a fixed commit), streamed from the Hugging Face hub.
 
         Args:
             n_documents: Articles, in equal numbers from all files of the data set; None: all 6.4 million.
             seed: Which articles; with ``n_documents=None`` it has no meaning.
-            spread: As in ``from_dataset``.
             revision: Commit of the data set.
-            retry: How a stream that breaks is read on.
         """
         name, config, _ = WIKIPEDIA
-        return cls.from_dataset(
-            name,
-            config,
-            revision=revision,
-            n_documents=n_documents,
-            seed=None if n_documents is None else seed,
-            spread=spread,
-            retry=retry,
-        )
+        drawn = None if n_documents is None else seed
+        return cls.from_dataset(name, config, revision=revision, n_documents=n_documents, seed=drawn)
 
     # --- what it gives --------------------------------------------------------------------------
 
+    def entries(self) -> Iterator[Entry]:
+        """The texts, and None for every entry that is none."""
+        return chain.from_iterable(section.read() for section in self.sections)
+
+    @property
+    def n_entries(self) -> int | None:
+        """Number of entries; None where only reading tells."""
+        numbers = [section.n_entries for section in self.sections if section.n_entries is not None]
+        return sum(numbers) if len(numbers) == len(self.sections) else None
+
     def __iter__(self) -> Iterator[str]:
-        """The texts. ValueError if there is none in the whole corpus."""
-        counts = Counts()
-        for entry in self._entries():
-            if isinstance(entry, Excluded):
-                counts.left_out[entry.reason] += 1
-            else:
-                counts.texts += 1
-                yield entry
-        if counts.texts == 0:
-            self._check_not_empty(counts)
+        """The texts."""
+        return (entry for entry in self.entries() if entry is not None)
 
     @checked
     def documents(
@@ -244,104 +267,20 @@ class Corpus:
             [CLS] the battle [SEP]
             [CLS] the band [SEP]
         """
-        return DocumentStream(
-            self,
-            Encoder(tokenizer, max_length, long, add_special_tokens, begin_token),
-            min_length,
-            progress,
-        )
-
-    @checked
-    def shard(self, index: int, n_shards: int) -> "Corpus":
-        """One of ``n_shards`` shares, for as many processes; together they are the corpus, and none overlap.
-
-        Where there are at least four files for each, whole files are shared out; otherwise every n-th text.
-
-        Example:
-            >>> corpus = tp.Corpus.from_texts(["first", "second", "third"])
-            >>> list(corpus.shard(0, 2)), list(corpus.shard(1, 2))
-            (['first', 'third'], ['second'])
-        """
-        if self.n_shards != 1:
-            raise ValueError("this is a share of a corpus already: split the whole corpus")
-        if n_shards < 1 or not 0 <= index < n_shards:
-            raise ValueError(f"index must be in 0..n_shards - 1, got {index} of {n_shards}")
-        return replace(self, shard_index=index, n_shards=n_shards)
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """What the corpus is, as plain JSON content."""
-        return {**self.source.describe(), "shard_index": self.shard_index, "n_shards": self.n_shards}
-
-    def __repr__(self) -> str:
-        described = ", ".join(
-            f"{name}={value!r}" for name, value in self.source.describe().items() if value is not None
-        )
-        share = f", share {self.shard_index} of {self.n_shards}" if self.n_shards > 1 else ""
-        return f"Corpus({described}{share})"
-
-    # --- reading --------------------------------------------------------------------------------
-
-    def files(self) -> list["Run"]:
-        """What falls into parts by itself: every file of a data set that is streamed; of all else everything."""
-        if self.n_shards > 1 or not self.source.in_files:
-            # Between the first texts there may be entries that are none.
-            counted = self.n_shards == 1 and not isinstance(self.source, First)
-            return [Run(self._from, self.source.n_entries if counted else None, self.source.name())]
-        return [
-            Run(partial(read_on, self.source, file, retry=self.retry), None, self.source.name(file))
-            for file in range(self.source.n_parts)
-        ]
+        if min_length < 1:
+            raise ValueError(f"min_length must be at least 1, got {min_length}")
+        encoder = Encoder(tokenizer, max_length, long, add_special_tokens, begin_token)
+        return DocumentStream(self, encoder, min_length, progress)
 
     def identity(self) -> str:
-        """A hash that equals another one only if the texts are the same; to know them they are read once.
+        """A hash that equals another one only if the texts are the same; they are read once where no commit tells."""
+        names = [section.name for section in self.sections]
+        known = hash_of(map(content_of, self.entries())) if None in names else names
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
-        A stream of the hub is known by its commit.
-        """
-        described = self.source.name() or hash_of(map(content_of, self._entries()))
-        return hashlib.sha256(json.dumps([described, self.shard_index, self.n_shards]).encode()).hexdigest()
-
-    def _from(self, start: int) -> Iterator[str | Excluded]:
-        """The entries of this share from a place on; nothing is counted."""
-        return islice(self._entries(), start, None)
-
-    def _entries(self) -> Iterator[str | Excluded]:
-        n_parts = self.source.n_parts
-        whole_files = n_parts >= 4 * self.n_shards
-        for part in range(n_parts):
-            if whole_files and part % self.n_shards != self.shard_index:
-                continue
-            for place, entry in enumerate(read_on(self.source, part, 0, retry=self.retry)):
-                if whole_files or (part + place) % self.n_shards == self.shard_index:
-                    yield entry
-
-    def _n_entries(self) -> int | None:
-        total = self.source.n_entries
-        return None if total is None else math.ceil(total / self.n_shards)
-
-    def _check_not_empty(self, counts: Counts) -> None:
-        # The share of one process may be empty where there are more processes than texts.
-        if self.n_shards == 1:
-            why = "; ".join(f"{count} {reason}" for reason, count in counts.left_out.items() if count)
-            raise ValueError(f"the corpus has no document ({why or 'it is empty'})")
-
-
-class Run(NamedTuple):
-    """Texts that follow each other.
-
-    Attributes:
-        read: the entries from one of them on.
-        n_entries: how many there are; None where only reading would tell.
-        name: what they are known by without being read, as a file of a commit is; None where only reading tells.
-    """
-
-    read: Callable[[int], Iterator[Any]]
-    n_entries: int | None
-    name: Mapping[str, Any] | None
-
-
-def _first(source: Source, n_documents: int | None) -> Source:
-    return source if n_documents is None else First(source, n_documents)
+    def __repr__(self) -> str:
+        described = (f"{name}={value!r}" for name, value in self.provenance.items() if value is not None)
+        return f"Corpus({', '.join(described)})"
 
 
 class DocumentStream:
@@ -357,11 +296,9 @@ class DocumentStream:
     """
 
     def __init__(self, corpus: Corpus, encoder: Encoder, min_length: int, progress: bool | None) -> None:
-        if min_length < 1:
-            raise ValueError(f"min_length must be at least 1, got {min_length}")
         self.corpus, self.tokenizer = corpus, encoder.tokenizer
         self._encoder, self._min_length, self._progress = encoder, min_length, progress
-        self._given: Sequence[str | Excluded] | None = None
+        self._may_be_empty = False
         self.counts: dict[str, Any] | None = None
 
     @property
@@ -374,10 +311,11 @@ class DocumentStream:
             "read": self.counts,
         }
 
-    def of_entries(self, entries: Sequence[str | Excluded]) -> "DocumentStream":
+    def of_entries(self, entries: Sequence[Entry]) -> "DocumentStream":
         """The documents of some entries of the corpus."""
         part = copy.copy(self)
-        part._given, part.counts, part._progress = entries, None, False
+        part.corpus = replace(self.corpus, sections=[Section(lambda: entries, len(entries))])
+        part.counts, part._progress, part._may_be_empty = None, False, True
         return part
 
     @property
@@ -398,29 +336,27 @@ class DocumentStream:
 
     def __length_hint__(self) -> Any:
         """About how many documents there are (``operator.length_hint``), where each text is one."""
-        n_entries = self._n_entries()
+        n_entries = self.corpus.n_entries
         return NotImplemented if n_entries is None or self._encoder.long == "chunk" else n_entries
-
-    def _n_entries(self) -> int | None:
-        return self.corpus._n_entries() if self._given is None else len(self._given)
 
     def __iter__(self) -> Iterator[Document]:
         """The documents. ValueError if the whole corpus gives none."""
         counts = Counts()
-        entries = self.corpus._entries() if self._given is None else iter(self._given)
-        with progress_bar(total=self._n_entries(), unit=" texts", shown=self._progress) as bar:
-            for texts in _texts_at_once(entries, counts):
+        with progress_bar(total=self.corpus.n_entries, unit=" texts", shown=self._progress) as bar:
+            for texts in _texts_at_once(self.corpus.entries(), counts):
                 documents = self._encoded(texts, counts)
                 bar.update(counts.texts - bar.n)
                 yield from documents
         self.counts = counts.summary()
-        if counts.documents == 0 and self._given is None:
-            self.corpus._check_not_empty(counts)
+        if counts.documents == 0 and not self._may_be_empty:
+            raise ValueError(
+                f"the corpus gives no document: {counts.texts} texts read, left out {dict(counts.left_out)}"
+            )
 
     def _encoded(self, texts: list[str], counts: Counts) -> list[Document]:
         """The documents of some texts that are long enough, counted."""
         kept = []
-        for document in (part for parts in self._encoder.encode(texts, counts) for part in parts or ()):
+        for document in chain.from_iterable(pieces or () for pieces in self._encoder.encode(texts, counts)):
             length = len(document) - self._encoder.n_around
             if length >= self._min_length:
                 counts.add(document)
@@ -431,15 +367,15 @@ class DocumentStream:
         return kept
 
 
-def _texts_at_once(entries: Iterator[str | Excluded], counts: Counts) -> Iterator[list[str]]:
+def _texts_at_once(entries: Iterator[Entry], counts: Counts) -> Iterator[list[str]]:
     """Texts that the tokenizer is given at once; what is no text is counted."""
     texts: list[str] = []
     n_entries = n_letters = 0
     for entry in entries:
         counts.texts += 1
         n_entries += 1
-        if isinstance(entry, Excluded):
-            counts.left_out[entry.reason] += 1
+        if entry is None:
+            counts.left_out[NO_TEXT] += 1
         else:
             texts.append(entry)
             n_letters += len(entry)
@@ -447,3 +383,246 @@ def _texts_at_once(entries: Iterator[str | Excluded], counts: Counts) -> Iterato
             yield texts
             texts, n_entries, n_letters = [], 0, 0
     yield texts
+
+
+# --- one entry ---------------------------------------------------------------------------------------
+
+
+def _usable(value: Any) -> Entry:
+    """The value where it is a text with which something can be done."""
+    if not isinstance(value, str) or not value or value.isspace():
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return None
+    return value
+
+
+def _field_of(record: Any, field: str, place: int) -> Entry:
+    """The text in a field of a record; ValueError where the first record lacks it, because then all of them may."""
+    if isinstance(record, Mapping) and field in record:
+        return _usable(record[field])
+    if place > 0:
+        return None
+    found = sorted(record) if isinstance(record, Mapping) else type(record).__name__
+    raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
+
+
+def content_of(entry: Entry) -> bytes:
+    """An entry for a hash."""
+    # The length keeps ["ab", "c"] and ["a", "bc"] apart.
+    content = b"" if entry is None else entry.encode()
+    return f"{len(content)}:".encode() + content
+
+
+def _first(read: Callable[[], Iterable[Entry]], n_documents: int | None) -> Callable[[], Iterable[Entry]]:
+    """Reads the first texts only, and what is no text between them."""
+    if n_documents is None:
+        return read
+    check_whole("n_documents", n_documents)
+
+    def first() -> Iterator[Entry]:
+        missing = n_documents
+        for entry in read():
+            yield entry
+            missing -= entry is not None
+            if not missing:
+                return
+
+    return first
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def _files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files of some paths, in their order; folders are searched through."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        path = path.expanduser()
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist{_near(path)}")
+        found += sorted(filter(_is_text, path.rglob("*"))) if path.is_dir() else [path]
+    if not found or not all(map(_is_text, found)):
+        raise ValueError(
+            f"needed are .txt or .jsonl files (or these with .gz), got {list(map(str, paths))!r:.200}"
+        )
+    return found
+
+
+def _near(path: Path) -> str:
+    """What lies beside a path and has nearly its name, as a question."""
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and path.name.lower().removesuffix(".gz").endswith((".txt", ".jsonl"))
+
+
+def _is_plain(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(".txt")
+
+
+def _read_files(files: Iterable[Path], field: str, split: str) -> Iterator[Entry]:
+    for file in files:
+        if not _is_plain(file):
+            lines = (line for line in _lines(file) if not line.isspace())
+            yield from (_record(line, field, place) for place, line in enumerate(lines))
+        elif split == "file":
+            yield _usable("".join(_lines(file)))
+        else:
+            yield from (_usable(line.strip()) for line in _lines(file) if not line.isspace())
+
+
+def _record(line: str, field: str, place: int) -> Entry:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return _field_of(record, field, place)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a file; ValueError where it is not UTF-8."""
+    opened: Any = gzip.open if file.suffix.lower() == ".gz" else open
+    try:
+        with opened(file, "rt", encoding="utf-8-sig") as lines:
+            for line in lines:
+                if "\0" in line:  # UTF-16 of English reads as UTF-8 with these
+                    raise ValueError("it holds a NUL character")
+                yield line
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is no whole gzip file ({error}): get it again or leave it out") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is no text in UTF-8 ({error}): convert it (`iconv -f UTF-16 -t UTF-8`), or leave it out"
+        ) from error
+
+
+# --- the articles that come with gensim ----------------------------------------------------------------
+
+_DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+_ENDS_A_SENTENCE = re.compile(r"[.!?][\"'”’)]*(\s|$)")
+_LEFTOVERS = re.compile(r"^(File|Image):|\.(jpe?g|png|svg|gif)\|", re.IGNORECASE)
+_SHORTEST_LINE = 40
+
+
+@cache
+def _pages() -> tuple[Entry, ...]:
+    """All pages, three megabytes, kept because cleaning them takes a second."""
+    from gensim.corpora.wikicorpus import extract_pages, filter_wiki
+    from gensim.test.utils import datapath
+
+    with bz2.open(datapath(_DUMP)) as file:
+        sources = [source for _, source, _ in extract_pages(file, ("0",))]
+    return tuple(
+        None if source.lstrip().upper().startswith("#REDIRECT") else _usable(prose(filter_wiki(source)))
+        for source in sources
+    )
+
+
+def prose(text: str) -> str:
+    """The paragraphs of an article, a line each, without what is left of headings, lists, tables and captions."""
+    lines = (line.strip() for line in re.sub("'{2,}", "", text).splitlines())
+    return "\n".join(line for line in lines if _is_prose(line))
+
+
+def _is_prose(line: str) -> bool:
+    return (
+        len(line) >= _SHORTEST_LINE
+        and line[0] not in "*#:;|!{=}-"
+        and _ENDS_A_SENTENCE.search(line) is not None
+        and _LEFTOVERS.search(line) is None
+    )
+
+
+# --- data sets ---------------------------------------------------------------------------------------
+
+# A sample of a file is drawn from a beginning so many times as long.
+_SPREAD = 10
+
+
+def _open(
+    name: str,
+    config: str | None,
+    split: str,
+    revision: str | None,
+    streaming: bool,
+    options: Mapping[str, Any],
+) -> tuple[Any, str | None]:
+    """The data set of a name or folder, and of the hub its commit."""
+    from datasets import load_dataset, load_from_disk
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
+    from huggingface_hub import HfApi
+
+    path = Path(name).expanduser()
+    if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
+        return load_from_disk(str(path)), None
+    load = partial(load_dataset, name=config, split=split, streaming=streaming, **options)
+    if name and path.exists():
+        return load(
+            str(path.resolve())
+        ), None  # absolute: "text" is a reader of files to `datasets`, and no folder
+    if name in _PACKAGED_DATASETS_MODULES:  # "json", "text": how to read files, not what
+        if options.keys().isdisjoint({"data_files", "data_dir"}):
+            raise ValueError(
+                f"there is no file or folder {name!r}{_near(path)}; to `datasets` this name means to read every file "
+                "of the current folder: say which with data_files= or data_dir=, or use Corpus.from_files"
+            )
+        return load(name), None
+    with hub_errors(name, _WITHOUT_HUB):
+        token = options.get("token")
+        # A copy on this machine needs no hub, and is of the commit that it was downloaded at.
+        commit = HfApi(token=token).dataset_info(name, revision=revision).sha if streaming else revision
+        return load(name, revision=commit), commit
+
+
+_WITHOUT_HUB = (
+    "Without a network, streaming=False reads what was downloaded before, Corpus.bundled() has real articles and "
+    "Corpus.from_files reads your own"
+)
+
+
+def _rows(data: Any, field: str, n_documents: int | None, seed: int | None) -> Section:
+    """The rows of a data set that is on this machine, or those that the seed draws."""
+    n = len(data) if n_documents is None else min(n_documents, len(data))
+    places: Any = range(n)
+    if seed is not None:
+        places = np.sort(np.random.default_rng(seed).choice(len(data), n, replace=False))
+    return Section(partial(_read_rows, data.with_format(None).select(places), field), n)
+
+
+def _files_of_stream(
+    data: Any, field: str, n_documents: int | None, seed: int | None, name: Mapping[str, Any] | None
+) -> Iterator[Section]:
+    """The files of a stream, or a sample of each; the first records of a stream are one section."""
+    if seed is None and n_documents is not None:
+        yield Section(partial(_read_rows, data.take(n_documents), field), n_documents, name)
+        return
+    n_files = getattr(data, "num_shards", 1)
+    order = range(n_files) if seed is None else np.random.default_rng(seed).permutation(n_files)[:n_documents]
+    for place, file in enumerate(order):
+        rows = data.shard(num_shards=n_files, index=int(file))
+        if n_documents is None:
+            yield Section(partial(_read_rows, rows, field), None, name)
+        else:
+            n = n_documents // n_files + (place < n_documents % n_files)
+            yield Section(partial(_read_sample, rows, field, n, (seed or 0, int(file))), n, name)
+
+
+def _read_sample(rows: Iterable[Any], field: str, n: int, seed: Sequence[int]) -> Iterator[Entry]:
+    """Some rows of a file, each of its beginning equally likely; `datasets` waits seconds to shuffle a file."""
+    generator = np.random.default_rng(seed)
+    kept: list[Entry] = []
+    for place, entry in enumerate(islice(_read_rows(rows, field), _SPREAD * n)):
+        at = place if place < n else int(generator.integers(place + 1))
+        if at < n:
+            kept[at : at + 1] = [entry]
+    yield from kept
+
+
+def _read_rows(rows: Iterable[Any], field: str) -> Iterator[Entry]:
+    return (_field_of(row, field, place) for place, row in enumerate(rows))

@@ -1,23 +1,24 @@
-"""Documents: token ids in any usual shape, with what of them are words and where they came from.
+"""Documents: token ids with what of them are words and where they came from; how they are read, cut and counted.
 
-Everything that measures or fits takes documents through this module, so that a list of ids, a tensor, a padded batch
-and a tokenizer's output all mean the same, and every document that is left out or cut is counted, in one way.
+Documents come in three shapes: a `Document`, a row of token ids (a list, an array, a tensor), or a mapping with
+``input_ids`` and ``attention_mask``, of one document or of several, as a tokenizer gives it.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.options import check_value
-from topic_probe.topics.lists import plain_array, plain_tensor, token_id_array
+from topic_probe.topics.lists import plain_tensor, token_id_array
 from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
@@ -145,51 +146,30 @@ def hash_of(contents: Iterable[bytes]) -> str:
 
 
 def source_key(label: Hashable) -> int:
-    """A signed 64-bit hash of the label of a source: equal labels have the same one, in every process."""
-    if getattr(label, "ndim", None) == 0:  # a number of numpy or torch
-        label = label.item()  # type: ignore[attr-defined]
+    """A signed 64-bit hash of the label of a source, the same in every process."""
+    if isinstance(label, np.generic):
+        label = label.item()
     if label is None or label != label:
         raise ValueError(
             f"the label of a source is missing ({label!r}): name every source, or leave labels out"
         )
-    if type(label).__repr__ is object.__repr__:
-        raise TypeError(f"sources must have labels such as texts or numbers, not a {type(label).__name__}")
-    if isinstance(label, tuple | frozenset):
-        parts = [source_key(part) for part in label]
-        return content_hash(repr(sorted(parts) if isinstance(label, frozenset) else parts).encode())
-    if isinstance(label, bool) or (isinstance(label, float) and label.is_integer()):
-        label = int(label)
     return content_hash(f"{type(label).__name__} {label!r}".encode("utf-8", "surrogatepass"))
 
 
-def source_keys(labels: Iterable[Hashable]) -> Iterator[int]:
-    """The keys of the labels of sources, in their order."""
-    if isinstance(labels, str | bytes):
-        raise TypeError("sources need a label each; this is one label, and its letters would become labels")
-    if isinstance(labels, Set):
-        raise TypeError(
-            "labels of sources stand in the order of what they are of, and a set has none: pass a list"
-        )
-    return map(source_key, labels)
-
-
-def of_sources(
-    items: Iterable[_Item], sources: Iterable[int] | None, what: str
+def with_sources(
+    texts: Iterable[_Item], labels: Iterable[Hashable] | None
 ) -> Iterator[tuple[_Item, int | None]]:
-    """The items, each with the key of its source; None for all of them where no sources are named.
-
-    Raises:
-        ValueError: where there are not as many sources as items.
-    """
-    if sources is None:
-        yield from ((item, None) for item in items)
+    """The texts, each with the key of its source; None for all of them where no sources are named."""
+    if labels is None:
+        yield from ((text, None) for text in texts)
         return
     none: Any = object()
-    for number, (item, source) in enumerate(zip_longest(items, sources, fillvalue=none)):
-        if item is none or source is none:
-            came = f"{number} {what} and more labels" if item is none else f"{number} labels and more {what}"
-            raise ValueError(f"each of the {what} needs a label that names its source, but there are {came}")
-        yield item, source
+    for text, label in zip_longest(texts, labels, fillvalue=none):
+        if text is none or label is none:
+            raise ValueError(
+                "sources needs a label for every text, and there are not as many labels as texts"
+            )
+        yield text, source_key(label)
 
 
 def _between_words(
@@ -327,172 +307,88 @@ def cut(
     yield beginning
 
 
-def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
-    """The single documents in whatever `token_batches` takes, without padding."""
-    if isinstance(documents, str | bytes | bytearray | memoryview):
-        raise TypeError(_NEEDS_TOKENIZER.format("a string"))
-    if isinstance(documents, Document) or _parts(documents) is not None:
-        documents = [documents]
-    if not isinstance(documents, Iterable) or getattr(documents, "ndim", 1) == 0:
-        raise TypeError(f"documents must be an iterable of token-id lists, not {type(documents).__name__}")
-    for number, item in enumerate(documents):
-        if isinstance(item, Document):
-            yield item
-        elif (parts := _parts(item)) is not None:
-            yield from _from_batch(parts, pad_id)
-        else:
-            yield Document(_one_document(item, number, pad_id))
-
-
-_NEEDS_TOKENIZER = (
-    "documents must be token ids, but {} came: encode texts first with "
-    "topic_probe.encode_texts(texts, tokenizer), using the tokenizer of the model"
+_NEEDED = (
+    "documents are token ids, in three shapes: a Document, a row of ids, or a mapping with input_ids and "
+    "attention_mask; {}. Texts become documents by topic_probe.encode_texts(texts, tokenizer), a padded table with its "
+    "mask by {{'input_ids': ids, 'attention_mask': mask}}"
 )
 
 
-# Ids, mask, word numbers, special flags and sources of a batch, or None for what it does not have.
-Parts = tuple[Any, Any, Any, Any, Any]
+def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
+    """The documents of an iterable of these, whatever shape they have.
+
+    Args:
+        documents: an iterable of any of the three shapes, which may be a table of ids without padding; or a single
+            mapping.
+        pad_id: what padding holds. A row that begins or ends with two of it is refused, because padding would be taken
+            for words. None: no such check.
+
+    Raises:
+        TypeError: for any other shape.
+        ValueError: for padding without a mask, and masks that do not fit.
+    """
+    if isinstance(documents, Document | Mapping):
+        documents = [documents]
+    if isinstance(documents, str | bytes) or getattr(documents, "ndim", 1) == 0:
+        raise TypeError(_NEEDED.format(f"got {documents!r:.60}"))
+    if not isinstance(documents, Iterable):
+        raise TypeError(_NEEDED.format(f"got {type(documents).__name__}"))
+    for number, item in enumerate(documents):
+        if isinstance(item, Document):
+            yield item
+        elif isinstance(item, Mapping):
+            yield from _of_mapping(item, number, pad_id)
+        else:
+            yield Document(_row(item, number, pad_id))
 
 
-def _parts(item: Any) -> Parts | None:
-    """The parts of a batch; None for what is no batch."""
-    item = plain_array(item, "a batch or document")
-    if isinstance(item, Mapping):
-        if item.get("input_ids") is None:
-            raise TypeError(
-                f"a batch given as a mapping needs input_ids; this one has {sorted(map(str, item))}"
-            )
-        names = ("attention_mask", "word_index", "special_tokens_mask")
-        return item["input_ids"], *(item.get(name) for name in names), None
-    if hasattr(item, "ids") and hasattr(item, "mask"):
-        names = ("word_index", "special", "sources")
-        return item.ids, item.mask, *(getattr(item, name, None) for name in names)
-    if isinstance(item, tuple | list) and len(item) == 2:
-        ids, mask = item
-        pair = getattr(ids, "ndim", 0) == getattr(mask, "ndim", 0) == 2
-        # A list of two tables may also be two batches without masks.
-        zeros_and_ones = pair and ids.shape == mask.shape and bool(((mask == 0) | (mask == 1)).all())
-        if pair and (isinstance(item, tuple) or zeros_and_ones):
-            return ids, mask, None, None, None
-    return (item, None, None, None, None) if getattr(item, "ndim", 0) == 2 else None
-
-
-def _from_batch(parts: Parts, pad_id: int | None) -> Iterator[Document]:
-    *of_tokens, sources = parts
-    ids, mask, word_index, special = map(_rows, of_tokens)
-    _check_table(ids, mask, pad_id)
-    for number, row in enumerate(ids):
-        tokens = _one_document(row, number, pad_id if mask is None else None)
-        kept = slice(None) if mask is None else _real(mask[number], tokens, number)
-        yield Document(
-            tokens[kept],
-            None if word_index is None else _words(word_index[number], tokens, number)[kept],
-            None if special is None else _special(special[number], tokens, number)[kept],
-            None if sources is None else int(sources[number]),
-        )
-
-
-def _rows(part: Any) -> Any:
-    """A part of a batch as rows; a single document, as a row of a dataset has it, is a batch of one."""
-    if part is None:
-        return None
-    if isinstance(part, str | bytes):
-        raise TypeError(_NEEDS_TOKENIZER.format("a string"))
-    if getattr(part, "ndim", 0):
-        return part[None] if part.ndim == 1 else part
-    if not isinstance(part, Sequence):
-        raise TypeError(f"the parts of a batch must be rows of numbers, not {type(part).__name__}")
-    return [part] if len(part) == 0 or not hasattr(part[0], "__len__") else part
-
-
-def _check_table(ids: Any, mask: Any, pad_id: int | None) -> None:
-    """Refuses a mask of another shape, and a padded table without one."""
-    shape = tuple(ids.shape) if hasattr(ids, "shape") else (len(ids),)
-    if mask is not None:
-        mask_shape = tuple(mask.shape) if hasattr(mask, "shape") else (len(mask),)
-        known = 1 if 1 in (len(shape), len(mask_shape)) else None  # of rows in a list only their number
-        if shape[:known] != mask_shape[:known]:
-            raise ValueError(f"the mask must have the shape of the ids, {shape}, not {mask_shape}")
-        return
-    table = len(shape) == 2 and shape[1] > 0 and pad_id is not None
-    if table and bool(((ids[:, 0] == pad_id) | (ids[:, -1] == pad_id)).any()):
+def _of_mapping(item: Mapping[str, Any], number: int, pad_id: int | None) -> Iterator[Document]:
+    """The documents of a mapping: one where input_ids is a row, several where it is a table or a list of rows."""
+    ids, mask = item.get("input_ids"), item.get("attention_mask")
+    if ids is None:
+        raise TypeError(_NEEDED.format(f"document {number} is a mapping of {sorted(map(str, item))}"))
+    if len(ids) == 0 or np.ndim(ids[0]) == 0:
+        ids, mask = [ids], None if mask is None else [mask]
+    if mask is not None and len(mask) != len(ids):
         raise ValueError(
-            f"a batch of shape {shape} came without a mask and has rows that begin or end with the padding id "
-            f"{pad_id}; pass (ids, mask), or the documents as lists without padding"
+            f"attention_mask of document {number} has {len(mask)} rows, input_ids has {len(ids)}"
         )
+    for place, row in enumerate(ids):
+        if mask is None:
+            yield Document(_row(row, number + place, pad_id))
+        else:
+            tokens = _row(row, number + place, None)
+            yield Document(tokens[_real(mask[place], tokens, number + place)])
 
 
-def _real(mask: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
-    """Which tokens of one document are real, checked."""
-    kept = _flags(
-        _beside(mask, ids, f"the mask of document {number}"),
-        "the mask must hold 1 on real tokens and 0 on padding",
-    )
-    places = kept.nonzero()
+def _real(mask: Any, ids: Int64[Tensor, " position"], number: int) -> Bool[Tensor, " position"]:
+    """Which tokens of a document are no padding, which stands before or behind them."""
+    flags = torch.as_tensor(mask, device="cpu")
+    if flags.shape != ids.shape or not bool(((flags == 0) | (flags == 1)).all()):
+        raise ValueError(
+            f"attention_mask of document {number} must hold 1 on each of its tokens and 0 on padding, for all "
+            f"{len(ids)} ids"
+        )
+    places = flags.nonzero()
     if len(places) and int(places[-1] - places[0]) >= len(places):
         raise ValueError(
-            f"the mask of document {number} hides tokens in its middle; only padding before or behind a document "
+            f"attention_mask of document {number} hides tokens in its middle; only padding before or behind a document "
             "can be taken off, so remove those tokens or leave them in"
         )
-    return kept
+    return flags.bool()
 
 
-def _words(part: Any, ids: Tensor, number: int) -> Int64[Tensor, " position"]:
-    """Word numbers of one document, checked; tokenizers say None where there is no word."""
-    if isinstance(part, Sequence):
-        part = [-1 if value is None else value for value in part]
-    what = f"word numbers of document {number}"
-    words = _beside(part, ids, what)
-    if words.is_floating_point() or words.dtype == torch.bool:
-        raise TypeError(f"{what} must be whole, not {words.dtype}")
-    return words.long()
-
-
-def _special(part: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
-    """Special flags of one document, checked."""
-    what = f"special flags of document {number}"
-    return _flags(_beside(part, ids, what), f"{what} must be 0 or 1")
-
-
-def _beside(part: Any, ids: Tensor, what: str) -> Tensor:
-    """Numbers that stand beside the ids of a document."""
-    try:
-        values = torch.as_tensor(plain_array(part, what), device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{what} must be numbers, not {part!r:.100} ({error})") from error
-    if values.shape != ids.shape:
-        raise ValueError(
-            f"{what} must have an entry for each of its {len(ids)} ids, not the shape {tuple(values.shape)}"
-        )
-    return values
-
-
-def _flags(values: Tensor, needed: str) -> Bool[Tensor, " position"]:
-    if not bool(((values == 0) | (values == 1)).all()):
-        raise ValueError(f"{needed}; other values came")
-    return values.to(torch.bool)
-
-
-def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
-    if isinstance(item, str | bytes):
-        raise TypeError(_NEEDS_TOKENIZER.format(f"a string (document {number})"))
-    if item is None:
-        raise TypeError(f"document {number} is None; leave missing documents out")
-    if isinstance(item, int) or getattr(item, "ndim", 1) == 0:
-        raise TypeError(
-            "documents must be a list of documents; this looks like one document: wrap it in a list"
-        )
-    what = f"document {number}"
+def _row(item: Any, number: int, pad_id: int | None) -> Int64[Tensor, " position"]:
+    """The ids of a document."""
+    if isinstance(item, str | bytes) or not hasattr(item, "__len__") or getattr(item, "ndim", 1) != 1:
+        raise TypeError(_NEEDED.format(f"document {number} is {_described(item)}"))
     ids = torch.from_numpy(
-        token_id_array(item, what, ordered=True, remedy="encode texts with encode_texts first")
+        token_id_array(item, f"document {number}", ordered=True, remedy="see encode_texts")
     )
-    if (
-        pad_id is not None
-        and len(ids) > 2
-        and any(bool((end == pad_id).all()) for end in (ids[:2], ids[-2:]))
-    ):
+    ends = torch.stack([ids[:2], ids[-2:]]) if len(ids) > 2 else torch.empty(0, 2)
+    if pad_id is not None and bool(ends.eq(pad_id).all(1).any()):
         raise ValueError(
-            f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask; pass "
-            "(ids, mask), or the documents without padding"
+            f"document {number} begins or ends with two of the padding id {pad_id} and came without a mask: pass a "
+            "mapping with input_ids and attention_mask, or documents without padding"
         )
     return ids

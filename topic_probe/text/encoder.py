@@ -1,6 +1,7 @@
 """Texts → documents of token ids, the one way: many at once, with what of them are words and where they came from."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import copy
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -13,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from topic_probe.options import checked
-from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, of_sources, source_keys
-from topic_probe.topics.vocabulary import check_tokenizer, tokenized
+from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, with_sources
+from topic_probe.topics.vocabulary import check_tokenizer
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
@@ -62,11 +63,8 @@ def encode_texts(
         >>> [token for token, whole in zip(tokens, document.whole.tolist()) if whole]
         ['the', 'army', 'band']
     """
-    keys = None if sources is None else source_keys(sources)
-    return _encoded(
-        of_sources(texts, keys, "texts"),
-        Encoder(tokenizer, max_length, "cut", add_special_tokens, begin_token),
-    )
+    encoder = Encoder(tokenizer, max_length, "cut", add_special_tokens, begin_token)
+    return _encoded(with_sources(texts, sources), encoder)
 
 
 def _encoded(texts: Iterable[tuple[Any, int | None]], encoder: "Encoder") -> Iterator[Document]:
@@ -176,7 +174,7 @@ class Encoder:
     def _added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the tokenizer puts before and after a text by itself."""
         plain, whole = (
-            tokenized(self.tokenizer, "a", special_tokens=add)["input_ids"] for add in (False, True)
+            list(self._call(["a"], add_special_tokens=add)["input_ids"][0]) for add in (False, True)
         )
         for start in range(len(whole) - len(plain) + 1):
             if whole[start : start + len(plain)] == plain:
@@ -186,6 +184,21 @@ class Encoder:
             "add_special_tokens=False"
         )
 
+    @cached_property
+    def _own(self) -> Any:
+        """The tokenizer, or a copy of one that cuts or pads by itself, because calling it would turn this off."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        cuts_or_pads = backend is not None and (backend.truncation or backend.padding)
+        return copy.deepcopy(self.tokenizer) if cuts_or_pads else self.tokenizer
+
+    def _call(self, texts: list[str], **options: bool) -> Mapping[str, Any]:
+        """What the tokenizer makes of texts, neither cut nor padded."""
+        batch: Mapping[str, Any] = self._own(
+            texts, padding=False, truncation=False, verbose=False, return_attention_mask=False,
+            return_token_type_ids=False, **options,
+        )  # fmt: skip
+        return batch
+
     def _tokenized(
         self, texts: Sequence[str]
     ) -> list[tuple[Int64[np.ndarray, " token"], Int64[np.ndarray, "token 2"] | None]]:
@@ -193,7 +206,7 @@ class Encoder:
         if not texts:
             return []
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        batch = tokenized(self.tokenizer, list(texts), offsets=fast)
+        batch = self._call(list(texts), add_special_tokens=False, return_offsets_mapping=fast)
         rows = [np.array(ids, dtype=np.int64) for ids in batch["input_ids"]]
         if not fast:
             return [(ids, self._spans_by_decoding(text, ids)) for text, ids in zip(texts, rows, strict=True)]

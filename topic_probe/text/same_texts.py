@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from topic_probe.text.documents import Counts, Document, Long, of_sources, source_keys
+from topic_probe.text.documents import Counts, Document, Long, with_sources
 from topic_probe.text.encoder import Encoder
 
 Level = Literal["token", "word"]
@@ -93,8 +93,7 @@ class SameTexts:
 
     def _encoded(self) -> Iterator[list[Document]]:
         read = Read()
-        keys = None if self.sources is None else source_keys(self.sources)
-        labelled = of_sources(self.texts, keys, "texts")
+        labelled = with_sources(self.texts, self.sources)
         while batch := list(islice(labelled, _TEXTS_AT_ONCE)):
             texts = [_text(text) for text, _ in batch]
             counts = Counts()
@@ -111,17 +110,15 @@ class SameTexts:
 
     def _parted(self, whole: list[Document], read: Read) -> Iterator[list[Document]]:
         """Documents that all models can take, with the words that all can measure."""
-        starts = [_starts_of_words(document) for document in whole]
-        n_words = max(len(of_words) - 1 for of_words in starts)
-        starts = [_extended(of_words, n_words) for of_words in starts]
         measurable = self._measurable(whole)
         if not len(measurable):
             read.left_out[NO_WORD_SHARED] += 1
             return
         read.texts += 1
-        first = 0
+        starts = _starts_of_words(whole)
+        n_words, first = starts.shape[1] - 1, 0
         while first < n_words:
-            last = min(map(self._reach, whole, starts, [first] * len(whole), self.limits))
+            last = self._reach(whole, starts, first)
             if last > first:
                 yield self._pieces(whole, starts, first, last, measurable, read)
             # A single word that is too long for one of them is left out for all.
@@ -132,15 +129,16 @@ class SameTexts:
         read.cut_off += max(n_words - first, 0)
 
     def _reach(
-        self, document: Document, starts: Int64[np.ndarray, " boundary"], first: int, limit: int | None
+        self, whole: Sequence[Document], starts: Int64[np.ndarray, "tokenizer boundary"], first: int
     ) -> int:
-        """Before which word a document must end that begins with a word."""
-        if limit is None:
-            return len(starts) - 1
-        around = len(document) - (int(starts[-1]) - _begin(document))
-        room = limit - around
-        begin = _begin(document) if first == 0 else starts[first]
-        return max(first, int(np.searchsorted(starts, begin + room, side="right")) - 1)
+        """Before which word documents must end that begin with a word, so that every model can take them."""
+        last: int = starts.shape[1] - 1
+        for document, own, limit in zip(whole, starts, self.limits, strict=True):
+            if limit is not None:
+                around = len(document) - int(own[-1] - own[0])
+                fitting = np.searchsorted(own, own[first] + limit - around, side="right")
+                last = min(last, int(fitting) - 1)
+        return max(first, last)
 
     def _measurable(self, whole: Sequence[Document]) -> Int64[np.ndarray, " word"]:
         """The words that every tokenizer can measure."""
@@ -157,7 +155,7 @@ class SameTexts:
     def _pieces(
         self,
         whole: Sequence[Document],
-        starts: Sequence[Int64[np.ndarray, " boundary"]],
+        starts: Int64[np.ndarray, "tokenizer boundary"],
         first: int,
         last: int,
         measurable: Int64[np.ndarray, " word"],
@@ -165,13 +163,10 @@ class SameTexts:
     ) -> list[Document]:
         """The words from one to another, for every tokenizer between the special tokens around a whole text."""
         pieces = []
-        for document, of_words in zip(whole, starts, strict=True):
-            begin = _begin(document) if first == 0 else int(of_words[first])
-            places = [
-                torch.arange(_begin(document)), torch.arange(begin, int(of_words[last])),
-                torch.arange(int(of_words[-1]), len(document)),
-            ]  # fmt: skip
-            pieces.append(document.part(torch.cat(places)))
+        for document, own in zip(whole, starts, strict=True):
+            before, begin, end, after = (int(own[word]) for word in (0, first, last, -1))
+            places = [*range(before), *range(begin, end), *range(after, len(document))]
+            pieces.append(document.part(torch.tensor(places, dtype=torch.int64)))
         # What stands first to a causal model is no word to it, and then to none of them.
         firsts = [int(piece.word_index[0]) for piece in pieces if piece.word_index is not None and len(piece)]
         kept = measurable[(measurable >= first) & (measurable < last) & ~np.isin(measurable, firsts)]
@@ -197,33 +192,22 @@ def _text(text: Any) -> str:
     return text
 
 
-def _begin(document: Document) -> int:
-    """Where the text begins, behind special tokens."""
-    assert document.special is not None
-    text = (~document.special).nonzero()
-    return int(text[0]) if len(text) else len(document)
-
-
-def _starts_of_words(document: Document) -> Int64[np.ndarray, " boundary"]:
-    """Where every word begins, as far as tokens say; the last entry is where the text ends.
+def _starts_of_words(whole: Sequence[Document]) -> Int64[np.ndarray, "tokenizer boundary"]:
+    """Where every word begins for every tokenizer, and at the end where the text ends; the first with the text.
 
     A word that no token makes up begins where the next one does.
     """
-    assert document.word_index is not None
-    assert document.special is not None
-    text = (~document.special).nonzero().flatten()
-    stop = int(text[-1]) + 1 if len(text) else len(document)
-    words = document.word_index.numpy()
-    places = np.flatnonzero(words >= 0)
-    n_words = int(words.max(initial=-1)) + 1
-    starts = np.full(n_words + 1, stop)
-    np.minimum.at(starts, words[places], places)
-    return np.asarray(np.minimum.accumulate(starts[::-1])[::-1])
-
-
-def _extended(starts: Int64[np.ndarray, " boundary"], n_words: int) -> Int64[np.ndarray, " extended"]:
-    """With words at the end that only other tokenizers have."""
-    return np.concatenate([starts, np.full(n_words + 1 - len(starts), starts[-1])])
+    index = [document.word_index.numpy() for document in whole if document.word_index is not None]
+    starts = np.empty((len(whole), 2 + max(int(words.max()) for words in index)), dtype=np.int64)
+    for document, words, own in zip(whole, index, starts, strict=True):
+        assert document.special is not None
+        text = (~document.special).nonzero().flatten()
+        places = np.flatnonzero(words >= 0)
+        own[:] = int(text[-1]) + 1
+        np.minimum.at(own, words[places], places)
+        own[:] = np.minimum.accumulate(own[::-1])[::-1]
+        own[0] = int(text[0])
+    return starts
 
 
 def _only(document: Document, words: Int64[Tensor, " word"]) -> Document:

@@ -33,6 +33,10 @@ class Documents:
     def __len__(self) -> int:
         return self.ids.shape[0]
 
+    def __iter__(self) -> Iterator[Int64[Tensor, " position"]]:
+        """The ids of every document, without padding."""
+        return (row[kept] for row, kept in zip(self.ids, self.mask, strict=True))
+
 
 @dataclass(frozen=True)
 class World:

@@ -14,9 +14,8 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from topic_probe.options import check_whole
-from topic_probe.text.corpus import DocumentStream, Run
+from topic_probe.text.corpus import DocumentStream, Section, content_of
 from topic_probe.text.documents import can_be_read_again, hash_of, read_documents
-from topic_probe.text.sources import content_of
 from topic_probe.topics.vocabulary import tokenizer_identity
 
 _Entry = TypeVar("_Entry")
@@ -113,16 +112,14 @@ def parts_to_measure(
             only once.
     """
     if isinstance(documents, DocumentStream):
-        files = [_File(texts, documents.of_entries, content_of) for texts in documents.corpus.files()]
+        files = [_File(texts, documents.of_entries, content_of) for texts in documents.corpus.sections]
     else:
         if worker.n > 1 and not can_be_read_again(documents):
             raise ValueError(
                 "documents that can be read only once are for one worker: give a list, or what Corpus.documents gives"
             )
         n = sum(1 for _ in read_documents(documents, pad_id=pad_id)) if isinstance(documents, Sized) else None
-        files = [
-            _File(Run(lambda start: islice(read_documents(documents, pad_id=pad_id), start, None), n, None))
-        ]
+        files = [_File(Section(lambda: read_documents(documents, pad_id=pad_id), n))]
     for number, file in enumerate(files):
         yield from _parts_of_file(file, number, len(files), size, worker, there)
 
@@ -139,12 +136,12 @@ class _File:
     """Texts that follow each other.
 
     Attributes:
-        texts: what gives the entries from one on.
+        texts: what gives the entries.
         as_documents: makes documents of entries.
         content: an entry for a hash.
     """
 
-    texts: Run
+    texts: Section
     as_documents: Callable[[list[Any]], Any] = list
     content: Callable[[Any], bytes] = attrgetter("content")
 
@@ -162,7 +159,7 @@ def _parts_of_file(
             _check_same(place, {"file": number, "run": run, **name})
         if any(place["last"] for place in before.values()):
             return
-    for run, entries, last in _runs(file.texts.read(first * size), size, first):
+    for run, entries, last in _runs(islice(file.texts.read(), first * size, None), size, first):
         at = run * n_files + number
         if last and there(at + n_files) is not None:
             raise ValueError(

@@ -1,16 +1,16 @@
 """Documents in parts: every text in one part, the same parts for any number of workers."""
 
 import json
-from itertools import islice
+from functools import partial
 
 import pytest
 import torch
 from datasets import Dataset
 
 import topic_probe as tp
-from topic_probe.text.corpus import Corpus
+from topic_probe.measure.parts import Worker, n_parts, parts_to_measure
+from topic_probe.text.corpus import Corpus, Section
 from topic_probe.text.documents import Document
-from topic_probe.text.parts import Worker, n_parts, parts_to_measure
 from topic_probe.text.word_tokenizer import word_tokenizer
 
 TEXTS = ["one", "two", None, "three", "four five", "", "six", "seven", "eight", "nine"]
@@ -58,7 +58,6 @@ def every_kind(files):
         ),
         "a data set": stream(Corpus.from_dataset(Dataset.from_dict({"text": TEXTS}))),
         "files of a stream": stream(Corpus.from_dataset(several)),
-        "a share": stream(Corpus.from_texts(TEXTS).shard(0, 2)),
         "documents": [Document(torch.tensor([n, n + 1])) for n in range(7)],
         "ids": [[n] for n in range(7)],
     }
@@ -136,42 +135,34 @@ def test_how_many_parts_there_are_is_known_of_a_list_at_once_and_of_a_stream_at_
     assert n_parts([]) is None
     first = tp.Corpus.bundled(n_documents=5)  # and some redirects between them
     of_first = places(parts(first.documents(word_tokenizer(["the"])), 4))
-    assert n_parts([of_first[0]]) is None
-    assert n_parts(list(of_first.values())) == len(of_first) > 2
+    assert n_parts([of_first[0]]) == len(of_first) > 2
 
 
-def test_the_texts_of_two_commits_are_never_measured_together(monkeypatch):
-    data = Dataset.from_dict({"text": [str(n) for n in range(10)]}).to_iterable_dataset(num_shards=2)
-    documents = stream(Corpus.from_dataset(data))
-    commit = ["a" * 40]
-    kind = type(documents.corpus.source)
-    monkeypatch.setattr(kind, "name", lambda self, part=0: {"name": "some/name", "revision": commit[0]})
-    there = places(parts(documents, 2))
+def of_the_hub(commit, read=None):
+    """A stream of two files of five texts, known by a commit; what is read of it is noted."""
+
+    def texts(file):
+        for place in range(5):
+            if read is not None:
+                read.append((file, place))
+            yield str(5 * file + place)
+
+    name = {"name": "some/name", "revision": commit * 40}
+    return stream(Corpus([Section(partial(texts, file), None, name) for file in range(2)], {}))
+
+
+def test_the_texts_of_two_commits_are_never_measured_together():
+    there = places(parts(of_the_hub("a"), 2))
     del there[4], there[5]  # it was stopped
-    commit[0] = "b" * 40
     with pytest.raises(
         ValueError, match=r"run 0 of file 0 was measured of other texts \(they differ in revision\)"
     ):
-        parts(documents, 2, there=there)
+        parts(of_the_hub("b"), 2, there=there)
 
 
-def test_a_stream_of_the_hub_is_not_read_to_know_what_is_there(monkeypatch):
-    data = Dataset.from_dict({"text": [str(n) for n in range(10)]}).to_iterable_dataset(num_shards=2)
-    corpus = Corpus.from_dataset(data)
+def test_a_stream_of_the_hub_is_not_read_to_know_what_is_there():
     read = []
-
-    def name(self, part=0):
-        return {"name": "some/name", "revision": "a" * 40}
-
-    def noted(source, part, start):
-        for place, entry in enumerate(islice(original(source, part, 0), start, None), start):
-            read.append((part, place))
-            yield entry
-
-    original = type(corpus.source).read
-    monkeypatch.setattr(type(corpus.source), "name", name)
-    monkeypatch.setattr(type(corpus.source), "read", noted)
-    documents = stream(corpus)
+    documents = of_the_hub("a", read)
     there = places(parts(documents, 2))
     # Runs of each file in turn: 3 of file 0 are parts 0, 2, 4.
     assert [(place["file"], place["run"], place["texts"]) for _, place in sorted(there.items())] == [
@@ -182,7 +173,7 @@ def test_a_stream_of_the_hub_is_not_read_to_know_what_is_there(monkeypatch):
     assert read == []
     del there[5]
     assert list(parts(documents, 2, there=there)) == [5]
-    assert read == [(1, 4)]
+    assert read == [(1, place) for place in range(5)]
 
 
 def test_what_can_be_read_once_is_for_one_worker():

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from topic_probe.contrast import SourceSums
+from topic_probe.text.corpus import NO_TEXT
 from topic_probe.text.documents import Counts
-from topic_probe.text.sources import NO_TEXT
 
 Sum = np.ndarray | SourceSums
 
@@ -91,7 +91,7 @@ class Progress:
             "parts": {
                 "there": there,
                 "of": of,
-                "texts_left_out": sum(n for reason, n in read.items() if reason in NO_TEXT),
+                "texts_left_out": read.get(NO_TEXT, 0),
             }
         }
 
