@@ -1,6 +1,6 @@
 """Worlds: the two distributions over documents of the paper, sampled in whole batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
