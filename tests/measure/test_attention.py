@@ -524,6 +524,17 @@ def test_interrupting_keeps_what_was_measured():
     np.testing.assert_allclose(means(report.heads), means(wanted.heads), rtol=1e-9)
 
 
+def test_a_report_says_first_how_much_its_topics_cover():
+    documents = some_documents(12)
+    topics_of = {word: {name for name in TOPICS if word in TOPICS[name]} for word in range(N)}
+    topical = [[word for word in ids if topics_of[word] and word not in SPECIAL] for ids in documents]
+    together = ((one, other) for words in topical for one in words for other in words if one != other)
+    pairs = sum(bool(topics_of[one] & topics_of[other]) for one, other in together)
+    share = sum(map(len, topical)) / sum(map(len, documents))
+    said = f"{100 * share:.1f} % of tokens have a topic, {pairs / 12:,.1f} same-topic pairs a source"
+    assert said in measure(documents=documents, n_permutations=19).to_text()
+
+
 def test_a_report_lists_its_highest_heads_comes_back_from_disk_and_nothing_is_printed(tmp_path, capsys):
     report = measure("gpt2", some_documents(12), n_permutations=19)
     table = report.to_dataframe()
