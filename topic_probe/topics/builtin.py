@@ -59,7 +59,7 @@ class WordLists:
 
         Example:
             >>> tp.builtin_topics()["wordnet-nouns"].lists()["plant"][:3]
-            ('tree', 'grass', 'flower')
+            ('leaf', 'seed', 'pollen')
         """
         if language not in self.n_words:
             near, known = _near(language, self.n_words), ", ".join(self.n_words)
