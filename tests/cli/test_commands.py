@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from real_text import topics_by_hand
 
 import topic_probe as tp
