@@ -165,7 +165,7 @@ class AttentionReport(Report, kind="attention"):
         return variance_table(self.overall, self.provenance["options"].get("resample", ()))
 
     def about_coverage(self) -> str:
-        """Which share of the tokens has a topic, and how many same-topic pairs a head has in a source."""
+        """Which share of the tokens has a topic, and the same-topic pairs of a head in a source that was measured."""
         counts = self.provenance
         share = 100 * counts["tokens_with_a_topic"] / max(counts["tokens"], 1)
         pairs = counts["same_topic_pairs"] / max(counts["sources"], 1)
