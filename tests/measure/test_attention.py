@@ -452,3 +452,14 @@ def test_interrupting_keeps_what_was_measured_and_heads_are_listed_by_evidence()
     np.testing.assert_allclose(means(report.heads), means(wanted.heads), rtol=1e-9)
     evidence = report.to_dataframe().sort_values("effect_size", ascending=False)
     assert report.heads.top(2).effect_size.tolist() == evidence["effect_size"].tolist()[:2]
+
+
+def test_a_report_says_first_how_much_its_topics_cover():
+    documents = some_documents(12)
+    topics_of = {word: {name for name in TOPICS if word in TOPICS[name]} for word in range(N)}
+    topical = [[word for word in ids if topics_of[word] and word not in SPECIAL] for ids in documents]
+    together = ((one, other) for words in topical for one in words for other in words if one != other)
+    pairs = sum(bool(topics_of[one] & topics_of[other]) for one, other in together)
+    share = sum(map(len, topical)) / sum(map(len, documents))
+    said = f"{100 * share:.1f} % of tokens have a topic, {pairs / 12:,.1f} same-topic pairs a source"
+    assert said in measure(documents=documents, n_permutations=19).to_text()

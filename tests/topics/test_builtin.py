@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from html.entities import name2codepoint
 from importlib.resources import files
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_lists_are_those_of_the_catalogue_and_a_word_stands_in_one_of_a_language
     for name, family in FAMILIES.items():
         content = (FOLDER / f"{name}.tsv").read_bytes()
         assert hashlib.sha256(content).hexdigest() == family.sha256
-        for language in (*family.languages[::8], "en"):
+        for language in (*[*family.n_words][::8], "en"):
             lists = family.lists(language)
             words = [word for words in lists.values() for word in words]
             assert (len(lists), len(words)) == (family.n_lists[language], family.n_words[language])
@@ -50,7 +51,7 @@ def test_lists_are_those_of_the_catalogue_and_a_word_stands_in_one_of_a_language
 
 def test_lists_hold_what_a_person_expects_of_their_names():
     expected = {
-        "wordnet-nouns": {"animal": "dog horse cow", "food": "coffee dinner bread", "plant": "tree grass"},
+        "wordnet-nouns": {"animal": "horse cow wolf", "food": "coffee dinner bread", "plant": "leaf seed"},
         "wordnet-domains": {"military": "regiment infantry", "music": "choir ensemble", "law": "jury"},
         "empath": {"weapon": "gun pistol cannon", "weather": "raining lightning"},
         "emoji": {"food-fruit": "banana mango", "zodiac": "Aries Leo", "musical-instrument": "guitar violin"},
@@ -59,20 +60,46 @@ def test_lists_hold_what_a_person_expects_of_their_names():
         for topic, words in of.items():
             assert set(words.split()) <= set(FAMILIES[name].lists()[topic]), topic
     assert {"Banane", "Zitrone"} <= set(FAMILIES["emoji"].lists("de")["food-fruit"])
-    assert FAMILIES["wordnet-nouns"].lists()["plant"][:3] == ("tree", "grass", "flower")
+    assert FAMILIES["wordnet-nouns"].lists()["plant"][:3] == ("leaf", "seed", "pollen")
     # "run" is a verb first, "bank" has senses in several files, "plant" is a building or a living thing.
     nouns = {word for words in FAMILIES["wordnet-nouns"].lists().values() for word in words}
     assert not nouns & {"run", "bank", "plant", "make"}
 
 
-def test_all_licences_come_along_and_into_the_wheel():
+# As a grammar has them, written down apart from those of the script.
+FUNCTION_WORDS = """
+a an the this that these those each every some any no all both either neither other another such i you he she it we
+they me him her us them my your his its our their mine yours hers ours theirs myself yourself himself herself itself
+ourselves themselves someone anyone everyone nobody nothing everything who whom whose which what when where why how
+whether and or but nor if because although though while since until unless whereas than as of in to for with on at by
+from about into over after before under between through during against among within without toward upon up down out
+off am is are was were be been being do does did have has had can could may might must shall should will would not
+yes there here then thus also only even very too many much few more most several
+"""
+
+
+def test_english_lists_have_no_function_words_and_no_names_of_html_entities():
+    refused = {*FUNCTION_WORDS.split(), *name2codepoint}
+    for name, family in FAMILIES.items():
+        words = {form(word) for words in family.lists().values() for word in words}
+        assert not words & refused, name
+
+
+def test_words_that_are_frequent_stand_only_where_most_of_their_senses_are():
+    nouns = {word for words in FAMILIES["wordnet-nouns"].lists().values() for word in words}
+    assert {"people", "year", "city", "army", "language"} <= nouns
+    assert not nouns & {"court", "party", "film", "century", "house", "effects", "making", "dog", "tree"}
+    empath = FAMILIES["empath"].lists()
+    assert {"military", "naval"} <= {*empath["military"]}
+    assert not {"number", "early"} & {*empath["phone"], *empath["morning"]}
+
+
+def test_the_licences_of_all_sources_come_along_and_into_the_wheel():
     for family in FAMILIES.values():
-        assert len(family.licence_files) == len(family.sources) > 0
         assert family.attribution in (FOLDER / "NOTICE").read_text(encoding="utf-8")
-        for file in family.licence_files:
-            assert (FOLDER / file).read_text(encoding="utf-8").strip() in family.notice
-    assert "creativecommons.org/licenses/by/3.0" in FAMILIES["wordnet-domains"].notice
-    assert "Copyright (c) 2016 Ethan Fast" in tp.builtin_topics().notice
+        for source in family.sources:
+            assert (FOLDER / "licences" / f"{source.split()[1]}.txt").exists()
+    assert "creativecommons.org/licenses/by/3.0" in FAMILIES["wordnet-domains"].attribution
     (patterns,) = re.findall(r"^license-files = (\[.*?\])$", (ROOT / "pyproject.toml").read_text(), re.M)
     named = {path for pattern in json.loads(patterns) for path in ROOT.glob(pattern)}
     assert named >= {FOLDER / "NOTICE", *(FOLDER / "licences").iterdir()}
@@ -118,12 +145,46 @@ def test_words_go_where_three_quarters_of_their_uses_are_and_words_of_several_li
         "two_words": [Sense(NOUN, 20, "1", 9)],
     }
     spelled = {(word, of.synset): word.title() for word, found in senses.items() for of in found}
-    net = build_topics.WordNet(senses, spelled, {"ash": 2, "oak": 1, "yew": 0}, frozenset({"rue"}))
+    net = build_topics.WordNet(senses, spelled, {}, {"ash": 2, "oak": 1, "yew": 0}, frozenset({"rue"}))
     lists, left_out = build_topics.by_dominant_sense(net, lambda sense: str(sense.file))
     assert lists == {"20": ["Oak", "Ash"]}
     assert left_out == {"words without a dominant list": 2, "slurs and obscene words": 1}
     lists, several = build_topics.in_one_list({"a": ["Oak", "elm", "oak"], "b": ["ELM", "ash"]})
     assert (lists, several) == ({"a": ["Oak"], "b": ["ash"]}, 1)
+
+
+def test_a_frequent_word_needs_most_senses_of_its_forms_in_the_list(monkeypatch):
+    Sense, NOUN, VERB = build_topics.Sense, build_topics.NOUN, build_topics.VERB
+    monkeypatch.setattr(build_topics, "frequent_words", lambda: frozenset({"song", "tracks", "band"}))
+    senses = {
+        "song": [Sense(NOUN, 10, "1", 0), Sense(NOUN, 10, "2", 0), Sense(NOUN, 4, "3", 0)],  # 2 of 3
+        "tracks": [Sense(NOUN, 10, "4", 0)],
+        "track": [Sense(NOUN, 6, "5", 0), Sense(VERB, 38, "6", 0)],
+        "band": [Sense(NOUN, 10, "7", 0), Sense(NOUN, 6, "8", 0)],  # a half is not most
+    }
+    said = {(sense.part, sense.synset): frozenset() for found in senses.values() for sense in found}
+    for place in ((NOUN, "1"), (NOUN, "2"), (NOUN, "4"), (NOUN, "7")):
+        said[place] = frozenset({"a", "piece", "of", "music"})
+    net = build_topics.WordNet(senses, {}, said, {}, frozenset())
+    lists = {"music_of_bands": ["song", "tracks", "band", "choir", "of", "amp"]}
+    kept, left_out = build_topics.cleaned(lists, net, build_topics.by_definitions(net, lists))
+    assert kept == {"music_of_bands": ["song", "choir"]}
+    assert [*left_out.values()] == [2, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wordnet-nouns", "empath"])
+def test_coverage_is_what_a_report_of_the_bundled_articles_counts(name, minilm):
+    model, family = tp.open_model(minilm_folder()), FAMILIES[name]
+    documents = tp.Corpus.bundled().documents(minilm, max_length=256)
+    report = tp.measure_attention(model, tp.Topics.builtin(name, minilm), documents, n_permutations=0)
+    counts, tokens = report.provenance, family.coverage["tokens"]
+    # Articles with no two words of topics are not measured.
+    assert 100 * counts["tokens_with_a_topic"] / counts["tokens"] == pytest.approx(tokens, rel=0.02)
+    assert counts["same_topic_pairs"] / counts["documents"] == pytest.approx(
+        family.coverage["pairs"], abs=0.005
+    )
+    assert f"{tokens:.1f} % of tokens" in repr(family)
 
 
 # --- topics of them -----------------------------------------------------------------------------------
@@ -177,14 +238,10 @@ def test_words_of_a_list_lie_closer_in_a_trained_model_and_not_when_shuffled(nam
     assert abs(gap(np.random.default_rng(0).permutation(of))) < 0.01
 
 
-def test_unknown_names_are_refused_with_a_suggestion_and_the_known_are_shown_as_a_table(minilm):
-    with pytest.raises(ValueError, match=r"called 'wordnet-domain', did you mean 'wordnet-domains'\?: there"):
+def test_unknown_names_and_languages_are_refused_with_a_suggestion(minilm):
+    with pytest.raises(
+        ValueError, match=r"'wordnet-domain', did you mean 'wordnet-domains'\?: there are wordnet-n"
+    ):
         tp.Topics.builtin("wordnet-domain", minilm)
-    with pytest.raises(KeyError, match="there are wordnet-nouns, wordnet-domains, empath, emoji"):
-        tp.builtin_topics()["liwc"]
     with pytest.raises(ValueError, match="emoji has no lists in 'DE', did you mean 'de'"):
         tp.Topics.builtin("emoji", minilm, language="DE")
-    table = tp.builtin_topics().to_dataframe().set_index("name")
-    assert table["languages"].tolist() == [1, 1, 1, len(FAMILIES["emoji"].languages)]
-    assert table["words"].tolist() == [family.n_words["en"] for family in FAMILIES.values()]
-    assert "CC BY 3.0" in repr(tp.builtin_topics())

@@ -6,7 +6,8 @@ import torch
 import topic_probe as tp
 from topic_probe.toy.exact import EXACT
 
-EXPECTED = tp.theory.ablation_effect(EXACT.world, EXACT.masking).effect
+OPTIMUM = tp.theory.optimal_value(EXACT.world, EXACT.masking)
+EXPECTED = float(tp.theory.ablation_effect(OPTIMUM, EXACT.world, EXACT.masking))
 
 
 def ratios_and_effects(model):

@@ -58,8 +58,8 @@ _DESCRIPTION = (
 )
 _EPILOG = """to begin with (MODEL is a folder or a name on the Hugging Face hub):
   topic-probe check MODEL
-  topic-probe measure embeddings MODEL --topics empath
-  topic-probe measure attention MODEL --topics empath --corpus bundled --quick
+  topic-probe measure embeddings MODEL --topics wordnet-nouns
+  topic-probe measure attention MODEL --topics wordnet-nouns --corpus bundled --quick
 
 exit codes:
   0    done

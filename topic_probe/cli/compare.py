@@ -30,7 +30,7 @@ COMPARE = Call(
 )
 _EPILOG = """example:
   topic-probe compare MiniLM=sentence-transformers/all-MiniLM-L6-v2 bge=BAAI/bge-small-en-v1.5 \\
-      --topics empath --corpus bundled --max-length 256"""
+      --topics wordnet-nouns --corpus bundled --max-length 256"""
 
 
 def add_to(parser: Parser) -> None:

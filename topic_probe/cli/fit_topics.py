@@ -34,6 +34,8 @@ def add_to(parser: Parser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Fit topics, choose their words, save both."""
+    from torch import isin
+
     from topic_probe import storage
 
     console = parsed.console
@@ -46,6 +48,9 @@ def run(parsed: argparse.Namespace) -> int:
         if draft is not None:
             fit.save(draft / "fit")
             topics.save(draft / "topics")
+    # How often each word is expected to occur, of which those with a topic cover a share of all tokens.
+    occurrences = fit.tokens @ fit.phi
+    share = float(occurrences[isin(fit.token_ids, topics.words)].sum()) / fit.provenance["tokens"]
     rows = fit.to_dataframe()
     rows.insert(1, "n_words", topics.sizes.tolist())
     document = {
@@ -53,11 +58,13 @@ def run(parsed: argparse.Namespace) -> int:
         "documents": fit.provenance["documents"],
         "words": len(fit.token_ids),
         "diversity": fit.diversity(),
+        "tokens_with_a_topic": share,
         "provenance": fit.provenance,
         "settings": fit.settings,
         "saved": parsed.out,
     }
-    text = f"{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}"
+    coverage = f"about {100 * share:.1f} % of tokens have a topic"
+    text = f"{coverage}\n{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}"
     console.answer(text, document)
     if fit.provenance["stopped"]:
         raise KeyboardInterrupt(f"{fit.provenance['stopped']}; the fit until then is in {parsed.out}")

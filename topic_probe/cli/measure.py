@@ -205,4 +205,4 @@ def text_of(report: Any, *, wide: bool) -> str:
     about = [*report.about_variance(), *about_trial(counts), *about_parts(counts)]
     notes = "\n".join(f"({note})" for note in (read, *left_out, *reasons, *about))
     ranked = "heads with the strongest evidence (lowest q-value, then highest effect size)"
-    return f"all heads\n{overall}\n\n{ranked}\n{best}\n{notes}"
+    return f"{report.about_coverage()}\n\nall heads\n{overall}\n\n{ranked}\n{best}\n{notes}"

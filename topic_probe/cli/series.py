@@ -39,11 +39,11 @@ OPENED = Call(
     help={"tokenizer": "name or folder of the tokenizer, where it does not lie beside the checkpoints"},
 )
 _EPILOG = """examples:
-  topic-probe series output --topics empath --corpus bundled --max-length 128 --out learned
-  topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics empath --corpus bundled
+  topic-probe series output --topics wordnet-nouns --corpus bundled --max-length 128 --out learned
+  topic-probe series EleutherAI/pythia-160m --steps 0 512 1000 2000 4000 --topics wordnet-nouns --corpus bundled
   topic-probe check --series output --out checked
   for i in 0 1 2; do  # or the tasks of a job array; then the same without --part
-    topic-probe series output --topics empath --corpus bundled --checked checked --folder kept --part $i 3 &
+    topic-probe series output --topics wordnet-nouns --corpus bundled --checked checked --folder kept --part $i 3 &
   done
 
 Several SERIES are trainings of several seeds, 0, 1 and so on in their order."""

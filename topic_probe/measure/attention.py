@@ -104,6 +104,8 @@ class AttentionReport(Report, kind="attention"):
                 "left_out": dict(sorted(left_out.items())),
                 "documents": progress.counts.documents,
                 "tokens": progress.counts.tokens,
+                "tokens_with_a_topic": int(sums["n_rows"][0]),  # each is a row of a head
+                "same_topic_pairs": int(sums["by_source"].total().counts[0, 1]),
                 "without_words": progress.counts.without_words,
                 "documents_measured": progress.measured,
                 **sums["by_source"].record,
@@ -162,6 +164,14 @@ class AttentionReport(Report, kind="attention"):
         """How much of the variance of the overall ratio each thing brings; None where intervals include but one."""
         return variance_table(self.overall, self.provenance["options"].get("resample", ()))
 
+    def about_coverage(self) -> str:
+        """Which share of the tokens has a topic, and the same-topic pairs of a head in a source that was measured."""
+        counts = self.provenance
+        share = 100 * counts["tokens_with_a_topic"] / max(counts["tokens"], 1)
+        pairs = counts["same_topic_pairs"] / max(counts["sources"], 1)
+        source = "block of sources" if counts["sources_in_blocks"] else "source"
+        return f"{share:.1f} % of tokens have a topic, {pairs:,.1f} same-topic pairs a {source}"
+
     def about_variance(self) -> list[str]:
         """What intervals include beside other sources, and how far fits are apart."""
         return about_variance(self.overall, self.provenance, self.fits)
@@ -178,6 +188,7 @@ class AttentionReport(Report, kind="attention"):
         if np.isfinite(self.overall.effect_size):
             ratio += f", effect size {self.overall.effect_size:.4g}"
         notes = [
+            self.about_coverage(),
             ratio,
             *self.about_variance(),
             *super()._notes(),

@@ -1,26 +1,22 @@
 """Word lists that come along: read from the package, held against their checksums, told with source and licence.
 
 They are made by ``demos/build_topics.py`` from public packages and lie in ``wordlists``: a line for every list, which
-begins with its language and its name, and a catalogue.
+begins with its language and its name, a catalogue, and the licences whole.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import Any
 
 _FOLDER = "wordlists"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WordLists:
     """A family of word lists that comes along; a word stands in one list of a language only.
 
@@ -28,14 +24,15 @@ class WordLists:
         name: What `Topics.builtin` calls it.
         title: What the lists are.
         version: Version of what they were made from.
-        licence: The licences that hold for them, in short; ``notice`` has them whole.
+        licence: The licences that hold for them, in short.
         attribution: Who made them, and what was changed.
         sources: The packages that they were made from.
-        licence_files: Where their texts lie in the package.
         rule: How a word came to its list, and in which order words stand.
         left_out: Reason -> how many were left out for it.
         n_lists: Language -> number of lists.
         n_words: Language -> number of words.
+        coverage: The percentage of tokens that have a topic (``tokens``) and the pairs of tokens of the same topic in
+            an article (``pairs``): in English, as BERT's tokenizer parts the bundled articles, cut at 256 tokens.
         sha256: Checksum of the lists.
     """
 
@@ -44,24 +41,13 @@ class WordLists:
     version: str
     licence: str
     attribution: str
-    sources: tuple[str, ...]
-    licence_files: tuple[str, ...]
+    sources: Sequence[str]
     rule: str
     left_out: Mapping[str, int]
     n_lists: Mapping[str, int]
     n_words: Mapping[str, int]
+    coverage: Mapping[str, float]
     sha256: str
-
-    @property
-    def languages(self) -> tuple[str, ...]:
-        """Codes of the languages that there are lists in, as CLDR has them."""
-        return tuple(self.n_words)
-
-    @property
-    def notice(self) -> str:
-        """What must go with the lists where they are passed on: who made them, and the licences whole."""
-        texts = [_read(file).decode() for file in self.licence_files]
-        return "\n\n".join([self.attribution, *(text.strip() for text in texts)]) + "\n"
 
     @property
     def described(self) -> str:
@@ -73,13 +59,11 @@ class WordLists:
 
         Example:
             >>> tp.builtin_topics()["wordnet-nouns"].lists()["plant"][:3]
-            ('tree', 'grass', 'flower')
+            ('leaf', 'seed', 'pollen')
         """
         if language not in self.n_words:
-            raise ValueError(
-                f"{self.name} has no lists in {language!r}{_hint(language, self.languages)}: it has "
-                f"{', '.join(self.languages)}"
-            )
+            near, known = _near(language, self.n_words), ", ".join(self.n_words)
+            raise ValueError(f"{self.name} has no lists in {language!r}{near}: it has {known}")
         content = _read(f"{self.name}.tsv")
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise ValueError(
@@ -88,56 +72,16 @@ class WordLists:
         rows = (line.split("\t") for line in content.decode().splitlines())
         return {name: tuple(words) for of, name, *words in rows if of == language}
 
-
-class BuiltinTopics(Mapping[str, WordLists]):
-    """The word lists that come along, by name; shown as a table."""
-
-    def __init__(self, families: Mapping[str, WordLists]) -> None:
-        self._families = dict(families)
-
-    def __getitem__(self, name: str) -> WordLists:
-        if name not in self._families:
-            raise KeyError(_unknown(name, self._families))
-        return self._families[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._families)
-
-    def __len__(self) -> int:
-        return len(self._families)
-
-    @property
-    def notice(self) -> str:
-        """What must go with the lists where they are passed on."""
-        return "\n\n".join(f"== {name} ==\n\n{family.notice}" for name, family in self.items())
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """A row for every family: numbers of lists and words in English, languages, version, licence, sources."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "name": name,
-                "lists": family.n_lists["en"],
-                "words": family.n_words["en"],
-                "languages": len(family.languages),
-                "version": family.version,
-                "licence": family.licence,
-                "sources": ", ".join(family.sources),
-            }
-            for name, family in self.items()
-        )
-
     def __repr__(self) -> str:
-        return self.to_dataframe().to_string(index=False)
+        others = f" and {len(self.n_words) - 1} more languages" if len(self.n_words) > 1 else ""
+        size = f"{self.n_lists['en']} lists of {self.n_words['en']:,} words in English{others}"
+        tokens, pairs = self.coverage["tokens"], self.coverage["pairs"]
+        cover = f"{tokens:.1f} % of tokens of the bundled articles, {pairs:.1f} same-topic pairs an article"
+        return f"{self.name}: {self.title}, {size}; {cover}; {self.licence}"
 
-    def _repr_html_(self) -> str:
-        note = escape("numbers of lists and words are those in English")
-        return f"{self.to_dataframe().to_html(index=False, border=0)}<p>{note}</p>"
 
-
-def builtin_topics() -> BuiltinTopics:
-    """The word lists that come along, by name: how many, from where, under which licence.
+def builtin_topics() -> dict[str, WordLists]:
+    """The word lists that come along, by name: how many, how much of a text they cover, under which licence.
 
     `Topics.builtin` makes topics of them; ``builtin_topics()[name].lists()`` gives the words.
 
@@ -147,34 +91,22 @@ def builtin_topics() -> BuiltinTopics:
         >>> tp.builtin_topics()["empath"].licence
         'MIT'
     """
-    return BuiltinTopics(
-        {
-            name: WordLists(name=name, **{key: _frozen(value) for key, value in said.items()})
-            for name, said in _catalogue().items()
-        }
-    )
+    return {name: WordLists(name=name, **said) for name, said in _catalogue().items()}
 
 
 def word_lists(name: str) -> WordLists:
     """The family of a name; ValueError for a name that none has."""
     known = builtin_topics()
     if name not in known:
-        raise ValueError(_unknown(name, known))
+        raise ValueError(
+            f"unknown built-in topics {name!r}{_near(name, known)}: there are {', '.join(known)}"
+        )
     return known[name]
 
 
-def _unknown(name: str, known: Mapping[str, Any]) -> str:
-    return f"no topics that come along are called {name!r}{_hint(name, known)}: there are {', '.join(known)}"
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    lower = {other.lower(): other for other in known}
-    near = [lower[other] for other in get_close_matches(name.lower(), lower, n=1)]
+def _near(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name.lower(), known, n=1)
     return f", did you mean {near[0]!r}?" if near else ""
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @cache
@@ -184,4 +116,4 @@ def _catalogue() -> dict[str, dict[str, Any]]:
 
 
 def _read(file: str) -> bytes:
-    return files("topic_probe.topics").joinpath(_FOLDER, *file.split("/")).read_bytes()
+    return files("topic_probe.topics").joinpath(_FOLDER, file).read_bytes()
