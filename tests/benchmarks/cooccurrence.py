@@ -20,7 +20,7 @@ from corpus import LETTERS, count, medians, slices
 from real_text import minilm_folder
 from transformers import AutoTokenizer
 
-from topic_probe.text.bags import word_ids
+from topic_probe.text.lda import word_ids
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
 

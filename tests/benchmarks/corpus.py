@@ -88,9 +88,8 @@ def measuring(n: int, repetitions: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
     tokenizer.backend_tokenizer.no_padding()
     texts = slices(n)
-    found_topics = tp.Topics.from_lda(
-        fit_topics(Corpus.from_texts(slices(1_000)).documents(tokenizer), tokenizer, passes=2)
-    )
+    documents = Corpus.from_texts(slices(1_000)).documents(tokenizer)
+    found_topics = fit_topics(documents, tokenizer, passes=2).topics()
     model = AutoModel.from_pretrained(minilm_folder()).eval()
     host = tp.open_model(model)
     documents = list(Corpus.from_texts(texts).documents(tokenizer))

@@ -15,7 +15,7 @@ from topic_probe.paper import reproduce, table2
 from topic_probe.paper.pretrained import OnText, TextSettings, prepare_all
 from topic_probe.paper.recipe import Run
 from topic_probe.paper.table1 import PRINTED
-from topic_probe.text.bags import word_ids
+from topic_probe.text.lda import word_ids
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12)

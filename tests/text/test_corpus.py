@@ -21,7 +21,7 @@ from topic_probe.text import sources
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, Retry
 from topic_probe.text.encoder import encode_texts
 from topic_probe.text.sources import prose
-from topic_probe.topics.vocabulary import tokenizer_identity
+from topic_probe.topics.lookup import tokenizer_identity
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 ROWS = [f"text {number}" for number in range(60)]

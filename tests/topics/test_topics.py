@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.topics.models import kept_per_topic
-from topic_probe.topics.vocabulary import readable
+from topic_probe.topics.lookup import readable
 
 
 def sets_of(topics: Topics) -> dict[str, set[int]]:

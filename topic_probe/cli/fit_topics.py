@@ -59,6 +59,4 @@ def run(parsed: argparse.Namespace) -> int:
     }
     text = f"{fit}\n\n{topics}\nsaved in {parsed.out}: use it with --topics {parsed.out}"
     console.answer(text, document)
-    if fit.provenance["stopped"]:
-        raise KeyboardInterrupt(f"{fit.provenance['stopped']}; the fit until then is in {parsed.out}")
     return 0

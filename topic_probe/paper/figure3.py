@@ -35,7 +35,7 @@ from topic_probe.paper.pretrained import (
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.topics import Topics
-from topic_probe.topics.vocabulary import ONE_PIECE, look_up
+from topic_probe.topics.lookup import ONE_PIECE, look_up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -45,7 +45,7 @@ from topic_probe.paper.toys import judged, number, trained_settings
 from topic_probe.paper.training import NAMES, Control, Setting, train_all
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.word_tokenizer import word_tokenizer
-from topic_probe.topics.vocabulary import vocabulary_size
+from topic_probe.topics.lookup import vocabulary_size
 from topic_probe.train.bert import TextConfig
 from topic_probe.train.history import History, OptimizerName, TrainConfig
 from topic_probe.train.stages import DynamicsReport, measure_dynamics

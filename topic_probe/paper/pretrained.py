@@ -24,13 +24,12 @@ from topic_probe.measure.words import labelled_words
 from topic_probe.options import Group
 from topic_probe.paper.claims import Number
 from topic_probe.paper.recipe import Run, Subject
-from topic_probe.paper.training import digest, end_if_stopped
+from topic_probe.paper.training import digest
 from topic_probe.text.corpus import Corpus, DocumentStream
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, fit_topics
 from topic_probe.topics import Topics
-from topic_probe.topics.models import FractionOf
-from topic_probe.topics.vocabulary import tokenizer_identity
+from topic_probe.topics.lookup import tokenizer_identity
 from topic_probe.uncertainty import divide, permutation_p_value
 
 HUB = {
@@ -71,10 +70,6 @@ class TextSettings:
         length: Tokens that a measured document is cut to, at word borders and special ones included (fewer for a model
             that takes fewer): the common length of all documents that reach it.
         n_documents: Measured documents at most, spread evenly over the corpus; None: all.
-        fraction_of: What a threshold is a fraction of. "tokenizer": the ids of the tokenizer, so that words per topic
-            do not depend on how large the corpus is. The paper's topics have 15, 30 and 59 words for BERT, which is
-            this up to rounding. "fit": the words that LDA was fitted on, which rare words are not among; of a small
-            corpus only few words per topic remain.
     """
 
     n_articles: int = 10_000
@@ -82,11 +77,8 @@ class TextSettings:
     passes: int = 10
     length: int = 128
     n_documents: int | None = 2_000
-    fraction_of: FractionOf = "tokenizer"
 
     def __post_init__(self) -> None:
-        if self.fraction_of not in ("tokenizer", "fit"):
-            raise ValueError(f"fraction_of must be 'tokenizer' or 'fit', got {self.fraction_of!r}")
         for name in ("n_articles", "n_topics", "passes", "length", "n_documents"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -359,9 +351,7 @@ class Prepared(Opened):
 
     def topics(self, threshold: float, *, one_topic_per_word: bool = True) -> Topics:
         """The likeliest words of every topic, ``threshold`` times the vocabulary of them."""
-        return Topics.from_lda(
-            self.fit, fraction=threshold, of=self.settings.fraction_of, one_topic_per_word=one_topic_per_word
-        )
+        return self.fit.topics(fraction=threshold, one_topic_per_word=one_topic_per_word)
 
 
 def prepare_all(
@@ -450,7 +440,6 @@ class Texts:
             articles, tokenizer, n_topics=settings.n_topics, passes=settings.passes, seed=run.seed,
             progress=run.progress,
         )  # fmt: skip
-        end_if_stopped("LDA", fit.provenance["stopped"])
         if path is not None:
             fit.save(path)
         return fit

@@ -64,10 +64,10 @@ from topic_probe.paper.pretrained import (
 )
 from topic_probe.paper.recipe import Recipe, RecipeResult, Run, Subject
 from topic_probe.paper.training import end_if_stopped
-from topic_probe.text.bags import word_ids
 from topic_probe.text.cooccurrence import Cooccurrence, count_cooccurrence
+from topic_probe.text.lda import word_ids
 from topic_probe.topics import Topics
-from topic_probe.topics.vocabulary import readable
+from topic_probe.topics.lookup import readable
 from topic_probe.uncertainty import (
     Ends,
     divide,

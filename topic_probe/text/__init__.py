@@ -4,10 +4,10 @@ A text comes from a place (`sources`, `hub`), is read as a stream that is opened
 becomes documents in the one `encoder`, which reads off the text which tokens are words (`topic_probe.words`), and
 documents of any shape become padded batches (`documents`, `batches`); `same_texts` reads a text with several
 tokenizers, as far as all come. `parts` says into which parts documents fall, `sums` what is known of some of them.
-`bags` and `lda` fit topics to documents, `cooccurrence` counts which words meet in them, `word_tokenizer` makes a
+`lda` fits topics to documents, `cooccurrence` counts which words meet in them, `word_tokenizer` makes a
 tokenizer. A module imports only from those before it:
 
-    documents, batches, encoder, same_texts, sources, hub, corpus, parts, sums, bags, lda, cooccurrence,
+    documents, batches, encoder, same_texts, sources, hub, corpus, parts, sums, lda, cooccurrence,
     word_tokenizer
 
 A new kind of source is a subclass of `sources.Source` and a constructor of `corpus.Corpus`. A new shape of documents

@@ -28,7 +28,7 @@ from topic_probe.text.sources import (
     content_of,
     read_on,
 )
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream", "Retry"]
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.options import check_value
-from topic_probe.topics.lists import plain_array, plain_tensor, token_id_array
+from topic_probe.topics.lists import token_id_array
 from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
@@ -59,7 +59,7 @@ class Document:
                 continue
             if not isinstance(part, Tensor) or part.dtype != dtype or part.ndim != 1:
                 raise TypeError(f"{name} of a Document must be a row of {dtype}, not {_described(part)}")
-            if plain_tensor(part, f"{name} of a Document").shape != self.ids.shape:
+            if part.shape != self.ids.shape:
                 raise ValueError(
                     f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
                     f"{tuple(part.shape)}"
@@ -356,7 +356,6 @@ Parts = tuple[Any, Any, Any, Any, Any]
 
 def _parts(item: Any) -> Parts | None:
     """The parts of a batch; None for what is no batch."""
-    item = plain_array(item, "a batch or document")
     if isinstance(item, Mapping):
         if item.get("input_ids") is None:
             raise TypeError(
@@ -457,7 +456,7 @@ def _special(part: Any, ids: Tensor, number: int) -> Bool[Tensor, " position"]:
 def _beside(part: Any, ids: Tensor, what: str) -> Tensor:
     """Numbers that stand beside the ids of a document."""
     try:
-        values = torch.as_tensor(plain_array(part, what), device="cpu")
+        values = torch.as_tensor(part, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{what} must be numbers, not {part!r:.100} ({error})") from error
     if values.shape != ids.shape:
@@ -483,9 +482,7 @@ def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
             "documents must be a list of documents; this looks like one document: wrap it in a list"
         )
     what = f"document {number}"
-    ids = torch.from_numpy(
-        token_id_array(item, what, ordered=True, remedy="encode texts with encode_texts first")
-    )
+    ids = torch.from_numpy(token_id_array(item, what, remedy="encode texts with encode_texts first"))
     if (
         pad_id is not None
         and len(ids) > 2

@@ -17,7 +17,7 @@ from topic_probe.options import check_whole
 from topic_probe.text.corpus import DocumentStream, Run
 from topic_probe.text.documents import can_be_read_again, hash_of, read_documents
 from topic_probe.text.sources import content_of
-from topic_probe.topics.vocabulary import tokenizer_identity
+from topic_probe.topics.lookup import tokenizer_identity
 
 _Entry = TypeVar("_Entry")
 

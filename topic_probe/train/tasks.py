@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from topic_probe.text.documents import read_documents
-from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
+from topic_probe.topics.lookup import tokenizer_hash, vocabulary_size
 from topic_probe.toy.draws import Draws
 from topic_probe.toy.lean import (
     LeanForm,
