@@ -136,7 +136,7 @@ class Incidence:
         per_topic, per_group = (
             np.diff(of.indptr).astype(float) for of in (self.groups_of_topics, self.table)
         )
-        return 2 * max((per_topic**2).sum(), (per_group**2).sum()) > len(self) ** 2
+        return bool(2 * max((per_topic**2).sum(), (per_group**2).sum()) > len(self) ** 2)
 
     @cached_property
     def sharing_several(self) -> "csr_array":
