@@ -20,9 +20,9 @@ from corpus import LETTERS, count, medians, slices
 from real_text import minilm_folder
 from transformers import AutoTokenizer
 
-from topic_probe.text.lda import word_ids
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
+from topic_probe.text.lda import word_ids
 
 IN_DOUBLE_LOOP = 100
 

@@ -120,12 +120,11 @@ def test_topics_are_fitted_on_whole_articles_and_the_twin_shares_them(bert):
     assert twin.documents is one.documents
 
 
-@pytest.mark.parametrize(("fraction_of", "words"), [("tokenizer", 12), ("fit", 11)])
-def test_a_threshold_is_a_fraction_of_the_tokenizer_or_of_the_fitted_words(bert, fraction_of, words):
+def test_a_threshold_is_a_fraction_of_the_ids_of_the_tokenizer(bert):
     """Of 97 ids, of which 92 are words."""
-    (one,) = prepare(bert, settings=replace(SMALL, fraction_of=fraction_of))
+    (one,) = prepare(bert)
     assert (one.fit.vocabulary_size, len(one.fit.token_ids)) == (97, 92)
-    assert one.topics(0.12, one_topic_per_word=False).sizes.tolist() == [words] * 4
+    assert one.topics(0.12, one_topic_per_word=False).sizes.tolist() == [12] * 4
 
 
 @pytest.fixture

@@ -14,7 +14,11 @@ from topic_probe.cli.inputs import (
 )
 from topic_probe.cli.options import Call, Parser, add_command, add_options, add_out
 
-FIT = Call("topic_probe.text.lda:fit_topics", filled=("documents", "tokenizer", "progress"))
+FIT = Call(
+    "topic_probe.text.lda:fit_topics",
+    filled=("documents", "tokenizer", "progress"),
+    without={"lda_options": "only Python can pass any option on to gensim"},
+)
 _EPILOG = """example:
   topic-probe fit-topics google-bert/bert-base-uncased --corpus bundled --n-topics 20 --out topics20
   topic-probe measure attention google-bert/bert-base-uncased --topics topics20 --corpus bundled"""

@@ -95,7 +95,7 @@ class Incidence:
     def _topics(self, groups: Int64[Tensor, "*some"]) -> Float32[Tensor, "*some topic"]:
         """1 for the topics of groups; only floats multiply fast, and counts of topics are exact in them."""
         rows = self.table[groups.cpu().flatten().numpy()].astype(np.float32).toarray()
-        return torch.from_numpy(rows).view(*groups.shape, -1)
+        return torch.from_numpy(rows).view(*groups.shape, self.table.shape[1])
 
     def pairwise(self, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
         """Says of groups and other groups, number by number, whether they share a topic; both are on this device."""

@@ -117,12 +117,16 @@ class Topics(Report, kind="topics"):
         split_words: Literal["drop", "keep"] = "drop",
         forms: Forms = "case",
     ) -> "Topics":
-        """Topics from word lists that come along, looked up with a tokenizer; other options as in ``from_word_lists``.
+        """Topics from word lists that come along, looked up with a tokenizer as ``from_word_lists`` does it.
 
         Args:
             name: One of `builtin_topics`, such as "wordnet-domains".
-            tokenizer: Any Hugging Face tokenizer.
+            tokenizer: As in ``from_word_lists``.
             language: Code of the language as CLDR has it; only the names of emoji are there in others than English.
+            case_variants: As in ``from_word_lists``.
+            leading_space: As in ``from_word_lists``.
+            split_words: As in ``from_word_lists``.
+            forms: As in ``from_word_lists``.
         """
         family = word_lists(name)
         topics = cls.from_word_lists(
