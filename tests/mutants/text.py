@@ -282,8 +282,15 @@ MUTANTS = [
     Mutant(
         "the bound of complete pairs is that of the last word counted",
         _PAIRS,
-        "int(frequency[order[n]])",
-        "int(frequency[order[n - 1]])",
+        "int(frequency[order[max_words]])",
+        "int(frequency[order[max_words - 1]])",
+        "tests/text/test_cooccurrence.py",
+    ),
+    Mutant(
+        "only the last documents count",
+        _PAIRS,
+        "counts[both.row, both.col] += both.data",
+        "counts[both.row, both.col] = both.data",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(

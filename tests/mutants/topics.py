@@ -66,14 +66,14 @@ MUTANTS = [
     ),
     Mutant(
         "two vocabularies with the same words in another order have one hash",
-        "topic_probe/topics/vocabulary.py",
+        "topic_probe/topics/lookup.py",
         "items = sorted((index, str(token))",
         "items = sorted((0, str(token))",
         _TESTS,
     ),
     Mutant(
         "words are not looked up behind a space",
-        "topic_probe/topics/vocabulary.py",
+        "topic_probe/topics/lookup.py",
         'texts += [f" {text}" for text in texts]',
         "texts += []",
         _TESTS,
