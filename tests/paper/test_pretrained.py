@@ -1,6 +1,5 @@
 """Models, documents and topics of the recipes on real text: what is opened, kept, cut, and said if it is missing."""
 
-
 import pytest
 import torch
 from small_language import corpus, save_model, tokenizer

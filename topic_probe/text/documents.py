@@ -482,7 +482,9 @@ def _one_document(item: Any, number: int, pad_id: int | None) -> Tensor:
             "documents must be a list of documents; this looks like one document: wrap it in a list"
         )
     what = f"document {number}"
-    ids = torch.from_numpy(token_id_array(item, what, remedy="encode texts with encode_texts first"))
+    ids = torch.from_numpy(
+        token_id_array(item, what, ordered=True, remedy="encode texts with encode_texts first")
+    )
     if (
         pad_id is not None
         and len(ids) > 2

@@ -1,6 +1,6 @@
 """Lists of token ids, words and topics as users write them, checked and made uniform."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ def check_vocabulary_size(size: Any, least: int = 1, name: str = "vocabulary_siz
 
 
 def token_id_array(
-    values: Any, what: str, *, below: int | None = None, remedy: str = _WORDS_ELSEWHERE
+    values: Any, what: str, *, below: int | None = None, ordered: bool = False, remedy: str = _WORDS_ELSEWHERE
 ) -> Ids:
     """Token ids as an array in the order given.
 
@@ -31,10 +31,13 @@ def token_id_array(
         values: a list, set, array, tensor, or anything else that gives one id after the other.
         what: what they are, for messages.
         below: how many ids there are, where that is known.
+        ordered: whether their order counts, so that a set does not do.
         remedy: what to do with what is no list of ids.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of token ids, got {values!r:.100}; {remedy}")
+    if ordered and isinstance(values, Set):
+        raise TypeError(f"{what} needs token ids in their order, and a set has none: pass a list")
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
     array = np.asarray(values if isinstance(values, np.ndarray) else list(values))

@@ -636,11 +636,7 @@ def _columns(n: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple
         return np.arange(n), check_vocabulary_size(n if size is None else size, n)
     if size is None:
         raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
-    if isinstance(token_ids, set | frozenset):
-        raise TypeError(
-            "token_ids needs token ids in the order of the columns, and a set has none: pass a list"
-        )
-    columns = token_id_array(token_ids, "token_ids", below=check_vocabulary_size(size))
+    columns = token_id_array(token_ids, "token_ids", below=check_vocabulary_size(size), ordered=True)
     different = len(np.unique(columns))
     if not len(columns) == different == n:
         raise ValueError(
