@@ -151,7 +151,7 @@ def watch(name: str, make: Any, corpus: tp.Corpus, settings: Settings, out: Path
     """Trains an architecture on text and on shuffled text, and prints from which step on it has topics."""
     tokenizer, (model_class, config) = make(corpus, settings)
     fit = tp.fit_topics(corpus.documents(tokenizer), tokenizer, n_topics=settings.n_topics)
-    topics = tp.Topics.from_lda(fit, fraction=settings.topic_share, of="tokenizer")
+    topics = fit.topics(fraction=settings.topic_share)
     length = settings.length
     pieces = list(corpus.documents(tokenizer, max_length=length, long="chunk", min_length=length // 2))
     measured = pieces[:: max(1, len(pieces) // settings.n_measured)][: settings.n_measured]

@@ -47,10 +47,11 @@ def test_all_take_the_same_tokens_for_words(kind):
         document.whole
     ).tolist()
 
-    letters = [index for index in ids if tokenizer.decode([index]).strip("▁ ").isalpha()]
+    texts = {index: tokenizer.decode([index]).strip("▁ ") for index in ids}
+    letters = [index for index in ids if texts[index].isalpha() and len(texts[index]) > 1]
     if not letters:
         return  # single bytes: no word of letters alone is one token
-    options = {"min_documents": 1, "max_share": 1.0, "stop_words": (), "min_letters": 1, "passes": 1}
+    options = {"min_documents": 1, "max_share": 1.0, "stop_words": (), "passes": 1}
     fit = tp.fit_topics([document] * 2, tokenizer, n_topics=1, **options)
     assert fit.token_ids.tolist() == sorted(letters)
 

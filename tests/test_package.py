@@ -21,11 +21,10 @@ FILES = {
 # Every module, in an order in which each imports only from those before it: the rooms, and the order inside them.
 ORDER = """
 storage options uncertainty words notices tables remote
-topics.builtin topics.incidence topics.lists
-topics.vocabulary topics.models topics.topics topics
 contrast paired report
+topics.builtin topics.incidence topics.lists topics.lookup topics.topics topics
 text text.documents text.batches text.encoder text.same_texts text.corpus
-text.bags text.lda text.cooccurrence text.word_tokenizer
+text.lda text.cooccurrence text.word_tokenizer
 toy toy.world toy.masking toy.theory.value toy.theory.attention toy.theory.gradients
 toy.theory.posterior toy.theory.losses toy.theory
 toy.model toy.word_attention toy.agreement toy.landscape toy.exact

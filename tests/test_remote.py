@@ -20,7 +20,7 @@ from real_text import minilm_folder, topics_by_hand
 import topic_probe as tp
 from topic_probe.lens import capture
 from topic_probe.text.corpus import WIKIPEDIA
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from topic_probe.options import check_value
 from topic_probe.tables import as_text
-from topic_probe.topics import Topics
 from topic_probe.uncertainty import (
     Beside,
     Statistic,
@@ -52,7 +51,7 @@ Ranking = Literal["evidence", "ratio", "topic_ratio", "difference", "effect_size
 
 
 def word_relations(
-    query: Int64[Tensor, "*batch query"], key: Int64[Tensor, "*batch key"], topics: Topics
+    query: Int64[Tensor, "*batch query"], key: Int64[Tensor, "*batch key"], topics: Any
 ) -> Int8[Tensor, "*batch query key"]:
     """The relation of every query word to every key word, as a code on the device of the queries.
 

@@ -19,7 +19,6 @@ from topic_probe import storage
 from topic_probe.contrast import Contrast
 from topic_probe.options import checked
 from topic_probe.tables import as_text, number
-from topic_probe.topics import Topics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +32,7 @@ _MODULES = {
     "agreement": "toy.agreement", "landscape": "toy.landscape", "history": "train.history", "topic fit": "text.lda",
     "effects": "measure.effects",
     "co-occurrence": "text.cooccurrence", "comparison": "measure.comparison",
-    "checkpoints": "series.check", "series": "series.measured",
+    "topics": "topics.topics", "checkpoints": "series.check", "series": "series.measured",
     "recipe": "paper.recipe",
 }  # fmt: skip
 _KINDS: dict[str, type["Report"]] = {}
@@ -50,7 +49,7 @@ class Report(ABC):
 
     A subclass names its kind, ``class EmbeddingReport(Report, kind="embeddings")``, is decorated with
     ``@dataclass(frozen=True, eq=False, repr=False)`` and has a field ``provenance``. Its fields may be
-    numbers, text, None, numpy arrays, Contrasts, other reports, and tuples, lists and dicts of these; one that has
+    numbers, text, None, arrays, tensors, Contrasts, other reports, and tuples, lists and dicts of these; one that has
     others says in ``_to_saved`` and ``_from_saved`` how they are kept.
 
     Attributes:
@@ -210,7 +209,7 @@ def load_report(directory: str | os.PathLike[str]) -> Report:
 
 
 def provenance(
-    topics: Topics | None = None,
+    topics: Any = None,
     *,
     model: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
@@ -232,7 +231,7 @@ def provenance(
     }
 
 
-def _describe(topics: Topics) -> dict[str, Any]:
+def _describe(topics: Any) -> dict[str, Any]:
     return {
         "fingerprint": topics.fingerprint,
         "tokenizer": topics.tokenizer_hash,
@@ -305,8 +304,7 @@ def report_class(kind: Any, where: str) -> type[Report]:
     if kind in _MODULES and kind not in _KINDS:
         import_module(f"topic_probe.{_MODULES[kind]}")
     if kind not in _KINDS:
-        remedy = ", load it with tp.Topics.load" if kind == "topics" else ""
-        raise ValueError(f"{where} {kind!r}, which is no known report{remedy}: known are {sorted(_KINDS)}")
+        raise ValueError(f"{where} {kind!r}, which is no known report: known are {sorted(_KINDS)}")
     return _KINDS[kind]
 
 
@@ -326,6 +324,8 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
         name = f"{len(arrays)} {name}"
         arrays[name] = value
         return {"$": "array", "name": name}
+    if isinstance(value, torch.Tensor):
+        return {"$": "tensor", "is": encode(value.numpy(force=True), arrays, name)}
     if isinstance(value, Contrast):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         parts |= {name: np.asarray(part) for name, part in parts.items() if isinstance(part, np.float64)}
@@ -361,6 +361,8 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             return float(value["is"])
         case "array":
             return arrays[value["name"]]
+        case "tensor":
+            return torch.from_numpy(decode(value["is"], arrays))
         case "tuple":
             return tuple(decode(value["items"], arrays))
         case "dict":
@@ -385,7 +387,7 @@ def _equal(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and type(one) is type(other):
         return len(one) == len(other) and all(map(_equal, one, other))
-    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type | Topics):
+    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type):
         return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))

@@ -105,7 +105,7 @@ def population() -> tuple[np.ndarray, np.ndarray]:
     """Sums and counts [article, piece, relation] of MiniLM's attention; 0 for pieces that an article lacks."""
     model = tp.open_model(real_text.minilm_folder())
     stream = tp.Corpus.bundled().documents(model.tokenizer, max_length=TOKENS, long="chunk")
-    topics = tp.Topics.from_lda(tp.fit_topics(stream, model.tokenizer, n_topics=10), fraction=0.01)
+    topics = tp.fit_topics(stream, model.tokenizer, n_topics=10).topics(fraction=0.01)
     articles = [list(islice(pieces, PIECES)) for _, pieces in groupby(stream, key=lambda piece: piece.origin)]
     places = [(number, place) for number, pieces in enumerate(articles) for place in range(len(pieces))]
     documents = [replace(articles[at][place], source=source_key((at, place))) for at, place in places]

@@ -23,7 +23,6 @@ from transformers import AutoTokenizer
 
 from topic_probe.notices import progress_bar
 from topic_probe.text import lda
-from topic_probe.text.bags import judge, read_bags
 from topic_probe.text.corpus import Corpus
 
 SEEDS = range(5)
@@ -42,17 +41,14 @@ class Fits:
         tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
         tokenizer.backend_tokenizer.no_padding()
         documents = list(Corpus.from_texts(slices(n)).documents(tokenizer))
-        words = judge(tokenizer, None, 2)
-        bags, counts = read_bags([d for number, d in enumerate(documents) if number % 10], words)
-        columns = lda._columns(bags, counts, 5, 0.5)
+        reason, _ = lda._classified(tokenizer, None)
+        bags, counts = lda._read_bags([d for number, d in enumerate(documents) if number % 10], reason)
+        columns = lda._frequent(bags, counts, 5, 0.5)
         self.bags = bags[:, columns]
         self.fitted = self.pairs(self.bags)
-        self.held_out = self.pairs(read_bags(documents[::10], words)[0][:, columns])
-        chunk_size = lda._even_chunks(len(self.fitted), None)
-        self.settings = {
-            "n_topics": n_topics, "passes": passes, "iterations": 50, "chunk_size": chunk_size, "alpha": "symmetric",
-            "eta": None, "start": "documents",
-        }  # fmt: skip
+        self.held_out = self.pairs(lda._read_bags(documents[::10], reason)[0][:, columns])
+        self.n_topics = n_topics
+        self.options = {"passes": passes, "chunksize": lda._even_chunks(len(self.fitted))}
 
     def pairs(self, bags: csr_array) -> list[list[tuple[int, int]]]:
         """Bags as gensim wants them, in random order."""
@@ -61,13 +57,13 @@ class Fits:
         return list(corpus)
 
     def ours(self, seed: int) -> np.ndarray:
-        return lda._fit(self.bags, {**self.settings, "seed": seed}, False)[0]
+        return lda._fit(self.bags, self.n_topics, seed, self.options, False)[0]
 
     def gensims(self, seed: int) -> np.ndarray:
         """LdaModel, started from documents as ours are: without, its topics are far worse."""
         model = LdaModel(
-            id2word=FakeDict(self.bags.shape[1]), num_topics=self.settings["n_topics"], random_state=seed,
-            chunksize=self.settings["chunk_size"], passes=self.settings["passes"], eval_every=None,
+            id2word=FakeDict(self.bags.shape[1]), num_topics=self.n_topics, random_state=seed, eval_every=None,
+            **self.options,
         )  # fmt: skip
         lda._start_from_documents(model, lda._Passes(self.bags, seed))
         model.update(self.fitted)
@@ -109,7 +105,7 @@ def main() -> None:
         print(f"  {name:8s} {options.passes * len(fits.fitted) / min(seconds):8,.0f} documents/s and pass")
     print(f"  time: {min(found['ours']) / min(found['gensim']):.2f} × gensim's")
     if options.quality:
-        fits.settings["passes"] = 10
+        fits.options["passes"] = 10
         for name, fit in (("ours", fits.ours), ("gensim", fits.gensims)):
             qualities = np.array([fits.quality(fit(seed)) for seed in SEEDS])
             for what, values in zip(("perplexity", "NPMI"), qualities.T, strict=True):

@@ -83,14 +83,14 @@ def test_words_of_a_fit_are_chosen_anew_on_demand(run, model_folder, texts, tmp_
     documents = [*tp.Corpus.from_files(texts).documents(tokenizer, long="chunk", max_length=60)]
     fit = tp.fit_topics(documents, tokenizer, n_topics=4, passes=2, min_documents=2)
     topics = tp.Topics.load(out / "topics")
-    assert topics == tp.Topics.from_lda(fit, fraction=0.02)
+    assert topics == fit.topics(fraction=0.02)
     covered = sum(int(torch.isin(one.ids[one.whole], topics.words).sum()) for one in documents)
     share = float(re.match(r"about ([\d.]+) % of tokens have a topic\n", said)[1])
     assert share == pytest.approx(100 * covered / sum(map(len, documents)), rel=0.05)
     command = ["measure", "embeddings", model_folder, "--topics", out, "--n-resamples", 20, "--json"]
     for options, fraction in (([], 0.02), (["--fraction", 0.05], 0.05)):
         fingerprint = json.loads(run(*command, *options)[1])["provenance"]["topics"]["fingerprint"]
-        assert fingerprint == tp.Topics.from_lda(fit, fraction=fraction).fingerprint
+        assert fingerprint == fit.topics(fraction=fraction).fingerprint
 
 
 def test_an_interrupted_measurement_keeps_what_it_has(run, model_folder, words, texts, tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ def of_text(model):
 def of_fit(model, stream):
     """Topics that are fitted, and what is measured with them."""
     fit = tp.fit_topics(stream, model.tokenizer, n_topics=8)
-    fitted = tp.Topics.from_lda(fit, fraction=0.002)
+    fitted = fit.topics(fraction=0.002)
     found = {
         "fit.phi": np.asarray(fit.phi[:, :2000], dtype=float).sum(1),
         "fit.words": fitted.words.double().numpy()[:200],

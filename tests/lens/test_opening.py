@@ -14,7 +14,7 @@ from torch import nn
 
 import topic_probe as tp
 from topic_probe.lens import adapters, capture, opening
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 TOPICS = tp.Topics.from_token_ids({"a": [5, 6], "b": [7, 8]}, vocabulary_size=zoo.VOCABULARY)
 

@@ -11,8 +11,6 @@ _SAME = "topic_probe/text/same_texts.py"
 _PARTS = "topic_probe/measure/parts.py"
 _PAIRS = "topic_probe/text/cooccurrence.py"
 _LDA = "topic_probe/text/lda.py"
-_BAGS = "topic_probe/text/bags.py"
-_MODELS = "topic_probe/topics/models.py"
 
 MUTANTS = [
     Mutant(
@@ -263,8 +261,15 @@ MUTANTS = [
     Mutant(
         "the bound of complete pairs is that of the last word counted",
         _PAIRS,
-        "int(frequency[order[n]])",
-        "int(frequency[order[n - 1]])",
+        "int(frequency[order[max_words]])",
+        "int(frequency[order[max_words - 1]])",
+        "tests/text/test_cooccurrence.py",
+    ),
+    Mutant(
+        "only the last documents count",
+        _PAIRS,
+        "counts[both.row, both.col] += both.data",
+        "counts[both.row, both.col] = both.data",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(
@@ -346,30 +351,23 @@ MUTANTS = [
     ),
     Mutant(
         "pieces of split words are in bags",
-        _BAGS,
+        _LDA,
         "kept = kept & whole",
         "kept = kept",
         "tests/text/test_lda.py",
     ),
     Mutant(
         "bags forget how often a word is in a document",
-        _BAGS,
-        "times_of.append(times.astype(np.int32))",
-        "times_of.append(np.ones_like(times, dtype=np.int32))",
+        _LDA,
+        "table.sum_duplicates()",
+        "table.sum_duplicates(); table.data[:] = 1",
         "tests/text/test_lda.py",
     ),
     Mutant(
         "an empty topic of a fit keeps arbitrary words",
-        _MODELS,
-        "phi[list(lda.empty_topics)] = 1.0",
-        "phi[list(lda.empty_topics)] *= 1.0",
-        "tests/text/test_lda.py",
-    ),
-    Mutant(
-        "special tokens of a gensim model are kept",
-        _MODELS,
-        "return stop_word_ids(stop_words, tokenizer) + sorted(tokenizer.all_special_ids)",
-        "return stop_word_ids(stop_words, tokenizer)",
+        _LDA,
+        "phi[list(self.empty_topics)] = 1.0",
+        "phi[list(self.empty_topics)] *= 1.0",
         "tests/text/test_lda.py",
     ),
 ]

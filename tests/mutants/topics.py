@@ -3,7 +3,6 @@
 from mutant import Mutant
 
 _TOPICS = "topic_probe/topics/topics.py"
-_MODELS = "topic_probe/topics/models.py"
 _INCIDENCE = "topic_probe/topics/incidence.py"
 _TESTS = "tests/topics/test_topics.py"
 _SPARSE = "tests/topics/test_incidence.py"
@@ -14,27 +13,6 @@ MUTANTS = [
         _TOPICS,
         "best = np.lexsort((topics, -weights, entries))",
         "best = np.lexsort((topics, weights, entries))",
-        _TESTS,
-    ),
-    Mutant(
-        "a share of the tokenizer is taken of the columns",
-        _TOPICS,
-        'counted = size if of == "tokenizer" else n_columns',
-        "counted = n_columns",
-        _TESTS,
-    ),
-    Mutant(
-        "tokens of the minimal probability are kept",
-        _TOPICS,
-        "~excluded & (probabilities > min_probability)",
-        "~excluded & (probabilities >= min_probability)",
-        _TESTS,
-    ),
-    Mutant(
-        "excluded tokens are kept",
-        _TOPICS,
-        "~excluded & (probabilities > min_probability)",
-        "(probabilities > min_probability)",
         _TESTS,
     ),
     Mutant(
@@ -87,81 +65,18 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
-        "words of the same first topic are one group",
-        _TOPICS,
-        "ends = np.insert(topic, np.append(starts[1:], len(topic)), self.n_topics)",
-        "ends = np.insert(topic * 0, np.append(starts[1:], len(topic)), self.n_topics)",
-        _TESTS,
-    ),
-    Mutant(
-        "half a token is rounded down",
-        _MODELS,
-        "math.floor(n_columns * fraction + 0.5)",
-        "math.floor(n_columns * fraction)",
-        _TESTS,
-    ),
-    Mutant(
-        "the public code's rounding keeps one fewer",
-        _MODELS,
-        "int(n_columns * fraction) + 1",
-        "int(n_columns * fraction)",
-        _TESTS,
-    ),
-    Mutant(
-        "rows are divided by their maximum",
-        _MODELS,
-        "probabilities: np.ndarray = values / total",
-        "probabilities: np.ndarray = values / values.max()",
-        _TESTS,
-    ),
-    Mutant(
-        "equally likely tokens are kept in the order of columns, not of ids",
-        _MODELS,
-        "np.lexsort((columns[kept], -probabilities[kept]))",
-        "np.lexsort((-probabilities[kept],))",
-        _TESTS,
-    ),
-    Mutant(
         "two vocabularies with the same words in another order have one hash",
-        "topic_probe/topics/vocabulary.py",
+        "topic_probe/topics/lookup.py",
         "items = sorted((index, str(token))",
         "items = sorted((0, str(token))",
         _TESTS,
     ),
     Mutant(
         "words are not looked up behind a space",
-        "topic_probe/topics/vocabulary.py",
+        "topic_probe/topics/lookup.py",
         'texts += [f" {text}" for text in texts]',
         "texts += []",
         _TESTS,
-    ),
-    Mutant(
-        "a group itself counts once for each of its topics",
-        _INCIDENCE,
-        "torch.from_numpy(self.n_topics - 1.0)",
-        "torch.from_numpy(self.n_topics - self.n_topics * 1.0)",
-        _SPARSE,
-    ),
-    Mutant(
-        "groups that share several topics are not taken out again",
-        _INCIDENCE,
-        "total -= torch.cat(again, dim=1)",
-        "total -= 0 * torch.cat(again, dim=1)",
-        _SPARSE,
-    ),
-    Mutant(
-        "only one of two groups that meet again is corrected",
-        _INCIDENCE,
-        "sums += multiply(earlier, part[rows])",
-        "sums += 0 * multiply(earlier, part[rows])",
-        _SPARSE,
-    ),
-    Mutant(
-        "the last group of a topic never meets another",
-        _INCIDENCE,
-        "starts[1:][topics] - stands - 1, 0)",
-        "(starts[1:][topics] - stands - 2).clip(0), 0)",
-        _SPARSE,
     ),
     Mutant(
         "topics in common are those that either group has",
@@ -178,13 +93,6 @@ MUTANTS = [
         _SPARSE,
     ),
     Mutant(
-        "sums between disjoint topics are of the second and the first",
-        _INCIDENCE,
-        "cell = n_topics * self.first_topic[first] + self.first_topic[second]",
-        "cell = n_topics * self.first_topic[second] + self.first_topic[first]",
-        _SPARSE,
-    ),
-    Mutant(
         "sums between overlapping topics count values once for every topic",
         _INCIDENCE,
         "rows.data *= np.repeat(values.numpy(), np.diff(rows.indptr))",
@@ -192,24 +100,10 @@ MUTANTS = [
         _SPARSE,
     ),
     Mutant(
-        "in a crowded table groups count once for every topic that they share",
-        _INCIDENCE,
-        "yield (block @ topics.T > 0).double()",
-        "yield (block @ topics.T).double()",
-        _SPARSE,
-    ),
-    Mutant(
         "a large table forgets the topics of other numbers than the last of 63",
         _INCIDENCE,
         "found |= (topics.take(one)",
         "found = (topics.take(one)",
-        _SPARSE,
-    ),
-    Mutant(
-        "groups are looked up in another row of the table of all pairs",
-        _INCIDENCE,
-        "one.long().mul_(len(self)).add_(other)",
-        "one.long().mul_(len(self) - 1).add_(other)",
         _SPARSE,
     ),
     Mutant(
@@ -237,5 +131,61 @@ MUTANTS = [
         )
         return replace(topics, policy=""",
         "tests/topics/test_builtin.py",
+    ),
+    Mutant(
+        "a share is taken of the columns",
+        _TOPICS,
+        "math.floor(size * fraction + 0.5)",
+        "math.floor(n_columns * fraction + 0.5)",
+        _TESTS,
+    ),
+    Mutant(
+        "half a token is rounded down",
+        _TOPICS,
+        "math.floor(size * fraction + 0.5)",
+        "math.floor(size * fraction)",
+        _TESTS,
+    ),
+    Mutant(
+        "tokens of the minimal probability are kept",
+        _TOPICS,
+        "np.nonzero(kept > min_probability)",
+        "np.nonzero(kept >= min_probability)",
+        _TESTS,
+    ),
+    Mutant(
+        "rows are divided by their maximum",
+        "topic_probe/topics/lists.py",
+        "table / totals",
+        "table / table.max(axis=1, keepdims=True)",
+        _TESTS,
+    ),
+    Mutant(
+        "words of the same first topic are one group",
+        _TOPICS,
+        "tuple(topics[start:stop])",
+        "tuple(topics[start : start + 1])",
+        _TESTS,
+    ),
+    Mutant(
+        "groups that share several topics are not taken out again",
+        _INCIDENCE,
+        " - self.sharing_several @ values.numpy()",
+        "",
+        _SPARSE,
+    ),
+    Mutant(
+        "groups that share three topics count twice",
+        _INCIDENCE,
+        "(np.sqrt(8 * several.data + 1) - 1) / 2",
+        "several.data.clip(0, 1)",
+        _SPARSE,
+    ),
+    Mutant(
+        "a group itself counts once for each of its topics",
+        _INCIDENCE,
+        "torch.from_numpy(sums) - own",
+        "torch.from_numpy(sums)",
+        _SPARSE,
     ),
 ]

@@ -10,13 +10,12 @@ import torch
 from small_language import N_TOPICS, corpus, save_model
 from transformers import AutoModel
 
-import topic_probe as tp
 from topic_probe.contrast import Contrast
 from topic_probe.paper import pretrained, reproduce
 from topic_probe.paper.pretrained import HUB, TextSettings, labelled, prepared, under_shuffles
 from topic_probe.paper.recipe import Run
 from topic_probe.paper.tables import PRINTED
-from topic_probe.text.bags import word_ids
+from topic_probe.text.lda import word_ids
 
 # Twelve words of 97 per topic, all documents of 20 tokens.
 SMALL = TextSettings(n_topics=N_TOPICS, passes=5, length=20, n_documents=12, thresholds=(0.06, 0.12))
@@ -116,7 +115,7 @@ def test_table_1_has_the_papers_numbers_beside_ours_and_ratios_as_counted_by_han
     assert abs(frame.loc[("bert, 0.12", "untrained"), "attention"] - 1) < 0.05
     assert math.isnan(frame.loc[("bert, 0.12", "untrained"), "cosine"])
     (one,) = prepared(Run(), {"bert": bert}, corpus(), SMALL, {})
-    topics = tp.Topics.from_lda(one.fits[3000], fraction=0.12, of="tokenizer")
+    topics = one.fits[3000].topics(fraction=0.12)
     table = AutoModel.from_pretrained(bert).get_input_embeddings().weight.detach().double()[topics.words]
     dot, own = table @ table.T, topics.membership.int().argmax(1)
     same = (own[:, None] == own) & ~torch.eye(len(own), dtype=torch.bool)
@@ -135,7 +134,7 @@ def test_the_quick_variant_judges_the_threshold_with_most_pairs(bert):
 
 def test_averages_over_the_most_frequent_pairs_are_those_of_a_direct_computation(bert, table2):
     (one,) = prepared(Run(), {"bert": bert}, corpus(), SMALL, {}, default=("bert",))
-    topics = tp.Topics.from_lda(one.fits[3000], fraction=0.12, of="tokenizer")
+    topics = one.fits[3000].topics(fraction=0.12)
     topic = {
         int(word): int(row.int().argmax()) for word, row in zip(topics.words, topics.membership, strict=True)
     }

@@ -29,13 +29,6 @@ def double_loop(documents, words):
     return counts
 
 
-def test_counts_worked_by_hand():
-    found = count_cooccurrence(DOCUMENTS, WORDS)
-    assert found.counts.tolist() == [[3, 3, 1, 0], [3, 3, 1, 0], [1, 1, 2, 1], [0, 0, 1, 2]]
-    assert found.document_frequency.tolist() == [3, 3, 2, 2]
-    assert found.n_documents == 6
-
-
 def test_counts_are_those_of_a_double_loop_over_words():
     documents = random_documents()
     words = [1, 2, 3, 5, 8, 13, 21, 30]
@@ -43,7 +36,10 @@ def test_counts_are_those_of_a_double_loop_over_words():
     np.testing.assert_array_equal(found.counts, double_loop(documents, words))
 
 
-def test_pmi_and_npmi_worked_by_hand():
+def test_counts_pmi_and_npmi_worked_by_hand():
+    few = count_cooccurrence(DOCUMENTS, WORDS)
+    assert few.counts.tolist() == [[3, 3, 1, 0], [3, 3, 1, 0], [1, 1, 2, 1], [0, 0, 1, 2]]
+    assert repr(few).startswith("Cooccurrence: 4 words in 6 documents\n")
     found = count_cooccurrence(DOCUMENTS, [2, 3, 5, 6, 9, 11])
     pmi, table = found.pmi(), found.to_dataframe().set_index(["first", "second"])
     assert pmi[1, 2] == pytest.approx(math.log(6 * 3 / 9))
@@ -53,14 +49,7 @@ def test_pmi_and_npmi_worked_by_hand():
     assert pmi[1, 4] == -math.inf
     assert (3, 9) not in table.index
     assert math.isnan(pmi[1, 5])  # 11 is in no document
-    assert table.pmi[6, 9] == pmi[3, 4]
-
-
-def test_independent_words_have_a_pmi_of_zero_and_words_in_all_documents_an_npmi_of_one():
-    found = count_cooccurrence([[1, 2], [1], [2], [0]], [1, 2])
-    assert found.pmi()[0, 1] == 0
-    always = count_cooccurrence([[1, 2], [2, 1]], [1, 2])
-    assert always.to_dataframe().npmi.tolist() == [1]
+    assert (table.pmi[6, 9], table.pmi[3, 6]) == (pmi[3, 4], pmi[1, 3])
 
 
 def test_the_most_frequent_pairs_are_those_of_a_sorted_list_with_ties_by_id():
@@ -80,6 +69,8 @@ def test_pairs_of_thousands_of_words_are_found_in_blocks():
     found = count_cooccurrence([[1, 2999], [2999, 1], [2990, 2995], [2000, 2001, 2000]], range(3_000))
     pairs = list(zip(*(part.tolist() for part in found.most_frequent(9)), strict=True))
     assert pairs == [(1, 2999, 2), (2000, 2001, 1), (2990, 2995, 1)]
+    many = count_cooccurrence([list(range(300))] * 1_000, range(300))
+    assert many.counts.unique().tolist() == [1_000]
 
 
 def test_forms_of_one_word_are_no_pair_of_words():
@@ -95,22 +86,15 @@ def test_parts_of_a_corpus_add_up_to_the_whole():
     documents = random_documents(seed=3)
     parts = [count_cooccurrence(documents[part::3], range(1, 40)) for part in range(3)]
     assert parts[0] + parts[1] + parts[2] == count_cooccurrence(documents, range(1, 40))
-
-
-def test_what_is_known_of_added_parts_is_what_both_know():
-    """A word that was left out may be in the most documents of either part, so the bounds add up."""
-    parts = [[[1, 2], [1, 2], [1, 2, 3], [4]], [[1, 2], [2, 1], [3, 1]]]
-    counts = [count_cooccurrence(part, [1, 2, 3, 4], max_words=2) for part in parts]
-    assert [part.complete_above for part in counts] == [1, 1]
-    assert (counts[0] + counts[1]).complete_above == 2
-
-
-def test_counts_of_other_words_or_options_do_not_add_up():
-    one = count_cooccurrence(DOCUMENTS, WORDS)
+    # A word that was left out may be in the most documents of either part, so the bounds add up.
+    few = [
+        count_cooccurrence(part, [1, 2, 3], max_words=2) for part in ([[1, 2], [1, 2, 3]], [[1, 2], [3, 1]])
+    ]
+    assert (few[0] + few[1]).complete_above == few[0].complete_above + few[1].complete_above == 2
     with pytest.raises(ValueError, match="same words"):
-        _ = one + count_cooccurrence(DOCUMENTS, [3, 5, 6, 8, 9])
+        _ = parts[0] + few[0]
     with pytest.raises(ValueError, match="same options"):
-        _ = one + count_cooccurrence(DOCUMENTS, WORDS, max_length=2)
+        _ = parts[0] + count_cooccurrence(documents, range(1, 40), max_length=2)
 
 
 def test_too_many_words_are_cut_to_the_most_frequent_and_the_bound_holds():
@@ -156,15 +140,6 @@ def test_the_words_of_topics_are_counted():
         count_cooccurrence([[12]], topics)
 
 
-def test_it_shows_its_most_frequent_pairs():
-    found = count_cooccurrence(DOCUMENTS, WORDS)
-    table = found.to_dataframe(2)
-    assert table[["first", "second", "documents"]].to_numpy().tolist() == [[3, 5, 3], [3, 6, 1]]
-    assert table.pmi[0] == pytest.approx(math.log(2))
-    assert table.npmi[1] == pytest.approx(0)
-    assert repr(found).startswith("Cooccurrence: 4 words in 6 documents\n")
-
-
 @pytest.mark.parametrize(
     ("documents", "words", "options", "message"),
     [
@@ -181,13 +156,6 @@ def test_it_shows_its_most_frequent_pairs():
 def test_bad_input_is_refused(documents, words, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         count_cooccurrence(documents, words, **options)
-
-
-def test_one_word_has_no_pair():
-    found = count_cooccurrence(DOCUMENTS, [5])
-    assert [len(part) for part in found.most_frequent(3)] == [0, 0, 0]
-    with pytest.raises(ValueError, match="at least 1 pair"):
-        found.most_frequent(0)
 
 
 def test_counts_name_words_where_topics_or_documents_know_them(tmp_path):

@@ -18,7 +18,7 @@ from tokenizer_kinds import KINDS
 from topic_probe.cli import main
 from topic_probe.text.corpus import WIKIPEDIA, Corpus, prose
 from topic_probe.text.encoder import encode_texts
-from topic_probe.topics.vocabulary import tokenizer_identity
+from topic_probe.topics.lookup import tokenizer_identity
 
 TEXTS = ["The frog sat on a log.", "Newts swim. Toads don't!", "An axolotl, of course."]
 ROWS = [f"text {number}" for number in range(60)]

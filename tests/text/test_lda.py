@@ -12,15 +12,14 @@ import tokenizers
 import torch
 import transformers
 from gensim.corpora import Dictionary
-from gensim.models import CoherenceModel, LdaModel
+from gensim.models import CoherenceModel
 from real_text import minilm_folder
+from scipy.sparse import csr_array
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from topic_probe.text.bags import judge, read_bags, word_ids
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
-from topic_probe.text.lda import TopicFit, coherence, fit_topics
-from topic_probe.topics import Topics
+from topic_probe.text.lda import TopicFit, coherence, fit_topics, word_ids
 
 # --- a small world with known topics ----------------------------------------------------------------
 
@@ -33,7 +32,7 @@ WORDS = [word for words in THEMES.values() for word in words]
 FILLER = ["the", "and", "1990", "##s", "##lily", ".", "x", "everywhere", "once"]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *FILLER]
 ID = {token: index for index, token in enumerate(TOKENS)}
-FAST = {"n_topics": 3, "passes": 5, "chunk_size": 60}
+FAST = {"n_topics": 3, "passes": 5, "chunksize": 60}
 ONE = {"n_topics": 1, "passes": 1, "max_share": 1.0}
 
 
@@ -86,7 +85,7 @@ def test_planted_topics_are_found_and_lost_when_words_are_dealt_to_documents_at_
         assert fit.phi[topic, places].sum() > 0.98
         assert fit.phi[topic, places].max() < 0.17
     # 100 documents of 20 words each, from 8 equally likely words, where every update has all of them.
-    whole = planted_fit(chunk_size=300)
+    whole = planted_fit(chunksize=300)
     torch.testing.assert_close(whole.tokens, torch.full((3,), 2000.0, dtype=torch.float64), rtol=0.01, atol=0)
     torch.testing.assert_close(whole.shares, torch.full((3,), 1 / 3, dtype=torch.float64), rtol=0.01, atol=0)
     dealt = [token for document in planted() for token in document]
@@ -154,8 +153,8 @@ def test_pieces_of_split_words_and_special_tokens_are_no_words():
 
 def test_words_of_a_vocabulary_are_letters_in_any_script_and_no_stop_words():
     assert [TOKENS[index] for index in word_ids(wordpiece())] == WORDS
-    everything = word_ids(wordpiece(), stop_words=(), min_letters=1)
-    assert {TOKENS[index] for index in everything} - set(WORDS) == {"the", "and", "everywhere", "once", "x"}
+    everything = {TOKENS[index] for index in word_ids(wordpiece(), stop_words=())}
+    assert everything - set(WORDS) == {"the", "and", "everywhere", "once"}
     words = set(minilm().convert_ids_to_tokens(word_ids(minilm()).tolist()))
     assert {"frog", "symphony", "kyoto", "constitution"} <= words
     assert not words & {"the", "whereas", "##ing", "1990", "[MASK]", "[unused5]", ",", "b", "ø"}
@@ -174,51 +173,17 @@ def test_the_same_seed_gives_the_same_topics_and_no_global_generator_is_touched(
     assert TopicFit.load(tmp_path / "fit") == again
 
 
-@pytest.mark.parametrize("options", [{}, {"alpha": "auto", "eta": "auto", "start": "random"}])
-def test_the_order_of_documents_changes_no_bit(options):
+def test_the_order_of_documents_changes_no_bit():
     """Also of documents of no topic, whose topics depend on the last bit of every sum."""
     generator = random.Random(3)
     ids = [ID[word] for word in WORDS]
     documents = [generator.choices(ids, k=generator.randint(1, 40)) for _ in range(290)]
-    options = {**FAST, "max_share": 1.0, **options}
-    orders = (documents, documents[::-1], generator.sample(documents, len(documents)))
-    one, *others = (fit_topics(given, wordpiece(), **options) for given in orders)
-    assert all(fit == one for fit in others)
-
-
-def test_bags_count_the_words_of_every_document():
-    documents = [planted()[0], [], planted()[1]]
-    found = read_bags(documents, judge(wordpiece(), (), 1))[0].toarray()
-    words = word_ids(wordpiece(), stop_words=(), min_letters=1).tolist()
-    assert found[:, words].tolist() == [[document.count(word) for word in words] for document in documents]
-    assert found.sum() == found[:, words].sum()
-
-
-@pytest.mark.parametrize(
-    ("n", "wanted", "size"), [(122, 60, 61), (101, 100, 101), (40, 7, 7), (300, None, 100)]
-)
-def test_all_chunks_of_a_pass_are_about_equally_large(n, wanted, size):
-    """A last chunk of a few documents would count as much as a full one."""
-    fit = fit_topics(planted(n), wordpiece(), n_topics=3, passes=1, chunk_size=wanted)
-    assert fit.settings["chunk_size"] == size
-
-
-def test_an_interrupted_fit_returns_what_there_is_and_says_nothing_else(monkeypatch, capfd):
-    update, left = LdaModel.do_mstep, [12]
-
-    def interrupted(self, *given, **options):
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        update(self, *given, **options)
-
-    monkeypatch.setattr(LdaModel, "do_mstep", interrupted)
-    fit = fit_topics(planted(), wordpiece(), **FAST)
-    assert fit.provenance["stopped"] == "interrupted after 780 of 1,500 documents"
-    assert sorted(themes_found(fit), key=str) == sorted(THEMES)
-    assert capfd.readouterr() == ("", "")
-    with pytest.raises(KeyboardInterrupt):
-        fit_topics(planted(), wordpiece(), **FAST)
+    one, other = (
+        fit_topics(given, wordpiece(), n_topics=3, passes=2, max_share=1.0)
+        for given in (documents, generator.sample(documents, len(documents)))
+    )
+    assert other == one
+    assert one.settings["chunksize"] == 97  # three equal chunks of about 100
 
 
 @pytest.mark.parametrize(
@@ -227,8 +192,6 @@ def test_an_interrupted_fit_returns_what_there_is_and_says_nothing_else(monkeypa
         (planted(3), {"n_topics": 0}, "n_topics must be at least 1, got 0"),
         (planted(3), {"min_documents": 0}, "min_documents must be at least 1 .* got 0 and 0.5"),
         (planted(3), {"max_share": 1.5}, r"max_share in \(0, 1\], got 5 and 1.5"),
-        (planted(3), {"n_topics": 2, "alpha": [0.1] * 3}, "alpha must be one number for each of 2 topics, got 3"),
-        (planted(3), {"alpha": -1.0}, "alpha is a prior and must be positive and finite"),
         (planted(3), {"seed": 2**32}, "seed must be at most 4294967295, got 4294967296"),
         ([[ID["the"], ID["frog"]], [ID["the"]]], {}, r"no word .* in 2 documents \(2 stop words; 1 different words,"),
         ([], {}, "no word is left to fit in 0 documents"),
@@ -262,17 +225,6 @@ def a_fit(phi, tokens=None, token_ids=None):
     )
 
 
-def test_coherence_is_what_it_is_by_hand():
-    # {a, b}, {a}, {b, c}, {}: ab and bc meet once, ac never; a and b are in two, c in one. Of one word there is none.
-    bags = read_bags([[5, 6], [5], [6, 7], []], judge(wordpiece(), (), 1))[0]
-    ab = math.log((1 / 4) / (2 / 4 * 2 / 4)) / -math.log(1 / 4)
-    bc = math.log((1 / 4) / (2 / 4 * 1 / 4)) / -math.log(1 / 4)
-    assert coherence(np.array([[5, 6, 7]]), bags).tolist() == pytest.approx([(ab + bc - 1) / 3])
-    assert math.isnan(coherence(np.array([[5]]), bags)[0])
-    always = read_bags([[5, 6]] * 4, judge(wordpiece(), (), 1))[0]
-    assert coherence(np.array([[5, 6]]), always).tolist() == [1]
-
-
 def test_coherence_equals_double_loops_over_the_documents_and_gensims_own():
     fit = planted_fit()
     texts = [[TOKENS[index] for index in document] for document in planted()]
@@ -289,8 +241,18 @@ def test_coherence_equals_double_loops_over_the_documents_and_gensims_own():
         topics=[words[:8] for words in fit.top_words()], texts=texts, dictionary=Dictionary(texts),
         coherence="c_npmi", window_size=1000, processes=1,
     ).get_coherence_per_topic()  # fmt: skip
-    bags = read_bags(planted(), judge(wordpiece(), (), 1))[0][:, fit.token_ids.numpy()]
+    bags = csr_array([[text.count(word) for word in fit.texts] for text in texts])
     np.testing.assert_allclose(coherence(fit.top_columns(8), bags), theirs, atol=1e-9)
+
+
+def test_coherence_has_both_limits():
+    # {a, b}, {a}, {b, c}, {}: ab and bc meet once, ac never; a and b are in two, c in one. Of one word there is none.
+    bags = csr_array([[1, 2, 0], [1, 0, 0], [0, 1, 1], [0, 0, 0]])
+    ab = math.log((1 / 4) / (2 / 4 * 2 / 4)) / -math.log(1 / 4)
+    bc = math.log((1 / 4) / (2 / 4 * 1 / 4)) / -math.log(1 / 4)
+    assert coherence(np.array([[0, 1, 2]]), bags).tolist() == pytest.approx([(ab + bc - 1) / 3])
+    assert math.isnan(coherence(np.array([[0]]), bags)[0])
+    assert coherence(np.array([[0, 1]]), csr_array([[1, 1]] * 4)).tolist() == [1]
 
 
 def test_diversity_and_exclusive_words_are_counted_and_equally_likely_words_ordered_by_id():
@@ -304,16 +266,6 @@ def test_diversity_and_exclusive_words_are_counted_and_equally_likely_words_orde
         fit.label(3)
     many = a_fit([[1 + place % 2 for place in range(40)]])
     assert many.top_words(21)[0] == [f"w{place}" for place in [*range(1, 40, 2), 0]]
-
-
-def test_empty_and_identical_topics_are_reported():
-    phi = [[4, 3, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], [9, 1, 8, 2], [1, 2, 3, 4]]
-    fit = a_fit(phi, tokens=[70.0, 0.2, 0.0, 20.0, 30.0])
-    assert fit.empty_topics == (1, 2)
-    assert fit.identical_topics == ((0, 3), (0, 4))
-    assert fit.to_dataframe()["note"].tolist() == ["", "empty", "empty", "same words as 0", "same words as 0"]
-    with pytest.warns(UserWarning, match="topics with the same top words|topics got no words"):
-        fit_topics([[ID["frog"], ID["toad"]]] * 8, wordpiece(), n_topics=4, passes=2, max_share=1.0)
 
 
 def test_the_pairing_of_two_fits_is_the_best_of_all_and_likeness_that_of_sets():
@@ -343,100 +295,31 @@ def test_topics_without_a_partner_are_not_found():
         fit.found_in([fit, replace(fit, tokenizer_hash="1" * 64)])
 
 
-# --- Topics.from_lda ----------------------------------------------------------------------------------
+# --- topics of a fit ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fraction", "one"), [(0.1, True), (0.3, False)])
-def test_a_fit_becomes_the_topics_that_its_matrix_gives(fraction, one):
+@pytest.mark.parametrize(("fraction", "n", "one"), [(0.1, 4, True), (0.3, 11, False)])
+def test_a_topic_of_a_fit_keeps_a_share_of_all_ids_of_the_tokenizer(fraction, n, one):
+    """Of 38 ids, of which 24 are fitted: a rounded share of them, but none that is no likelier than by chance."""
     fit = planted_fit()
-    topics = Topics.from_lda(fit, fraction=fraction, one_topic_per_word=one)
-    dense = torch.zeros(3, len(TOKENS), dtype=torch.float64)
-    dense[:, fit.token_ids] = fit.phi
-    # The threshold is a share of the 24 fitted words, not of the vocabulary.
-    share = round(fraction * 24) / len(TOKENS)
-    direct = Topics.from_matrix(dense, fraction=share, one_topic_per_word=one, tokenizer=wordpiece())
-    torch.testing.assert_close(topics.weights, direct.weights)
-    assert torch.equal(topics.membership, direct.membership)
-    assert (topics.texts, topics.tokenizer_hash) == (direct.texts, direct.tokenizer_hash)
-    assert topics.top_words(2) == fit.top_words(2)
-    options = {"fraction": fraction, "one_topic_per_word": one, "tokenizer": wordpiece()}
-    assert topics == Topics.from_lda(fit, **options)
+    topics = fit.topics(fraction=fraction, one_topic_per_word=one)
+    likeliest = [row[row > 1 / 24].sort(descending=True).values[:n] for row in fit.phi]
+    assert topics.sizes.tolist() == [len(row) for row in likeliest]
+    torch.testing.assert_close(topics.weights.sort().values, torch.cat(likeliest).sort().values)
+    assert topics.top_words(3) == fit.top_words(3)
+    words = [TOKENS[index] for index in topics.words]
+    assert (list(topics.texts), topics.vocabulary_size) == (words, len(TOKENS))
+    topics.check_tokenizer(wordpiece())
+    assert fit.topics(forms="stem").one_word == "stem"
 
 
 def test_an_empty_topic_of_a_fit_stays_empty_and_keeps_its_number():
     fit = a_fit([[4, 3, 2, 1], [9, 1, 1, 1], [1, 2, 3, 4]], tokens=[70.0, 0.2, 30.0])
+    assert fit.to_dataframe()["note"].tolist() == ["", "empty", ""]
     with pytest.warns(UserWarning, match="topics without a word, which measure as NaN: 1"):
-        topics = Topics.from_lda(fit, fraction=0.5, one_topic_per_word=False)
+        topics = fit.topics(fraction=0.04, one_topic_per_word=False)  # 2 of 50 ids
     assert topics.sizes.tolist() == [2, 0, 2]
     assert topics.names == ("0", "1", "2")
-
-
-def test_more_words_can_be_left_out_of_a_fit_and_its_tokenizer_is_held_to():
-    fit = planted_fit()
-    options = {"stop_words": ["Frog"], "exclude": [ID["toad"]], "tokenizer": wordpiece()}
-    assert {*WORDS} - {*Topics.from_lda(fit, fraction=1.0, **options).texts} == {"frog", "toad"}
-    with pytest.raises(ValueError, match="stop_words are looked up with the tokenizer: pass it as well"):
-        Topics.from_lda(fit, stop_words=["frog"])
-    with pytest.raises(ValueError, match="fitted with another tokenizer"):
-        Topics.from_lda(fit, tokenizer=minilm())
-    with pytest.raises(ValueError, match="a fit knows the token ids of its columns"):
-        Topics.from_lda(fit, token_ids=range(24))
-
-
-class Named:
-    """The public face of a gensim model."""
-
-    def __init__(self, phi, id2word):
-        self._phi, self.id2word = np.array(phi), id2word
-
-    def get_topics(self):
-        return self._phi
-
-
-@pytest.mark.filterwarnings("ignore:topics with the very words")
-def test_a_model_of_gensim_becomes_topics_without_stop_words_and_special_tokens():
-    phi = np.random.default_rng(0).dirichlet(np.ones(len(TOKENS)), size=3)
-    gensim = Named(phi, dict(enumerate(TOKENS)))
-    exclude = [ID[word] for word in ("the", "and", "everywhere", "once", *TOKENS[:5])]
-    direct = Topics.from_matrix(
-        phi, fraction=0.2, exclude=exclude, min_probability=1 / 38, tokenizer=wordpiece()
-    )
-    assert Topics.from_lda(gensim, fraction=0.2, tokenizer=wordpiece()) == direct
-    every = Topics.from_lda(gensim, fraction=1.0, stop_words=(), min_probability=0.0, tokenizer=wordpiece())
-    assert set(every.texts) == set(TOKENS[5:])
-
-
-PHI = [[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]
-
-
-@pytest.mark.parametrize(
-    ("id2word", "options", "ids"),
-    [
-        (None, {}, [0, 2]),
-        ({0: "0", 1: "1", 2: "2"}, {}, [0, 2]),
-        ({0: 7, 1: 8, 2: 9}, {"vocabulary_size": 50}, [7, 9]),
-        ({0: "newt", 1: "pond", 2: "frog"}, {"tokenizer": wordpiece()}, [ID["frog"], ID["newt"]]),
-        ({0: "a", 1: "b", 2: "c"}, {"token_ids": [30, 20, 10], "vocabulary_size": 50}, [10, 30]),
-    ],
-)
-def test_columns_of_a_gensim_model_become_the_token_ids_that_they_stand_for(id2word, options, ids):
-    topics = Topics.from_lda(Named(PHI, id2word), fraction=0.3, **options)
-    assert topics.words.tolist() == ids
-
-
-def test_columns_that_stand_for_words_are_not_taken_for_token_ids():
-    named = Named(PHI, {0: "frog", 1: "axolotl", 2: "salamander"})
-    for lda, options, message in [
-        (named, {}, r"3 columns .* such as 'frog': pass the tokenizer"),
-        (
-            named,
-            {"tokenizer": wordpiece()},
-            r"2 columns .* such as 'axolotl': fit the model on its token ids",
-        ),
-        (PHI, {}, r"from_lda needs a TopicFit or a gensim .* got list; .*from_matrix"),
-    ]:
-        with pytest.raises((TypeError, ValueError), match=message):
-            Topics.from_lda(lda, **options)
 
 
 # --- real text ---------------------------------------------------------------------------------------
@@ -451,7 +334,7 @@ TOGETHER = [
 
 @pytest.mark.slow
 def test_topics_of_real_articles_keep_words_together_that_belong_together():
-    """Over three seeds, because one start from random documents tells little; better than gensim's own start."""
+    """Over three seeds, because one start from random documents tells little."""
     documents = Corpus.bundled().documents(minilm(), max_length=256, long="chunk", min_length=20)
     articles = [document for number, document in enumerate(documents) if number % 2]  # half of them
     options = {"n_topics": 20, "passes": 4}
@@ -471,5 +354,4 @@ def test_topics_of_real_articles_keep_words_together_that_belong_together():
         assert fit.diversity() > 0.7
     assert shares[0] > 0.75
     assert np.mean(shares) > 0.75
-    plain = fit_topics(articles, minilm(), start="random", **options)
-    assert fits[0].npmi.mean() > max(0.05, plain.npmi.mean() + 0.03)
+    assert fits[0].npmi.mean() > 0.08

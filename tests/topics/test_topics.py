@@ -3,11 +3,9 @@
 import copy
 import math
 import pickle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import saved_results
 import small_language
 import tokenizers
 import torch
@@ -16,8 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from topic_probe.text.word_tokenizer import word_tokenizer
 from topic_probe.topics import Topics, tokenizer_hash
-from topic_probe.topics.models import kept_per_topic
-from topic_probe.topics.vocabulary import readable
+from topic_probe.topics.lookup import readable
 
 
 def sets_of(topics: Topics) -> dict[str, set[int]]:
@@ -112,29 +109,17 @@ def test_places_and_labels_are_minus_one_for_ids_without_a_topic_and_for_what_is
         topics.labels(torch.ones(3))
 
 
-def test_an_empty_topic_is_kept_and_warned_about():
-    with pytest.warns(UserWarning, match="without a word") as caught:
-        topics = Topics.from_token_ids({"a": [1, 2, 3], "none": [], "b": [3], "no": []}, vocabulary_size=4)
-    assert len(caught) == 1
-    assert topics.sizes.tolist() == [3, 0, 1, 0]
-    assert topics.left_out == {}  # two empty topics are not identical
-    assert topics.label(1) == "1: none (no words)"
-
-
 # --- token ids ----------------------------------------------------------------------------------
 
 
 NO_IDS = [
-    ({"animals": [True, 5]}, "topic 'animals' needs.* are whole numbers, got True"),
-    ({"animals": ["frog"]}, "topic 'animals' needs.* got 'frog'; words go to Topics.from_word_lists"),
-    ({"animals": np.array([1.0])}, "topic 'animals' needs.* whole ids, got float64"),
-    ({"animals": torch.tensor([[1]])}, "topic 'animals' needs.* row of whole ids, got torch.int64"),
+    ({"animals": ["frog"]}, "topic 'animals' needs.*got .'frog'.; words go to Topics.from_word_lists"),
+    ({"animals": torch.tensor([[1]])}, "topic 'animals' needs a row of token ids, which are whole numbers"),
+    ({"animals": [1.0]}, "which are whole numbers, got .1.0."),
     ({"a": [0, 9], "b": [3, 10]}, "topic 'b' holds 1 ids .* such as 10: its ids are 0..9"),
-    ({"a": [2**70]}, "more than 64 bits"),
-    ({}, "empty mapping"),
+    ({}, "with at least one topic"),
     ({"a": [], "b": []}, "no word is left in any topic .every list is empty"),
     ({-1: [1]}, "only the outlier topic -1"),
-    ({-2: [1], 0: [2]}, "or -1 for outliers, got -2"),
     ({0: [1], "b": [2]}, "all be named by strings or all by whole numbers"),
 ]
 
@@ -145,40 +130,24 @@ def test_what_is_no_mapping_to_token_ids_is_refused_by_name():
             Topics.from_token_ids(lists, vocabulary_size=10)
 
 
-def test_ids_come_in_any_sequence():
-    ids = [
-        (9, 5),
-        {5, 9},
-        np.array([9, 5], dtype=np.uint16),
-        torch.tensor([5, 9]),
-        iter([5, 9]),
-        [np.int64(5), 9],
-    ]
-    for given in ids:
-        assert sets_of(Topics.from_token_ids({"a": given}, vocabulary_size=10)) == {"a": {5, 9}}
-
-
-def test_topic_numbers_with_gaps_are_mapped_in_ascending_order_and_outliers_reported():
-    topics = Topics.from_token_ids({7: [3], -1: [8, 9, 8], np.int64(2): [1, 4]}, vocabulary_size=10)
+@pytest.mark.parametrize(
+    "ids", [(9, 5), {5, 9}, torch.tensor([5, 9]), np.array([9, 5], np.uint16), [9, 5, 9]]
+)
+def test_ids_come_in_any_sequence_and_with_numbers_of_topics_and_outliers(ids):
+    topics = Topics.from_token_ids({7: ids, -1: [8, 8], np.int64(2): [1, 9]}, vocabulary_size=10)
     assert topics.names == ("2", "7")
-    assert sets_of(topics) == {"2": {1, 4}, "7": {3}}
-    assert topics.left_out == {"outliers (topic -1)": (8, 9)}
-
-
-def test_repeated_ids_are_merged_and_reported_and_ids_of_several_topics_stay_in_all():
-    topics = Topics.from_token_ids({"a": [3, 1, 3, 3], "b": [1, 2]}, vocabulary_size=5)
-    assert topics.words.tolist() == [1, 2, 3]
-    assert topics.membership.int().tolist() == [[1, 1], [0, 1], [1, 0]]
-    assert topics.topics_of(0) == (0, 1)
-    assert topics.left_out == {"repeated within a topic, merged": (3,)}
+    assert sets_of(topics) == {"2": {1, 9}, "7": {5, 9}}
+    assert topics.topics_of(2) == (0, 1)
+    assert topics.left_out == {"outliers (topic -1)": (8,)}
     assert "1 words have several topics" in repr(topics)
 
 
-def test_topics_with_the_very_same_words_are_kept_warned_about_and_reported():
-    with pytest.warns(UserWarning, match=r"very words of another: 2 \(b = a, d = c\)"):
-        topics = Topics.from_token_ids({"a": [1, 2], "b": [2, 1], "c": [3], "d": [3]}, vocabulary_size=5)
-    assert topics.left_out["identical topics"] == ("b = a", "d = c")
-    assert topics.n_topics == 4
+def test_an_empty_topic_is_kept_and_warned_about():
+    with pytest.warns(UserWarning, match="without a word, which measure as NaN: 2 .none, no.") as caught:
+        topics = Topics.from_token_ids({"a": [1, 2, 3], "none": [], "b": [3], "no": []}, vocabulary_size=4)
+    assert len(caught) == 1
+    assert topics.sizes.tolist() == [3, 0, 1, 0]
+    assert topics.label(1) == "1: none (no words)"
 
 
 # --- word lists ---------------------------------------------------------------------------------
@@ -279,12 +248,6 @@ def test_what_gives_no_words_is_refused_by_topic(words, message, wordpiece):
         Topics.from_word_lists({"animals": words}, wordpiece)
 
 
-@pytest.mark.parametrize("thing", ["bert-base-uncased", {"frog": 5}, transformers.PreTrainedTokenizerFast])
-def test_what_is_no_tokenizer_is_refused(thing):
-    with pytest.raises(TypeError, match=r"Hugging Face tokenizer is needed.*AutoTokenizer"):
-        Topics.from_word_lists({"a": ["frog"]}, thing)
-
-
 # --- matrices -----------------------------------------------------------------------------------
 
 PHI = [
@@ -301,16 +264,10 @@ def test_a_token_of_several_topics_stays_with_the_likeliest_unless_it_may_have_s
     assert sets_of(topics) == {"0": {0}, "1": {1, 4}}
     assert topics.left_out == {"left to a likelier topic": (1,)}
     assert topics.weights.tolist() == pytest.approx([0.40, 0.35, 0.25])
-    assert "2 most likely of 5 tokens" in topics.policy
+    assert "2 most likely tokens per topic (0.4 of 5 ids)" in topics.policy
     # By probability, not by counts: token 0 is 9 of 30 in the first topic, 4 of 10 in the second.
     topics = Topics.from_matrix([[9, 11, 10, 0], [4, 1, 0, 5]], fraction=1.0)
     assert sets_of(topics) == {"0": {1, 2}, "1": {0, 3}}
-
-
-def test_ties_at_the_edge_are_decided_by_id_also_in_shuffled_columns():
-    phi = np.array([[1.0, 2.0, 1.0, 1.0, 3.0]])
-    topics = Topics.from_matrix(phi, fraction=0.6, token_ids=[40, 50, 10, 30, 20], vocabulary_size=60)
-    assert sets_of(topics) == {"0": {20, 50, 10}}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -331,117 +288,59 @@ def test_the_choice_equals_a_slow_independent_one(seed, one):
     assert topics.left_out["excluded"] == (3, 7, 29)
 
 
-@pytest.mark.parametrize("fraction", [0.0005, 0.001, 0.002])
-def test_the_public_codes_rounding_gives_the_pairs_per_topic_of_the_papers_table_2(fraction):
-    pairs = {0.0005: 105, 0.001: 435, 0.002: 1711}[fraction]  # Table 2, column "# Word Pairs"
-    for vocabulary in (29_000, 29_250, 29_499):
-        phi = np.random.default_rng(0).random((1, vocabulary))
-        topics = Topics.from_matrix(phi, fraction=fraction, rounding="public_code")
-        assert math.comb(int(topics.sizes[0]), 2) == pairs
-
-
-def test_the_number_kept_per_topic_follows_the_stated_rounding():
-    # A hundred columns; 0.025 is of half a token, and 0.29 * 100 is below 29 in floats.
-    plain = {0.001: 1, 0.024: 2, 0.025: 3, 0.29: 29, 1.0: 100}
-    public_code = {0.001: 1, 0.019: 2, 0.02: 3, 1.0: 100}
-    for rounding, expected in {"plain": plain, "public_code": public_code}.items():
-        assert {share: kept_per_topic(100, share, rounding) for share in expected} == expected
-    # The paper's shares of BERT's vocabulary.
-    shares = (0.0005, 0.001, 0.002)
-    assert [kept_per_topic(30_522, share, "plain") for share in shares] == [15, 31, 61]
-
-
-def test_a_fraction_of_the_tokenizer_counts_ids_that_no_document_has():
-    # A fit of 40 of 1,000 ids: 2 % of it are 0.8 words (1), of the tokenizer 20.
-    phi = np.random.default_rng(0).dirichlet(np.ones(40), size=3)
+def test_a_topic_keeps_a_share_of_all_ids_of_the_tokenizer():
+    phi = np.random.default_rng(0).dirichlet(np.ones(40), size=2)
     options = {"token_ids": range(100, 140), "vocabulary_size": 1000, "one_topic_per_word": False}
-    kept = {of: Topics.from_matrix(phi, fraction=0.02, of=of, **options) for of in ("fit", "tokenizer")}
-    assert kept["fit"].sizes.tolist() == [1] * 3
-    assert Topics.from_matrix(phi, fraction=0.02, **options) == kept["fit"]
-    for topic in range(3):
-        best = set((100 + np.argsort(-phi[topic])[:20]).tolist())
-        assert sets_of(kept["tokenizer"])[str(topic)] == best
-    # Never more than there are columns.
-    assert Topics.from_matrix(phi[:1], fraction=0.5, of="tokenizer", **options).sizes.tolist() == [40]
-
-
-def test_matrices_of_every_kind_are_read():
-    phi = torch.tensor([[4.0, 3.0, 2.0, 1.0]], requires_grad=True)
-    array = np.array([[4, 3, 2, 1]], dtype=np.int32)
-    array.flags.writeable = False
-    for matrix in (phi, phi.bfloat16(), array, array.astype(">f4"), np.asfortranarray(array), [[4, 3, 2, 1]]):
-        topics = Topics.from_matrix(matrix, fraction=0.5)
-        assert topics.words.tolist() == [0, 1]
-        assert topics.weights.tolist() == [0.4, 0.3]
+    # 2 % of 1,000 ids are 20; half of a token is rounded up; never more than there are columns.
+    for fraction, n in ((0.02, 20), (0.0025, 3), (0.0024, 2), (0.0001, 1), (0.5, 40)):
+        topics = Topics.from_matrix(phi, fraction=fraction, **options)
+        best = [set((100 + np.argsort(-row)[:n]).tolist()) for row in phi]
+        assert sets_of(topics) == {"0": best[0], "1": best[1]}
 
 
 def test_zero_probabilities_and_those_of_the_minimum_are_never_kept():
-    phi = [[0.5, 0.5, 0, 0], [0, 0, 0.9, 0.1]]
+    phi = torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 0.9, 0.1]], dtype=torch.float64)
     assert Topics.from_matrix(phi, fraction=1.0).sizes.tolist() == [2, 2]
     assert Topics.from_matrix(phi, fraction=1.0, min_probability=0.1).sizes.tolist() == [2, 1]
 
 
-def test_rows_whose_sum_is_beyond_the_largest_number_are_read_as_they_are():
-    phi = np.array([[1.5e308, 0.5e308], [1.0, 3.0]])
-    assert Topics.from_matrix(phi, fraction=0.5).top_words() == [[0], [1]]
-
-
-OPTIONS = [
-    ({"token_ids": [0, 1, 2, 3, 4]}, "token_ids needs vocabulary_size"),
-    ({"token_ids": [0, 1, 2, 3, 3], "vocabulary_size": 9}, "got 5 ids, 4 of them different"),
-    ({"token_ids": [0, 1, 2, 3, 9], "vocabulary_size": 9}, "does not have, such as 9"),
-    ({"token_ids": {1, 2}, "vocabulary_size": 9}, "a set has none"),
-    ({"vocabulary_size": 4}, "vocabulary_size must be at least 5, got 4"),
-    ({"names": ["a"]}, "2 rows and needs as many names, got 1"),
-    ({"names": ["a", "a"]}, "names that differ"),
-    ({"min_probability": 1.0}, "min_probability must be at least 0 and below 1"),
-    ({"fraction": 0.0}, "fraction must be above 0"),
-    ({"fraction": 1.5}, "fraction must be above 0 and at most 1, got 1.5"),
-    ({"fraction": math.nan}, "fraction must be above 0"),
-    ({"exclude": ["the"]}, "exclude needs token ids"),
-    ({"exclude": torch.arange(5)}, r"no word is left in any topic \(excluded: 5 \(0, 1, 2, 3, 4\)\)"),
-]
-
-
-def test_options_that_do_not_fit_the_matrix_are_refused(unchecked):
-    for options, message in OPTIONS:
-        with pytest.raises((TypeError, ValueError), match=message):
-            Topics.from_matrix(PHI, **{"fraction": 0.4, **options})
-
-
 @pytest.mark.parametrize(
-    ("phi", "message"),
+    ("phi", "options", "message"),
     [
+        (PHI, {"token_ids": [0, 1, 2, 3, 4]}, "token_ids needs vocabulary_size"),
+        (PHI, {"token_ids": [0, 1, 2, 3, 3], "vocabulary_size": 9}, "got 5 ids, 4 of them different"),
+        (PHI, {"token_ids": {1, 2}, "vocabulary_size": 9}, "a set has none"),
+        (PHI, {"vocabulary_size": 4}, "vocabulary_size must be at least 5, got 4"),
+        (PHI, {"names": ["a"]}, "2 rows and needs as many names, got 1"),
+        (PHI, {"min_probability": 1.0}, "min_probability must be at least 0 and below 1"),
+        (PHI, {"fraction": 1.5}, "fraction must be above 0 and at most 1, got 1.5"),
         (
-            [[0.5, 0.5], [0.5, math.nan]],
-            r"row 1 of phi \(topic '1'\) must be finite and not .*nan in column 1",
+            PHI,
+            {"exclude": torch.arange(5)},
+            r"no word is left in any topic \(excluded: 5 \(0, 1, 2, 3, 4\)\)",
         ),
-        (torch.tensor([[0.5, -0.5]]), "must be finite and not .*got -0.5 in column 1"),
-        ([[0.5, 0.5], [0, 0]], r"row 1 of phi \(topic '1'\) is zero everywhere"),
-        ([0.5, 0.5], "phi must hold the numbers P"),
-        (torch.ones(2, 2, dtype=torch.bool), "phi must hold the numbers P"),
-        ([[0.5, 0.5], [1.0]], "rows of equal length"),
-        (np.ma.array([[1.0]], mask=[[1]]), "phi came as a masked array"),
+        ([[0.5, 0.5], [0.5, math.nan]], {}, "row 1 of phi must be finite and not .*nan in column 1"),
+        ([[0.5, 0.5], [0, 0]], {}, "row 1 of phi is zero everywhere"),
+        ([0.5, 0.5], {}, "phi must hold the numbers P"),
+        ([[0.5, 0.5], [1.0]], {}, "rows of equal length"),
     ],
 )
-def test_what_is_no_matrix_of_probabilities_is_refused(phi, message):
+def test_what_is_no_topic_model_is_refused(phi, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        Topics.from_matrix(phi, fraction=0.5)
+        Topics.from_matrix(phi, **{"fraction": 0.4, **options})
 
 
 # --- topics made from others --------------------------------------------------------------------
 
 
-def test_topics_refuse_another_tokenizer_and_take_words_from_their_own(wordpiece, byte_level, metaspace):
+def test_topics_refuse_another_tokenizer_and_take_words_from_their_own(wordpiece, byte_level):
     topics = Topics.from_token_ids({"a": [6, 5]}, vocabulary_size=17, tokenizer=wordpiece)
     assert topics.texts == ("frog", "toad")
     topics.check_tokenizer(wordpiece)
-    for refused in (topics.check_tokenizer, lambda other: topics.top_words(tokenizer=other)):
-        with pytest.raises(ValueError, match="made with another tokenizer"):
-            refused(byte_level)
-    bare = Topics.from_token_ids({"a": [2, 8]}, vocabulary_size=17)  # fits any
-    assert bare.top_words(tokenizer=wordpiece) == [["[CLS]", "##olotl"]]
-    assert bare.top_words(1, tokenizer=metaspace) == [["frog"]]
+    with pytest.raises(ValueError, match="made with another tokenizer"):
+        topics.check_tokenizer(byte_level)
+    with pytest.raises(TypeError, match=r"Hugging Face tokenizer is needed.*AutoTokenizer"):
+        topics.check_tokenizer("bert-base-uncased")
     words, others = (small_language.tokenizer(reverse=reverse) for reverse in (False, True))  # other ids
     assert words.get_vocab().keys() == others.get_vocab().keys()
     assert tokenizer_hash(words) != tokenizer_hash(others)
@@ -476,18 +375,6 @@ def test_shuffling_keeps_sizes_and_topic_sets_and_moves_words():
     assert "seed 3" in shuffled.policy
 
 
-def test_shuffling_leaves_same_topic_pairs_to_chance():
-    topics = Topics.blocks(n_topics=10, words_per_topic=10)
-    together = torch.zeros(100, 100)
-    for seed in range(200):
-        group = topics.shuffled(seed).group_of_word
-        together += group[:, None] == group[None, :]
-    # Of 99 other words, 9 are of the same topic; 4950 pairs and 200 shuffles, so a pair has 18.2 +- 4.1.
-    off = together[~torch.eye(100, dtype=torch.bool)]
-    assert off.mean() == pytest.approx(200 * 9 / 99)
-    assert off.max() < 18.2 + 5.5 * 4.1
-
-
 def test_ids_are_dropped_or_kept_on_demand_and_reported(wordpiece):
     topics = Topics.from_word_lists(
         {"a": ["frog", "axolotl"], "b": ["may", "toads"]}, wordpiece, split_words="keep"
@@ -507,14 +394,6 @@ def test_ids_are_dropped_or_kept_on_demand_and_reported(wordpiece):
         topics.restrict([4])
 
 
-def test_weights_and_topics_follow_their_words_through_a_restriction():
-    topics = Topics.from_matrix(PHI, fraction=0.6, one_topic_per_word=False)
-    assert sets_of(topics.without([2])) == {"0": {0, 1}, "1": {1, 4}}
-    fewer = topics.without([0])
-    assert sets_of(fewer) == {"0": {1, 2}, "1": {1, 2, 4}}
-    assert fewer.weights.tolist() == pytest.approx([0.30, 0.35, 0.20, 0.20, 0.25])
-
-
 # --- reading them -------------------------------------------------------------------------------
 
 
@@ -532,16 +411,9 @@ def test_top_words_come_in_the_order_of_probability_or_of_ids():
 def test_the_table_shows_names_sizes_words_and_what_was_left_out(wordpiece):
     topics = Topics.from_word_lists({"animals": ["frog", "toad", "axolotl"], "months": ["may"]}, wordpiece)
     lines = repr(topics).splitlines()
-    assert lines[:4] == [
-        "Topics: 2 topics, 3 words; 17 token ids",
-        "id  name     size  first words",
-        "0   animals  2     frog · toad",
-        "1   months   1     may",
-    ]
-    assert lines[-1] == "split words: 1 (axolotl)"
-    lines = repr(Topics.blocks(n_topics=500, words_per_topic=1)).splitlines()
-    assert "… 488 more topics" in lines
-    assert len(lines) == 16
+    assert lines[0] == "Topics: 2 topics, 3 words; 17 token ids"
+    assert lines[2].split() == ["0", "animals", "2", "frog", "·", "toad"]
+    assert lines[-1] == "(split words: 1 (axolotl))"
     topics = Topics.from_token_ids({"<script>\n\x00": [1], "العربية": [2]}, vocabulary_size=3)
     assert "&lt;script&gt;\\n\\x00" in topics._repr_html_()
     assert len(repr(topics).splitlines()) == 5
@@ -549,41 +421,18 @@ def test_the_table_shows_names_sizes_words_and_what_was_left_out(wordpiece):
 
 # --- inflections --------------------------------------------------------------------------------
 
-LISTS = {"music": ["song", "songs", "band", "bands"], "war": ["army", "armies", "battle"]}
 
-
-def all_ways(tokenizer, **forms):
-    """The same topics by every constructor that reads words."""
-    ids = {name: tokenizer.convert_tokens_to_ids(words) for name, words in LISTS.items()}
-    phi = np.zeros((2, len(tokenizer)))
-    for topic, entries in enumerate(ids.values()):
-        phi[topic, entries] = 1
-    gensim = SimpleNamespace(get_topics=lambda: phi)
-    options = {"tokenizer": tokenizer, "names": list(LISTS), **forms}
-    return [
-        Topics.from_token_ids(ids, vocabulary_size=len(tokenizer), tokenizer=tokenizer, **forms),
-        Topics.from_word_lists(LISTS, tokenizer, case_variants=False, **forms),
-        Topics.from_matrix(phi, fraction=0.5, **options),
-        Topics.from_lda(gensim, fraction=0.5, stop_words=(), **options),
-    ]
-
-
-def test_stems_make_inflections_one_word_whoever_makes_the_topics(tmp_path):
+def test_stems_make_inflections_one_word():
     songs = word_tokenizer(["song songs band bands army armies battle the"])
-    words = [word for words in LISTS.values() for word in words]
-    ids = torch.tensor(songs.convert_tokens_to_ids(words))
-    for n, (plain, stemmed) in enumerate(zip(all_ways(songs), all_ways(songs, forms="stem"), strict=True)):
-        assert len(plain.form_of_word.unique()) == len(words)
-        numbers = dict(zip(words, stemmed.form_of_word[stemmed.places(ids)].tolist(), strict=True))
-        assert numbers["song"] == numbers["songs"]
-        assert numbers["band"] == numbers["bands"]
-        assert numbers["army"] == numbers["armies"]
-        assert len(set(numbers.values())) == 4
-        assert plain != stemmed
-        assert "same stem" in repr(stemmed)
-        assert stemmed.without([int(ids[0])]).shuffled(1).with_vocabulary_size(99).one_word == "stem"
-        stemmed.save(tmp_path / str(n))
-        assert Topics.load(tmp_path / str(n)).one_word == "stem"
+    lists = {"music": ["song", "songs", "band", "bands"], "war": ["army", "armies", "battle"]}
+    plain, stemmed = (Topics.from_word_lists(lists, songs, forms=forms) for forms in ("case", "stem"))
+    assert len(plain.form_of_word.unique()) == 7
+    of_word = dict(zip(stemmed.texts, stemmed.form_of_word.tolist(), strict=True))
+    assert of_word["song"] == of_word["songs"] != of_word["band"] == of_word["bands"]
+    assert len(set(of_word.values())) == 4
+    assert plain != stemmed
+    assert "same stem" in repr(stemmed)
+    assert stemmed.without([int(stemmed.words[0])]).shuffled(1).with_vocabulary_size(99).one_word == "stem"
     with pytest.raises(ValueError, match="forms='stem' needs words that can be read: pass the tokenizer"):
         Topics.from_token_ids({"a": [1]}, vocabulary_size=3, forms="stem")
 
@@ -626,52 +475,3 @@ def test_topics_are_equal_exactly_if_their_content_is_also_saved_copied_and_sent
             assert getattr(loaded, name) == getattr(left, name)
     one, other = ({"a": ids, "b": [2]} for ids in ([3, 1], [1, 3]))
     assert Topics.from_token_ids(one, vocabulary_size=4) == Topics.from_token_ids(other, vocabulary_size=4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"words": torch.tensor([2, 1])}, "ascending"),
-        ({"words": torch.tensor([1, 5])}, "within 0..4"),
-        ({"compounds": ((1, 2),)}, "every compound must be among the words"),
-        ({"assignments": torch.tensor([[0, 0]])}, "every word needs a topic"),
-        ({"assignments": torch.tensor([[1, 0], [0, 0]])}, "places below 2 with topics below 2, ascending"),
-        ({"assignments": torch.tensor([[0, 0], [1, 2]])}, "topics below 2"),
-        ({"weights": torch.ones(3, dtype=torch.float64)}, "weights must hold a number for every assignment"),
-        ({"texts": ("one",)}, "one per word, got 1 for 2"),
-    ],
-)
-def test_contradicting_parts_are_refused(changes, message):
-    parts = {
-        "names": ("a", "b"),
-        "vocabulary_size": 5,
-        "words": torch.tensor([1, 2]),
-        "assignments": torch.tensor([[0, 0], [1, 1]]),
-    }
-    assert Topics(**parts).n_topics == 2
-    with pytest.raises(ValueError, match=message):
-        Topics(**{**parts, **changes})
-
-
-def test_saved_topics_that_were_changed_are_refused(tmp_path):
-    Topics.from_token_ids({"a": [1], "b": [3]}, vocabulary_size=5).save(tmp_path / "t")
-    for changes, message in [
-        ({"names": ["a", "c"]}, r"saved\.json and .* do not add up to the fingerprint"),
-        ({"names": ["a"]}, "does not hold whole topics"),
-        ({"compounds": 5}, "does not hold whole topics"),
-    ]:
-        saved_results.change_content(tmp_path / "t", **changes)
-        with pytest.raises(ValueError, match=message):
-            Topics.load(tmp_path / "t")
-
-
-def test_a_thousand_topics_over_a_quarter_of_a_million_words_stay_sparse():
-    # A table of all pairs of these words would be 30 GB; the run would not survive it.
-    generator = torch.Generator().manual_seed(0)
-    lists = {t: torch.randint(250_000, (300,), generator=generator).unique() for t in range(1000)}
-    topics = Topics.from_token_ids(lists, vocabulary_size=250_000)
-    ids = torch.randint(250_000, (100_000,), generator=generator)
-    places = topics.places(ids)
-    assert torch.equal(places >= 0, torch.isin(ids, torch.cat(list(lists.values()))))
-    of_topic = topics.assignments[topics.assignments[:, 1] == 17, 0]
-    assert torch.equal(torch.isin(places, of_topic), torch.isin(ids, lists[17]))

@@ -32,19 +32,7 @@ WORD_LISTS = Call("topic_probe.topics:Topics.from_word_lists", filled=("words", 
 FROM_NAME = Call("topic_probe.topics:Topics.builtin", filled=("name", "tokenizer"), help={
     "language": "language of word lists that come along (default: en; emoji has more)",
 })  # fmt: skip
-FROM_FIT = Call(
-    "topic_probe.topics:Topics.from_lda",
-    filled=("lda",),
-    flags={"of": "fraction-of"},
-    without={
-        "stop_words": "a fit has left them out already",
-        "exclude": "the same",
-        "names": "a fit numbers its topics",
-        "token_ids": "a fit knows them",
-        "vocabulary_size": "a fit knows it",
-        "tokenizer": "a fit knows it",
-    },
-)
+FROM_FIT = Call("topic_probe.text.lda:TopicFit.topics")
 BUNDLED_CORPUS = Call("topic_probe.text.corpus:Corpus.bundled")
 # What is said of an option is said for all ways to texts.
 FILES = Call(

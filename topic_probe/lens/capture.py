@@ -40,7 +40,7 @@ from topic_probe.lens.sites import (
     take_rows,
 )
 from topic_probe.topics import Topics
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 RowReader = Callable[[int, Float[Tensor, "batch head row key"], Bool[Tensor, "batch row key"]], None]
 CellReader = Callable[[int, Cells, Bool[Tensor, "batch row key"]], None]

@@ -19,7 +19,7 @@ from topic_probe.notices import warn
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import fetch_model
 from topic_probe.text.encoder import begins_with_token
-from topic_probe.topics.vocabulary import check_tokenizer
+from topic_probe.topics.lookup import check_tokenizer
 
 _log = logging.getLogger(__name__)
 

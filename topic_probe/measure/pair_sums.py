@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from topic_probe.contrast import PairSums
@@ -53,9 +53,9 @@ _KEPT = 2**26
 
 # ----------------------------------------------------------------------------------- topics that overlap
 
-# Two words that share several topics meet in each of these, and count in one of them, which `Incidence.again` chooses;
-# in the others, their product is taken out of the table of products of all words of the topic. Larger topics have no
-# table: their sums are had without, and the products to be taken out are formed by themselves.
+# Sums over the words of every topic have those that share several topics with a word once for each of these. The
+# products with them (`Incidence.sharing_several`) are formed by themselves, and taken out as often as they are too
+# many.
 #
 # What is added up of the products of a word with others stands in columns: dot products divided by the other's norm
 # (cosines, once divided by the word's own) and dot products, with others of either half; then the squares of both.
@@ -83,32 +83,28 @@ class Mates:
 def mates(words: EmbeddingWords, half: Int64[Tensor, " word"], *, squares: bool = True) -> Mates:
     """What words have with those that share a topic with them, from products that are formed topic by topic."""
     of_words = Incidence(words.topics.incidence.table[words.group.numpy()])
-    halves, inverse = F.one_hot(half, 2).double().numpy(), 1 / words.norms.numpy()[:, None]
+    halves, inverse = F.one_hot(half, 2).double(), 1 / words.norms.numpy()[:, None]
     scale = np.concatenate([inverse, np.ones_like(inverse)], 1)
-    of_half = np.concatenate([halves[:, :1] * scale, halves[:, 1:] * scale], 1)
+    of_half = np.concatenate([part[:, None] * scale for part in halves.numpy().T], 1)
     scale, weights = np.concatenate([scale, scale, scale**2], 1), np.concatenate([of_half, scale**2], 1)
     scale, weights = (part[:, : 6 if squares else 4] for part in (scale, weights))
     rough = weights.astype(words.vectors(slice(0)).numpy().dtype)
-    of_topics, sums = np.zeros((words.topics.n_topics, weights.shape[1])), np.zeros_like(weights)
     own = torch.cat([part.square().sum(1, keepdim=True) for part in _row_blocks(words)]).numpy()
     own = np.concatenate([own * weights[:, :4], own**2 * weights[:, 4:]], 1)
-    again = None
-    if of_words.crowded:
-        n, sums = _with_all_that_share(words, rough, halves)
-    else:
-        n, again = _met_again(of_words, halves)
-        # A word meets itself in each of its topics.
-        sums -= (of_words.n_topics[:, None] - 1) * own
-    for number, members in enumerate(of_words.members):
+    of_topics, sums = np.zeros((words.topics.n_topics, weights.shape[1])), own.copy()
+    topics = of_words.groups_of_topics
+    for topic, members in enumerate(np.split(topics.indices.astype(np.int64), topics.indptr[1:-1])):
         if len(members):
-            cells = None if again is None else again[number]
-            whole, once = _within(words, members, rough[members], own[members], cells)
-            of_topics[number] = np.einsum("wc,wc->c", whole, scale[members])
-            if again is not None:
-                sums[members] += once
+            others = _within(words, torch.from_numpy(members), rough[members])
+            of_topics[topic] = np.einsum("wc,wc->c", own[members] + others, scale[members])
+            sums[members] += others
+    if of_words.dense:
+        sums = _with_all_that_share(words, rough, of_words)
+    else:
+        _take_out(sums, words, rough, of_words.sharing_several)
     found, near = torch.from_numpy(sums * scale), torch.from_numpy(of_topics)
     of_halves, of_scores = found[:, :4].view(-1, 2, len(SCORES)), near[:, :4].view(-1, 2, len(SCORES)).sum(1)
-    return Mates(torch.from_numpy(n), of_halves, found[:, 4:], of_scores, near[:, 4:])
+    return Mates(of_words.times_shared(halves), of_halves, found[:, 4:], of_scores, near[:, 4:])
 
 
 def _row_blocks(words: EmbeddingWords) -> Iterator[Float64[Tensor, "some d_embed"]]:
@@ -116,117 +112,72 @@ def _row_blocks(words: EmbeddingWords) -> Iterator[Float64[Tensor, "some d_embed
     return (words.rows(some) for some in torch.split(torch.arange(len(words)), _BLOCK))
 
 
-def _added(
-    products: "Float[np.ndarray, 'some other'] | csr_array", weights: Float[np.ndarray, "other column"]
-) -> Float[np.ndarray, "some column"]:
-    """Sums along the rows of a table of products."""
-    squares = [products**2 @ weights[:, 4:]] if weights.shape[1] > 4 else []
-    return np.concatenate([products @ weights[:, :4], *squares], 1)
-
-
-def _met_again(
-    of_words: Incidence, halves: Float64[np.ndarray, "word half"]
-) -> tuple[Float64[np.ndarray, "word half"], list[Int[np.ndarray, " cell"]]]:
-    """How many share a topic with every word, and which cells of the table of every topic count in another topic."""
-    sizes, half = of_words.sizes, halves[:, 1].astype(np.int64)
-    n = of_words.times_topics(torch.from_numpy(halves)).numpy()
-    table = np.int32 if sizes.max() < 2**15 else np.int64
-    topics, cells = [], []
-    for pairs in of_words.again():
-        for one, other in ((pairs.first, pairs.second), (pairs.second, pairs.first)):
-            np.subtract.at(n.reshape(-1), 2 * one + half[other], 1.0)
-        # Small integers are sorted in linear time.
-        topics.append(pairs.topic.astype(np.min_scalar_type(len(sizes))))
-        cells.append((pairs.of_first * sizes[pairs.topic] + pairs.of_second).astype(table))
-    topic = np.concatenate(topics)
-    in_order = np.concatenate(cells)[np.argsort(topic, kind="stable")]
-    return n, np.split(in_order, np.bincount(topic, minlength=len(sizes)).cumsum()[:-1])
-
-
 def _within(
-    words: EmbeddingWords,
-    members: Int64[np.ndarray, " some"],
-    weights: Float[np.ndarray, "some column"],
-    own: Float64[np.ndarray, "some column"],
-    again: Int[np.ndarray, " cell"] | None,
-) -> tuple[Float64[np.ndarray, "some column"], Float64[np.ndarray, "some column"]]:
-    """What the words of a topic have with all of them, and with those that they do not meet again there."""
-    places, n = torch.from_numpy(members), len(members)
-    if not _few(words, n):
-        return _within_large(words, places, weights, again)
-    rows = words.vectors(places).numpy()
-    products = rows @ rows.T
-    # What words have with themselves is taken out in the end: in float32 it would leave its rounding behind.
-    np.fill_diagonal(products, 0)
-    whole = own + _added(products, weights)
-    if again is None or not len(again):
-        return whole, whole
-    row, column = np.divmod(again, n)
-    products.reshape(-1)[again] = 0
-    products.reshape(-1)[column * n + row] = 0
-    return whole, own + _added(products, weights)
-
-
-def _within_large(
-    words: EmbeddingWords,
-    places: Int64[Tensor, " some"],
-    weights: Float[np.ndarray, "some column"],
-    again: Int[np.ndarray, " cell"] | None,
-) -> tuple[Float64[np.ndarray, "some column"], Float64[np.ndarray, "some column"]]:
-    """The same from sums and moments of rows, without a table of all products."""
-    from scipy.sparse import csr_array
-
-    n = len(places)
-    blocks = [slice(start, min(start + _ROWS_PER_BLOCK, n)) for start in range(0, n, _ROWS_PER_BLOCK)]
-    total = sum(words.rows(places[block]).numpy().T @ weights[block, :4] for block in blocks)
-    whole = np.concatenate([words.rows(places[block]).numpy() @ total for block in blocks])
+    words: EmbeddingWords, places: Int64[Tensor, " some"], weights: Float[np.ndarray, "some column"]
+) -> Float64[np.ndarray, "some column"]:
+    """What the words of a topic have with all others of them."""
+    if _few(words, len(places)):
+        rows = words.vectors(places).numpy()
+        products = rows @ rows.T
+        # Products with themselves are left out here: in float32 they would leave their rounding behind.
+        np.fill_diagonal(products, 0)
+        parts = [products @ weights[:, :4], products**2 @ weights[:, 4:]]
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+    blocks = torch.split(places, _ROWS_PER_BLOCK)
+    parts = np.split(weights[:, :4], range(_ROWS_PER_BLOCK, len(places), _ROWS_PER_BLOCK))
+    total = sum(words.rows(block).numpy().T @ part for block, part in zip(blocks, parts, strict=True))
+    norms = words.norms[places, None].numpy()
+    sums = np.concatenate([words.rows(block).numpy() @ total for block in blocks])
+    sums -= norms**2 * weights[:, :4]
+    squares = np.empty((len(places), 0))
     if weights.shape[1] > 4:
-        of_dots = words.norms[places, None].square() ** torch.tensor([1, 0])
-        whole = np.concatenate([whole, (squares_with_all(words, places) * of_dots).numpy()], 1)
-    once = whole.copy()
-    if again is None or not len(again):
-        return whole, once
-    rows = words.vectors(places).numpy()
-    row, column = np.divmod(again, n)
-    pairs = csr_array((np.ones(len(row)), column, np.searchsorted(row, np.arange(n + 1))), shape=(n, n))
-    for block in blocks:
-        table = pairs[block]
-        table.data = _products(rows, block, table)
-        once[block] -= _added(table, weights)
-        once -= _added(table.T, weights[block])
-    return whole, once
+        squares = (squares_with_all(words, places).numpy() - [1, 0] - norms**4 * [0, 1]) * norms ** [2, 0]
+    return np.concatenate([sums, squares], axis=1, dtype=np.float64)
 
 
-def _with_all_that_share(
-    words: EmbeddingWords, weights: Float[np.ndarray, "word column"], halves: Float64[np.ndarray, "word half"]
-) -> tuple[Float64[np.ndarray, "word half"], Float64[np.ndarray, "word column"]]:
-    """How many share a topic with every word, and what it has with them, where most do: from all pairs of words."""
-    topics = words.topics.incidence.table[words.group.numpy()].astype(np.float32).toarray()
-    rows, n, sums = words.vectors().numpy(), np.empty_like(halves), np.empty(weights.shape)
+def _take_out(
+    sums: Float64[np.ndarray, "word column"],
+    words: EmbeddingWords,
+    weights: Float[np.ndarray, "word column"],
+    again: "csr_array",
+) -> None:
+    """Subtract what words have with others as often as they are counted too often."""
+    from scipy.sparse import triu
+
+    rows, pairs = words.vectors().numpy(), triu(again, format="csr")
     for start in range(0, len(words), _ROWS_PER_BLOCK):
         block = slice(start, start + _ROWS_PER_BLOCK)
-        shared = (topics[block] @ topics.T > 0).astype(rows.dtype)
-        n[block] = shared @ halves
-        sums[block] = _added(shared * (rows[block] @ rows.T), weights)
-    return n, sums
+        table = pairs[block]
+        products = _products(rows, rows[block], table)
+        for columns in (slice(0, 4), slice(4, None)):  # products, then their squares
+            table.data = table.data * products
+            sums[block, columns] -= table @ weights[:, columns]
+            sums[:, columns] -= table.T @ weights[block, columns]
 
 
 def _products(
-    rows: Float[np.ndarray, "word d_embed"], place: slice, pairs: "csr_array"
+    rows: Float[np.ndarray, "word d_embed"], some: Float[np.ndarray, "row d_embed"], pairs: "csr_array"
 ) -> Float64[np.ndarray, " pair"]:
-    """The products of the pairs that a block of a table of pairs of words holds."""
-    first, n_cells = rows[place], (place.stop - place.start) * (len(rows) - place.start)
-    if _PICKED * pairs.nnz > n_cells:
-        number = np.repeat(np.arange(len(first)), np.diff(pairs.indptr))
-        products = (first @ rows[place.start :].T)[number, pairs.indices - place.start]
-        return np.asarray(products, dtype=np.float64)
+    """The products of the pairs that a table of some words and all words holds."""
+    if _PICKED * pairs.nnz > len(some) * len(rows):
+        number = np.repeat(np.arange(len(some)), np.diff(pairs.indptr))
+        return np.asarray((some @ rows.T)[number, pairs.indices], dtype=np.float64)
     products = np.empty(pairs.nnz, rows.dtype)
-    picked = np.empty((np.diff(pairs.indptr).max(initial=0), rows.shape[1]), rows.dtype)
-    for row, (start, stop) in zip(first, pairwise(pairs.indptr.tolist()), strict=True):
-        others = picked[: stop - start]  # the same memory every time, which is in the cache
-        rows.take(pairs.indices[start:stop], axis=0, out=others, mode="clip")
-        np.dot(others, row, out=products[start:stop])
-    return np.asarray(products, dtype=np.float64)
+    for row, (start, stop) in zip(some, pairwise(pairs.indptr.tolist()), strict=True):
+        products[start:stop] = rows[pairs.indices[start:stop]] @ row
+    return products.astype(np.float64)
+
+
+def _with_all_that_share(
+    words: EmbeddingWords, weights: Float[np.ndarray, "word column"], of_words: Incidence
+) -> Float64[np.ndarray, "word column"]:
+    """What every word has with those that share a topic with it, where most do: from all pairs of words."""
+    rows, sums = words.vectors().numpy(), np.empty(weights.shape)
+    for block, shared in of_words.blocks_of_pairs():
+        products = shared.numpy() * (rows[block] @ rows.T)
+        sums[block, :4] = products @ weights[:, :4]
+        sums[block, 4:] = products**2 @ weights[:, 4:]
+    return sums
 
 
 # ----------------------------------------------------------------------------------- sums

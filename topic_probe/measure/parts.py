@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from topic_probe.options import check_whole
 from topic_probe.text.corpus import DocumentStream, Section, content_of
 from topic_probe.text.documents import can_be_read_again, hash_of, read_documents
-from topic_probe.topics.vocabulary import tokenizer_identity
+from topic_probe.topics.lookup import tokenizer_identity
 
 _Entry = TypeVar("_Entry")
 

@@ -14,7 +14,7 @@ from topic_probe.text.same_texts import Level, SameTexts
 from topic_probe.topics import Topics, tokenizer_hash
 from topic_probe.topics.builtin import word_lists
 from topic_probe.topics.lists import by_topic, word_list
-from topic_probe.topics.vocabulary import ONE_PIECE, SPLIT, look_up, tokenizer_identity
+from topic_probe.topics.lookup import ONE_PIECE, SPLIT, look_up, tokenizer_identity
 from topic_probe.words import form
 
 

@@ -28,7 +28,7 @@ from topic_probe.text.batches import TokenBatch, token_batches
 from topic_probe.text.documents import Document, check_ids, read_documents
 from topic_probe.text.encoder import encode_texts
 from topic_probe.topics import Topics
-from topic_probe.topics.vocabulary import readable
+from topic_probe.topics.lookup import readable
 
 Stack = Literal["self", "encoder", "decoder", "cross"]
 HeadName = int | str | tuple[int, int]

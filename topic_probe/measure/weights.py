@@ -298,7 +298,7 @@ def head_ends(
         own[:, head], of_forms[head] = (a * b).sum(1), (a[forms.first] * b[forms.second]).sum(1)
         for near, far in ((a, b), (b, a)):
             by_half = words.by_group(far, half[words.form]).flatten(1)
-            shared = words.topics.incidence.times_shared(by_half, rough=words.rough)
+            shared = words.topics.incidence.times_shared(by_half)
             for relation, partners in enumerate((shared, by_half.sum(0) - shared)):
                 partners = rearrange(partners[words.group], "word (half d) -> word half d", half=2)
                 # Half of it, because a pair is met from both of its ends.

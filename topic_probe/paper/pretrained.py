@@ -236,7 +236,7 @@ def prepared(
 def _fit(
     run: Run, settings: TextSettings, articles: Sequence[Document], tokenizer: Any, seed: int
 ) -> TopicFit:
-    fit = fit_topics(
+    return fit_topics(
         articles,
         tokenizer,
         n_topics=settings.n_topics,
@@ -244,9 +244,6 @@ def _fit(
         seed=seed,
         progress=run.progress,
     )
-    if fit.provenance["stopped"]:
-        raise KeyboardInterrupt(f"LDA: {fit.provenance['stopped']}")
-    return fit
 
 
 def texts_row(one: Prepared) -> dict[str, Any]:

@@ -41,11 +41,11 @@ from topic_probe.paper.pretrained import (
     under_shuffles,
 )
 from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, plain_row
-from topic_probe.text.bags import word_ids
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
+from topic_probe.text.lda import word_ids
 from topic_probe.topics import Topics
-from topic_probe.topics.vocabulary import ONE_PIECE, look_up, readable
+from topic_probe.topics.lookup import ONE_PIECE, look_up, readable
 from topic_probe.uncertainty import divide
 from topic_probe.words import form
 
@@ -114,7 +114,7 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
             texts.append(texts_row(one))
             for seed, fit in one.fits.items():
                 topics = [
-                    Topics.from_lda(fit, fraction=each, of="tokenizer", one_topic_per_word=one_topic_per_word)
+                    fit.topics(fraction=each, one_topic_per_word=one_topic_per_word)
                     for each in one.settings.thresholds
                 ]
                 for control, model in (("", one.model), (UNTRAINED, random_init(one.model, seed=run.seed))):
@@ -493,7 +493,7 @@ def measure_table2(
         fit = one.fits[run.seed]
         thresholds = one.settings.thresholds
         for threshold in thresholds[1:2] if run.quick else thresholds:
-            topics = Topics.from_lda(fit, fraction=threshold, of="tokenizer")
+            topics = fit.topics(fraction=threshold)
             about = {"training": f"{one.label}, {threshold:g}", "model": one.label, "seed": run.seed}
             beside = _most_frequent_pairs(one, topics, run)
             numbers += [

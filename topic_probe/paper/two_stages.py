@@ -434,7 +434,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
     """
     from topic_probe.paper.pretrained import NO_WIKIPEDIA, hub_is_reachable
     from topic_probe.text.word_tokenizer import word_tokenizer
-    from topic_probe.topics.vocabulary import vocabulary_size
+    from topic_probe.topics.lookup import vocabulary_size
     from topic_probe.train.bert import TextConfig, build_bert
     from topic_probe.train.text import TrainingText, train_text
 

@@ -18,7 +18,7 @@ from topic_probe.report import Report, provenance
 from topic_probe.series.checkpoints import Checkpoint, Checkpoints
 from topic_probe.series.files import sha256_of_file, sha256_of_tensor
 from topic_probe.storage import read_json
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ with the documents. Ten thousand words are 400 MB.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,20 +17,19 @@ from torch import Tensor
 from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
 from topic_probe.report import Report
-from topic_probe.tables import as_text
 from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
-from topic_probe.topics.lists import check_vocabulary_size, token_id_array
-from topic_probe.topics.vocabulary import readable
+from topic_probe.topics.lists import token_id_array
+from topic_probe.topics.lookup import readable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from scipy.sparse import csr_array
 
 MAX_WORDS = 10_000
 
-# What a saved table holds beside its arrays.
-_PLAIN = ("n_documents", "vocabulary_size", "complete_above", "provenance")
-_MAX_DOCUMENTS = 2**31 - 1
+# So many words of documents are held before what meets in them is added up.
+_WORDS_AT_ONCE = 2**18
 _PAIRS_AT_ONCE = 2**22
 
 
@@ -49,6 +48,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
 
+    figure: ClassVar[None] = None
     words: Int64[Tensor, " word"]
     counts: Int32[Tensor, "word word"]
     n_documents: int
@@ -123,14 +123,10 @@ class Cooccurrence(Report, kind="co-occurrence"):
         first_row, second_row, counts = torch.from_numpy(kept)
         return self.words[first_row], self.words[second_row], counts
 
-    def to_dataframe(self, n: int = 20, *, tokenizer: Any = None) -> "pd.DataFrame":
+    def to_dataframe(self, n: int = 20) -> "pd.DataFrame":
         """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together).
 
         They are words where these are known, of the topics or documents that were counted, and token ids otherwise.
-
-        Args:
-            n: Number of pairs.
-            tokenizer: Gives its tokens instead.
         """
         import pandas as pd
 
@@ -142,17 +138,15 @@ class Cooccurrence(Report, kind="co-occurrence"):
         npmi = torch.where(counts == self.n_documents, 1.0, pmi / -torch.log(counts / self.n_documents))
         return pd.DataFrame(
             {
-                "first": self._named(first, tokenizer),
-                "second": self._named(second, tokenizer),
+                "first": self._named(first),
+                "second": self._named(second),
                 "documents": counts.tolist(),
                 "pmi": pmi.tolist(),
                 "npmi": npmi.tolist(),
             }
         )
 
-    def _named(self, ids: Int64[Tensor, " pair"], tokenizer: Any) -> list[Any]:
-        if tokenizer is not None:
-            return list(tokenizer.convert_ids_to_tokens(ids.tolist()))
+    def _named(self, ids: Int64[Tensor, " pair"]) -> list[Any]:
         return [self.texts[row] for row in self.rows_of(ids).tolist()] if self.texts else ids.tolist()
 
     def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
@@ -161,7 +155,6 @@ class Cooccurrence(Report, kind="co-occurrence"):
                 f"only counts of the same words add up, these have {len(self)} and {len(other)} words: count all parts "
                 "of a corpus with the same list of words, no longer than max_words"
             )
-        _check_documents(self.n_documents + other.n_documents)
         return replace(
             self,
             counts=self.counts + other.counts,
@@ -171,24 +164,12 @@ class Cooccurrence(Report, kind="co-occurrence"):
             texts=self.texts or other.texts,
         )
 
-    def __repr__(self) -> str:
-        return (
-            f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents\n"
-            f"{as_text(self.to_dataframe(10))}"
-        )
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        headline = f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents"
+        return {headline: self.to_dataframe(10)}
 
-    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        content = {name: getattr(self, name) for name in (*_PLAIN, "texts")}
-        return content, {"words": self.words.numpy(), "counts": self.counts.numpy()}
-
-    @classmethod
-    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "Cooccurrence":
-        return cls(
-            words=torch.from_numpy(arrays["words"]),
-            counts=torch.from_numpy(arrays["counts"]),
-            **{name: content[name] for name in _PLAIN},
-            texts=tuple(content["texts"]),
-        )
+    def _notes(self) -> list[str]:
+        return []
 
 
 @checked
@@ -209,8 +190,7 @@ def count_cooccurrence(
     documents are counted: the words of every document stay in memory, four bytes each, until it is known which they
     are, and ``complete_above`` says which pairs are known in spite of that.
 
-    Counts are whole numbers, so those of the parts of a corpus add up with ``+`` to exactly those
-    of the whole.
+    Counts are whole numbers, so those of parts of a corpus add up with ``+`` to exactly those of the whole.
 
     Args:
         documents: Token ids in any shape that `topic_probe.text.documents.read_documents` takes.
@@ -233,19 +213,23 @@ def count_cooccurrence(
     ids, size = _words(words, vocabulary_size)
     if max_words < 2:
         raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
-    if vocabulary_size is not None:
-        check_vocabulary_size(vocabulary_size)
     known = size if isinstance(words, Topics) else vocabulary_size
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
     read, complete_above = Counts(), 0
-    bags = _bags(read_documents(documents), ids, known, max_length, long, read, progress)
-    if len(ids) <= max_words:
-        counts = _count(bags, len(ids))
-    else:
-        ids, counts, complete_above = _count_most_frequent(bags, ids, max_words)
+    if max_length is not None:
+        check_whole("max_length", max_length)
+    pieces = cut_documents(read_documents(documents), known, max_length, long, read)
+    tables = _tables(progress_bar(pieces, unit=" documents", shown=progress), ids)
+    if len(ids) > max_words:
+        held = list(tables)
+        frequency = sum((table.sum(axis=0) for table in held), np.zeros(len(ids), dtype=np.int64))
+        order = np.argsort(-frequency, kind="stable")
+        chosen = np.sort(order[:max_words])
+        complete_above, ids = int(frequency[order[max_words]]), ids[chosen]
+        tables = (table[:, chosen] for table in held)
+    counts = _count(tables, len(ids))
     if not read.documents:
         raise ValueError("no document is left to count in: there were none, or all were empty")
-    _check_documents(read.documents)
     return Cooccurrence(
         words=torch.from_numpy(ids),
         counts=torch.from_numpy(counts),
@@ -286,61 +270,42 @@ def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, "
     return ids, size
 
 
-def _bags(
-    documents: Iterable[Document],
-    ids: Int64[np.ndarray, " word"],
-    vocabulary_size: int | None,
-    max_length: int | None,
-    long: Long,
-    read: Counts,
-    progress: bool | None,
-) -> Iterator[Int64[np.ndarray, "_"]]:
-    """For every document the places in ``ids`` of the words that it has, ascending."""
-    if max_length is not None:
-        check_whole("max_length", max_length)
+def _tables(documents: Iterable[Document], ids: Int64[np.ndarray, " word"]) -> Iterator["csr_array"]:
+    """Which documents have which of the words, some documents at a time: 1 in [document, word]."""
+    from scipy.sparse import csr_array
+
     place = np.full(int(ids[-1]) + 2, -1)
     place[ids] = np.arange(len(ids))
-    pieces = cut_documents(documents, vocabulary_size, max_length, long, read)
-    for document in progress_bar(pieces, unit=" documents", shown=progress):
+
+    def table() -> "csr_array":
+        ends, columns = np.cumsum([0, *map(len, held)]), np.concatenate(held)
+        return csr_array((np.ones(len(columns), np.int32), columns, ends), shape=(len(held), len(ids)))
+
+    held: list[np.ndarray] = []
+    n_held = 0
+    for document in documents:
         # Ids above all words share the last entry, which is no word.
         known = place[np.minimum(document.ids.numpy(), len(place) - 1)]
         if document.whole is not None:
             known = np.where(document.whole.numpy(), known, -1)
         if document.special is not None:
             known = np.where(document.special.numpy(), -1, known)
-        yield np.unique(known[known >= 0])
+        held.append(np.unique(known[known >= 0]).astype(np.int32))
+        n_held += len(held[-1])
+        if n_held > _WORDS_AT_ONCE:
+            yield table()
+            held, n_held = [], 0
+    if held:
+        yield table()
 
 
-def _count(bags: Iterable[Int64[np.ndarray, "_"]], n_words: int) -> Int32[np.ndarray, "word word"]:
-    """The table of counts. No pair is twice in a bag, so plain indexing adds up."""
+def _count(tables: Iterable["csr_array"], n_words: int) -> Int32[np.ndarray, "word word"]:
+    """Documents with both words of every pair."""
     counts = np.zeros((n_words, n_words), dtype=np.int32)
-    cells = counts.reshape(-1)
-    for bag in bags:
-        cells[(bag[:, None] * n_words + bag).ravel()] += 1
+    for table in tables:
+        both = (table.T @ table).tocoo()
+        counts[both.row, both.col] += both.data
     return counts
-
-
-def _count_most_frequent(
-    bags: Iterable[Int64[np.ndarray, "_"]], ids: Int64[np.ndarray, " word"], n: int
-) -> tuple[Int64[np.ndarray, " counted"], Int32[np.ndarray, "counted counted"], int]:
-    """The ``n`` words in most documents (equal ones by their ids), their counts, and the bound for others."""
-    frequency = np.zeros(len(ids), dtype=np.int64)
-    kept = []
-    for bag in bags:
-        frequency[bag] += 1
-        kept.append(bag.astype(np.int32))
-    order = np.argsort(-frequency, kind="stable")
-    chosen = np.sort(order[:n])
-    place = np.full(len(ids), -1)
-    place[chosen] = np.arange(n)
-    known = (place[bag] for bag in kept)
-    counts = _count((places[places >= 0] for places in known), n)
-    return ids[chosen], counts, int(frequency[order[n]])
-
-
-def _check_documents(n: int) -> None:
-    if n > _MAX_DOCUMENTS:
-        raise ValueError(f"counts are 32 bits wide and take {_MAX_DOCUMENTS:,} documents, these are {n:,}")
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from topic_probe.options import check_whole, checked
 from topic_probe.remote import hub_errors
 from topic_probe.text.documents import Counts, Document, Long, hash_of
 from topic_probe.text.encoder import Encoder
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.topics.lookup import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream"]
 

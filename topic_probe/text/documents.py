@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from topic_probe.options import check_value
-from topic_probe.topics.lists import plain_tensor, token_id_array
+from topic_probe.topics.lists import token_id_array
 from topic_probe.words import whole_words
 
 Long = Literal["cut", "chunk"]
@@ -60,7 +60,7 @@ class Document:
                 continue
             if not isinstance(part, Tensor) or part.dtype != dtype or part.ndim != 1:
                 raise TypeError(f"{name} of a Document must be a row of {dtype}, not {_described(part)}")
-            if plain_tensor(part, f"{name} of a Document").shape != self.ids.shape:
+            if part.shape != self.ids.shape:
                 raise ValueError(
                     f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
                     f"{tuple(part.shape)}"

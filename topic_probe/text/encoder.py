@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, with_sources
-from topic_probe.topics.vocabulary import check_tokenizer
+from topic_probe.topics.lookup import check_tokenizer
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
 # A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.

@@ -1,25 +1,25 @@
-"""LDA over token ids, by gensim: the fitted topics, their scores, and their way to disk and back."""
+"""LDA over token ids, by gensim: which tokens are words, the fitted topics, how coherent and how stable they are."""
 
-import html
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from topic_probe.notices import progress_bar, warn
-from topic_probe.options import Group, check_number, check_whole, shares
+from topic_probe.options import check_whole, checked
 from topic_probe.report import Report
-from topic_probe.tables import WIDTH, as_text, number, width_of
-from topic_probe.text.bags import COMMON, RARE, judge, read_bags
-from topic_probe.text.documents import Counts, content_hash
-from topic_probe.topics.vocabulary import tokenizer_hash
+from topic_probe.text.documents import Counts, Document, content_hash, read_documents
+from topic_probe.topics import Topics
+from topic_probe.topics.lookup import stop_word_ids, tokenizer_hash, vocabulary_size
+from topic_probe.words import Forms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,13 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicFit", "fit_topics"]
 
-# Likeliest words of a topic by which it is shown, scored and compared.
-TOP = 10
+# Likeliest words of a topic by which it is scored and compared, and those that a table shows.
+TOP, _SHOWN = 10, 6
 # The share of top words that no other topic has is usually told for this many.
 _TOP_DIVERSITY = 25
+# Letters that a word has at least.
+_LETTERS = 2
 # A document that starts a topic has so many words if there are enough that do; each word counts so often that it
 # stands out of the random start.
 _WORDS_TO_START, _START_WEIGHT = 10, 3.0
+
+# Why token ids are not fitted; the first stands for those that are.
+_REASONS = ("", "special tokens", "tokens that are no words", "stop words")
 
 
 # --- the result -------------------------------------------------------------------------------------
@@ -58,6 +63,7 @@ class TopicFit(Report, kind="topic fit"):
         provenance: What was read and left out, and by which versions.
     """
 
+    figure: ClassVar[None] = None
     phi: Float64[Tensor, "topic column"]
     token_ids: Int64[Tensor, "column"]
     texts: tuple[str, ...]
@@ -82,20 +88,41 @@ class TopicFit(Report, kind="topic fit"):
         """Share of the fitted tokens that every topic has."""
         return self.tokens / self.tokens.sum()
 
+    def topics(
+        self, *, fraction: float = 0.002, one_topic_per_word: bool = True, forms: Forms = "case"
+    ) -> Topics:
+        """The likeliest words of every topic, as `Topics.from_matrix` chooses them; topic 15 stays topic 15.
+
+        Words that are no likelier in a topic than if all fitted words were equally likely are never kept, so a topic
+        that got no tokens stays empty.
+
+        Args:
+            fraction: Words kept per topic, as a share of all ids of the tokenizer: the paper's ambiguity threshold.
+                The paper has 0.0005, 0.001 and 0.002, which are 15, 31 and 61 of the 30,522 ids of BERT.
+            one_topic_per_word: Whether a word that several topics keep stays with its likeliest one, as in the paper's
+                Table 1; not so in its Table 5.
+            forms: Which entries are one word: "case": those that differ in case and the space around them only; "stem":
+                also inflections ("song", "songs").
+        """
+        phi = self.phi.clone()
+        phi[list(self.empty_topics)] = 1.0
+        chance = (1 + 1e-9) / phi.shape[1]  # with room for rounding
+        topics = Topics.from_matrix(
+            phi,
+            fraction=fraction,
+            one_topic_per_word=one_topic_per_word,
+            min_probability=min(chance, 0.5),
+            token_ids=self.token_ids,
+            vocabulary_size=self.vocabulary_size,
+        )
+        text_of = dict(zip(self.token_ids.tolist(), self.texts, strict=True))
+        texts = tuple(text_of[entry] for entry in topics.words.tolist())
+        return replace(topics, texts=texts, tokenizer_hash=self.tokenizer_hash, one_word=forms)
+
     @cached_property
     def empty_topics(self) -> tuple[int, ...]:
         """Topics that the fit gave less than one token: their words mean nothing."""
         return tuple((self.tokens < 1).nonzero()[:, 0].tolist())
-
-    @cached_property
-    def identical_topics(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of topics (the lower number first) with the same ten likeliest words, empty topics aside."""
-        first: dict[tuple[int, ...], int] = {}
-        pairs = []
-        for topic, row in enumerate(np.sort(self.top_columns(TOP), axis=1).tolist()):
-            if topic not in self.empty_topics and (earlier := first.setdefault(tuple(row), topic)) != topic:
-                pairs.append((earlier, topic))
-        return tuple(pairs)
 
     def top_columns(self, n: int) -> Int64[np.ndarray, "topic rank"]:
         """Columns of the likeliest words of every topic, equal ones in the order of their ids."""
@@ -123,13 +150,14 @@ class TopicFit(Report, kind="topic fit"):
 
         top = self.top_columns(n)
         topics_of = np.bincount(top.ravel(), minlength=len(self.token_ids))
+        empty = ["empty" if topic in self.empty_topics else "" for topic in range(self.n_topics)]
         return pd.DataFrame(
             {
                 "topic": range(self.n_topics),
                 "share": self.shares.numpy(),
                 "npmi": self.npmi.numpy(),
                 "exclusive": (topics_of[top] == 1).mean(axis=1),
-                "note": [self._note(topic) for topic in range(self.n_topics)],
+                "note": empty,
                 "top_words": [" ".join(words) for words in self.top_words(n)],
             }
         )
@@ -149,67 +177,24 @@ class TopicFit(Report, kind="topic fit"):
         import pandas as pd
 
         if not other_fits:
-            raise ValueError(
-                "topics are looked for in other fits, such as those of other seeds: pass at least one"
-            )
+            raise ValueError("topics are looked for in other fits, as of other seeds: pass at least one")
         if any(other.tokenizer_hash != self.tokenizer_hash for other in other_fits):
             raise ValueError("the fits are of different tokenizers, so their words cannot be compared by id")
         found = np.array([_in_common(self, other, n) for other in other_fits])
-        table = pd.DataFrame(
-            {
-                "topic": [self.label(topic) for topic in range(self.n_topics)],
-                "found": found.mean(axis=0),
-                "lowest": found.min(axis=0),
-            }
-        )
+        labels = [self.label(topic) for topic in range(self.n_topics)]
+        table = pd.DataFrame({"topic": labels, "found": found.mean(axis=0), "lowest": found.min(axis=0)})
         return table.sort_values("found", ascending=False, kind="stable", ignore_index=True)
 
-    def _note(self, topic: int) -> str:
-        if topic in self.empty_topics:
-            return "empty"
-        return next((f"same words as {one}" for one, other in self.identical_topics if other == topic), "")
-
-    def _headline(self) -> str:
-        return (
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        headline = (
             f"TopicFit: {self.n_topics} topics over {len(self.token_ids):,} words, "
             f"{self.provenance['documents']:,} documents; mean NPMI {np.nanmean(self.npmi):.3f}, "
             f"diversity {self.diversity():.2f}"
         )
+        return {headline: self.to_dataframe(_SHOWN)}
 
-    def __repr__(self) -> str:
-        return self.to_text()
-
-    def to_text(self, *, wide: bool = False) -> str:
-        """What ``print`` shows: as many of the likeliest words as have room; ten with ``wide``."""
-        n = TOP
-        while not wide and n > 1 and width_of(self.to_dataframe(n)) > WIDTH:
-            n -= 1
-        return f"{self._headline()}\n{as_text(self.to_dataframe(n), wide=True, max_rows=30)}"
-
-    def _repr_html_(self) -> str:
-        table = self.to_dataframe().to_html(index=False, float_format=number, max_rows=30, border=0)
-        return f"<p><b>{html.escape(self._headline())}</b></p>{table}"
-
-    def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        content = {
-            "texts": [text.encode(errors="backslashreplace").decode() for text in self.texts],
-            "vocabulary_size": self.vocabulary_size,
-            "tokenizer_hash": self.tokenizer_hash,
-            "settings": self.settings,
-            "provenance": self.provenance,
-        }
-        return content, {name: getattr(self, name).numpy() for name in _TENSORS}
-
-    @classmethod
-    def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "TopicFit":
-        return cls(
-            **{name: torch.from_numpy(arrays[name]) for name in _TENSORS},
-            texts=tuple(content["texts"]),
-            vocabulary_size=content["vocabulary_size"],
-            tokenizer_hash=content["tokenizer_hash"],
-            settings=content["settings"],
-            provenance=content["provenance"],
-        )
+    def _notes(self) -> list[str]:
+        return []
 
 
 def _in_common(fit: TopicFit, other: TopicFit, n: int) -> Float64[np.ndarray, "topic"]:
@@ -225,153 +210,92 @@ def _in_common(fit: TopicFit, other: TopicFit, n: int) -> Float64[np.ndarray, "t
     return found
 
 
-_TENSORS = ("phi", "token_ids", "tokens", "document_frequency", "npmi")
+# --- documents as bags of words ---------------------------------------------------------------------
 
 
-# --- fitting ----------------------------------------------------------------------------------------
+@checked
+def word_ids(tokenizer: Any, *, stop_words: Iterable[str] | None = None) -> Int64[Tensor, "word"]:
+    """Token ids that are words by themselves, ascending: two letters or more and nothing else, and no stop words.
 
-
-@dataclass(frozen=True)
-class Updates(Group):
-    """How topics are fitted."""
-
-    passes: Annotated[
-        int, "passes over the documents: ten suit thousands of documents, one or two millions"
-    ] = 10
-    iterations: Annotated[int, "steps at most for the topics of one document"] = 50
-    chunk_size: Annotated[
-        int | None,
-        "documents per update, roughly (all chunks get the same size, and are mixed), by default a quarter of the "
-        "documents, within 100 and 2000",
-    ] = None
-    alpha: Annotated[
-        Literal["symmetric", "asymmetric", "auto"] | float | Sequence[float],
-        'prior over topics of a document: "symmetric" (1 / n_topics), "asymmetric", a number, one per topic, or "auto" '
-        "(learnt)",
-    ] = "symmetric"
-    eta: Annotated[
-        Literal["symmetric", "auto"] | float | None,
-        'prior over words of a topic: "symmetric" (1 / n_topics), "auto" or a number, by default symmetric',
-    ] = None
-    start: Annotated[
-        Literal["documents", "random"],
-        'what topics start from: "documents" gives each the words of a random document, which makes far better topics '
-        'of small corpora; "random" is gensim\'s own start',
-    ] = "documents"
-
-    def __post_init__(self) -> None:
-        check_whole("passes", self.passes)
-        check_whole("iterations", self.iterations)
-        if self.chunk_size is not None:
-            check_whole("chunk_size", self.chunk_size)
-        for name, prior in (("alpha", self.alpha), ("eta", self.eta)):
-            if prior is not None and not isinstance(prior, str):
-                for number in prior if isinstance(prior, Iterable) else [prior]:
-                    check_number(name, number, why="a prior")
-
-
-@dataclass(frozen=True)
-class Kept(Group):
-    """Which words are fitted."""
-
-    min_documents: Annotated[int, "words in fewer documents are left out"] = 5
-    max_share: Annotated[float, "words in a larger share of the documents are left out"] = 0.5
-    stop_words: Annotated[
-        Iterable[str] | None,
-        "words left out, in any case; an empty list leaves all in, by default gensim's English list",
-    ] = None
-    min_letters: Annotated[int, "words of fewer letters are left out"] = 2
-
-    def __post_init__(self) -> None:
-        if self.min_documents < 1 or not 0 < self.max_share <= 1:
-            raise ValueError(
-                f"min_documents must be at least 1 and max_share in (0, 1], got {self.min_documents} and "
-                f"{self.max_share}"
-            )
-
-
-@shares
-def fit_topics(
-    documents: Any,
-    tokenizer: Any,
-    *,
-    n_topics: int = 100,
-    seed: int = 0,
-    progress: bool | None = None,
-    updates: Updates,
-    kept: Kept,
-) -> TopicFit:
-    """LDA of the words of the documents, by gensim.
-
-    The documents are read once, and their bags of words stay in memory. The same documents, in any order, give the same
-    topics to the last bit on one machine.
+    Special tokens, punctuation, numbers, pieces that continue a word (``##ing``) and single letters are none. A
+    byte-level or sentencepiece vocabulary does not tell every piece from a word; documents of a text do.
 
     Args:
-        documents: Documents of token ids, such as ``Corpus.documents`` gives. Pieces of split words are left out; of
-            bare ids, whose text nobody saw, every token is a word.
-        tokenizer: The tokenizer that made them.
-        n_topics: Number of topics.
-        seed: Seed of the fit; global generators are not touched.
-        progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
-
-    Raises:
-        ValueError: if no word is left, and for options out of range.
+        tokenizer: A Hugging Face tokenizer.
+        stop_words: Words to leave out, looked up in any case and behind a space; None: gensim's English list.
     """
-    check_whole("n_topics", n_topics)
-    check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
-    if not isinstance(updates.alpha, str | int | float) and len(updates.alpha) != n_topics:
-        raise ValueError(f"alpha must be one number for each of {n_topics} topics, got {len(updates.alpha)}")
-    stop_words = kept.stop_words
-    if stop_words is not None and not isinstance(stop_words, str):
-        stop_words = sorted(stop_words)
-    words = judge(tokenizer, stop_words, kept.min_letters)
-    settings = {
-        "n_topics": n_topics,
-        **vars(updates),
-        "alpha": _plain(updates.alpha),
-        **vars(kept),
-        "stop_words": "gensim" if stop_words is None else stop_words,
-        "seed": seed,
-    }
-    every, counts = read_bags(documents, words)
-    columns = _columns(every, counts, kept.min_documents, kept.max_share)
-    bags = every[:, columns]
-    settings["chunk_size"] = _even_chunks(counts.documents, updates.chunk_size)
-    phi, tokens, stopped = _fit(bags, settings, progress)
-    top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
-    fit = TopicFit(
-        phi=torch.from_numpy(phi),
-        token_ids=torch.from_numpy(columns),
-        texts=tuple(words.texts[column] for column in columns),
-        vocabulary_size=len(words.reason),
-        tokenizer_hash=tokenizer_hash(tokenizer),
-        tokens=torch.from_numpy(tokens),
-        document_frequency=torch.from_numpy(_document_frequency(bags)),
-        npmi=torch.from_numpy(coherence(top, bags)),
-        settings=settings,
-        provenance=_provenance(counts, getattr(documents, "provenance", None), stopped),
-    )
-    _warn_of_bad_topics(fit)
-    return fit
+    reason, _ = _classified(tokenizer, stop_words)
+    return torch.from_numpy(np.flatnonzero(reason == 0))
 
 
-def _even_chunks(n_documents: int, wanted: int | None) -> int:
-    """A chunk size near the one wanted by which all chunks are equally large.
+def _classified(
+    tokenizer: Any, stop_words: Iterable[str] | None
+) -> tuple[Int64[np.ndarray, "vocabulary"], list[str]]:
+    """Why every token id is no word to fit, as a place in ``_REASONS`` (0 where it is one), and its readable form."""
+    texts = [""] * vocabulary_size(tokenizer)
+    ids = list(tokenizer.get_vocab().values())
+    for index, text in zip(ids, tokenizer.batch_decode([[index] for index in ids]), strict=True):
+        texts[index] = str(text).strip("▁ ")
+    reason = np.array([0 if _is_word(text) else 2 for text in texts], dtype=np.int64)
+    reason[stop_word_ids(stop_words, tokenizer)] = 3
+    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    reason[sorted(special | set(tokenizer.all_special_ids))] = 1
+    return reason, texts
 
-    gensim gives a last chunk of two documents the same say as a full one, and their words end up on top of topics.
-    """
-    wanted = min(2000, max(100, n_documents // 4)) if wanted is None else wanted
-    return math.ceil(n_documents / max(1, round(n_documents / wanted)))
+
+def _is_word(text: str) -> bool:
+    # Marks are parts of letters in many scripts, and str.isalpha refuses them.
+    kinds = [unicodedata.category(letter)[0] for letter in text]
+    return kinds.count("L") >= _LETTERS and not set(kinds) - {"L", "M"}
 
 
-def _columns(
+def _read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"]) -> tuple["csr_array", Counts]:
+    """How often every token id is a word of every document, [document, token id], and what was left out."""
+    from scipy.sparse import csr_array
+
+    counts, bags = Counts(), [np.empty(0, np.int32)]
+    for number, document in enumerate(read_documents(documents)):
+        ids = document.ids.numpy()
+        if len(wrong := ids[(ids < 0) | (ids >= len(reason))]):
+            raise ValueError(
+                f"document {number} holds the token id {wrong[0]}, the tokenizer has 0..{len(reason) - 1}: "
+                "were the documents made with another tokenizer?"
+            )
+        counts.add(document)
+        bags.append(ids[_kept(document, reason, counts)].astype(np.int32))
+    ids, starts = np.concatenate(bags), np.cumsum([len(bag) for bag in bags])
+    shape = (counts.documents, len(reason))
+    table = csr_array((np.ones(len(ids), np.int32), ids, starts), shape=shape)
+    table.sum_duplicates()
+    return table, counts
+
+
+def _kept(
+    document: Document, reason: Int64[np.ndarray, "vocabulary"], counts: Counts
+) -> Bool[np.ndarray, "_"]:
+    """Which tokens of a document are words; the others are counted by their reason."""
+    why = reason[document.ids.numpy()]
+    if document.special is not None:
+        why = np.where(document.special.numpy(), 1, why)
+    for name, count in zip(_REASONS[1:], np.bincount(why, minlength=len(_REASONS))[1:].tolist(), strict=True):
+        counts.left_out[name] += count
+    kept = np.asarray(why == 0)
+    if document.whole is not None:
+        whole = document.whole.numpy()
+        counts.left_out["pieces of split words"] += int((kept & ~whole).sum())
+        kept = kept & whole
+    return kept
+
+
+def _frequent(
     bags: "csr_array", counts: Counts, min_documents: int, max_share: float
 ) -> Int64[np.ndarray, "column"]:
     """The token ids that are fitted; what the limits leave out is counted."""
     frequency = _document_frequency(bags)
     rare = (frequency > 0) & (frequency < min_documents)
     common = frequency > max_share * counts.documents
-    counts.left_out[RARE], counts.left_out[COMMON] = int(rare.sum()), int((common & ~rare).sum())
+    counts.left_out["different words, in too few documents"] = int(rare.sum())
+    counts.left_out["different words, in too many documents"] = int((common & ~rare).sum())
     columns = np.flatnonzero((frequency > 0) & ~rare & ~common)
     if not len(columns):
         why = "; ".join(f"{count:,} {reason}" for reason, count in counts.left_out.items() if count)
@@ -385,6 +309,93 @@ def _columns(
 def _document_frequency(bags: "csr_array") -> Int64[np.ndarray, "column"]:
     """Documents that every column occurs in."""
     return np.bincount(bags.indices, minlength=bags.shape[1])
+
+
+# --- fitting ----------------------------------------------------------------------------------------
+
+
+@checked
+def fit_topics(
+    documents: Any,
+    tokenizer: Any,
+    *,
+    n_topics: int = 100,
+    seed: int = 0,
+    passes: int = 10,
+    min_documents: int = 5,
+    max_share: float = 0.5,
+    stop_words: Iterable[str] | None = None,
+    progress: bool | None = None,
+    **lda_options: Any,
+) -> TopicFit:
+    """LDA of the words of the documents, by gensim.
+
+    The documents are read once, and their bags of words stay in memory. The same documents, in any order, give the same
+    topics to the last bit on one machine.
+
+    Args:
+        documents: Documents of token ids, such as ``Corpus.documents`` gives. Pieces of split words are left out; of
+            bare ids, whose text nobody saw, every token is a word.
+        tokenizer: The tokenizer that made them.
+        n_topics: Number of topics.
+        seed: Seed of the fit; global generators are not touched.
+        passes: Passes over the documents: ten suit thousands of documents, one or two millions.
+        min_documents: Words in fewer documents are left out.
+        max_share: Words in a larger share of the documents are left out.
+        stop_words: Words left out, in any case; an empty list leaves all in; by default gensim's English list.
+        progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
+        lda_options: Any other option of gensim's ``LdaModel``, such as ``alpha``, ``eta``, ``iterations`` or
+            ``chunksize``.
+
+    Raises:
+        ValueError: if no word is left, and for options out of range.
+    """
+    check_whole("n_topics", n_topics)
+    check_whole("passes", passes)
+    check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
+    if min_documents < 1 or not 0 < max_share <= 1:
+        raise ValueError(
+            f"min_documents must be at least 1 and max_share in (0, 1], got {min_documents} and {max_share}"
+        )
+    stop_words = None if stop_words is None else sorted(stop_words)
+    reason, texts = _classified(tokenizer, stop_words)
+    every, counts = _read_bags(documents, reason)
+    columns = _frequent(every, counts, min_documents, max_share)
+    bags = every[:, columns]
+    options = {"chunksize": _even_chunks(counts.documents), **lda_options, "passes": passes}
+    phi, tokens = _fit(bags, n_topics, seed, options, progress)
+    top = np.argsort(-phi, axis=1, kind="stable")[:, :TOP]
+    fit = TopicFit(
+        phi=torch.from_numpy(phi),
+        token_ids=torch.from_numpy(columns),
+        texts=tuple(texts[column] for column in columns),
+        vocabulary_size=len(reason),
+        tokenizer_hash=tokenizer_hash(tokenizer),
+        tokens=torch.from_numpy(tokens),
+        document_frequency=torch.from_numpy(_document_frequency(bags)),
+        npmi=torch.from_numpy(coherence(top, bags)),
+        settings={
+            "n_topics": n_topics, "seed": seed, "min_documents": min_documents, "max_share": max_share,
+            "stop_words": "gensim" if stop_words is None else stop_words, **options,
+        },
+        provenance=_provenance(counts, getattr(documents, "provenance", None)),
+    )  # fmt: skip
+    if fit.empty_topics:
+        warn(
+            f"{len(fit.empty_topics)} of {fit.n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
+            "fewer topics, or more documents",
+            stacklevel=3,
+        )
+    return fit
+
+
+def _even_chunks(n_documents: int) -> int:
+    """Documents per update, by which all chunks are equally large: a quarter of them, within about 100 and 2000.
+
+    gensim gives a last chunk of two documents the same say as a full one, and their words end up on top of topics.
+    """
+    wanted = min(2000, max(100, n_documents // 4))
+    return math.ceil(n_documents / max(1, round(n_documents / wanted)))
 
 
 class _Passes:
@@ -403,7 +414,6 @@ class _Passes:
         self.bags = bags[np.argsort(hashes)]
         self.generator = np.random.default_rng(seed)
         self.bar: Any = None
-        self.n_read = 0
 
     def __len__(self) -> int:
         return int(self.bags.shape[0])
@@ -413,41 +423,27 @@ class _Passes:
         for row in self.generator.permutation(len(self)):
             start, stop = self.bags.indptr[row : row + 2]
             self.bar.update()
-            self.n_read += 1
             yield list(zip(columns[start:stop].tolist(), counts[start:stop].tolist(), strict=True))
 
 
 def _fit(
-    bags: "csr_array", settings: Mapping[str, Any], progress: bool | None
-) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"], str | None]:
-    """Topic-word matrix, expected tokens per topic, and where the fit was interrupted."""
+    bags: "csr_array", n_topics: int, seed: int, options: Mapping[str, Any], progress: bool | None
+) -> tuple[Float64[np.ndarray, "topic column"], Float64[np.ndarray, "topic"]]:
+    """Topic-word matrix, and expected tokens per topic."""
     from gensim.models import LdaModel
     from gensim.utils import FakeDict
 
-    corpus, stopped = _Passes(bags, settings["seed"]), None
-    model = LdaModel(
-        id2word=FakeDict(bags.shape[1]),
-        num_topics=settings["n_topics"],
-        chunksize=settings["chunk_size"],
-        random_state=settings["seed"],
-        eval_every=None,
-        dtype=np.float64,
-        **{name: settings[name] for name in ("passes", "iterations", "alpha", "eta")},
-    )
-    if settings["start"] == "documents":
-        _start_from_documents(model, corpus)
-    n_documents = settings["passes"] * len(corpus)
+    corpus = _Passes(bags, seed)
+    fixed = {"id2word": FakeDict(bags.shape[1]), "eval_every": None, "dtype": np.float64}
+    model = LdaModel(num_topics=n_topics, random_state=seed, **fixed, **options)
+    _start_from_documents(model, corpus)
+    n_documents = options["passes"] * len(corpus)
     with progress_bar(total=n_documents, unit=" documents", shown=progress) as corpus.bar:
-        try:
-            model.update(corpus)
-        except KeyboardInterrupt:
-            if model.num_updates == 0:
-                raise
-            stopped = f"interrupted after {corpus.n_read:,} of {n_documents:,} documents"
+        model.update(corpus)
     phi = model.get_topics()
     prior = np.broadcast_to(model.eta, phi.shape).sum(axis=1)
     tokens = model.state.get_lambda().sum(axis=1) - prior
-    return phi / phi.sum(axis=1, keepdims=True), np.maximum(tokens, 0), stopped
+    return phi / phi.sum(axis=1, keepdims=True), np.maximum(tokens, 0)
 
 
 def _start_from_documents(model: Any, corpus: _Passes) -> None:
@@ -463,7 +459,7 @@ def _start_from_documents(model: Any, corpus: _Passes) -> None:
     model.sync_state()
 
 
-def _provenance(counts: Counts, corpus: Any, stopped: str | None) -> dict[str, Any]:
+def _provenance(counts: Counts, corpus: Any) -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
@@ -471,26 +467,9 @@ def _provenance(counts: Counts, corpus: Any, stopped: str | None) -> dict[str, A
         "tokens": counts.tokens,
         "documents_without_words": counts.without_words,
         "left_out": counts.summary()["left_out"],
-        "stopped": stopped,
         "corpus": corpus if isinstance(corpus, Mapping) else None,
         "versions": {name: version(name) for name in ("gensim", "numpy")},
     }
-
-
-def _plain(value: Any) -> Any:
-    return np.asarray(value).tolist() if isinstance(value, Sequence | np.ndarray) else value
-
-
-def _warn_of_bad_topics(fit: TopicFit) -> None:
-    if fit.empty_topics:
-        warn(
-            f"{len(fit.empty_topics)} of {fit.n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
-            "fewer topics, or more documents",
-            stacklevel=3,
-        )
-    if fit.identical_topics:
-        pairs = ", ".join(f"{one} = {other}" for one, other in fit.identical_topics[:5])
-        warn(f"topics with the same top words: {pairs}", stacklevel=3)
 
 
 # --- how coherent topics are --------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -12,7 +11,6 @@ from topic_probe.options import check_whole
 
 # The axis is anonymous, because several lists of ids of different lengths stand in one signature.
 Ids = Int64[np.ndarray, "_"]
-
 
 # Ids and what comes of them are 32-bit numbers in places, and no tokenizer has half as many.
 _MOST_IDS = 2**31 - 1
@@ -27,25 +25,29 @@ def check_vocabulary_size(size: Any, least: int = 1, name: str = "vocabulary_siz
 def token_id_array(
     values: Any, what: str, *, below: int | None = None, ordered: bool = False, remedy: str = _WORDS_ELSEWHERE
 ) -> Ids:
-    """Token ids as an array in the order given; whatever only resembles token ids is refused.
+    """Token ids as an array in the order given.
 
     Args:
-        values: a list, array, tensor, or anything else that gives one id after the other.
+        values: a list, set, array, tensor, or anything else that gives one id after the other.
         what: what they are, for messages.
         below: how many ids there are, where that is known.
         ordered: whether their order counts, so that a set does not do.
         remedy: what to do with what is no list of ids.
     """
-    if isinstance(values, Tensor | np.ndarray):
-        ids = _ids_of_array(plain_array(values, what), what)
-    elif isinstance(values, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
-        values, Iterable
-    ):
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of token ids, got {values!r:.100}; {remedy}")
-    elif ordered and isinstance(values, Set):
+    if ordered and isinstance(values, Set):
         raise TypeError(f"{what} needs token ids in their order, and a set has none: pass a list")
-    else:
-        ids = _ids_of_list(values if isinstance(values, list) else list(values), what, remedy)
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values if isinstance(values, np.ndarray) else list(values))
+    if array.shape == (0,):
+        return np.empty(0, dtype=np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{what} needs a row of token ids, which are whole numbers, got {array.tolist()!r:.100}; {remedy}"
+        )
+    ids = array.astype(np.int64)
     if below is not None and len(wrong := ids[(ids < 0) | (ids >= below)]):
         raise ValueError(
             f"{what} holds {len(wrong)} ids that the vocabulary does not have, such as {wrong[0]}: its ids are "
@@ -54,66 +56,9 @@ def token_id_array(
     return ids
 
 
-def plain_array(values: Any, what: str) -> Any:
-    """An array, or a tensor on the CPU, of which every entry can be read; TypeError for any other."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(
-            f"{what} came as a masked array, whose mask would be lost: pass .compressed() or .filled()"
-        )
-    return plain_tensor(values, what) if isinstance(values, Tensor) else values
-
-
-def plain_tensor(values: Tensor, what: str) -> Tensor:
-    """A tensor on the CPU; TypeError for one without numbers, or with some left out."""
-    if values.is_nested or values.is_meta or values.is_quantized or values.layout != torch.strided:
-        kind = "a nested one" if values.is_nested else f"{values.dtype}, {values.layout}, on {values.device}"
-        raise TypeError(f"{what} needs a dense tensor with its numbers in memory, got {kind}")
-    return values.detach().cpu()
-
-
-def _ids_of_array(values: np.ndarray | Tensor, what: str) -> Ids:
-    whole = (
-        not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
-        if isinstance(values, Tensor)
-        else values.dtype.kind in "iu"
-    )
-    if values.ndim != 1 or not (whole or 0 in values.shape):
-        raise TypeError(f"{what} needs a row of whole ids, got {values.dtype} of shape {list(values.shape)}")
-    array = np.asarray(values)
-    if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
-        raise ValueError(_TOO_LARGE.format(what))
-    return array.astype(np.int64)
-
-
-def _ids_of_list(values: list[Any], what: str, remedy: str) -> Ids:
-    # Whole numbers of Python and numpy are taken together; others, and unsigned ones that may not fit, one by one.
-    if not set(map(type, values)) <= {int, np.int64, np.int32}:
-        values = [_single_id(value, what, remedy) for value in values]
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError as error:
-        raise ValueError(_TOO_LARGE.format(what)) from error
-
-
-_LARGEST = np.iinfo(np.int64).max
-_TOO_LARGE = "{} holds an id of more than 64 bits: are these token ids?"
-
-
-def _single_id(value: Any, what: str, remedy: str) -> int:
-    try:
-        return check_whole("an id", value, -_LARGEST - 1)
-    except TypeError:
-        raise TypeError(
-            f"{what} needs token ids, which are whole numbers, got {value!r:.100}; {remedy}"
-        ) from None
-    except ValueError:
-        raise ValueError(_TOO_LARGE.format(what)) from None
-
-
 def word_list(values: Any, what: str) -> list[str]:
     """Words as a list; a bare string, ids, (word, score) pairs and mappings are refused."""
-    single = getattr(values, "ndim", 1) == 0  # an array or tensor that cannot be gone through
-    if single or isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of words, got {values!r:.100}; put a single word into a list")
     words = list(values)
     for word in words:
@@ -127,24 +72,39 @@ def word_list(values: Any, what: str) -> list[str]:
 
 def by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The list of every topic by its name, and apart from them that of the outlier topic -1 by its reason."""
-    if not isinstance(lists, Mapping):
-        raise TypeError(f"topics need a mapping topic -> {what}, got {type(lists).__name__}")
-    if not lists:
-        raise ValueError(f"topics need at least one topic -> {what}, got an empty mapping")
+    if not isinstance(lists, Mapping) or not lists:
+        raise TypeError(f"topics need a mapping topic -> {what} with at least one topic, got {lists!r:.100}")
     if all(isinstance(key, str) for key in lists):
         return dict(lists), {}
-    try:
-        numbers = [check_whole("the number of a topic", key, -_LARGEST) for key in lists]
-    except TypeError:
-        raise TypeError(
-            f"topics must all be named by strings or all by whole numbers, got {list(lists)[:5]}"
-        ) from None
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"topics need numbers that differ, got {list(lists)[:5]}")
-    numbered = dict(zip(numbers, lists.values(), strict=True))
+    if not all(isinstance(key, int | np.integer) and key >= -1 for key in lists):
+        raise ValueError(
+            "topics must all be named by strings or all by whole numbers from 0 on (-1 for outliers), got "
+            f"{list(lists)[:5]}"
+        )
+    numbered = {int(key): lists[key] for key in sorted(lists)}
     outliers = {"outliers (topic -1)": numbered.pop(-1)} if -1 in numbered else {}
     if not numbered:
         raise ValueError("no topic is left: only the outlier topic -1 was given")
-    if min(numbered) < 0:
-        raise ValueError(f"topic numbers must be 0 or more, or -1 for outliers, got {min(numbered)}")
-    return {str(number): numbered[number] for number in sorted(numbered)}, outliers
+    return {str(number): values for number, values in numbered.items()}, outliers
+
+
+def probabilities(phi: Any) -> np.ndarray:
+    """P(token | topic), whose rows sum to one, from probabilities or counts: an array, tensor or nested list."""
+    table = phi.detach().cpu().double().numpy() if isinstance(phi, Tensor) else phi
+    try:
+        table = np.asarray(table, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError("phi must be numbers [topic, token], with rows of equal length") from error
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"phi must hold the numbers P(token | topic) as [topic, token], got {table.shape}")
+    wrong = np.argwhere(~(np.isfinite(table) & (table >= 0)))
+    if len(wrong):
+        topic, column = wrong[0]
+        raise ValueError(
+            f"row {topic} of phi must be finite and not negative, got {table[topic, column]} in column {column}"
+        )
+    totals = table.sum(axis=1, keepdims=True)
+    if (totals == 0).any():
+        raise ValueError(f"row {int(totals[:, 0].argmin())} of phi is zero everywhere: leave the topic out")
+    found: np.ndarray = table / totals
+    return found

@@ -1,46 +1,32 @@
 """Which vocabulary entries belong to which topic: the table that every measurement looks up."""
 
 import hashlib
-import html
 import json
-import os
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
-from topic_probe import storage
 from topic_probe.notices import warn
 from topic_probe.options import check_value, check_whole, checked, settle_fields
+from topic_probe.report import Report
 from topic_probe.topics.builtin import word_lists
 from topic_probe.topics.incidence import Incidence
 from topic_probe.topics.lists import (
-    Ids,
     by_topic,
     check_vocabulary_size,
-    plain_tensor,
+    probabilities,
     token_id_array,
     word_list,
 )
-from topic_probe.topics.models import (
-    FractionOf,
-    Rounding,
-    columns_of,
-    kept_per_topic,
-    matrix,
-    most_likely,
-    never_kept,
-    probabilities_of,
-    topic_model,
-)
-from topic_probe.topics.vocabulary import (
+from topic_probe.topics.lookup import (
     ONE_PIECE,
     OUTCOMES,
     SPLIT,
@@ -52,24 +38,20 @@ from topic_probe.topics.vocabulary import (
 )
 from topic_probe.words import Forms, form
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["Topics", "tokenizer_hash"]
 
-_KIND = "topics"
-
-_ROWS_SHOWN = 12
-_WORDS_SHOWN = 6
-_WORDS_IN_LABEL = 3
-_HEADER = ("id", "name", "size", "first words")
-
-_REPEATED = "repeated within a topic, merged"
-_IDENTICAL = "identical topics"
+# Words of a topic in tables, and in its label.
+_WORDS_SHOWN, _WORDS_IN_LABEL = 6, 3
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Topics:
+class Topics(Report, kind="topics"):
     """The topics of a vocabulary: for every labelled entry, the set of topics that it belongs to.
 
-    Built by ``builtin``, ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or ``from_lda``.
+    Built by ``builtin``, ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or `TopicFit.topics`.
     Topics are numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two
     objects are equal when their ``fingerprint`` is.
 
@@ -78,19 +60,18 @@ class Topics:
         vocabulary_size: Number of token ids.
         words: Labelled entries, ascending. Entries below ``vocabulary_size`` are token ids; the entry
             ``vocabulary_size + k`` is the split word whose pieces are ``compounds[k]``.
-        assignments: A row for every word of every topic: its place in ``words``, and the topic; ascending. Every
-            word has at least one.
+        assignments: A row for every word of every topic: its place in ``words``, and the topic; ascending.
         compounds: Piece sequences of split words that were kept on demand.
-        weights: P(word | topic) of every assignment; None where topics come from lists. It orders ``top_words`` and
-            nothing else.
+        weights: P(word | topic) of every assignment; None where topics come from lists. It orders ``top_words``.
         texts: Readable form of every entry of ``words``; empty where no tokenizer was at hand.
         tokenizer_hash: Hash of the tokenizer that the ids belong to; None where none was given.
         one_word: Which entries are forms of one word: those that differ in case and space only ("case"), or also in
             inflection ("stem"). Pairs of them are pairs of the same word, and none of a topic.
-        left_out: Reason -> what was left out or merged for it.
+        left_out: Reason -> what was left out for it.
         policy: How words came to their topics, in a sentence.
     """
 
+    figure: ClassVar[None] = None
     names: tuple[str, ...]
     vocabulary_size: int
     words: Int64[Tensor, "word"]
@@ -106,29 +87,18 @@ class Topics:
     def __post_init__(self) -> None:
         settle_fields(self)
         check_vocabulary_size(self.vocabulary_size)
-        n, n_entries = len(self.words), self.vocabulary_size + len(self.compounds)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
-        place, topic = self.assignments.numpy().T
-        pairs = place * self.n_topics + topic
-        if len(place) and not (
-            0 <= int(place.min()) <= int(place.max()) < n
-            and 0 <= int(topic.min()) <= int(topic.max()) < self.n_topics
-            and bool((pairs[1:] > pairs[:-1]).all())
+        place, topic = self.assignments.T
+        if (
+            not torch.equal(place.unique(), torch.arange(len(self.words)))
+            or int(topic.max()) >= self.n_topics
         ):
-            raise ValueError(
-                f"assignments must be places below {n} with topics below {self.n_topics}, ascending, without repeats"
-            )
-        if n == 0 or not bool((np.bincount(place, minlength=n) > 0).all()):
-            raise ValueError("every word needs a topic, and there must be a word: leave other words out")
-        if self.words[0] < 0 or self.words[-1] >= n_entries or bool((self.words.diff() <= 0).any()):
-            raise ValueError(f"words must be ascending, without repeats, within 0..{n_entries - 1}")
-        if int((self.words >= self.vocabulary_size).sum()) != len(self.compounds):
-            raise ValueError("every compound must be among the words, as vocabulary_size + its place")
-        if self.weights is not None and len(self.weights) != len(place):
-            raise ValueError("weights must hold a number for every assignment")
-        if len(self.texts) not in (0, n):
-            raise ValueError(f"texts must be empty or one per word, got {len(self.texts)} for {n} words")
+            raise ValueError("every word needs a topic, and every assignment a word and a topic")
+        if bool((self.words.diff() <= 0).any()) or bool(((place * self.n_topics + topic).diff() <= 0).any()):
+            raise ValueError("words and assignments must be ascending, without repeats")
+        if self.words[0] < 0 or self.words[-1] >= self.vocabulary_size + len(self.compounds):
+            raise ValueError(f"words must be within the {self.vocabulary_size} token ids and the compounds")
         if self.one_word == "stem" and not self.texts:
             raise ValueError("forms='stem' needs words that can be read: pass the tokenizer of the ids")
 
@@ -182,18 +152,14 @@ class Topics:
             >>> tp.Topics.blocks(n_topics=2, words_per_topic=3).top_words()
             [[1, 2, 3], [4, 5, 6]]
         """
-        n_topics = check_whole("n_topics", n_topics)
-        width = check_whole("words_per_topic", words_per_topic)
-        check_vocabulary_size(n_topics * width + 1, name="n_topics times words_per_topic")
-        return cls(
-            names=tuple(str(topic) for topic in range(n_topics)),
+        n_topics, width = check_whole("n_topics", n_topics), check_whole("words_per_topic", words_per_topic)
+        ids = range(1, n_topics * width + 1)
+        topics = cls.from_token_ids(
+            {topic: ids[topic * width : (topic + 1) * width] for topic in range(n_topics)},
             vocabulary_size=n_topics * width + 1,
-            words=torch.arange(1, n_topics * width + 1),
-            assignments=torch.stack(
-                [torch.arange(n_topics * width), torch.arange(n_topics).repeat_interleave(width)], 1
-            ),
-            policy=f"blocks of {width} consecutive ids from 1 on; id 0 is [MASK] and has no topic",
         )
+        policy = f"blocks of {width} consecutive ids from 1 on; id 0 is [MASK] and has no topic"
+        return replace(topics, policy=policy)
 
     @classmethod
     @checked
@@ -227,20 +193,15 @@ class Topics:
         """
         size = check_vocabulary_size(vocabulary_size)
         given, outliers = by_topic(ids, "token ids")
-        lists = {
-            name: token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()
-        }
-        left_out = {reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()}
-        entries, topics = _assignments(list(lists.values()))
-        left_out[_REPEATED] = _repeated_within(entries, topics).tolist()
+        lists = [token_id_array(values, f"topic {name!r}", below=size) for name, values in given.items()]
         return _assemble(
-            entries,
-            topics,
-            names=tuple(lists),
+            np.concatenate(lists),
+            np.repeat(np.arange(len(lists)), [len(entries) for entries in lists]),
+            names=tuple(given),
             vocabulary_size=size,
             tokenizer=tokenizer,
             forms=forms,
-            left_out=left_out,
+            left_out={reason: token_id_array(values, reason).tolist() for reason, values in outliers.items()},
             policy="as listed; an id listed under several topics belongs to all of them",
         )
 
@@ -264,7 +225,7 @@ class Topics:
 
         Args:
             words: Topic -> words.
-            tokenizer: Any Hugging Face tokenizer, fast or slow. It comes back as it went in.
+            tokenizer: Any Hugging Face tokenizer, fast or slow.
             case_variants: Look up the word also in lower case, Capitalised and in UPPER CASE.
             leading_space: Look up the word also behind a space, where byte-level tokenizers have another id
                 for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
@@ -293,19 +254,21 @@ class Topics:
             if outcome not in kept
         }
         left_out |= {reason: word_list(values, reason) for reason, values in outliers.items()}
-        left_out[_REPEATED] = [word for values in lists.values() for word in _repeats(values)]
 
         size = vocabulary_size(tokenizer)
         sequences = sorted({s for what in found.values() if what.outcome in kept for s in what.sequences})
         compounds = tuple(sequence for sequence in sequences if len(sequence) > 1)
         entry_of = {sequence: size + place for place, sequence in enumerate(compounds)}
         entry_of |= {sequence: sequence[0] for sequence in sequences if len(sequence) == 1}
-        entries, topics = _assignments(
-            [
-                np.array([entry_of[s] for w in values for s in found[w].sequences if s in entry_of], np.int64)
-                for values in lists.values()
-            ]
-        )
+        pairs = [
+            (entry_of[sequence], topic)
+            for topic, values in enumerate(lists.values())
+            for word in values
+            for sequence in found[word].sequences
+            if sequence in entry_of
+        ]
+        entries, topics = np.array(pairs, np.int64).reshape(-1, 2).T
+        case, space = ", in any case" * case_variants, ", with and without a leading space" * leading_space
         return _assemble(
             entries,
             topics,
@@ -315,11 +278,8 @@ class Topics:
             tokenizer=tokenizer,
             forms=forms,
             left_out=left_out,
-            policy="words as listed"
-            + (", in any case" if case_variants else "")
-            + (", with and without a leading space" if leading_space else "")
-            + "; a word listed under several topics belongs to all of them; split words are "
-            + ("kept as compounds" if SPLIT in kept else "left out"),
+            policy=f"words as listed{case}{space}; a word listed under several topics belongs to all of them; split "
+            f"words are {'kept as compounds' if SPLIT in kept else 'left out'}",
         )
 
     @classmethod
@@ -329,10 +289,8 @@ class Topics:
         phi: Any,
         *,
         fraction: float,
-        of: FractionOf = "fit",
         one_topic_per_word: bool = True,
         exclude: Iterable[Any] = (),
-        rounding: Rounding = "plain",
         min_probability: float = 0.0,
         names: Sequence[str] | None = None,
         token_ids: Iterable[Any] | None = None,
@@ -342,26 +300,22 @@ class Topics:
     ) -> "Topics":
         """Topics from any topic model: of every topic, its most likely tokens.
 
-        Every topic keeps the k tokens of the highest P(token | topic), equal ones in the order of their ids,
-        never one of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times V, the
-        number of columns or of token ids, as ``of`` says.
+        Every topic keeps the k tokens of the highest P(token | topic), equal ones in the order of their ids, never one
+        of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times the number of token
+        ids, rounded (halves up), at least 1.
 
         Args:
             phi: [topic, token] array, tensor or nested list. Rows are divided by their sum; counts do too.
-            fraction: Tokens kept per topic, as a share of V; above 0, at most 1.
-            of: What V is. "fit": the columns of phi, excluded tokens included. "tokenizer": all token ids, of which
-                phi may have but those that its documents hold.
+            fraction: Tokens kept per topic, as a share of all token ids; above 0, at most 1.
             one_topic_per_word: A token that several topics keep stays with the topic where P(token | topic)
                 is highest, the lowest-numbered one where equal; the others get no token in its place. If
                 False, it belongs to all of them.
             exclude: Token ids never kept, removed before choosing. Ids that phi does not have change nothing.
-            rounding: "plain": k is V * fraction rounded to the nearest whole number (halves up), at least 1.
-                "public_code": k is int(V * fraction) + 1, as in the code published with the paper.
             min_probability: Keep only tokens with more than this, even if fewer than k. It helps against
                 smoothing, by which every token that a rare topic never saw is equally likely.
             names: Names of the topics; their numbers by default.
             token_ids: The token id of every column; by default, column i is the token id i.
-            vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise V by default.
+            vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise the number of columns by default.
             tokenizer: As in ``from_token_ids``.
             forms: As in ``from_token_ids``. Inflections that a topic keeps still count apart towards k.
 
@@ -372,37 +326,33 @@ class Topics:
             >>> tp.Topics.from_matrix(phi, fraction=0.5, one_topic_per_word=False).top_words()
             [[0, 1], [1, 3]]
         """
-        table = matrix(phi)
+        table = probabilities(phi)
         n_topics, n_columns = table.shape
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
         if not 0 <= min_probability < 1:
             raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
-        names = [str(topic) for topic in range(n_topics)] if names is None else names
-        names = tuple(check_value(f"names[{place}]", name, str) for place, name in enumerate(names))
+        names = tuple(map(str, range(n_topics) if names is None else names))
         if len(names) != n_topics:
             raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
-        columns, size = columns_of(n_columns, token_ids, vocabulary_size)
-        counted = size if of == "tokenizer" else n_columns
-        per_topic = min(n_columns, kept_per_topic(counted, fraction, rounding))
-        excluded = np.isin(columns, token_id_array(exclude, "exclude"))
+        columns, size = _columns(n_columns, token_ids, vocabulary_size)
+        per_topic = max(1, math.floor(size * fraction + 0.5))
 
-        kept = []
-        for topic, name in enumerate(names):
-            probabilities = probabilities_of(table[topic], f"row {topic} of phi (topic {name!r})")
-            allowed = ~excluded & (probabilities > min_probability)
-            kept.append(most_likely(probabilities, columns, allowed, per_topic))
-        entries, topics = _assignments([ids for ids, _ in kept])
-        weights = np.concatenate([probabilities for _, probabilities in kept])
-        twins = _identical_topics(entries, topics, names)
-        left_out: dict[str, Iterable[str | int]] = {"excluded": np.sort(columns[excluded]).tolist()}
-        policy = (
-            f"the {per_topic} most likely of {n_columns} tokens per topic ({fraction:g} of the {counted} "
-        )
-        policy += f"{'ids of the tokenizer' if of == 'tokenizer' else 'columns'}); a token kept by several "
+        by_id = np.argsort(columns)
+        columns, table = columns[by_id], table[:, by_id]
+        excluded = np.isin(columns, token_id_array(exclude, "exclude"))
+        table[:, excluded] = 0
+        likeliest = np.argsort(-table, axis=1, kind="stable")[:, :per_topic]
+        kept = np.take_along_axis(table, likeliest, axis=1)
+        topics, rank = np.nonzero(kept > min_probability)
+        entries, weights = columns[likeliest[topics, rank]], kept[topics, rank]
+        left_out: dict[str, Iterable[str | int]] = {"excluded": columns[excluded].tolist()}
+        policy = f"the {per_topic} most likely tokens per topic ({fraction:g} of {size} ids); a token kept by several "
         if one_topic_per_word:
-            left_out["left to a likelier topic"] = _repeats(np.sort(entries).tolist())
             best = np.lexsort((topics, -weights, entries))
-            best = best[np.unique(entries[best], return_index=True)[1]]
-            entries, topics, weights = entries[best], topics[best], weights[best]
+            once, first, n_kept = np.unique(entries[best], return_index=True, return_counts=True)
+            left_out["left to a likelier topic"] = once[n_kept > 1].tolist()
+            entries, topics, weights = once, topics[best[first]], weights[best[first]]
             policy += "topics stays where it is likeliest (lowest number where equal), without a replacement"
         else:
             policy += "topics belongs to all of them"
@@ -416,78 +366,7 @@ class Topics:
             forms=forms,
             left_out=left_out,
             policy=policy,
-            twins=twins,
         )
-
-    @classmethod
-    @checked
-    def from_lda(
-        cls,
-        lda: Any,
-        *,
-        fraction: float = 0.001,
-        of: FractionOf = "fit",
-        one_topic_per_word: bool = True,
-        stop_words: Iterable[str] | None = None,
-        exclude: Iterable[Any] = (),
-        rounding: Rounding = "plain",
-        min_probability: float | None = None,
-        names: Sequence[str] | None = None,
-        token_ids: Iterable[Any] | None = None,
-        vocabulary_size: int | None = None,
-        tokenizer: Any = None,
-        forms: Forms = "case",
-    ) -> "Topics":
-        """Topics from LDA over token ids: what ``fit_topics`` gives, or a model of gensim's. Topic 15 stays topic 15.
-
-        The choice of words is that of ``from_matrix``, from the whole matrix P(token | topic).
-
-        Args:
-            lda: A ``TopicFit``, or a gensim model with ``get_topics`` (LdaModel, LdaMulticore, and others).
-            fraction: Words kept per topic, as a share of a vocabulary: the ambiguity threshold, for which the paper has
-                0.0005, 0.001 and 0.002.
-            of: Which vocabulary. "tokenizer" is the paper's: its topics of BERT have 15, 30 and 59 words, which these
-                shares of 30,522 ids are up to rounding. "fit" counts the words that the topic model was fitted on,
-                among which rare ones are not, so topics of a small corpus keep few.
-            one_topic_per_word: Whether a word that several topics keep stays with its likeliest one, as in the paper's
-                Table 1; not so in its Table 5.
-            stop_words: Words whose tokens are never kept, in any case. None: gensim's English list for a gensim model
-                with a ``tokenizer``, none for a fit, which has left them out already.
-            exclude: More token ids never kept. Special tokens of ``tokenizer`` never are.
-            rounding: How many words that share is: "plain" rounds to the nearest number, "public_code" up to the next,
-                as ``from_matrix`` says.
-            min_probability: Keep only words likelier than this in the topic, by default what each has if all are
-                equally likely. An empty topic of a fit then stays empty instead of keeping arbitrary tokens.
-            names: As in ``from_matrix``.
-            token_ids: The token id of every column of a gensim model. By default its ``id2word`` says so, with token
-                ids or with tokens of ``tokenizer``; without ``id2word``, columns are token ids.
-            vocabulary_size: Number of token ids; by default that of the fit, or of ``tokenizer``.
-            tokenizer: As in ``from_token_ids``. A fit brings its own words and hash, and refuses another tokenizer.
-            forms: As in ``from_matrix``.
-        """
-        source = topic_model(lda, token_ids, vocabulary_size, tokenizer)
-        if stop_words is None and source.filtered:
-            stop_words = ()
-        excluded = [*token_id_array(exclude, "exclude"), *never_kept(stop_words, tokenizer)]
-        # P(token | topic) if all tokens were equally likely, and a rounding error more; below 1.
-        chance = min((1 + 1e-9) / int(source.phi.shape[1]), 0.5)
-        topics = cls.from_matrix(
-            source.phi,
-            fraction=fraction,
-            of=of,
-            one_topic_per_word=one_topic_per_word,
-            exclude=excluded,
-            rounding=rounding,
-            min_probability=chance if min_probability is None else min_probability,
-            names=names,
-            token_ids=source.token_ids,
-            vocabulary_size=source.vocabulary_size,
-            tokenizer=tokenizer,
-        )
-        if tokenizer is not None or source.hash is None:
-            return replace(topics, one_word=forms)
-        texts = tuple(source.texts[entry] for entry in topics.words.tolist())
-        return replace(topics, texts=texts, tokenizer_hash=source.hash, one_word=forms)
 
     # --- what measurements ask --------------------------------------------------------------------
 
@@ -501,7 +380,7 @@ class Topics:
 
     @property
     def membership(self) -> Bool[Tensor, "word topic"]:
-        """Row i holds the topics of ``words[i]``; made when it is asked for, with a cell for every word and topic."""
+        """Row i holds the topics of ``words[i]``."""
         cells = torch.zeros(len(self.words), self.n_topics, dtype=torch.bool)
         cells[tuple(self.assignments.T)] = True
         return cells
@@ -523,18 +402,13 @@ class Topics:
         from scipy.sparse import csr_array
 
         place, topic = self.assignments.numpy().T
-        starts = np.flatnonzero(np.diff(place, prepend=-1))
-        # The bytes of big-endian numbers sort as the numbers do. Behind the topics of a word stands a number that is
-        # higher than all, so that sets sort by their first topic, and then the larger set comes first.
-        ends = np.insert(topic, np.append(starts[1:], len(topic)), self.n_topics).astype(">i4").tobytes()
-        bounds = 4 * (np.append(starts, len(topic)) + np.arange(len(starts) + 1))
-        sets = [ends[start:stop] for start, stop in pairwise(bounds.tolist())]
-        number = {topics: number for number, topics in enumerate(sorted(set(sets)))}
-        found = [np.frombuffer(topics, ">i4")[:-1] for topics in number]
-        bounds = np.cumsum([0, *map(len, found)], dtype=np.int32)
-        columns = np.concatenate(found).astype(np.int32)
-        table = csr_array((np.ones(len(columns), bool), columns, bounds), shape=(len(found), self.n_topics))
-        return torch.tensor([number[topics] for topics in sets]), Incidence(table)
+        bounds, topics = [*np.flatnonzero(np.diff(place, prepend=-1)).tolist(), len(topic)], topic.tolist()
+        sets = [tuple(topics[start:stop]) for start, stop in pairwise(bounds)]
+        number = {members: group for group, members in enumerate(sorted(set(sets)))}
+        columns = np.concatenate([*number])
+        ends = np.cumsum([0, *map(len, number)])
+        table = csr_array((np.ones(len(columns), bool), columns, ends), shape=(len(number), self.n_topics))
+        return torch.tensor([number[members] for members in sets]), Incidence(table)
 
     @property
     def group_of_word(self) -> Int64[Tensor, "word"]:
@@ -565,22 +439,17 @@ class Topics:
 
         What is known of words is known by place (``group_of_word``, ``form_of_word``), so entries are looked up once.
 
-        Args:
-            entries: Token ids, or entries of compounds, of any shape and on any device.
-
         Example:
             >>> import torch
             >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7]}, vocabulary_size=10)
             >>> topics.places(torch.tensor([9, 7, 0])).tolist()  # of the words 5, 7, 9
             [2, 1, -1]
         """
-        if not isinstance(entries, Tensor):
+        if not isinstance(entries, Tensor) or entries.dtype.is_floating_point:
             raise TypeError(
-                f"topics know whole-number entries, got {type(entries).__name__}: pass a tensor of ids"
+                f"topics know whole-number entries, got {entries!r:.80}: pass a tensor of token ids"
             )
-        if entries.dtype.is_floating_point or entries.dtype.is_complex or entries.dtype == torch.bool:
-            raise TypeError(f"topics know whole-number entries, got {entries.dtype}: pass token ids")
-        ids = plain_tensor(entries, "entries").long().contiguous()
+        ids = entries.cpu().long().contiguous()
         place = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
         return torch.where(self.words[place] == ids, place, -1).to(entries.device)
 
@@ -592,19 +461,17 @@ class Topics:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over what defines the topics: ids, names, vocabulary, weights, tokenizer, and what is one word."""
-        facts: list[Any] = [self.vocabulary_size, self.names, self.compounds, self.tokenizer_hash]
-        # Topics of before there was a choice keep their fingerprint.
-        facts += [] if self.one_word == "case" else [self.one_word]
+        facts = [self.vocabulary_size, self.names, self.compounds, self.tokenizer_hash, self.one_word]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        for name, array in self._arrays().items():
-            digest.update(f"{name} {array.shape}".encode())
-            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+        for tensor in (self.words, self.assignments, self.weights):
+            if tensor is not None:
+                digest.update(f"{[*tensor.shape]}".encode() + tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Topics) and self.fingerprint == other.fingerprint
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.fingerprint)
 
     def check_tokenizer(self, tokenizer: Any) -> None:
@@ -697,30 +564,24 @@ class Topics:
 
     # --- for reading --------------------------------------------------------------------------------
 
-    def top_words(self, n: int = 10, *, tokenizer: Any = None) -> list[list[str | int]]:
+    def top_words(self, n: int = 10) -> list[list[str | int]]:
         """The first ``n`` words of every topic: the likeliest ones, or without weights those of lowest id.
 
-        Entries are readable words where they are known (through ``tokenizer``, or through the constructor's),
-        otherwise ids. Entries that read the same, as with and without a leading space, are listed once.
+        Entries are readable words where topics were made with a tokenizer, otherwise ids. Entries that read the same,
+        as with and without a leading space, are listed once.
         """
         n = check_whole("n", n, 0)
-        if tokenizer is not None:
-            self.check_tokenizer(tokenizer)
-        return [self._first_words(topic, n, tokenizer) for topic in range(self.n_topics)]
-
-    def label(self, topic: int, n: int = _WORDS_IN_LABEL) -> str:
-        """A topic as people know it, with its first ``n`` words: ``id: word·word``, or ``id: name (word·word)``."""
-        n = check_whole("n", n, 0)
-        if not 0 <= check_value("topic", topic, int) < self.n_topics:
-            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
-        return self._label(topic, n)
+        return [self._first_words(topic, n) for topic in range(self.n_topics)]
 
     @cached_property
     def topic_labels(self) -> tuple[str, ...]:
-        """What ``label`` says of every topic."""
-        return tuple(self._label(topic, _WORDS_IN_LABEL) for topic in range(self.n_topics))
+        """The ``label`` of every topic."""
+        return tuple(map(self.label, range(self.n_topics)))
 
-    def _label(self, topic: int, n: int) -> str:
+    def label(self, topic: int, n: int = _WORDS_IN_LABEL) -> str:
+        """A topic as people know it, with its first ``n`` words: ``id: word·word``, or ``id: name (word·word)``."""
+        if not 0 <= check_value("topic", topic, int) < self.n_topics:
+            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
         words = "·".join(_printable(word) for word in self._first_words(topic, n))
         if (name := self.names[topic]) == str(topic):  # nobody gave it a name
             return f"{topic}: {words or '(no words)'}"
@@ -734,141 +595,55 @@ class Topics:
         order = np.lexsort((rows, -weights, topics))
         return np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
 
-    def _first_words(self, topic: int, n: int, tokenizer: Any = None) -> list[str | int]:
+    def _first_words(self, topic: int, n: int) -> list[str | int]:
         shown: dict[str | int, None] = {}
         for row in self._ranking[topic].tolist():
             if len(shown) >= n:
                 break
-            entry = int(self.words[row])
-            if tokenizer is not None:
-                shown[readable(tokenizer, _pieces(entry, self.vocabulary_size, self.compounds))] = None
-            else:
-                shown[self.texts[row] if self.texts else entry] = None
+            shown[self.texts[row] if self.texts else int(self.words[row])] = None
         return list(shown)
 
-    def _table(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = []
-        for topic, name in enumerate(self.names[:_ROWS_SHOWN]):
-            words = " · ".join(_printable(word) for word in self._first_words(topic, _WORDS_SHOWN))
-            rows.append((str(topic), _printable(name), f"{int(self.sizes[topic]):,}", words))
-        return rows
+    def to_dataframe(self) -> "pd.DataFrame":
+        """A row for every topic: its number, name, number of words, and first words."""
+        import pandas as pd
+
+        first = [
+            " · ".join(map(_printable, self._first_words(topic, _WORDS_SHOWN)))
+            for topic in range(self.n_topics)
+        ]
+        names, sizes = list(map(_printable, self.names)), self.sizes.tolist()
+        return pd.DataFrame({"id": range(self.n_topics), "name": names, "size": sizes, "first_words": first})
+
+    def _tables(self) -> "dict[str, pd.DataFrame]":
+        split = f", {len(self.compounds):,} of them compounds" if self.compounds else ""
+        count = f"{self.n_topics:,} topics, {len(self.words):,} words{split}"
+        return {f"Topics: {count}; {self.vocabulary_size:,} token ids": self.to_dataframe()}
 
     def _notes(self) -> list[str]:
         several = int((self.assignments[:, 0].bincount() > 1).sum())
-        notes = [f"… {self.n_topics - _ROWS_SHOWN:,} more topics"] if self.n_topics > _ROWS_SHOWN else []
-        notes += [f"{several:,} words have several topics"] if several else []
+        notes = [f"{several:,} words have several topics"] if several else []
         notes += [f"policy: {self.policy}"] if self.policy else []
         notes += ["forms: inflections of a word are one word (same stem)"] if self.one_word == "stem" else []
         return notes + [f"{reason}: {_abridged(items)}" for reason, items in self.left_out.items()]
-
-    def _headline(self) -> str:
-        split = f", {len(self.compounds):,} of them compounds" if self.compounds else ""
-        count = f"{self.n_topics:,} topics, {len(self.words):,} words{split}"
-        return f"Topics: {count}; {self.vocabulary_size:,} token ids"
-
-    def __repr__(self) -> str:
-        return "\n".join([self._headline(), *_text_table(_HEADER, self._table()), *self._notes()])
-
-    def _repr_html_(self) -> str:
-        notes = "".join(f"<div>{html.escape(note)}</div>" for note in self._notes())
-        return _html_table(_HEADER, self._table(), caption=self._headline()) + notes
-
-    # --- on disk ------------------------------------------------------------------------------------
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        arrays = {"words": self.words.numpy(), "assignments": self.assignments.numpy()}
-        return arrays if self.weights is None else {**arrays, "weights": self.weights.numpy()}
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the topics into the folder ``path``, whole or not at all.
-
-        Args:
-            path: A folder that does not exist or is empty; another one is refused.
-            overwrite: Replace topics that are saved there. A folder with other files is refused all the same.
-        """
-        content = {
-            "fingerprint": self.fingerprint,
-            "names": self.names,
-            "vocabulary_size": self.vocabulary_size,
-            "compounds": self.compounds,
-            "texts": self.texts,
-            "tokenizer_hash": self.tokenizer_hash,
-            "one_word": self.one_word,
-            "left_out": dict(self.left_out),
-            "policy": self.policy,
-        }
-        storage.save(path, _KIND, content, self._arrays(), overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "Topics":
-        """Topics that ``save`` has written; what is damaged, changed, foreign or too new is refused by name.
-
-        Example:
-            >>> import tempfile
-            >>> topics = tp.Topics.blocks(n_topics=2, words_per_topic=3)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     topics.save(f"{folder}/topics")
-            ...     tp.Topics.load(f"{folder}/topics") == topics
-            True
-        """
-        saved = storage.load(path, _KIND)
-        content, arrays = saved.content, saved.arrays
-        try:
-            topics = cls(
-                names=tuple(content["names"]),
-                vocabulary_size=content["vocabulary_size"],
-                words=torch.tensor(arrays["words"]),
-                assignments=torch.tensor(arrays["assignments"]),
-                compounds=tuple(tuple(pieces) for pieces in content["compounds"]),
-                weights=torch.tensor(arrays["weights"]) if "weights" in arrays else None,
-                texts=tuple(content["texts"]),
-                tokenizer_hash=content["tokenizer_hash"],
-                one_word=content["one_word"],
-                left_out={reason: tuple(items) for reason, items in content["left_out"].items()},
-                policy=content["policy"],
-            )
-            changed = topics.fingerprint != content["fingerprint"]
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-            raise ValueError(
-                f"{saved.path} does not hold whole topics ({error!r}): save them again"
-            ) from error
-        if changed:
-            raise ValueError(
-                f"{saved.path} and its arrays do not add up to the fingerprint they were saved with: one of them was "
-                "changed or is damaged, save the topics again"
-            )
-        return topics
 
 
 # --- putting topics together ------------------------------------------------------------------------
 
 
-def _repeats(items: Sequence[Any]) -> list[Any]:
-    """The items that occur more than once, each once."""
-    return [item for item, count in Counter(items).items() if count > 1]
-
-
-def _repeated_within(
-    entries: Int64[np.ndarray, "assignment"], topics: Int64[np.ndarray, "assignment"]
-) -> Int64[np.ndarray, "_"]:
-    """The entries that occur more than once in a topic, each once for every such topic."""
-    pairs = topics * (entries.max(initial=0) + 1) + entries
-    if len(_sorted(pairs)) == len(pairs):  # as usual, and much sooner known than their places are
-        return entries[:0]
-    _, first, count = np.unique(pairs, return_index=True, return_counts=True)
-    return np.asarray(entries[np.sort(first[count > 1])])
-
-
-def _sorted(numbers: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
-    """The different numbers, ascending; by sorting, which is many times faster than the table that numpy fills."""
-    ordered = np.sort(numbers)
-    grows = ordered[1:] > ordered[:-1]
-    return np.asarray(ordered if grows.all() else ordered[np.append(True, grows)])
-
-
-def _assignments(lists: Sequence[Ids]) -> tuple[Ids, Ids]:
-    """All (entry, topic) pairs of a list of entries per topic, as two columns."""
-    return np.concatenate(lists), np.repeat(np.arange(len(lists)), [len(entries) for entries in lists])
+def _columns(n: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple[Int64[np.ndarray, "_"], int]:
+    """The token id of every one of n columns, and the number of token ids."""
+    if token_ids is None:
+        return np.arange(n), check_vocabulary_size(n if size is None else size, n)
+    if size is None:
+        raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
+    columns = token_id_array(token_ids, "token_ids", below=check_vocabulary_size(size), ordered=True)
+    different = len(np.unique(columns))
+    if not len(columns) == different == n:
+        raise ValueError(
+            f"token_ids must name a different id for each of the {n} columns of phi, got {len(columns)} ids, "
+            f"{different} of them different"
+        )
+    return columns, size
 
 
 def _assemble(
@@ -883,41 +658,29 @@ def _assemble(
     compounds: tuple[tuple[int, ...], ...] = (),
     tokenizer: Any = None,
     forms: Forms = "case",
-    twins: tuple[str, ...] | None = None,
 ) -> Topics:
-    """Topics from (entry, topic) pairs; empty and identical topics are warned about."""
-    if tokenizer is not None:
-        check_tokenizer(tokenizer)
+    """Topics from (entry, topic) pairs; empty topics are warned about."""
     names = tuple(str(_storable(name)) for name in names)
-    twins = _identical_topics(entries, topics, names) if twins is None else twins
     reasons = {reason: tuple(dict.fromkeys(map(_storable, items))) for reason, items in left_out.items()}
-    reasons = {reason: items for reason, items in {**reasons, _IDENTICAL: twins}.items() if items}
+    reasons = {reason: items for reason, items in reasons.items() if items}
     if len(entries) == 0:
         why = "; ".join(f"{reason}: {_abridged(items)}" for reason, items in reasons.items())
         raise ValueError(f"no word is left in any topic ({why or 'every list is empty'})")
-    pairs = entries * len(names) + topics
-    if weights is None:
-        pairs = _sorted(pairs)
-    else:
-        pairs, place = np.unique(pairs, return_index=True)
-        weights = weights[place]
+    pairs, first = np.unique(entries * len(names) + topics, return_index=True)
     entry, topic = np.divmod(pairs, len(names))
-    begins = np.append(True, entry[1:] > entry[:-1])
-    words = entry[begins]
-    texts = (
-        ()
-        if tokenizer is None
-        else tuple(
-            readable(tokenizer, _pieces(entry, vocabulary_size, compounds)) for entry in words.tolist()
-        )
-    )
+    words, place = np.unique(entry, return_inverse=True)
+    texts: tuple[str, ...] = ()
+    if tokenizer is not None:
+        check_tokenizer(tokenizer)
+        pieces = [(e,) if e < vocabulary_size else compounds[e - vocabulary_size] for e in words.tolist()]
+        texts = tuple(readable(tokenizer, piece) for piece in pieces)
     assembled = Topics(
         names=names,
         vocabulary_size=vocabulary_size,
         words=torch.from_numpy(words),
-        assignments=torch.from_numpy(np.stack([begins.cumsum() - 1, topic], axis=1)),
+        assignments=torch.from_numpy(np.stack([place, topic], axis=1)),
         compounds=compounds,
-        weights=None if weights is None else torch.from_numpy(weights),
+        weights=None if weights is None else torch.from_numpy(weights[first]),
         texts=texts,
         tokenizer_hash=None if tokenizer is None else tokenizer_hash(tokenizer),
         one_word=forms,
@@ -925,14 +688,7 @@ def _assemble(
         policy=policy,
     )
     _warn_of_empty(assembled, assembled.sizes == 0)
-    if twins:
-        warn(f"topics with the very words of another: {_abridged(twins)}", stacklevel=4)
     return assembled
-
-
-def _pieces(entry: int, vocabulary_size: int, compounds: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The token ids that an entry of topics stands for."""
-    return (entry,) if entry < vocabulary_size else compounds[entry - vocabulary_size]
 
 
 def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
@@ -944,26 +700,7 @@ def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
         )
 
 
-def _identical_topics(
-    entries: Int64[np.ndarray, "assignment"],
-    topics: Int64[np.ndarray, "assignment"],
-    names: tuple[str, ...],
-) -> tuple[str, ...]:
-    """``later = earlier`` for every topic with exactly the words of an earlier one; empty ones are no twins."""
-    size = entries.max(initial=0) + 1
-    pairs = _sorted(topics * size + entries)
-    bounds = np.searchsorted(pairs, size * np.arange(len(names) + 1)).tolist()
-    words = (pairs % size).tobytes()
-    first: dict[bytes, int] = {}
-    twins = []
-    for topic, (start, stop) in enumerate(pairwise(bounds)):
-        earlier = first.setdefault(words[start * pairs.itemsize : stop * pairs.itemsize], topic)
-        if earlier != topic and start < stop:
-            twins.append(f"{names[topic]} = {names[earlier]}")
-    return tuple(twins)
-
-
-# --- tables -----------------------------------------------------------------------------------------
+# --- as text ----------------------------------------------------------------------------------------
 
 
 def _printable(value: str | int) -> str:
@@ -980,19 +717,3 @@ def _storable(item: str | int) -> str | int:
 def _abridged(items: Sequence[str | int], n: int = 5) -> str:
     more = ", …" if len(items) > n else ""
     return f"{len(items):,} ({', '.join(_printable(item) for item in items[:n])}{more})"
-
-
-def _text_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (header, *rows)
-    ]
-
-
-def _html_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, caption: str) -> str:
-    def line(cells: tuple[str, ...], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><caption>{html.escape(caption)}</caption>{line(header, 'th')}{body}</table>"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
-from topic_probe.topics.lists import check_vocabulary_size, plain_array
+from topic_probe.topics.lists import check_vocabulary_size
 
 PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
@@ -305,7 +305,7 @@ def _normalised_rows(
 ) -> tuple[tuple[float, ...], ...]:
     """The rows as nested tuples that sum to 1."""
     try:
-        matrix = torch.as_tensor(plain_array(probabilities, "word_probabilities"), dtype=torch.float64)
+        matrix = torch.as_tensor(probabilities, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"word_probabilities must be rows of numbers, got {probabilities!r:.100} ({error})"

@@ -21,7 +21,7 @@ from topic_probe.lens.running import generators_as_they_were
 from topic_probe.notices import progress_bar
 from topic_probe.options import checked
 from topic_probe.text.documents import read_documents
-from topic_probe.topics.vocabulary import tokenizer_hash, vocabulary_size
+from topic_probe.topics.lookup import tokenizer_hash, vocabulary_size
 from topic_probe.toy.masking import Masking
 from topic_probe.train.bert import bert_parameters, is_attention, text_config
 from topic_probe.train.history import History, Series, TrainConfig

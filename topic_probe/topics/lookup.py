@@ -3,13 +3,13 @@
 import hashlib
 import json
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from threading import RLock
 from typing import Any
 
-from topic_probe.words import without_marks
+from topic_probe.topics.lists import word_list
+from topic_probe.words import form, without_marks
 
 # What a word can turn out to be. Where its variants differ, the earlier one counts.
 ONE_PIECE = "one piece"
@@ -39,7 +39,7 @@ class Lookup:
 def look_up(
     words: Iterable[str], tokenizer: Any, *, case_variants: bool, leading_space: bool
 ) -> dict[str, Lookup]:
-    """What every word is to the tokenizer, which comes back as it went in.
+    """What every word is to the tokenizer, which is not changed.
 
     Args:
         words: The words, in any script; stripped of surrounding space before they are looked up.
@@ -211,39 +211,42 @@ def tokenized(
     tokenizer: Any, texts: str | list[str], *, special_tokens: bool = False, offsets: bool = False
 ) -> Mapping[str, Any]:
     """What a tokenizer makes of a text or several, neither cut nor padded: ids, and where in a text each token lies."""
-    with _settings_restored(tokenizer):
-        batch: Mapping[str, Any] = tokenizer(
-            texts, add_special_tokens=special_tokens, return_offsets_mapping=offsets, **_WHOLE
-        )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and (backend.truncation or backend.padding):
+        tokenizer = deepcopy(
+            tokenizer
+        )  # calling it forgets the truncation and padding that it was loaded with
+    batch: Mapping[str, Any] = tokenizer(
+        texts,
+        add_special_tokens=special_tokens,
+        return_offsets_mapping=offsets,
+        padding=False,
+        truncation=False,
+        verbose=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )
     return batch
 
 
-_WHOLE = {
-    "padding": False, "truncation": False, "verbose": False,
-    "return_attention_mask": False, "return_token_type_ids": False,
-}  # fmt: skip
-
-# Held while a tokenizer is called: threads may share one.
-_calling = RLock()
+# --- stop words -----------------------------------------------------------------------------------
 
 
-@contextmanager
-def _settings_restored(tokenizer: Any) -> Iterator[None]:
-    """Put truncation and padding back: calling a fast tokenizer overwrites those that it was loaded with."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        yield
-        return
-    with _calling:
-        truncation, padding = backend.truncation, backend.padding
-        try:
-            yield
-        finally:
-            if truncation is None:
-                backend.no_truncation()
-            else:
-                backend.enable_truncation(**truncation)
-            if padding is None:
-                backend.no_padding()
-            else:
-                backend.enable_padding(**padding)
+def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]:
+    """Ids of the tokens of stop words, in any case, ascending; None stands for gensim's English list.
+
+    Tokens count that a stop word becomes, alone or behind a space, and tokens that read like one, because behind a
+    bracket some tokenizers have one that stands for it nowhere else.
+    """
+    if stop_words is None:
+        from gensim.parsing.preprocessing import STOPWORDS
+
+        stop_words = sorted(STOPWORDS)
+    words = word_list(stop_words, "stop_words")
+    found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
+    ids = {pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1}
+    forms = {form(word) for word in words}
+    known = sorted(set(tokenizer.get_vocab().values()))
+    texts = tokenizer.batch_decode([[index] for index in known])
+    alike = {index for index, text in zip(known, texts, strict=True) if form(text.strip("▁ ")) in forms}
+    return sorted(ids | alike)
