@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant("pairs of forms counted as pairs of words of a topic", PAIRS, "n_within - sizes - near[2]",
            "n_within - sizes", OF_PAIRS),
     Mutant("a word with itself in the squares, once too small", PAIRS, "words.norms**4", "words.norms**2", OF_PAIRS),
-    Mutant("a word met in each of its topics", PAIRS, "n_topics[:, None] - 1) * own", "n_topics[:, None] - 0) * own",
+    Mutant("a word met in each of its topics", PAIRS, "np.fill_diagonal(products, 0)", "np.fill_diagonal(products, np.diag(products))",
            OF_PAIRS),
     Mutant("half of a symmetric moment", PAIRS, "(np.triu(moments) + np.triu(moments, 1))", "np.triu(moments)",
            OF_PAIRS),

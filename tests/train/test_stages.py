@@ -167,13 +167,11 @@ def first_ratios(noise=0.01, *, seed=0, loss="squared", **options):
 
 
 def test_the_prediction_is_for_the_very_documents_of_the_first_step():
-    world, masking = World(n_topics=3, words_per_topic=4, min_length=20, max_length=30), Masking(0.01)
-    config = ToyConfig(regime="two-stage", world=world, masking=masking, noise=0.1)
+    world = World(n_topics=3, words_per_topic=4, min_length=20, max_length=30)
+    config = ToyConfig(regime="two-stage", world=world, masking=Masking(0.1), noise=0.1)
     for seed in range(3):
-        settings = TrainConfig(
-            "squared", n_documents=6, batch_size=2, seed=seed, steps=2, record_gradients=True
-        )
-        batch = next(batch for batch in plain_batches(world, masking, settings) if batch.chosen.any())
+        settings = TrainConfig("squared", batch_size=6, seed=seed, steps=2, record_gradients=True)
+        batch = next(plain_batches(config, settings))
         expected = theory.initial_gradients(world, batch, loss="squared").ratio(0.1)
         found = gradient_ratios(train_toy(build_toy(config), settings))
         assert found["predicted"] == pytest.approx(expected, rel=1e-12)
