@@ -80,6 +80,12 @@ def padded(documents, *, left):
     return ids, mask
 
 
+def as_table(documents, *, left):
+    """The same as a batch of transformers has it."""
+    ids, mask = padded(documents, left=left)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
 # --- an independent value -----------------------------------------------------------------------------
 
 
@@ -128,7 +134,7 @@ def test_attention_between_words_is_that_of_a_double_loop_over_what_hugging_face
     name, level, include_self, padding, through, dtype, first
 ):
     given = texts() if level == "word" else [[(token,) for token in ids] for ids in some_documents()]
-    documents = padded(some_documents(), left=True) if padding == "left" else [*map(document, given)]
+    documents = as_table(some_documents(), left=True) if padding == "left" else [*map(document, given)]
     report = measure(
         name, documents, WORDS if level == "word" else LISTS, dtype, level=level, include_self=include_self,
         batch_size=1 if padding == "none" else 4, through=through, first_position=first, **PLAIN,
@@ -213,7 +219,7 @@ def test_batches_order_padding_and_what_memory_there_is_change_nothing(little, m
     if little == "numbers kept":
         monkeypatch.setattr(engine, "MAX_KEPT_NUMBERS", 2000)
         monkeypatch.setattr(scores, "_IN_CACHE", 1)
-        given, options["batch_size"] = padded(documents[::-1], left=True), 7
+        given, options["batch_size"] = as_table(documents[::-1], left=True), 7
     else:
 
         def change(pattern):
