@@ -43,7 +43,7 @@ def test_a_recipe_is_a_wall_of_pictures_with_sentence_number_control_and_verdict
     assert parsed.scripts == []
     (image,) = parsed.all("img")
     assert image["src"].startswith("data:image/svg+xml;base64,")  # as an image a script in it cannot run
-    assert "reproduced (quick variant)" in parsed.text
+    assert "under uniform attention quick variant" in parsed.text
     sentence = "W_V has a block for every topic. Section 6.1, Figure 2 100% of words must fail: no topics 10%"
     assert sentence in parsed.text
     assert parsed.text.index("W_V under uniform attention") < parsed.text.index(sentence)

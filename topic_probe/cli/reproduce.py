@@ -16,7 +16,7 @@ from topic_probe.paper import RECIPES, recipe_named
 if TYPE_CHECKING:
     from topic_probe.paper.recipe import RecipeResult
 
-ALL, OUT = "all", "reproduced"
+ALL, OUT, PICTURES = "all", "reproduced", "pictures"
 RUN = Call("topic_probe.paper.recipe:run_recipe", filled=("recipe", "progress", "options"))
 
 # Recipes that measure the same thing, which is done once where they run in one process.
@@ -92,6 +92,7 @@ def run(parsed: argparse.Namespace) -> int:
             else:
                 results[name] = outcome
                 outcome.save(out / name, overwrite=parsed.overwrite)
+                _write_pictures(outcome, out / PICTURES)
                 if parsed.verbose:
                     parsed.console.remark(f"{outcome}\n")
     except KeyboardInterrupt as stop:
@@ -193,6 +194,15 @@ def _counts(results: "Sequence[RecipeResult]") -> list[str]:
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in reversed(VERDICTS) if kind in verdicts)
     unchecked = ", ".join(claim["id"] for claim in found if claim["verdict"] == "not checked")
     return [counts + (f" ({unchecked}: the page says why)" if unchecked else "")] if found else []
+
+
+def _write_pictures(result: "RecipeResult", folder: Path) -> None:
+    """The figures of a recipe as files, to be shown elsewhere."""
+    from topic_probe.show.style import svg_of
+
+    for number, figure in enumerate(result.figures().values(), 1):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{result.recipe}-{number}.svg").write_bytes(svg_of(figure))
 
 
 def _write_page(out: Path) -> Path:

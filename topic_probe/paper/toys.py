@@ -128,7 +128,7 @@ def first_matrix(
     """The matrix of the first seed, without anything broken, as it is kept for pictures."""
 
     def keep(case: Case) -> dict[str, np.ndarray]:
-        return {"matrix": matrix(case).astype(np.float32), "loss": case.history.loss.numpy()}
+        return {"matrix": matrix(case).astype(np.float32)} if case.first else {}
 
     return keep
 
@@ -458,7 +458,7 @@ def _another_optimum(numbers: "pd.DataFrame") -> Rows:
 
 
 def _theorem_matrix(case: Case) -> dict[str, np.ndarray]:
-    if case.row.toy.regime == "keys":
+    if case.row.toy.regime == "keys" or not case.first:
         return {}
     matrix = case.matrix("W_V") if case.row.toy.regime == "value" else embedding_products(case)
     return {"matrix": matrix.astype(np.float32)}

@@ -189,11 +189,21 @@ CONTROLS: Mapping[str, Callable[[Training], Training]] = {
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A trained toy: a row with a seed, as it is or with something broken."""
+    """A trained toy: a row with a seed, as it is or with something broken.
+
+    Attributes:
+        row: What was trained.
+        control: What was broken in it; empty for nothing.
+        seed: Of documents and initialisation.
+        first: Whether it is the one that pictures show: nothing is broken, and it has the first seed.
+        history: What happened.
+        model: The toy.
+    """
 
     row: Training
     control: str
     seed: int
+    first: bool
     history: History
     model: nn.Module
 
@@ -270,7 +280,7 @@ def cases(
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
                 if history.stopped.startswith("interrupted"):
                     raise KeyboardInterrupt(f"{row.name}, seed {seed}: {history.stopped}")
-                yield Case(trained, name, seed, history, model)
+                yield Case(trained, name, seed, not name and seed == run.seed, history, model)
 
 
 # --- numbers ---------------------------------------------------------------------------------------
