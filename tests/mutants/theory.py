@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant("the weighted mean takes all words of the topic for others", AGREEMENT,
            '(v - 1) * attention["same_topic"]', 'v * attention["same_topic"]', OF_AGREEMENT),
     Mutant("rows and columns of a toy's attention are swapped", LANDSCAPE,
-           "weights = token_attention(model).T", "weights = token_attention(model)", OF_LANDSCAPE),
-    Mutant("a toy stands where its weighted mean is another", LANDSCAPE,
-           "(v * mean - mask) / (v - 1)", "(v * mean - mask) / v", OF_LANDSCAPE),
+           "token_attention(model).T[1:, 1:]", "token_attention(model)[1:, 1:]", OF_LANDSCAPE),
+    Mutant("other words of a topic count the word itself", LANDSCAPE,
+           "mates = words.masked_fill(~same | own, 0.0)", "mates = words.masked_fill(~same, 0.0)", OF_LANDSCAPE),
 ]
