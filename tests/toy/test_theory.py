@@ -185,6 +185,16 @@ def test_every_member_of_lemma_1s_family_is_a_minimum_and_its_constants_are_reco
     assert "relative=1" in repr(theory.check_lemma1(0 * W, world, masking))
 
 
+def test_what_is_broken_is_shared_out_between_the_conditions_of_its_row():
+    world = uniform(5, 3, 2)
+    broken = theory.optimal_value(world, PAPER)
+    broken[3, 0] += 0.5
+    # The row gives way by u = −c2 · 0.5 / (c2² + n), which leaves 0.5 n / (c2² + n) of the error in its column 0.
+    c2 = 1 / (0.8 * 0.15) - 1
+    worst = theory.check_lemma1(broken, world, PAPER).worst
+    assert worst == pytest.approx(3 * c2 * 0.5 / (c2**2 + 15))  # block sums of v = 3 words
+
+
 def test_where_attention_sees_no_mask_its_column_is_free_and_block_sums_are_1_or_0():
     world, W = uniform(5, 3, 2), noise(16, 16)
     for t in range(5):
