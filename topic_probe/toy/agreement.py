@@ -41,11 +41,11 @@ class AgreementReport(Report, kind="agreement"):
         excess_error: its standard error.
         guess: the loss of guessing every word alike, without looking at the document.
         floor: the lowest loss of the regime on infinitely long documents.
-        matrix: which matrix is held against Lemma 1 or Theorem 1: ``W_V`` where embeddings are one-hot, ``W_Eᵀ W_E``
-            where only the embedding is trained, ``W_Eᵀ W_V W_E`` otherwise. Biases are folded into columns that every
-            document attends to alike: that of ``[MASK]``, or of all words where attention does not see ``[MASK]``.
-        theorem: which of the two, None where neither applies.
-        family_distance: Frobenius distance to the nearest optimum of that theorem ÷ the norm of that optimum.
+        family: which matrix is held against which optima: ``W_Eᵀ W_E, Theorem 1`` where only the embedding is trained,
+            otherwise ``W_V, Lemma 1`` with one-hot embeddings and ``W_Eᵀ W_V W_E, Lemma 1`` with others. Biases are
+            folded into columns that every document attends to alike: that of ``[MASK]``, or of all words where
+            attention does not see ``[MASK]``.
+        family_distance: Frobenius distance to the nearest of these optima ÷ the norm of that optimum.
         value_distance: Frobenius distance of W_V to Theorem 2's closed form ÷ the norm of that; one-hot only.
         weighted_mean: (v − 1)/v · α + β/v with α and β the attention to other words of the same topic and to the same
             word, relative to other topics (Theorem 3), as `word_attention` measures them.
@@ -65,8 +65,7 @@ class AgreementReport(Report, kind="agreement"):
     excess_error: float = nan
     guess: float
     floor: float = nan
-    matrix: str | None = None
-    theorem: str | None = None
+    family: str | None = None
     family_distance: float = nan
     value_distance: float = nan
     weighted_mean: float = nan
@@ -78,16 +77,11 @@ class AgreementReport(Report, kind="agreement"):
         """A row for every comparison: what was measured, what theory says, and how far apart they are."""
         import pandas as pd
 
-        optima = (
-            f"{self.matrix}, distance to {self.theorem}"
-            if self.theorem
-            else "distance to Lemma 1 or Theorem 1"
-        )
         rows = [
             ("loss, theory: Bayes-optimal", self.loss, self.bayes, self.excess_error),
             ("loss, theory: floor", self.loss, self.floor, self.loss_error),
             ("W_V, distance to Theorem 2", self.value_distance, 0.0, nan),
-            (optima, self.family_distance, 0.0, nan),
+            (f"{self.family or 'matrix'}: distance to the optima", self.family_distance, 0.0, nan),
             ("attention, weighted mean", self.weighted_mean, self.weighted_mean_optimum, nan),
         ]
         table = pd.DataFrame(rows, columns=["quantity", "measured", "theory", "standard_error"])
@@ -251,33 +245,33 @@ def _matrices(model: nn.Module, config: ToyConfig, loss: Loss, reasons: dict[str
         return {}
     tensors = {name: value.detach().cpu().double() for name, value in toy_tensors(model).items()}
     try:
-        name, theorem, check = _check(tensors, config)
+        name, check = _check(tensors, config)
     except ValueError as error:
         reasons["matrices"] = str(error)
         return {}
-    family = {"matrix": name, "theorem": theorem, "family_distance": check.relative}
-    if name != "W_V":
+    family = {"family": name, "family_distance": check.relative}
+    if name != "W_V, Lemma 1":
         reasons["Theorem 2"] = "it is about W_V with one-hot embeddings"
         return family
     optimum = theory.optimal_value(config.world, config.masking, attend=config.attend)
     return family | {"value_distance": float((tensors["W_V"] - optimum).norm() / optimum.norm())}
 
 
-def _check(t: Mapping[str, Tensor], config: ToyConfig) -> tuple[str, str, theory.OptimumCheck]:
+def _check(t: Mapping[str, Tensor], config: ToyConfig) -> tuple[str, theory.OptimumCheck]:
     """The matrix that maps attended frequencies to predictions under uniform attention, held against its theorem."""
     world, masking, attend = config.world, config.masking, config.attend
     W_E, W_V, b_V, b_pred = (t[name] for name in ("W_E", "W_V", "b_V", "b_pred"))
     prescribed = theory.embedding_bias(world, masking, attend=attend)
     if not _is_identity(W_E) and _is_identity(W_V) and not b_V.any() and torch.allclose(b_pred, prescribed):
-        return "W_Eᵀ W_E", "Theorem 1", theory.check_theorem1(W_E.T @ W_E, world, masking, attend=attend)
-    name = "W_V" if _is_identity(W_E) else "W_Eᵀ W_V W_E"
+        return "W_Eᵀ W_E, Theorem 1", theory.check_theorem1(W_E.T @ W_E, world, masking, attend=attend)
+    name = "W_V, Lemma 1" if _is_identity(W_E) else "W_Eᵀ W_V W_E, Lemma 1"
     whole, bias = W_E.T @ W_V @ W_E, W_E.T @ b_V + b_pred
     # A bias is a part of what every long document attends to alike: [MASK] in its share, or all words in theirs of 1.
     if attend == "unmasked":
         whole[:, 1:] += bias.unsqueeze(1)
     else:
         whole[:, 0] += bias / masking.mask_share
-    return name, "Lemma 1", theory.check_lemma1(whole, world, masking, attend=attend)
+    return name, theory.check_lemma1(whole, world, masking, attend=attend)
 
 
 def _is_identity(matrix: Float64[Tensor, "row column"]) -> bool:
