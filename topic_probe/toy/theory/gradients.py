@@ -38,7 +38,7 @@ _Inner = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class InitialGradients:
-    """Sizes of the gradients at the beginning, for noise near zero and squares averaged over its draws.
+    """Sizes of the gradients at the beginning, squares averaged over the draws of the noise.
 
     For noise of standard deviation σ the mean square of the gradient of W_V is value² + σ² value_noise², and that of
     the gradient of W_K, or of W_Q, σ⁴ attention² + σ⁶ attention_noise².
@@ -56,10 +56,7 @@ class InitialGradients:
     attention_noise: float = 0.0
 
     def ratio(self, noise: float) -> float:
-        """|∂L/∂W_K| / |∂L/∂W_V| for noise of a standard deviation; also |∂L/∂W_Q| / |∂L/∂W_V|.
-
-        Proportional to the variance of the noise as that vanishes: half the noise is a quarter of the ratio.
-        """
+        """|∂L/∂W_K| / |∂L/∂W_V| for noise of this standard deviation, and |∂L/∂W_Q| / |∂L/∂W_V|."""
         attention = hypot(self.attention, noise * self.attention_noise)
         return noise**2 * attention / hypot(self.value, noise * self.value_noise)
 
@@ -72,16 +69,7 @@ def initial_gradients(
     For one-hot embeddings without biases (regime *two-stage*) and W_V with a row for every token. Exact for the batch;
     on a small one the gradients of keys and queries are larger than on many documents, because chance does not average
     out. ``value`` and ``attention`` ask of the noise only that its entries are independent with mean 0 and one
-    variance, the rest that it is normal.
-
-    Args:
-        world: Whose documents they are.
-        batch: Masked documents.
-        loss: Of a prediction.
-        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
-
-    Raises:
-        ValueError: Where nothing is masked.
+    variance, the rest that it is normal. ValueError where nothing is masked.
 
     Example:
         >>> import torch
