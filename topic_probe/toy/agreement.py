@@ -15,7 +15,7 @@ from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking, position_losses
 from topic_probe.toy.model import ToyConfig, counts_suffice, toy_config, toy_logits, toy_tensors
-from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents, mean_bayes_loss
+from topic_probe.toy.theory.losses import masked_documents, mean_bayes_loss
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
 
@@ -166,7 +166,7 @@ class _Documents:
 def _documents(world: World, masking: Masking, attend: Attend, n_documents: int, seed: int) -> _Documents:
     """The masked documents of a seed, with the Bayes-optimal prediction of their words where it has an exact form."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = list(masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator, attend=attend))
+    drawn = list(masked_documents(world, masking, n_documents, generator, attend=attend))
     batches = tuple(batch for _, batch in drawn)
     try:
         samples = [(*pair, theory.bayes_predictor(world, masking, pair[1], attend=attend)) for pair in drawn]

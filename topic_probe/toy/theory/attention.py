@@ -10,8 +10,8 @@ and g the frequency of s::
     y = c·u / Z,    u = (e_0, 1, 1_S, 1_o, e_s),    c = (μ, ε, δ, g (α − 1), g (β − 1)),    Z = Σ c·u
 
 and the loss E|W y − e_target|² is ``cᵀ Γ c / Z² − 2 c·h / Z + 1`` with the tables Γ = E[(W u)(W u)ᵀ] and
-h = E[(W u)_target]. No topic and no word is special, so all that these see of W, the W_V of Theorem 2, are nine sums,
-whatever its size.
+h = E[(W u)_target]. No topic and no word is special, so all that these see of W, the W_V of Theorem 2, are its sums
+and those of WᵀW over words, over pairs of words, and over pairs of one topic.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,6 @@ from topic_probe.toy.theory.value import optimal_value_constants
 from topic_probe.toy.world import World
 
 Weight = float | Float[Tensor, "*#grid"]
-"""An attention weight, or one for every point of a grid; shapes broadcast."""
 
 
 def attention_loss(
@@ -36,15 +35,9 @@ def attention_loss(
 ) -> Float64[Tensor, "*grid"]:
     """The squared loss at masked positions for W_V of Theorem 2 and attention weights (α, β); exact, differentiable.
 
-    Holds under Assumptions 1 and 2 for uniform topics of any finite T, τ and v, without a bias. α = β = 1 is
-    uniform attention. Positive and finite.
-
-    Args:
-        world: Uniform topics.
-        masking: The masking scheme.
-        alpha: Attention to other words of the same topic relative to other topics, at least 0.
-        beta: Attention to the same token relative to other topics, at least 0. Shapes broadcast.
-        attend: What attention sees; Assumption 2 is about attention to all positions, and others are refused.
+    Holds under Assumptions 1 and 2 for uniform topics of any finite T, τ and v. α is attention to other words of the
+    same topic and β to the same token, both at least 0 and relative to other topics: α = β = 1 is uniform attention.
+    Shapes broadcast. Assumption 2 is about attention to all positions; ValueError for ``attend="unmasked"``.
 
     Example:
         >>> world, masking = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2), tp.Masking()
@@ -58,10 +51,9 @@ def attention_loss(
     masked, random = masking.mask_share, masking.random_share(world)
     genuine = masking.genuine_share / (tau * v)
     sizes = torch.tensor([1, world.n_words, tau * v, v - 1, 1], dtype=torch.float64)
-    sums = _value_sums(world, masking)
     loss = one = torch.ones_like(alpha + beta)
     for case in _cases(world, masking, tau):
-        gram, at_target = _tables(case, sums, world, tau)
+        gram, at_target = _tables(case, world, masking, tau)
         g = case.frequency
         weights = (masked * beta if g == 0 else masked, random, genuine, g * (alpha - 1), g * (beta - 1))
         c = torch.stack([weight * one for weight in weights], dim=-1)
@@ -179,35 +171,6 @@ def optimal_attention(
     return AttentionOptimum(alpha, beta, mean, float(loss(logs)))
 
 
-class _ValueSums(NamedTuple):
-    """All that the loss sees of W: sums over words of W and of G = WᵀW.
-
-    ``same_topic`` adds up the pairs of one topic, the diagonal included; ``mask`` is column 0.
-    """
-
-    mask: float
-    diagonal: float
-    same_topic: float
-    everything: float
-    square_mask: float
-    square_mask_words: float
-    square_diagonal: float
-    square_same_topic: float
-    square_everything: float
-
-
-def _value_sums(world: World, masking: Masking) -> _ValueSums:
-    n, v, T = world.n_words, world.words_per_topic, world.n_topics
-    constants = optimal_value_constants(world, masking)
-    mask, same, different = constants.mask_column, constants.same_topic, constants.different_topic
-    row = v * same + (n - v) * different
-    topics = (v * same) ** 2 + (T - 1) * (v * different) ** 2
-    return _ValueSums(
-        n * mask, n * same, n * v * same, n * row,
-        n * mask**2, n * mask * row, n * topics / v, n * topics, n * row**2,
-    )  # fmt: skip
-
-
 class _Case(NamedTuple):
     """One thing that a masked position may show.
 
@@ -243,17 +206,22 @@ def _cases(world: World, masking: Masking, tau: int) -> tuple[_Case, ...]:
 
 
 def _tables(
-    case: _Case, W: _ValueSums, world: World, tau: int
+    case: _Case, world: World, masking: Masking, tau: int
 ) -> tuple[Float64[Tensor, "vector vector"], Float64[Tensor, "vector"]]:
     """Γ and h of a case, over e_0, 1, 1_S, 1_o and e_s."""
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
+    constants = optimal_value_constants(world, masking)
+    mask, same, different = constants.mask_column, constants.same_topic, constants.different_topic
     pair = (tau - 1) / max(T - 1, 1)  # P(a topic is in the document | another one is)
-    other, square_other = W.everything - W.same_topic, W.square_everything - W.square_same_topic
-    q, r, e, t, d = (
-        W.square_mask, W.square_mask_words, W.square_everything, W.square_same_topic, W.square_diagonal,
-    )  # fmt: skip
-    both = (t + pair * square_other) * tau / T
-    company = case.company[0] * t + case.company[1] * square_other
+    # Sums of W over the words (its column of [MASK], its diagonal), over pairs of one topic, and over all other pairs.
+    row = v * same + (n - v) * different
+    own = n * v * same
+    other = n * row - own
+    # The same of WᵀW: [MASK] with itself and with words, all pairs, pairs of one topic, the diagonal.
+    topics = (v * same) ** 2 + (T - 1) * (v * different) ** 2
+    q, r, e, t, d = n * mask**2, n * mask * row, n * row**2, n * topics, n * topics / v
+    both = (t + pair * (e - t)) * tau / T
+    company = case.company[0] * t + case.company[1] * (e - t)
     mates = v - 1
     gram = [
         [q, r, r * tau / T, r * mates / n, r / n],
@@ -262,9 +230,9 @@ def _tables(
         [r * mates / n, e * mates / n, company * mates / n, (t * (v - 2) + d) / n, (t - d) / n],
         [r / n, e / n, company / n, (t - d) / n, d / n],
     ]
-    target = case.target[0] * W.same_topic + case.target[1] * other
-    itself = W.diagonal if case.kept else target / v
-    at_target = [W.mask, W.everything, W.same_topic + pair * other, target - itself, itself]
+    target = case.target[0] * own + case.target[1] * other
+    itself = n * same if case.kept else target / v
+    at_target = [n * mask, n * row, own + pair * other, target - itself, itself]
     return torch.tensor(gram, dtype=torch.float64), torch.tensor(at_target, dtype=torch.float64) / n
 
 

@@ -21,7 +21,7 @@ words average out. There g = 2 (W_V x − e_t), and with r rows in W_V the momen
 E[W_Vᵀ W_V A W_Vᵀ W_V] = σ⁴ (r² A + r Aᵀ + r tr(A) 1), give it too. Cross-entropy has it divided by n, and does without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
 
@@ -32,8 +32,6 @@ from torch.nn.functional import one_hot
 
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch
 from topic_probe.toy.world import World
-
-_Inner = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -91,41 +89,35 @@ def initial_gradients(
     overlaps, skewed = x @ x.T, x @ x.square().T  # x·x', and x·x'∘x'
     spreads = overlaps - skewed - skewed.T + overlaps.square()  # ⟨C, C'⟩ of every two documents
     shown, target = batch.shown[batch.chosen], one_hot(batch.target[batch.chosen], size).double()
-    every = [batch.document_means(target)]
-    by_shown = [batch.document_means(target * (shown == s).unsqueeze(1)) for s in set(shown.tolist())]
-    if loss == "cross_entropy":
-        return InitialGradients(_norm(every, overlaps, _centred), _norm(by_shown, spreads, _centred))
+    words, shares = _inner_products([batch.document_means(target)])
+    words_shown, shares_shown = _inner_products(
+        [batch.document_means(target * (shown == s).unsqueeze(1)) for s in set(shown.tolist())]
+    )
+    if loss == "cross_entropy":  # g = 1/n − e_t
+        value, attention = words - shares / size, words_shown - shares_shown / size
+        return InitialGradients(_norm(value, overlaps), _norm(attention, spreads))
     moved = x.square() - x * overlaps.diagonal().unsqueeze(1)  # C x
     crossed = x.square() @ x.square().T - overlaps * (skewed + skewed.T) + overlaps**3  # (C' x)·(C x')
     moments = size**2 * moved @ moved.T + size * (crossed + spreads * overlaps)
     return InitialGradients(
-        value=2 * _norm(every, overlaps, _words),
-        attention=2 * _norm(by_shown, spreads, _words),
-        value_noise=2 * _norm(every, size * overlaps.square(), _shares),
-        attention_noise=2 * _norm(by_shown, moments, _shares),
+        value=2 * _norm(words, overlaps),
+        attention=2 * _norm(words_shown, spreads),
+        value_noise=2 * _norm(shares, size * overlaps.square()),
+        attention_noise=2 * _norm(shares_shown, moments),
     )
 
 
-def _norm(
+def _inner_products(
     means: Sequence[Float64[Tensor, "document word"]],
-    products: Float64[Tensor, "document other"],
-    inner: _Inner,
-) -> float:
-    """|E[g ⊗ A]| for arrays A of the documents with these inner products, given each document's means of e_t."""
-    return sqrt(sum(float((inner(part) * products).sum()) for part in means)) / len(products)
+) -> tuple[Float64[Tensor, "document other"], Float64[Tensor, "document other"]]:
+    """g·g' of every two documents, where g is the mean of e_t, and where it is that of 1 whatever word was there."""
+    shares = torch.stack([part.sum(dim=1) for part in means], dim=1)
+    targets = torch.zeros(len(shares), len(shares), dtype=torch.float64)
+    for part in means:
+        targets += part @ part.T
+    return targets, shares @ shares.T
 
 
-def _words(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """Inner products where g is e_t."""
-    return means @ means.T
-
-
-def _shares(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """The same where g is the same number whatever word was there."""
-    shares = means.sum(dim=1)
-    return torch.outer(shares, shares)
-
-
-def _centred(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """The same where g is e_t − 1/n."""
-    return _words(means) - _shares(means) / means.shape[1]
+def _norm(inner: Float64[Tensor, "document other"], products: Float64[Tensor, "document other"]) -> float:
+    """|E[g ⊗ A]|, given g·g' and the inner products of the arrays A of every two documents."""
+    return sqrt(float((inner * products).sum())) / len(products)

@@ -28,8 +28,8 @@ from topic_probe.toy.world import World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
 """What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""
+# Always as many, because the documents of a seed depend on it.
 DRAWN_AT_ONCE = 100
-"""Documents to be drawn at a time, whatever else is done with them at once, so that they do not depend on that."""
 
 
 @dataclass(frozen=True)
@@ -213,29 +213,20 @@ def bayes_loss(
         (0.5, 0.693147)
     """
     check_whole("n_documents", n_documents)
-    drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator, attend=attend)
-    samples = (
-        (proportions, batch, bayes_predictor(world, masking, batch, attend=attend))
-        for proportions, batch in drawn
-    )
+    drawn = masked_documents(world, masking, n_documents, generator, attend=attend)
+    samples = ((*pair, bayes_predictor(world, masking, pair[1], attend=attend)) for pair in drawn)
     return mean_bayes_loss(world, masking, samples)
 
 
 def masked_documents(
-    world: World,
-    masking: Masking,
-    n_documents: int,
-    batch_size: int,
-    generator: torch.Generator,
-    *,
-    attend: Attend = "all",
+    world: World, masking: Masking, n_documents: int, generator: torch.Generator, *, attend: Attend = "all"
 ) -> Iterator[tuple[Float64[Tensor, "document topic"], MaskedBatch]]:
     """Topic proportions of new documents and the documents, corrupted, in batches.
 
     Those in which attention may see no position are left out: they have no loss.
     """
-    for start in range(0, n_documents, batch_size):
-        documents = world.documents(min(batch_size, n_documents - start), generator=generator)
+    for start in range(0, n_documents, DRAWN_AT_ONCE):
+        documents = world.documents(min(DRAWN_AT_ONCE, n_documents - start), generator=generator)
         batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
         rows = batch.visible(attend).any(dim=1).nonzero()[:, 0]
         assert documents.topic_proportions is not None

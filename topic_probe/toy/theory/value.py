@@ -147,20 +147,14 @@ def value_loss(
     At least 1 − E|p|² (:func:`~topic_probe.toy.theory.losses.loss_floor`). Holds under Assumption 1 for every world,
     overlapping topics included. It needs only E[θ θᵀ], so it costs the same for any number of possible documents.
 
-    Args:
-        W: W_V in the *value* regime, E = W_Eᵀ W_E in the *embedding* regime; row and column 0 are ``[MASK]``.
-        world: The distribution of documents.
-        masking: The masking scheme.
-        bias: b_pred; None is 0. The *embedding* regime has :func:`embedding_bias`.
-        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
+    W is W_V in the *value* regime, without a bias, and W_Eᵀ W_E in the *embedding* regime, with
+    :func:`embedding_bias`; row and column 0 are ``[MASK]``.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
         >>> W = tp.theory.optimal_value(world, tp.Masking())
         >>> round(float(tp.theory.value_loss(W, world, tp.Masking())), 6)  # one of two equally likely words: 1 − ½
         0.5
-        >>> round(float(tp.theory.value_loss(0 * W, world, tp.Masking())), 6)  # predicting nothing
-        1.0
     """
     _check_over_tokens(W, world)
     wanted, moments = original_frequencies(world), world.topic_moments
