@@ -22,8 +22,7 @@ from topic_probe.toy.world import World
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_PATTERN_NUMBERS = 2**22
-"""Numbers of attention patterns in one forward pass."""
+_PATTERN_NUMBERS = 2**22  # of attention patterns in one forward pass
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -108,11 +107,8 @@ def measure_agreement(
     Args:
         model: from `build_toy`; it comes back as it was.
         loss: which loss the toy was trained with. The closed forms for W_V and W_E are about ``squared``.
-        n_documents: how many documents.
+        n_documents: how many documents; ValueError where fewer than two of them have anything masked.
         seed: of documents and masks.
-
-    Raises:
-        ValueError: where fewer than two documents have anything masked.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
@@ -180,7 +176,7 @@ def _logits(
     model: nn.Module, config: ToyConfig, batches: Sequence[MaskedBatch]
 ) -> list[Float64[Tensor, "_ token"]]:
     """Predictions at the chosen positions of every batch."""
-    size = max(1, MAX_PATTERN_NUMBERS // (config.world.max_length**2 * config.n_heads))
+    size = max(1, _PATTERN_NUMBERS // (config.world.max_length**2 * config.n_heads))
     logits = []
     with torch.no_grad():
         for batch in batches:

@@ -59,7 +59,6 @@ def loss_floor(
 
     These bound the expected loss on documents of finite length as well, but for uniform attention to all positions:
     there the shown word of the masked position is part of the average, and tells something of a short document.
-
     ValueError where topics overlap.
 
     Example:
