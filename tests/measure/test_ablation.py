@@ -130,11 +130,9 @@ def test_taking_out_the_toys_head_is_worth_the_closed_form_and_one_that_writes_n
         model, blocks, documents, kind=kind, outcome=known_toy.squared_loss, special_ids=(),
         reference=known_toy.shown(documents),
     )  # fmt: skip
-    optimum = tp.theory.optimal_value(known_toy.WORLD, known_toy.MASKING)
-    effect = tp.theory.ablation_effect(optimum, known_toy.WORLD, known_toy.MASKING, kind=kind)
-    intact = tp.theory.value_loss(optimum, known_toy.WORLD, known_toy.MASKING)
-    assert float(effect) == pytest.approx(worth, abs=1e-12)
-    assert report.outcome.item() == pytest.approx(float(intact), abs=1e-12)
+    given = known_toy.theorem_2(), known_toy.WORLD, known_toy.MASKING
+    assert tp.theory.ablation_effect(*given, kind=kind).item() == pytest.approx(worth, abs=1e-12)
+    assert report.outcome.item() == pytest.approx(tp.theory.value_loss(*given).item(), abs=1e-12)
     assert -report.effect[0, 0] == pytest.approx(worth, abs=1e-12)
     assert (report.effect[0, 1], *report.interval[0, 1]) == (0.0, 0.0, 0.0)
 

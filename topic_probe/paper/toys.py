@@ -425,7 +425,7 @@ def _theorem_numbers(case: Case) -> dict[str, float]:
         found = loss_on_fresh_documents(case)
         return {name: found[name] for name in ("distance to the optima", "distance to the one optimum")}
     world = case.row.toy.world
-    same_topic, same_word, _ = attention_weights(case.model)
+    same_topic, same_word = attention_weights(case.model)
     mean = float(theory.weighted_mean(world, alpha=same_topic, beta=same_word))
     best = {tau: _best(tau, case) for tau in _TAUS}
     tau = world.topics_per_document

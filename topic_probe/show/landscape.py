@@ -1,4 +1,4 @@
-"""The loss over attention weights as a map, with its optimum and trained toys."""
+"""The loss over attention weights as a map, with its optimum."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,9 +13,6 @@ from topic_probe.toy.landscape import LandscapeReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-MARKERS = ("*", "s", "^", "o", "D", "P", "X", "v")
-TRAINED = "#e66100"
 
 
 def loss_landscape(
@@ -107,30 +104,18 @@ def _interval(
 
 
 def _points(ax: "Axes", report: LandscapeReport) -> None:
-    marks = {"optimum": report.optimum, "optimum under α = β": report.tied, **report.points}
-    for number, (name, point) in enumerate(marks.items()):
-        marker = MARKERS[number % len(MARKERS)]
-        look: dict[str, Any] = {"markersize": 8, "markerfacecolor": "white", "markeredgecolor": "black"}
-        if number == 0:
-            look["markersize"] = 14
-        if name in report.points and "same_word" in point:
-            # A ring, because what is trained well stands where the optimum is.
-            look = {
-                "markersize": 17,
-                "markerfacecolor": "none",
-                "markeredgecolor": TRAINED,
-                "markeredgewidth": 2.5,
-            }
-        label = f"{drawable(name)}: {point['weighted_mean']:.3g}"
+    for (name, point), marker, size in zip(report.points.items(), "*s^", (14, 8, 8), strict=True):
         ax.plot(
             point["alpha"],
             point["beta"],
             linestyle="none",
             marker=marker,
-            label=label,
+            markersize=size,
+            markerfacecolor="white",
+            markeredgecolor="black",
+            label=f"{name}: {point['weighted_mean']:.3g}",
             zorder=5,
             clip_on=False,
-            **look,
         )
 
 

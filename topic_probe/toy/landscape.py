@@ -1,7 +1,7 @@
-"""The loss over the attention weights α and β (Appendix D.5), with Theorem 3's interval and where trained toys are."""
+"""The loss over the attention weights α and β (Appendix D.5), with Theorem 3's interval, and a toy's α and β."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -25,21 +25,15 @@ if TYPE_CHECKING:
 class LandscapeReport(Report, kind="landscape"):
     """The squared loss on infinitely long documents, for every attention to the same topic (α) and the same word (β).
 
-    Attention to other topics is 1, so α = β = 1 is uniform attention.
-
     Attributes:
-        alphas: attention to other words of the same topic.
+        alphas: attention to other words of the same topic, relative to that to other topics.
         betas: attention to the same word.
         loss: of every pair of them.
-        optimum: ``alpha``, ``beta``, ``weighted_mean`` and ``loss`` where it is smallest.
-        tied: the same under α = β.
+        points: ``alpha``, ``beta``, ``weighted_mean`` and ``loss`` by name: ``optimum``, where the loss is smallest,
+            ``optimum under α = β``, and ``uniform attention``.
         bounds: Theorem 3's interval for the weighted mean (v − 1)/v · α + β/v of the optimum.
         bounds_unmet: the assumptions of Theorem 3 that do not hold.
         words_per_topic: v.
-        points: ``alpha``, ``beta``, ``weighted_mean`` and ``loss`` of uniform attention and of trained toys by name. A
-            toy gives ``[MASK]`` a weight of its own, which Assumption 2 ties to β, and with the W_V of Theorem 2 only
-            the weighted mean matters for a word (Remark 5). So a toy stands where β is its weight for ``[MASK]`` and
-            the weighted mean is its own; ``same_topic`` and ``same_word`` are its weights for words as they are.
         provenance: world, masking, versions.
     """
 
@@ -47,27 +41,22 @@ class LandscapeReport(Report, kind="landscape"):
     alphas: Float64[np.ndarray, " alpha"]
     betas: Float64[np.ndarray, " beta"]
     loss: Float64[np.ndarray, "alpha beta"]
-    optimum: Mapping[str, float]
-    tied: Mapping[str, float]
+    points: Mapping[str, Mapping[str, float]]
     bounds: tuple[float, float]
     bounds_unmet: tuple[str, ...]
     words_per_topic: int
-    points: Mapping[str, Mapping[str, float]]
     provenance: Mapping[str, Any]
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """A row for the optimum, the optimum under α = β, uniform attention, and every trained toy."""
+        """A row for every point."""
         import pandas as pd
 
-        rows = {"optimum": self.optimum, "optimum under α = β": self.tied, **self.points}
-        return pd.DataFrame([{"where": name, **row} for name, row in rows.items()])
+        return pd.DataFrame([{"where": name, **point} for name, point in self.points.items()])
 
     def _notes(self) -> list[str]:
-        low, high = self.bounds
-        unmet = (
-            f"; its assumptions that do not hold: {', '.join(self.bounds_unmet)}" if self.bounds_unmet else ""
-        )
-        return [f"Theorem 3: the weighted mean of the optimum is between {low:.4g} and {high:.4g}{unmet}"]
+        (low, high), unmet = self.bounds, ", ".join(self.bounds_unmet)
+        notes = [f"Theorem 3: the weighted mean of the optimum is between {low:.4g} and {high:.4g}"]
+        return [*notes, f"assumptions of Theorem 3 that do not hold: {unmet or 'none'}"]
 
 
 @checked
@@ -77,25 +66,19 @@ def measure_landscape(
     *,
     alphas: Num[np.ndarray, " alpha"] | None = None,
     betas: Num[np.ndarray, " beta"] | None = None,
-    trained: Mapping[str, nn.Module] | None = None,
 ) -> LandscapeReport:
-    """The loss over (α, β) by theory alone, its minimum, Theorem 3's interval, and the attention of trained toys.
+    """The loss over (α, β) by theory alone, its minimum, and Theorem 3's interval.
 
     Args:
-        world: uniform topics.
+        world: uniform topics; ValueError for others.
         masking: the masking scheme.
         alphas: attention to other words of the same topic, at least 0; None takes 0.1 to 1000, evenly in log.
         betas: attention to the same word; None takes 0.1 to 100.
-        trained: toys of one layer and one head by name, whose attention weights are put in as a point.
-
-    Raises:
-        ValueError: for topics that are not uniform, or a toy of several layers or heads, or one that does not attend to
-            all positions.
 
     Example:
         >>> world = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2)
         >>> report = tp.measure_landscape(world, tp.Masking())
-        >>> report.loss.shape, round(report.optimum["beta"], 6)
+        >>> report.loss.shape, round(report.points["optimum"]["beta"], 6)
         ((121, 121), 1.0)
     """
     alphas = np.geomspace(0.1, 1000, 121) if alphas is None else alphas.astype(float)
@@ -103,52 +86,33 @@ def measure_landscape(
     grid = torch.from_numpy(alphas).unsqueeze(1), torch.from_numpy(betas)
     loss = theory.attention_loss(world, masking, alpha=grid[0], beta=grid[1])
     bounds = theory.attention_bounds(world, masking)
-
-    def at(alpha: float, beta: float) -> dict[str, float]:
-        mean = theory.weighted_mean(world, alpha=alpha, beta=beta)
-        there = theory.attention_loss(world, masking, alpha=alpha, beta=beta)
-        return {"alpha": alpha, "beta": beta, "weighted_mean": float(mean), "loss": float(there)}
-
-    free, tied = (theory.optimal_attention(world, masking, tied=tied) for tied in (False, True))
-    points = {"uniform attention": at(1.0, 1.0)}
-    for name, model in (trained or {}).items():
-        same_topic, same_word, mask = attention_weights(model)
-        mean, v = float(theory.weighted_mean(world, alpha=same_topic, beta=same_word)), world.words_per_topic
-        alpha = (v * mean - mask) / (v - 1) if v > 1 else same_topic
-        points[name] = at(max(alpha, 0.0), mask) | {"same_topic": same_topic, "same_word": same_word}
+    uniform = theory.attention_loss(world, masking, alpha=1.0, beta=1.0)
+    points = {
+        "optimum": asdict(theory.optimal_attention(world, masking)),
+        "optimum under α = β": asdict(theory.optimal_attention(world, masking, tied=True)),
+        "uniform attention": {"alpha": 1.0, "beta": 1.0, "weighted_mean": 1.0, "loss": float(uniform)},
+    }
     return LandscapeReport(
         alphas=alphas,
         betas=betas,
         loss=loss.numpy(),
-        optimum=at(free.alpha, free.beta),
-        tied=at(tied.alpha, tied.beta),
+        points=points,
         bounds=(bounds.lower, bounds.upper),
         bounds_unmet=bounds.unmet,
         words_per_topic=world.words_per_topic,
-        points=points,
         provenance=provenance(options={"world": str(world), "masking": str(masking)}),
     )
 
 
-def attention_weights(model: nn.Module) -> tuple[float, float, float]:
-    """A toy's attention to other words of the topic, to the same word, and of ``[MASK]`` to itself, others being 1.
+def attention_weights(model: nn.Module) -> tuple[float, float]:
+    """A toy's attention to other words of the topic and to the same word, that to words of other topics being 1.
 
-    From its weights alone: exp of its scores, relative to what a query gives to words of other topics (``[MASK]``: to
-    all words) on average, and then the mean over queries. Uniform attention is 1, 1, 1.
-
-    ValueError for several layers or heads, which have no such weights together.
+    From its weights alone: exp of its scores, relative to what a query gives to words of other topics on average, and
+    then the mean over queries. ValueError for several layers or heads, which have no such weights together.
     """
-    config = toy_config(model)
-    if config.attend == "unmasked":
-        raise ValueError(
-            'α and β of Assumption 2 are about attention to all positions, and this toy has attend="unmasked": '
-            "word_attention measures it"
-        )
-    weights = token_attention(model).T  # [key, query]
-    topic = config.world.block_of_word
-    same = topic[:, None] == topic
-    words, own = weights[1:, 1:], torch.eye(len(weights) - 1, dtype=torch.bool)
+    words = token_attention(model).T[1:, 1:]  # [key, query]
+    topic = toy_config(model).world.block_of_word
+    same, own = topic[:, None] == topic, torch.eye(len(words), dtype=torch.bool)
     other = words.masked_fill(same, 0.0).sum(0) / (~same).sum(0)
     mates = words.masked_fill(~same | own, 0.0).sum(0) / (same & ~own).sum(0)
-    masked = weights[0, 0] / weights[1:, 0].mean()
-    return float((mates / other).mean()), float((words.diagonal() / other).mean()), float(masked)
+    return float((mates / other).mean()), float((words.diagonal() / other).mean())

@@ -19,7 +19,7 @@ from topic_probe.options import check_whole, checked
 from topic_probe.topics import Topics
 from topic_probe.toy.masking import MASK_ID, Attend, Masking
 from topic_probe.toy.model import counts_suffice, scores, toy_config, toy_tensors
-from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents
+from topic_probe.toy.theory.losses import masked_documents
 from topic_probe.toy.world import World
 from topic_probe.uncertainty import divide
 
@@ -124,7 +124,7 @@ class _Shown:
 def _shown(world: World, masking: Masking, attend: Attend, n_documents: int, seed: int) -> _Shown:
     """The documents of a seed, drawn once for all steps of a training."""
     generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
-    drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator)
+    drawn = masked_documents(world, masking, n_documents, generator)
     asking, asked = [], []
     for _, batch in drawn:
         some = batch.visible(attend).any(dim=1)

@@ -3,7 +3,7 @@
 ============  ==========================================  ======================================================
 in the paper  function                                    what it is
 ============  ==========================================  ======================================================
-Lemma 1       `check_lemma1`, `value.nearest_value`       all W_V of least squared loss under uniform attention:
+Lemma 1       `check_lemma1`                              all W_V of least squared loss under uniform attention:
                                                           Σ_topic W_ij = u_i v + [own topic] / a
 Theorem 1     `check_theorem1`, `embedding_bias`          the same of W_Eᵀ W_E, with b = −p_m p_r / (a n)
 Theorem 2     `optimal_value`, `optimal_value_constants`  the W_V of least norm: three values, by c1, c2, c3

@@ -10,8 +10,8 @@ and g the frequency of s::
     y = c·u / Z,    u = (e_0, 1, 1_S, 1_o, e_s),    c = (μ, ε, δ, g (α − 1), g (β − 1)),    Z = Σ c·u
 
 and the loss E|W y − e_target|² is ``cᵀ Γ c / Z² − 2 c·h / Z + 1`` with the tables Γ = E[(W u)(W u)ᵀ] and
-h = E[(W u)_target]. No topic and no word is special, so all that these see of a value matrix are nine sums, whatever
-its size.
+h = E[(W u)_target]. No topic and no word is special, so all that these see of W, the W_V of Theorem 2, are its sums
+and those of WᵀW over words, over pairs of words, and over pairs of one topic.
 """
 
 from dataclasses import dataclass
@@ -23,36 +23,21 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from topic_probe.options import check_value
 from topic_probe.toy.masking import Attend, Masking
-from topic_probe.toy.theory.value import check_over_tokens, optimal_value_constants
+from topic_probe.toy.theory.value import optimal_value_constants
 from topic_probe.toy.world import World
 
 Weight = float | Float[Tensor, "*#grid"]
-"""An attention weight, or one for every point of a grid; shapes broadcast."""
 
 
 def attention_loss(
-    world: World,
-    masking: Masking,
-    *,
-    alpha: Weight,
-    beta: Weight,
-    value: Float[Tensor, "token token"] | None = None,
-    attend: Attend = "all",
+    world: World, masking: Masking, *, alpha: Weight, beta: Weight, attend: Attend = "all"
 ) -> Float64[Tensor, "*grid"]:
-    """The squared loss at masked positions for attention weights (α, β), exact and differentiable.
+    """The squared loss at masked positions for W_V of Theorem 2 and attention weights (α, β); exact, differentiable.
 
-    Holds under Assumptions 1 and 2 for uniform topics of any finite T, τ and v, without a bias. α = β = 1 is
-    uniform attention. Positive and finite.
-
-    Args:
-        world: Uniform topics.
-        masking: The masking scheme.
-        alpha: Attention to other words of the same topic relative to other topics, at least 0.
-        beta: Attention to the same token relative to other topics, at least 0. Shapes broadcast.
-        value: W_V over the token ids; None is the optimum of Theorem 2.
-        attend: What attention sees; Assumption 2 is about attention to all positions.
+    Holds under Assumptions 1 and 2 for uniform topics of any finite T, τ and v. α is attention to other words of the
+    same topic and β to the same token, both at least 0 and relative to other topics: α = β = 1 is uniform attention.
+    Shapes broadcast. Assumption 2 is about attention to all positions; ValueError for ``attend="unmasked"``.
 
     Example:
         >>> world, masking = tp.World(n_topics=4, words_per_topic=5, topics_per_document=2), tp.Masking()
@@ -61,7 +46,20 @@ def attention_loss(
         >>> abs(float(uniform - least)) < 1e-12  # W_V of Theorem 2 under uniform attention
         True
     """
-    return _Loss(world, masking, value, attend)(_weight(alpha), _weight(beta))
+    tau = _required_assumptions(world, attend)
+    alpha, beta, v = _weight(alpha), _weight(beta), world.words_per_topic
+    masked, random = masking.mask_share, masking.random_share(world)
+    genuine = masking.genuine_share / (tau * v)
+    sizes = torch.tensor([1, world.n_words, tau * v, v - 1, 1], dtype=torch.float64)
+    loss = one = torch.ones_like(alpha + beta)
+    for case in _cases(world, masking, tau):
+        gram, at_target = _tables(case, world, masking, tau)
+        g = case.frequency
+        weights = (masked * beta if g == 0 else masked, random, genuine, g * (alpha - 1), g * (beta - 1))
+        c = torch.stack([weight * one for weight in weights], dim=-1)
+        y = c / (c @ sizes).unsqueeze(-1)
+        loss = loss + case.probability * (((y @ gram) * y).sum(-1) - 2 * y @ at_target)
+    return loss
 
 
 def weighted_mean(world: World, *, alpha: Weight, beta: Weight) -> Float64[Tensor, "*grid"]:
@@ -106,7 +104,7 @@ def attention_bounds(world: World, masking: Masking, *, attend: Attend = "all") 
         >>> bounds.unmet
         ()
     """
-    tau = _required_assumptions(world, attend, "the interval of Theorem 3")
+    tau = _required_assumptions(world, attend)
     p_mask, p_keep, p_random = masking.p_mask, masking.p_keep, masking.p_random
     a, replaced = masking.genuine_share, p_mask * masking.p_random
     lambda1 = (a + replaced) * (1 + (1 - p_keep) * p_mask) / (2 * a) if a > 0 else float("inf")
@@ -139,19 +137,14 @@ class AttentionOptimum:
 
 
 def optimal_attention(
-    world: World,
-    masking: Masking,
-    *,
-    tied: bool = False,
-    value: Float[Tensor, "token token"] | None = None,
-    attend: Attend = "all",
+    world: World, masking: Masking, *, tied: bool = False, attend: Attend = "all"
 ) -> AttentionOptimum:
     """The numerical minimum of :func:`attention_loss`, over free α and β or (``tied``) over α = β.
 
     The minimum is looked for on a logarithmic grid from 1e-6 to 1e8, then on ever finer ones around the best point, and
-    refined by Newton's method in log α and log β; a weight whose best value is 0 comes out as a very small number. With
-    Theorem 2's matrix the optimum has β = 1: only a query that shows ``[MASK]`` sees β by itself, and for it uniform
-    attention already predicts p.
+    refined by Newton's method in log α and log β; a weight whose best value is 0 comes out as a very small number.
+    The optimum has β = 1: only a query that shows ``[MASK]`` sees β by itself, and for it uniform attention already
+    predicts p.
 
     Example:
         >>> world = tp.World(n_topics=10, words_per_topic=10, topics_per_document=4)
@@ -159,11 +152,10 @@ def optimal_attention(
         >>> round(best.beta, 6), best.weighted_mean in tp.theory.attention_bounds(world, tp.Masking())
         (1.0, True)
     """
-    of_weights = _Loss(world, masking, value, attend)
 
     def loss(logs: Float64[Tensor, "*grid weight"]) -> Float64[Tensor, "*grid"]:
-        weights = logs.exp()
-        return of_weights(weights[..., 0], weights[..., -1])
+        alpha, beta = logs.exp()[..., 0], logs.exp()[..., -1]
+        return attention_loss(world, masking, alpha=alpha, beta=beta, attend=attend)
 
     logs = torch.full((1 if tied else 2,), log(10), dtype=torch.float64)
     for zoom in range(4):
@@ -177,51 +169,6 @@ def optimal_attention(
     alpha, beta = float(logs[0].exp()), float(logs[-1].exp())
     mean = float(weighted_mean(world, alpha=alpha, beta=beta))
     return AttentionOptimum(alpha, beta, mean, float(loss(logs)))
-
-
-class _ValueSums(NamedTuple):
-    """All that the loss sees of W: sums over words of W and of G = WᵀW, 0-d float64 tensors.
-
-    ``same_topic`` adds up the pairs of one topic, the diagonal included; ``mask`` is column 0.
-    """
-
-    mask: Tensor
-    diagonal: Tensor
-    same_topic: Tensor
-    everything: Tensor
-    square_mask: Tensor
-    square_mask_words: Tensor
-    square_diagonal: Tensor
-    square_same_topic: Tensor
-    square_everything: Tensor
-
-
-def _sums_of_theorem2(world: World, masking: Masking) -> _ValueSums:
-    """Sums of the optimal W_V, at the same cost for any vocabulary."""
-    n, v, T = world.n_words, world.words_per_topic, world.n_topics
-    constants = optimal_value_constants(world, masking)
-    mask, same, different = constants.mask_column, constants.same_topic, constants.different_topic
-    row = v * same + (n - v) * different
-    topics = (v * same) ** 2 + (T - 1) * (v * different) ** 2
-    sums = (
-        n * mask, n * same, n * v * same, n * row,
-        n * mask**2, n * mask * row, n * topics / v, n * topics, n * row**2,
-    )  # fmt: skip
-    return _ValueSums(*(torch.tensor(total, dtype=torch.float64) for total in sums))
-
-
-def _sums_of_matrix(W: Float[Tensor, "token token"], world: World) -> _ValueSums:
-    """Sums of any matrix, differentiable in it."""
-    check_over_tokens(W, world)
-    n, v, T = world.n_words, world.words_per_topic, world.n_topics
-    W = W.cpu().double()
-    mask, words = W[:, 0], W[:, 1:]
-    topics, rows = words.reshape(n + 1, T, v).sum(dim=2), words.sum(dim=1)
-    own = topics[1:].reshape(T, v, T).diagonal(dim1=0, dim2=2)
-    return _ValueSums(
-        mask[1:].sum(), words[1:].trace(), own.sum(), rows[1:].sum(),
-        mask.square().sum(), (mask * rows).sum(), words.square().sum(), topics.square().sum(), rows.square().sum(),
-    )  # fmt: skip
 
 
 class _Case(NamedTuple):
@@ -259,17 +206,22 @@ def _cases(world: World, masking: Masking, tau: int) -> tuple[_Case, ...]:
 
 
 def _tables(
-    case: _Case, W: _ValueSums, world: World, tau: int
+    case: _Case, world: World, masking: Masking, tau: int
 ) -> tuple[Float64[Tensor, "vector vector"], Float64[Tensor, "vector"]]:
     """Γ and h of a case, over e_0, 1, 1_S, 1_o and e_s."""
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
+    constants = optimal_value_constants(world, masking)
+    mask, same, different = constants.mask_column, constants.same_topic, constants.different_topic
     pair = (tau - 1) / max(T - 1, 1)  # P(a topic is in the document | another one is)
-    other, square_other = W.everything - W.same_topic, W.square_everything - W.square_same_topic
-    q, r, e, t, d = (
-        W.square_mask, W.square_mask_words, W.square_everything, W.square_same_topic, W.square_diagonal,
-    )  # fmt: skip
-    both = (t + pair * square_other) * tau / T
-    company = case.company[0] * t + case.company[1] * square_other
+    # Sums of W over the words (its column of [MASK], its diagonal), over pairs of one topic, and over all other pairs.
+    row = v * same + (n - v) * different
+    own = n * v * same
+    other = n * row - own
+    # The same of WᵀW: [MASK] with itself and with words, all pairs, pairs of one topic, the diagonal.
+    topics = (v * same) ** 2 + (T - 1) * (v * different) ** 2
+    q, r, e, t, d = n * mask**2, n * mask * row, n * row**2, n * topics, n * topics / v
+    both = (t + pair * (e - t)) * tau / T
+    company = case.company[0] * t + case.company[1] * (e - t)
     mates = v - 1
     gram = [
         [q, r, r * tau / T, r * mates / n, r / n],
@@ -278,38 +230,10 @@ def _tables(
         [r * mates / n, e * mates / n, company * mates / n, (t * (v - 2) + d) / n, (t - d) / n],
         [r / n, e / n, company / n, (t - d) / n, d / n],
     ]
-    target = case.target[0] * W.same_topic + case.target[1] * other
-    itself = W.diagonal if case.kept else target / v
-    at_target = [W.mask, W.everything, W.same_topic + pair * other, target - itself, itself]
-    return torch.stack([torch.stack(row) for row in gram]), torch.stack(at_target) / n
-
-
-class _Loss:
-    """The loss as a function of α and β."""
-
-    def __init__(
-        self, world: World, masking: Masking, value: Float[Tensor, "token token"] | None, attend: Attend
-    ) -> None:
-        tau = _required_assumptions(world, attend, "the loss over attention weights")
-        sums = _sums_of_theorem2(world, masking) if value is None else _sums_of_matrix(value, world)
-        v = world.words_per_topic
-        self.masked, self.random = masking.mask_share, masking.random_share(world)
-        self.genuine = masking.genuine_share / (tau * v)
-        self.sizes = torch.tensor([1, world.n_words, tau * v, v - 1, 1], dtype=torch.float64)
-        self.cases = [(case, *_tables(case, sums, world, tau)) for case in _cases(world, masking, tau)]
-
-    def __call__(
-        self, alpha: Float64[Tensor, "*#grid"], beta: Float64[Tensor, "*#grid"]
-    ) -> Float64[Tensor, "*grid"]:
-        loss = one = torch.ones_like(alpha + beta)
-        for case, gram, at_target in self.cases:
-            g = case.frequency
-            masked = self.masked * beta if g == 0 else self.masked
-            weights = (masked, self.random, self.genuine, g * (alpha - 1), g * (beta - 1))
-            c = torch.stack([weight * one for weight in weights], dim=-1)
-            y = c / (c @ self.sizes).unsqueeze(-1)
-            loss = loss + case.probability * (((y @ gram) * y).sum(-1) - 2 * y @ at_target)
-        return loss
+    target = case.target[0] * own + case.target[1] * other
+    itself = n * same if case.kept else target / v
+    at_target = [n * mask, n * row, own + pair * other, target - itself, itself]
+    return torch.tensor(gram, dtype=torch.float64), torch.tensor(at_target, dtype=torch.float64) / n
 
 
 def _weight(weight: float | Float[Tensor, "*grid"]) -> Float64[Tensor, "*grid"]:
@@ -319,22 +243,21 @@ def _weight(weight: float | Float[Tensor, "*grid"]) -> Float64[Tensor, "*grid"]:
     return tensor
 
 
-def _required_assumptions(world: World, attend: Attend, what: str) -> int:
+def _required_assumptions(world: World, attend: Attend) -> int:
     """τ, refusing worlds other than the paper's Section 3.1 and attention that does not see all positions."""
-    check_value("attend", attend, Attend)
-    if attend == "unmasked":
+    if attend != "all":
         raise ValueError(
-            f"{what} is about attention to all positions (Assumption 2): its terms are [MASK] and random words among "
-            'what is attended to, and attend="unmasked" sees neither'
+            "Assumption 2 and Theorem 3 are about attention to all positions: their terms are [MASK] and random words "
+            f"among what is attended to, and attend={attend!r} sees neither"
         )
     if world.topics_per_document is None:
         raise ValueError(
-            f"{what} is a finite sum only for uniform topics, and this world has alpha={world.alpha} (LDA); "
-            "use a world with topics_per_document"
+            "the loss over attention weights is a finite sum only for uniform topics, and this world has "
+            f"alpha={world.alpha} (LDA); use a world with topics_per_document"
         )
     if world.word_probabilities is not None:
         raise ValueError(
-            f"{what} needs disjoint topics of equally likely words, and this world has word_probabilities; "
-            "use a world without them"
+            "the theory of attention weights needs disjoint topics of equally likely words, and this world has "
+            "word_probabilities; use a world without them"
         )
     return world.topics_per_document

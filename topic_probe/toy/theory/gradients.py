@@ -21,7 +21,7 @@ words average out. There g = 2 (W_V x − e_t), and with r rows in W_V the momen
 E[W_Vᵀ W_V A W_Vᵀ W_V] = σ⁴ (r² A + r Aᵀ + r tr(A) 1), give it too. Cross-entropy has it divided by n, and does without.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
 
@@ -33,12 +33,10 @@ from torch.nn.functional import one_hot
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch
 from topic_probe.toy.world import World
 
-_Inner = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True)
 class InitialGradients:
-    """Sizes of the gradients at the beginning, for noise near zero and squares averaged over its draws.
+    """Sizes of the gradients at the beginning, squares averaged over the draws of the noise.
 
     For noise of standard deviation σ the mean square of the gradient of W_V is value² + σ² value_noise², and that of
     the gradient of W_K, or of W_Q, σ⁴ attention² + σ⁶ attention_noise².
@@ -56,10 +54,7 @@ class InitialGradients:
     attention_noise: float = 0.0
 
     def ratio(self, noise: float) -> float:
-        """|∂L/∂W_K| / |∂L/∂W_V| for noise of a standard deviation; also |∂L/∂W_Q| / |∂L/∂W_V|.
-
-        Proportional to the variance of the noise as that vanishes: half the noise is a quarter of the ratio.
-        """
+        """|∂L/∂W_K| / |∂L/∂W_V| for noise of this standard deviation, and |∂L/∂W_Q| / |∂L/∂W_V|."""
         attention = hypot(self.attention, noise * self.attention_noise)
         return noise**2 * attention / hypot(self.value, noise * self.value_noise)
 
@@ -72,16 +67,7 @@ def initial_gradients(
     For one-hot embeddings without biases (regime *two-stage*) and W_V with a row for every token. Exact for the batch;
     on a small one the gradients of keys and queries are larger than on many documents, because chance does not average
     out. ``value`` and ``attention`` ask of the noise only that its entries are independent with mean 0 and one
-    variance, the rest that it is normal.
-
-    Args:
-        world: Whose documents they are.
-        batch: Masked documents.
-        loss: Of a prediction.
-        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
-
-    Raises:
-        ValueError: Where nothing is masked.
+    variance, the rest that it is normal. ValueError where nothing is masked.
 
     Example:
         >>> import torch
@@ -103,41 +89,35 @@ def initial_gradients(
     overlaps, skewed = x @ x.T, x @ x.square().T  # x·x', and x·x'∘x'
     spreads = overlaps - skewed - skewed.T + overlaps.square()  # ⟨C, C'⟩ of every two documents
     shown, target = batch.shown[batch.chosen], one_hot(batch.target[batch.chosen], size).double()
-    every = [batch.document_means(target)]
-    by_shown = [batch.document_means(target * (shown == s).unsqueeze(1)) for s in set(shown.tolist())]
-    if loss == "cross_entropy":
-        return InitialGradients(_norm(every, overlaps, _centred), _norm(by_shown, spreads, _centred))
+    words, shares = _inner_products([batch.document_means(target)])
+    words_shown, shares_shown = _inner_products(
+        [batch.document_means(target * (shown == s).unsqueeze(1)) for s in set(shown.tolist())]
+    )
+    if loss == "cross_entropy":  # g = 1/n − e_t
+        value, attention = words - shares / size, words_shown - shares_shown / size
+        return InitialGradients(_norm(value, overlaps), _norm(attention, spreads))
     moved = x.square() - x * overlaps.diagonal().unsqueeze(1)  # C x
     crossed = x.square() @ x.square().T - overlaps * (skewed + skewed.T) + overlaps**3  # (C' x)·(C x')
     moments = size**2 * moved @ moved.T + size * (crossed + spreads * overlaps)
     return InitialGradients(
-        value=2 * _norm(every, overlaps, _words),
-        attention=2 * _norm(by_shown, spreads, _words),
-        value_noise=2 * _norm(every, size * overlaps.square(), _shares),
-        attention_noise=2 * _norm(by_shown, moments, _shares),
+        value=2 * _norm(words, overlaps),
+        attention=2 * _norm(words_shown, spreads),
+        value_noise=2 * _norm(shares, size * overlaps.square()),
+        attention_noise=2 * _norm(shares_shown, moments),
     )
 
 
-def _norm(
+def _inner_products(
     means: Sequence[Float64[Tensor, "document word"]],
-    products: Float64[Tensor, "document other"],
-    inner: _Inner,
-) -> float:
-    """|E[g ⊗ A]| for arrays A of the documents with these inner products, given each document's means of e_t."""
-    return sqrt(sum(float((inner(part) * products).sum()) for part in means)) / len(products)
+) -> tuple[Float64[Tensor, "document other"], Float64[Tensor, "document other"]]:
+    """g·g' of every two documents, where g is the mean of e_t, and where it is that of 1 whatever word was there."""
+    shares = torch.stack([part.sum(dim=1) for part in means], dim=1)
+    targets = torch.zeros(len(shares), len(shares), dtype=torch.float64)
+    for part in means:
+        targets += part @ part.T
+    return targets, shares @ shares.T
 
 
-def _words(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """Inner products where g is e_t."""
-    return means @ means.T
-
-
-def _shares(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """The same where g is the same number whatever word was there."""
-    shares = means.sum(dim=1)
-    return torch.outer(shares, shares)
-
-
-def _centred(means: Float64[Tensor, "document word"]) -> Float64[Tensor, "document other"]:
-    """The same where g is e_t − 1/n."""
-    return _words(means) - _shares(means) / means.shape[1]
+def _norm(inner: Float64[Tensor, "document other"], products: Float64[Tensor, "document other"]) -> float:
+    """|E[g ⊗ A]|, given g·g' and the inner products of the arrays A of every two documents."""
+    return sqrt(float((inner * products).sum())) / len(products)

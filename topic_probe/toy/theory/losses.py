@@ -22,16 +22,14 @@ from torch import Tensor
 
 from topic_probe.options import check_value, check_whole
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking
-from topic_probe.toy.theory.posterior import bayes_predictor, check_posterior, prediction_at
+from topic_probe.toy.theory.posterior import bayes_predictor, prediction_at
 from topic_probe.toy.theory.value import mean_square, original_frequencies
 from topic_probe.toy.world import World
 
 RegimeName = Literal["full", "embedding", "value", "attention", "keys", "two-stage"]
 """What is trained; :data:`topic_probe.toy.model.REGIMES` says which tensors that are."""
-UNIFORM_REGIMES = ("embedding", "value")
-LOSSES: tuple[Loss, Loss] = ("squared", "cross_entropy")
+# Always as many, because the documents of a seed depend on it.
 DRAWN_AT_ONCE = 100
-"""Documents to be drawn at a time, whatever else is done with them at once, so that they do not depend on that."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,7 @@ def loss_floor(
 
     These bound the expected loss on documents of finite length as well, but for uniform attention to all positions:
     there the shown word of the masked position is part of the average, and tells something of a short document.
-
-    Args:
-        world: The distribution of documents, with disjoint topics.
-        masking: The masking scheme.
-        regime: One of embedding, value, full, attention, keys, two-stage.
-        loss: Squared distance to the one-hot vector, or cross-entropy in nats.
-        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
+    ValueError where topics overlap.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
@@ -83,11 +75,11 @@ def loss_floor(
             "the loss floors need disjoint topics, and in this world some words belong to several; "
             "bayes_loss estimates the best possible loss on its documents"
         )
-    something_seen = attend == "unmasked" or masking.genuine_share > 0
-    if regime not in UNIFORM_REGIMES:
+    if regime not in ("embedding", "value"):
         value = _free_squared(world, masking) if loss == "squared" else _free_entropy(world, masking)
         return LossFloor(value, "lower bound")
     value = 1 - _square_norm(world) if loss == "squared" else _entropy(world)
+    something_seen = attend == "unmasked" or masking.genuine_share > 0
     # The bias of the embedding regime and the symmetry of W_Eᵀ W_E are made for equally likely words.
     limited = regime == "embedding" and world.word_probabilities is not None
     if limited or not something_seen:
@@ -184,12 +176,7 @@ def _topic_share(
 class BayesLoss:
     """The lowest possible expected loss on documents of this world, estimated over sampled documents.
 
-    Attributes:
-        squared: Expected squared distance to the one-hot vector.
-        squared_error: Its standard error over documents.
-        cross_entropy: Expected cross-entropy in nats.
-        cross_entropy_error: Its standard error over documents.
-        n_documents: Documents with at least one masked position; the others have no loss.
+    Each loss with its standard error over ``n_documents``, those with a masked position; others have no loss.
     """
 
     squared: float
@@ -214,8 +201,7 @@ def bayes_loss(
     the loss at a position is its expectation under the posterior, not that of one drawn target; and for disjoint
     topics only the loss *in excess* of a predictor that knows θ is estimated, because that
     predictor's own loss is known (:func:`loss_floor`). Both make the error small.
-    NaN where no document has a masked position; the errors are NaN with a single document. Where attention sees
-    unmasked positions alone, documents without any count as little as those without a masked one.
+    NaN where no document has a loss; the errors are NaN with a single one.
 
     Example:
         >>> import torch
@@ -226,34 +212,24 @@ def bayes_loss(
         (0.5, 0.693147)
     """
     check_whole("n_documents", n_documents)
-    check_posterior(world)  # before any document is drawn
-    drawn = masked_documents(world, masking, n_documents, DRAWN_AT_ONCE, generator, attend=attend)
-    samples = (
-        (proportions, batch, bayes_predictor(world, masking, batch, attend=attend))
-        for proportions, batch in drawn
-    )
+    drawn = masked_documents(world, masking, n_documents, generator, attend=attend)
+    samples = ((*pair, bayes_predictor(world, masking, pair[1], attend=attend)) for pair in drawn)
     return mean_bayes_loss(world, masking, samples)
 
 
 def masked_documents(
-    world: World,
-    masking: Masking,
-    n_documents: int,
-    batch_size: int,
-    generator: torch.Generator,
-    *,
-    attend: Attend = "all",
+    world: World, masking: Masking, n_documents: int, generator: torch.Generator, *, attend: Attend = "all"
 ) -> Iterator[tuple[Float64[Tensor, "document topic"], MaskedBatch]]:
-    """Topic proportions of new documents of the world, with the documents, corrupted, in batches.
+    """Topic proportions of new documents and the documents, corrupted, in batches.
 
-    Documents in which attention may see no position are left out: they have no loss.
+    Those in which attention may see no position are left out: they have no loss.
     """
-    for start in range(0, n_documents, batch_size):
-        documents = world.documents(min(batch_size, n_documents - start), generator=generator)
+    for start in range(0, n_documents, DRAWN_AT_ONCE):
+        documents = world.documents(min(DRAWN_AT_ONCE, n_documents - start), generator=generator)
         batch = masking.corrupt(documents, n_words=world.n_words, generator=generator)
         rows = batch.visible(attend).any(dim=1).nonzero()[:, 0]
         assert documents.topic_proportions is not None
-        yield documents.topic_proportions.cpu()[rows.cpu()], batch.select(rows)
+        yield documents.topic_proportions[rows], batch.select(rows)
 
 
 def mean_bayes_loss(
@@ -261,7 +237,7 @@ def mean_bayes_loss(
     masking: Masking,
     samples: Iterable[tuple[Float64[Tensor, "document topic"], MaskedBatch, Float64[Tensor, "chosen token"]]],
 ) -> BayesLoss:
-    """The mean of :func:`bayes_loss` over documents of these topic proportions, with their predictions."""
+    """The result of :func:`bayes_loss` for documents of these topic proportions with these predictions."""
     above_oracle = world.has_disjoint_topics
     losses: list[Float64[Tensor, "document loss"]] = []
     for proportions, batch, probabilities in samples:
@@ -273,15 +249,10 @@ def mean_bayes_loss(
     mean = per_document.mean(dim=0)
     error = per_document.std(dim=0) / len(per_document) ** 0.5 if len(per_document) > 1 else mean * nan
     if above_oracle:
-        floors = [loss_floor(world, masking, regime="full", loss=loss).value for loss in LOSSES]
+        floors = _free_squared(world, masking), _free_entropy(world, masking)
         mean = mean + torch.tensor(floors, dtype=torch.float64)
-    return BayesLoss(
-        squared=float(mean[0]),
-        squared_error=float(error[0]),
-        cross_entropy=float(mean[1]),
-        cross_entropy_error=float(error[1]),
-        n_documents=len(per_document),
-    )
+    (squared, entropy), (squared_error, entropy_error) = mean.tolist(), error.tolist()
+    return BayesLoss(squared, squared_error, entropy, entropy_error, len(per_document))
 
 
 def _expected_losses(probabilities: Float64[Tensor, "chosen token"]) -> Float64[Tensor, "chosen loss"]:
@@ -294,6 +265,5 @@ def _oracle_predictor(
     world: World, masking: Masking, proportions: Float64[Tensor, "document topic"], batch: MaskedBatch
 ) -> Float64[Tensor, "chosen token"]:
     """The predictor that knows the topic proportions of every document."""
-    row, position = batch.chosen.cpu().nonzero(as_tuple=True)
-    words = (proportions @ world.topic_words)[row]
-    return prediction_at(words, batch.shown.cpu()[row, position], masking)
+    words = (proportions @ world.topic_words)[batch.chosen.nonzero()[:, 0]]
+    return prediction_at(words, batch.shown[batch.chosen], masking)

@@ -45,15 +45,8 @@ def bayes_predictor(
     """P(original word | shown document, the position is masked), a row for every chosen position of the batch.
 
     Rows are in the order of ``chosen.nonzero()``; the column of ``[MASK]`` is 0.
-    Exact for uniform topics with at most 20,000 possible sets of topics, and for LDA with disjoint topics of any word
-    probabilities. Anything else has no sum that is feasible (ValueError).
-
-    Args:
-        world: The distribution the documents come from.
-        masking: The scheme they were corrupted with.
-        batch: The corrupted documents, each of at most 1,000 shown words.
-        attend: Whether the predictor sees all positions, or only those that were not chosen and the one it is asked
-            about.
+    Exact for documents of at most 1,000 shown words, of uniform topics with at most 20,000 possible sets of topics, or
+    of LDA with disjoint topics of any word probabilities. Anything else has no sum that is feasible (ValueError).
 
     Example:
         >>> import torch
@@ -66,14 +59,13 @@ def bayes_predictor(
         [[0.0, 0.5, 0.5, 0.0, 0.0]]
     """
     n = world.n_words
-    chosen, shown = batch.chosen.cpu(), batch.shown.cpu()
-    seen = shown.masked_fill(~batch.visible(attend).cpu(), 0)  # like [MASK], what is not seen says nothing
+    seen = batch.shown.masked_fill(~batch.visible(attend), 0)  # like [MASK], what is not seen says nothing
     if seen.numel() and not 0 <= int(seen.min()) <= int(seen.max()) <= n:
         raise ValueError(
             f"shown ids must lie in 0..{n} (0 is [MASK]) for this world, got {int(seen.min())}.."
             f"{int(seen.max())}; pass documents of the same world"
         )
-    documents, positions = chosen.nonzero(as_tuple=True)
+    documents, positions = batch.chosen.nonzero(as_tuple=True)
     # The word at the position itself has to be left out, if it was counted: 0 where there is none.
     left_out = seen[documents, positions]
     counts = torch.zeros(len(seen), n + 1, dtype=torch.float64)
@@ -83,8 +75,8 @@ def bayes_predictor(
     rows = counts[keys // (n + 1)]
     rows[torch.arange(len(keys)), keys % (n + 1)] -= 1
     genuine = Masking(p_mask=0.0) if attend == "unmasked" else masking
-    words = expected_words(world, genuine, rows[:, 1:])[row_of_position]
-    return prediction_at(words, shown[documents, positions], masking)
+    words = _expected_words(world, genuine, rows[:, 1:])[row_of_position]
+    return prediction_at(words, batch.shown[documents, positions], masking)
 
 
 def prediction_at(
@@ -98,32 +90,10 @@ def prediction_at(
     return F.pad(_normalised(words * factor), (1, 0))
 
 
-def check_posterior(world: World) -> None:
-    """Refuse worlds whose posterior has no feasible sum."""
-    if world.topics_per_document is None:
-        if not world.has_disjoint_topics:
-            raise ValueError(
-                "overlapping topics under LDA have no exact posterior; use disjoint topics, or topics_per_document "
-                "instead of alpha"
-            )
-        return
-    subsets = comb(world.n_topics, world.topics_per_document)
-    if subsets > MAX_SUBSETS:
-        raise ValueError(
-            f"{subsets:,} possible sets of topics_per_document={world.topics_per_document} out of "
-            f"n_topics={world.n_topics} are too many to enumerate (at most {MAX_SUBSETS:,}); use fewer topics, or "
-            "alpha with disjoint topics"
-        )
-
-
-def expected_words(
+def _expected_words(
     world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
-    """E[p | counts of the shown words].
-
-    Raises ValueError where the counts cannot occur in this world under this masking scheme.
-    """
-    check_posterior(world)
+    """E[p | counts of the shown words]."""
     longest = float(counts.sum(dim=1).max()) if len(counts) else 0
     if longest > MAX_LENGTH:
         raise ValueError(
@@ -139,9 +109,15 @@ def _over_all_sets(
     world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
     """E[p | counts] for uniform topics."""
-    assert world.topics_per_document is not None
-    subsets = torch.tensor(list(combinations(range(world.n_topics), world.topics_per_document)))
-    p = world.topic_words[subsets].mean(dim=1)
+    tau = world.topics_per_document
+    assert tau is not None
+    number = comb(world.n_topics, tau)
+    if number > MAX_SUBSETS:
+        raise ValueError(
+            f"{number:,} possible sets of topics_per_document={tau} out of n_topics={world.n_topics} are too many to "
+            f"enumerate (at most {MAX_SUBSETS:,}); use fewer topics, or alpha with disjoint topics"
+        )
+    p = world.topic_words[torch.tensor(list(combinations(range(world.n_topics), tau)))].mean(dim=1)
     shown = masking.genuine_share * p + masking.random_share(world)
     impossible = counts @ (shown == 0).double().T > 0
     logs = counts @ shown.where(shown > 0, 1.0).log().T
@@ -152,6 +128,11 @@ def _under_lda(
     world: World, masking: Masking, counts: Float64[Tensor, "row word"]
 ) -> Float64[Tensor, "row word"]:
     """E[p | counts] for disjoint topics whose shares follow a Dirichlet distribution."""
+    if not world.has_disjoint_topics:
+        raise ValueError(
+            "overlapping topics under LDA have no exact posterior; use disjoint topics, or topics_per_document "
+            "instead of alpha"
+        )
     T, alpha, words = world.n_topics, world.dirichlet_parameter, world.topic_words
     topic = words.argmax(dim=0)
     per_topic = torch.zeros(len(counts), T, dtype=torch.float64).index_add_(1, topic, counts)

@@ -8,7 +8,6 @@ Attention is uniform, so every position of a document gets the same prediction `
 squared loss is p itself.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -65,10 +64,10 @@ class ValueConstants:
 
 
 def optimal_value_constants(world: World, masking: Masking, *, attend: Attend = "all") -> ValueConstants:
-    """c1, c2, c3 of Theorem 2 and the three different entries of the optimal W_V.
+    """The constants of Theorem 2 and the three different entries of the optimal W_V.
 
-    Undefined (ValueError) where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for
-    worlds with ``word_probabilities``, whose optimum has no three-valued form.
+    ValueError where no position ever shows ``[MASK]`` or no word is ever shown as it is, and for worlds with
+    ``word_probabilities``, whose optimum has no three-valued form.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -122,8 +121,10 @@ def optimal_value(
         [0.25, 0.5625, 0.5625, -0.0625, -0.0625]
     """
     if world.word_probabilities is not None or not world.documents_vary or masking.mask_share <= 0:
-        zero = torch.zeros(world.vocabulary_size, world.vocabulary_size)
-        return nearest_value(zero, world, masking, attend=attend)
+        root = _matrix_root(world.topic_moments)
+        seen, wanted = attended_frequencies(world, masking, attend) @ root, original_frequencies(world) @ root
+        least: Tensor = wanted @ torch.linalg.pinv(seen, rtol=1e-12)
+        return least
     constants = optimal_value_constants(world, masking, attend=attend)
     topic = world.block_of_word
     W = torch.zeros(world.vocabulary_size, world.vocabulary_size, dtype=torch.float64)
@@ -131,22 +132,6 @@ def optimal_value(
     W[1:, 1:] = constants.different_topic
     W[1:, 1:][topic.unsqueeze(1) == topic] = constants.same_topic
     return W
-
-
-def nearest_value(
-    W: Float[Tensor, "token token"], world: World, masking: Masking, *, attend: Attend = "all"
-) -> Float64[Tensor, "token token"]:
-    """The minimiser of :func:`value_loss` that is nearest to W in Frobenius norm, in any world.
-
-    Where Lemma 1 applies this is the nearest member of its family (:func:`check_lemma1`), and where it does not, with
-    unequally likely words or topics that overlap, what there is in its place: W is a minimiser if it maps the attended
-    frequencies of every document to its original ones.
-    """
-    check_over_tokens(W, world)
-    W, root = W.detach().cpu().double(), _matrix_root(world.topic_moments)
-    seen, wanted = attended_frequencies(world, masking, attend) @ root, original_frequencies(world) @ root
-    nearest: Tensor = W + (wanted - W @ seen) @ torch.linalg.pinv(seen, rtol=1e-12)
-    return nearest
 
 
 def value_loss(
@@ -159,30 +144,23 @@ def value_loss(
 ) -> Float64[Tensor, ""]:
     """The squared loss of predicting ``W x̄ + bias`` at masked positions, exact and differentiable.
 
-    Holds under Assumption 1 for every world of both distributions, overlapping topics included. It needs
-    only E[θ θᵀ], so it costs the same for any number of possible documents. The value lies at or above
-    1 − E|p|² (see :func:`~topic_probe.toy.theory.losses.loss_floor`).
+    At least 1 − E|p|² (:func:`~topic_probe.toy.theory.losses.loss_floor`). Holds under Assumption 1 for every world,
+    overlapping topics included. It needs only E[θ θᵀ], so it costs the same for any number of possible documents.
 
-    Args:
-        W: W_V in the *value* regime, E = W_Eᵀ W_E in the *embedding* regime; row and column 0 are ``[MASK]``.
-        world: The distribution of documents.
-        masking: The masking scheme.
-        bias: b_pred; none means 0. The *embedding* regime has :func:`embedding_bias`.
-        attend: Whether attention sees all positions, or only those that were not chosen for prediction.
+    W is W_V in the *value* regime, without a bias, and W_Eᵀ W_E in the *embedding* regime, with
+    :func:`embedding_bias`; row and column 0 are ``[MASK]``.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2, topics_per_document=1)
         >>> W = tp.theory.optimal_value(world, tp.Masking())
         >>> round(float(tp.theory.value_loss(W, world, tp.Masking())), 6)  # one of two equally likely words: 1 − ½
         0.5
-        >>> round(float(tp.theory.value_loss(0 * W, world, tp.Masking())), 6)  # predicting nothing
-        1.0
     """
-    check_over_tokens(W, world)
+    _check_over_tokens(W, world)
     wanted, moments = original_frequencies(world), world.topic_moments
-    error: Tensor = W.cpu().double() @ attended_frequencies(world, masking, attend) - wanted
+    error: Tensor = W.double() @ attended_frequencies(world, masking, attend) - wanted
     if bias is not None:
-        error = error + bias.cpu().double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
+        error = error + bias.double().unsqueeze(1)  # proportions sum to 1, so this adds the bias once
     # E|Wx̄ + b − x|² = E|Wx̄ + b − p|² + 1 − E|p|², because x is drawn from p.
     return mean_square(error, moments) + 1 - mean_square(wanted, moments)
 
@@ -208,33 +186,16 @@ def embedding_bias(world: World, masking: Masking, *, attend: Attend = "all") ->
 class OptimumCheck:
     """How far a matrix is from the optima of Lemma 1 or Theorem 1.
 
-    The optima form an affine family with one free constant u_i per row; the fitted u is that of the *nearest*
-    member in Frobenius norm, which is a least-squares fit over the conditions of the row.
+    The optima form an affine family with one free constant u_i per row; both numbers are about the *nearest* member in
+    Frobenius norm, whose u is a least-squares fit over the conditions of the row.
 
     Attributes:
-        u: The fitted constants u_0, ..., u_n; all 0 where attention sees unmasked positions alone.
-        residuals: Left side − right side of every printed condition at the fitted u: ``mask_entry`` (1a, W_00),
-            ``mask_row`` (1b, sums of row 0 over the words of every topic), ``mask_column`` (2a, W_i0), ``same_topic``
-            (3a, sums of W_i over the words of its own topic) and ``different_topic`` (3b, sums of W_i over every other
-            topic, in order). Where attention never sees ``[MASK]`` its column is free, and 1a and 2a do not exist.
-        relative: Frobenius distance to the nearest member ÷ the norm of that member: 0 for an optimum, 1 for
-            the zero matrix.
+        relative: Frobenius distance to that member ÷ its norm: 0 for an optimum, 1 for the zero matrix.
+        worst: The largest |left side − right side| of any condition.
     """
 
-    u: Float64[Tensor, "token"]
-    residuals: Mapping[str, Float64[Tensor, "..."]]
     relative: float
-
-    @property
-    def worst(self) -> float:
-        """The largest absolute residual of any condition."""
-        return max(float(part.abs().max()) for part in self.residuals.values() if part.numel())
-
-    def __repr__(self) -> str:
-        return (
-            f"OptimumCheck(relative={self.relative:.3g}, worst={self.worst:.3g}, "
-            f"mean u={float(self.u.mean()):.3g})"
-        )
+    worst: float
 
 
 def check_lemma1(
@@ -242,8 +203,8 @@ def check_lemma1(
 ) -> OptimumCheck:
     """How far W is from the minimisers of the squared loss under uniform attention (Lemma 1).
 
-    The conditions describe *all* minimisers where documents vary, under uniform topics with τ < T and under
-    LDA alike. Where all documents are alike they are sufficient only.
+    The conditions describe *all* minimisers where documents vary, under uniform topics and LDA alike. Where all
+    documents are alike (τ = T) they are sufficient only.
 
     Example:
         >>> world, masking = tp.World(n_topics=2, words_per_topic=2), tp.Masking()
@@ -265,9 +226,7 @@ def check_theorem1(
     The same conditions as Lemma 1's, except that the bias of that regime already takes away the random words.
     The nearest member need not be symmetric or positive semi-definite, so the distance is to a family that
     holds the reachable optima and more. One-hot words times 1/√a, and 0 for ``[MASK]``, are an optimum with u = 0.
-    The paper's example has 1/√a for ``[MASK]`` as well. Its E_00 = 1/a contradicts condition 1a, which asks
-    for 0 when u_0 = 0: it would predict ``[MASK]`` with the frequency at which ``[MASK]`` is shown, and lose
-    the square of m/a by that.
+    The paper's example has 1/√a for ``[MASK]`` as well, which contradicts its condition 1a and costs (m/a)².
     """
     return _check(E, world, optimal_value_constants(world, masking, attend=attend), mask_target=0.0)
 
@@ -275,32 +234,27 @@ def check_theorem1(
 def _check(
     W: Float[Tensor, "token token"], world: World, constants: ValueConstants, *, mask_target: float
 ) -> OptimumCheck:
-    check_over_tokens(W, world)
-    W = W.detach().cpu().double()
+    _check_over_tokens(W, world)
+    W = W.detach().double()
     T, v, n = world.n_topics, world.words_per_topic, world.n_words
-    own = torch.zeros(n + 1, T, dtype=torch.bool)
-    own[torch.arange(1, n + 1), world.block_of_word] = True
-    # Residuals at u = 0; u_i moves the first by c2 u_i and every block sum by −v u_i.
+    own = torch.zeros(n + 1, T, dtype=torch.float64)
+    own[torch.arange(1, n + 1), world.block_of_word] = 1.0
+    # Left side − right side of every condition at u = 0: W_i0 of 1a and 2a, the sums over the words of every topic of
+    # 1b, 3a and 3b. u_i moves the first by c2 u_i and every sum by −v u_i.
     first = W[:, 0].clone()
     first[1:] -= mask_target
-    sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own.double()
-    sees_mask = constants.c2 < inf
-    if sees_mask:
+    sums = W[:, 1:].reshape(n + 1, T, v).sum(dim=2) - constants.c3 * own
+    if constants.c2 < inf:
         # Moving a row onto its conditions costs first² + Σ sums² / v, because a block sum is spread over v
         # entries; this is the u with the smallest cost.
         u = (sums.sum(dim=1) - constants.c2 * first) / (constants.c2**2 + n)
         first = first + constants.c2 * u
         sums = sums - v * u.unsqueeze(1)
-    else:
-        u, first = torch.zeros_like(first), torch.zeros_like(first)
+    else:  # attention never sees [MASK]: its column is free, and 1a and 2a do not exist
+        first = torch.zeros_like(first)
     step = torch.cat([first.unsqueeze(1), (sums / v).repeat_interleave(v, dim=1)], dim=1)
-    column = {"mask_entry": first[:1], "mask_column": first[1:]} if sees_mask else {}
-    words = {
-        "mask_row": sums[0],
-        "same_topic": sums[own],
-        "different_topic": sums[1:][~own[1:]].reshape(n, T - 1),
-    }
-    return OptimumCheck(u, column | words, float(step.norm()) / float((W - step).norm()))
+    worst = max(float(first.abs().max()), float(sums.abs().max()))
+    return OptimumCheck(float(step.norm()) / float((W - step).norm()), worst)
 
 
 def ablation_effect(
@@ -309,7 +263,6 @@ def ablation_effect(
     masking: Masking,
     *,
     kind: Literal["mean", "zero"] = "mean",
-    bias: Float[Tensor, "token"] | None = None,
     attend: Attend = "all",
 ) -> Float64[Tensor, ""]:
     """How much :func:`value_loss` rises without the output ``W x̄`` of the head; negative where that does harm.
@@ -325,12 +278,10 @@ def ablation_effect(
         0.04
     """
     check_value("kind", kind, Literal["mean", "zero"])
-    intact = value_loss(W, world, masking, bias=bias, attend=attend)
-    W = W.cpu().double()
-    constant = torch.zeros(len(W)).double() if bias is None else bias.cpu().double()
-    if kind == "mean":
-        constant = constant + (W @ attended_frequencies(world, masking, attend)).mean(dim=1)
-    return value_loss(0 * W, world, masking, bias=constant, attend=attend) - intact
+    mean = (W.double() @ attended_frequencies(world, masking, attend)).mean(dim=1)
+    instead = mean if kind == "mean" else 0 * mean
+    ablated = value_loss(0 * W, world, masking, bias=instead, attend=attend)
+    return ablated - value_loss(W, world, masking, attend=attend)
 
 
 def mean_square(
@@ -357,8 +308,7 @@ def _required_genuine_share(masking: Masking) -> float:
     return share
 
 
-def check_over_tokens(W: Float[Tensor, "row column"], world: World) -> None:
-    """Refuse a matrix that is not square over the token ids of the world."""
+def _check_over_tokens(W: Float[Tensor, "row column"], world: World) -> None:
     size = world.n_words + 1
     if W.shape != (size, size):
         raise ValueError(
