@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -119,8 +120,9 @@ def train_toys(
             histories[i] = History.load(place)
             set_toy_tensors(model, histories[i].tensors)
         else:
-            setting = [toy_config(model).to_dict(), {**config.to_dict(), "seed": None}, counts_suffice(model)]
-            groups.setdefault(json.dumps(setting), []).append(i)
+            # By their texts, because a config with a mapping has no hash.
+            setting = repr((toy_config(model), replace(config, seed=0), counts_suffice(model)))
+            groups.setdefault(setting, []).append(i)
     interrupted = False
     for group in groups.values():
         training = _Training([models[i] for i in group], [configs[i] for i in group], measure)
@@ -250,7 +252,7 @@ class _Training:
             for step, (losses, gradients) in zip(range(self.config.steps + 1), found, strict=False):
                 if not self.recorder.record(step, losses, gradients):
                     break
-                if self.config.measures(step):
+                if self.recorder.functions and self.config.measures(step):
                     for i, model in enumerate(self.models):
                         if i not in self.recorder.ended:
                             set_toy_tensors(model, self.tensors_of(i))
