@@ -406,7 +406,7 @@ class Recorder:
             if self.config.record_gradients:
                 named = zip(self.trained, gradients, strict=True)
                 row |= {f"gradient_{name}": _norms(gradient) for name, gradient in named}
-            self.columns, self.rows[self.step] = tuple(row), torch.stack(list(row.values()), dim=1)
+            self.columns, self.rows[self.step] = tuple(row), torch.stack(list(row.values()), dim=1).cpu()
 
     def measure(self, i: int, model: nn.Module) -> None:
         """Call the user's functions on a model at this step, and keep what they return."""
@@ -414,14 +414,13 @@ class Recorder:
             value = _called(function, self.step, model)
             for key, number in value.items() if isinstance(value, Mapping) else [("", value)]:
                 name = ".".join(part for part in (prefix, str(key)) if part) or "measured"
-                self.measured[i][name][self.step] = torch.as_tensor(number).detach().double().clone()
+                self.measured[i][name][self.step] = torch.as_tensor(number).detach().cpu().double().clone()
 
     def history(self, i: int, *, interrupted: bool) -> dict[str, Any]:
         """What the history of a model holds of all this."""
         if i not in self.ended:
-            self._end(
-                i, f"interrupted at step {self.step} of {self.config.steps}" if interrupted else "finished"
-            )
+            stopped = f"interrupted at step {self.step} of {self.config.steps}"
+            self._end(i, stopped if interrupted else "finished")
         return self.ended[i]
 
     def _end(self, i: int, stopped: str) -> None:
@@ -436,7 +435,7 @@ class Recorder:
                 name: Series(torch.tensor(list(values)), torch.stack(list(values.values())))
                 for name, values in self.measured[i].items()
             },
-            "tensors": {name: tensor.detach()[i].clone() for name, tensor in tensors.items()},
+            "tensors": {name: tensor.detach()[i].clone().cpu() for name, tensor in tensors.items()},
             "last_step": self.step,
             "stopped": stopped,
         }
