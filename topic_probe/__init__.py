@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from topic_probe.train.history import History as History
     from topic_probe.train.history import TrainConfig as TrainConfig
     from topic_probe.train.stages import DynamicsReport as DynamicsReport
-    from topic_probe.train.stages import gradient_ratios as gradient_ratios
     from topic_probe.train.stages import measure_dynamics as measure_dynamics
     from topic_probe.train.text import train_text as train_text
     from topic_probe.train.toy import train_toy as train_toy
@@ -119,7 +118,6 @@ _PUBLIC = {
     "encode_texts": "topic_probe.text.encoder",
     "figures": "topic_probe.show.figures",
     "fit_topics": "topic_probe.text.lda",
-    "gradient_ratios": "topic_probe.train.stages",
     "load_report": "topic_probe.report",
     "measure_ablation": "topic_probe.measure.ablation",
     "measure_agreement": "topic_probe.toy.agreement",

@@ -84,10 +84,7 @@ def plain_training(model, config):
             ):  # zero but for rounding, which Adam would blow up
                 t[name].grad = torch.zeros_like(t[name])
         step = len(rows)
-        row = {
-            "loss": value.item(),
-            "penalty": config.l2 * sum(x.norm().item() ** 2 for x in trained.values()),
-        }
+        row = {"loss": value.item()}
         row |= {f"norm_{name}": x.norm().item() for name, x in t.items()}
         turned.append({n: x.detach().clone().flatten() for n, x in trained.items() if n.startswith("W_V")})
         for name, now in turned[-1].items():

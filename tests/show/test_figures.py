@@ -85,11 +85,11 @@ def history(rows=60, *, grows_from=30, **measured):
     rise = (torch.arange(rows) - grows_from).clamp(min=0).double()
     value, turned = torch.full((rows,), 5.0).double(), torch.full((rows,), 0.02).double()
     value[0], turned[0] = 1.0, NAN
-    parts = [3.0 - 0.01 * steps.double(), 0 * rise, 1 + 0.1 * rise, 1 + 0.2 * rise, value, turned]
+    parts = [3.0 - 0.01 * steps.double(), 1 + 0.1 * rise, 1 + 0.2 * rise, value, turned]
     return History(
         toy=ToyConfig(regime="two-stage"), train=TrainConfig(steps=10 * rows, record_every=10), steps=steps,
         table=torch.stack(parts, 1), measured=measured, tensors={}, last_step=10 * rows,
-        columns=("loss", "penalty", "norm_W_K", "norm_W_Q", "norm_W_V", "rotation_W_V"),
+        columns=("loss", "norm_W_K", "norm_W_Q", "norm_W_V", "rotation_W_V"),
     )  # fmt: skip
 
 

@@ -436,7 +436,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
     from topic_probe.text.word_tokenizer import word_tokenizer
     from topic_probe.topics.lookup import vocabulary_size
     from topic_probe.train.bert import TextConfig, build_bert
-    from topic_probe.train.text import TrainingText, train_text
+    from topic_probe.train.text import train_text
 
     if corpus is None and not run.quick and not hub_is_reachable():
         return Measured(missing={"text": NO_WIKIPEDIA})
@@ -446,22 +446,20 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
     if tokenizer is None:
         tokenizer = word_tokenizer(corpus, n_words=how.n_words)
     length = how.max_length
-    text = TrainingText.read(
-        corpus.documents(
-            tokenizer, max_length=length, long="chunk", min_length=length // 2, progress=run.progress
-        )
+    stream = corpus.documents(
+        tokenizer, max_length=length, long="chunk", min_length=length // 2, progress=run.progress
     )
+    text = [document.ids for document in stream]
     near_zero = TextConfig(
-        vocabulary_size=vocabulary_size(text.tokenizer), noise=NOISE, d_model=how.d_model, max_length=length
+        vocabulary_size=vocabulary_size(stream.tokenizer), noise=NOISE, d_model=how.d_model, max_length=length
     )
     beginnings = {"": near_zero, USUAL: replace(near_zero, init="usual")}
     numbers: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
     for seed in run.seeds:
         for control, config in beginnings.items():
-            history = train_text(
-                build_bert(config, seed=seed), text, replace(how.train, seed=seed), progress=run.progress
-            )
+            model, train = build_bert(config, seed=seed), replace(how.train, seed=seed)
+            history = train_text(model, text, train, tokenizer=stream.tokenizer, progress=run.progress)
             if history.stopped.startswith("interrupted"):
                 raise KeyboardInterrupt(f"figure5, seed {seed}: {history.stopped}")
             about = {"training": "BERT", "control": control, "seed": seed}

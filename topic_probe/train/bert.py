@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.toy.model import Init
 
-PLACES = {"K": "key", "Q": "query", "V": "value"}
-
 
 @dataclass(frozen=True)
 class TextConfig:
@@ -40,10 +38,6 @@ class TextConfig:
         settle_fields(self)
         for name in ("vocabulary_size", "n_layers", "n_heads", "d_model", "max_length"):
             check_whole(name, getattr(self, name))
-        if self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model must be a multiple of n_heads, got {self.d_model} and {self.n_heads} heads"
-            )
         check_number("noise", self.noise, zero=True, why="a standard deviation")
 
     @property
@@ -88,21 +82,9 @@ def build_bert(
             for name in filter(is_attention, parameters):
                 parameters[name].normal_(std=config.noise)
         for name, value in (tensors or {}).items():
-            if name not in parameters:
-                raise ValueError(f"{name!r} is no tensor of this model; there are {', '.join(parameters)}")
             parameters[name].copy_(value)
     model.text_config = config  # type: ignore[assignment]
     return model
-
-
-def text_config(model: nn.Module) -> TextConfig:
-    """The config that a BERT was built with; an error for other models."""
-    config = getattr(model, "text_config", None)
-    if not isinstance(config, TextConfig):
-        raise TypeError(
-            f"needed a BERT from build_bert, got {type(model).__name__}; train_toy trains the toy"
-        )
-    return config
 
 
 def bert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -114,7 +96,7 @@ def bert_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     n_layers = len(model.bert.encoder.layer)  # type: ignore[union-attr, arg-type]
     names = {"bert.embeddings.word_embeddings.weight": "W_E"}
     for layer in range(n_layers):
-        for letter, place in PLACES.items():
+        for letter, place in (("K", "key"), ("Q", "query"), ("V", "value")):
             own = f"bert.encoder.layer.{layer}.attention.self.{place}.weight"
             names[own] = f"W_{letter}" if n_layers == 1 else f"W_{letter}.{layer}"
     return {names.get(own, own): parameter for own, parameter in model.named_parameters()}

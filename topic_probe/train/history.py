@@ -1,8 +1,10 @@
 """What a training was told to do, and what it recorded."""
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from dataclasses import asdict, dataclass, field, fields
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 
 from topic_probe.options import check_number, check_whole, settle_fields
-from topic_probe.report import Report
+from topic_probe.report import Report, decode, encode
 from topic_probe.toy.masking import Loss, Masking
 from topic_probe.toy.model import ToyConfig, build_toy, stands_for
 from topic_probe.toy.world import World
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OptimizerName = Literal["sgd", "adam"]
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class TrainConfig:
         record_gradients: Give every row the norms of the gradients of that step, too.
         schedule: Alternating optimisation (Section 8.1): phases, gone through in turn and then from the first again,
             each a number of steps and the tensors that move in them, ``((400, ("W_V",)), (100, ("W_K", "W_Q")))``.
-            All others keep their value, and their moments under Adam. ``W_K`` stands for ``W_K.0`` and every other
-            name that goes on with a dot. Empty: all trained tensors move in every step.
+            All others keep their value, and their moments under Adam. ``W_K`` stands for that of every layer. Empty:
+            all trained tensors move in every step.
         measure_every: Steps between two measurements; None measures at the start and at the end only.
         measure_steps: Further steps to measure at.
 
@@ -71,18 +72,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         settle_fields(self)
-        steps = tuple(check_whole("measure_steps", step, 0) for step in self.measure_steps)
-        object.__setattr__(self, "measure_steps", steps)  # a list has no hash
-        object.__setattr__(self, "schedule", tuple(map(_phase, self.schedule)))
+        schedule = tuple((check_whole("steps of a phase", n), tuple(names)) for n, names in self.schedule)
+        object.__setattr__(self, "schedule", schedule)
+        object.__setattr__(self, "measure_steps", tuple(self.measure_steps))
         for name, least in (("batch_size", 1), ("steps", 0), ("record_every", 1), ("seed", 0)):
             check_whole(name, getattr(self, name), least)
         if self.measure_every is not None:
             check_whole("measure_every", self.measure_every)
         check_number("learning_rate", self.learning_rate)
         check_number("l2", self.l2, zero=True, why="the weight of a penalty")
-        late = [step for step in self.measure_steps if not 0 <= step <= self.steps]
-        if late:
-            raise ValueError(f"measure_steps must lie in 0..steps={self.steps}, got {late}")
+        for step in self.measure_steps:
+            check_whole("measure_steps", step, 0, self.steps)
 
     def records(self, step: int) -> bool:
         """Whether the history has a row for a step."""
@@ -103,12 +103,9 @@ class TrainConfig:
         """
         if not self.schedule:
             return True
-        place = step % sum(length for length, _ in self.schedule)
-        for length, entries in self.schedule:
-            if place < length:
-                return any(stands_for(entry, name) for entry in entries)
-            place -= length
-        raise AssertionError("unreachable")
+        ends = list(accumulate(length for length, _ in self.schedule))
+        _, entries = self.schedule[bisect(ends, step % ends[-1])]
+        return any(stands_for(entry, name) for entry in entries)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
@@ -118,12 +115,8 @@ class TrainConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainConfig":
         """The config that :meth:`to_dict` wrote."""
         world, masking = values["world"], values["masking"]
-        whole = {
-            "world": None if world is None else World(**world),
-            "masking": None if masking is None else Masking(**masking),
-            "schedule": tuple(tuple(phase) for phase in values["schedule"]),  # JSON makes them lists
-        }
-        return cls(**{**values, **whole})
+        documents = {"world": world and World(**world), "masking": masking and Masking(**masking)}
+        return cls(**{**values, **documents})
 
 
 @dataclass(frozen=True)
@@ -145,14 +138,12 @@ class History(Report, kind="history"):
         train: The training's config.
         steps: Step of every row.
         table: The numbers of every row, one column for each of ``columns``.
-        columns: ``loss`` (without penalty), ``penalty`` (λ‖θ‖²), ``norm_W_E`` and so on (Frobenius), and
-            ``rotation_W_V``: (1 − cosine)/2 between W_V and W_V ten steps before, in [0, 1] (NaN in the first
-            ten steps or for a W_V of zeros; several layers have a column each). With ``record_gradients`` also
-            ``gradient_W_V`` and so on for trained tensors: the norm of the gradient of that row's loss, penalty left
-            out.
+        columns: ``loss`` (without λ‖θ‖²), ``norm_W_E`` and so on (Frobenius), and ``rotation_W_V``: (1 − cosine)/2
+            between W_V and W_V ten steps before, in [0, 1] (NaN in the first ten steps or for a W_V of zeros; several
+            layers have a column each). With ``record_gradients`` also ``gradient_W_V`` and so on for trained tensors:
+            the norm of the gradient of that row's loss.
         measured: What ``measure`` returned, by name.
-        tensors: The named tensors at the end, in the paper's orientation; after a divergence, those of the last
-            state with a finite loss. The model holds the same. Of a BERT these are all its parameters.
+        tensors: The named tensors at the last step, in the paper's orientation; of a BERT all its parameters.
         last_step: The step those tensors are of.
         stopped: Why the training ended: ``finished``, or a sentence about an interruption or divergence.
         provenance: Versions of what computed this.
@@ -187,17 +178,20 @@ class History(Report, kind="history"):
     @property
     def norms(self) -> dict[str, Float64[Tensor, "row"]]:
         """Frobenius norm of every tensor (of a BERT: W_E, and W_K, W_Q, W_V of every layer), in every row."""
-        return under("norm_", {column: self[column] for column in self.columns})
+        return self._under("norm_")
 
     @property
     def rotations(self) -> dict[str, Float64[Tensor, "row"]]:
         """(1 − cosine)/2 to ten steps before, of every trained W_V, in every row."""
-        return under("rotation_", {column: self[column] for column in self.columns})
+        return self._under("rotation_")
 
     @property
     def gradients(self) -> dict[str, Float64[Tensor, "row"]]:
         """Frobenius norm of the loss's gradient in every trained tensor, in every row; empty if not recorded."""
-        return under("gradient_", {column: self[column] for column in self.columns})
+        return self._under("gradient_")
+
+    def _under(self, prefix: str) -> dict[str, Float64[Tensor, "row"]]:
+        return {name.removeprefix(prefix): self[name] for name in self.columns if name.startswith(prefix)}
 
     def model(self) -> nn.Module:
         """The trained model, a new one at every call."""
@@ -230,55 +224,26 @@ class History(Report, kind="history"):
         return "\n".join(lines)
 
     def _to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        arrays: dict[str, np.ndarray] = {}
         content = {
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "toy": self.toy.to_dict(),
             "train": self.train.to_dict(),
-            "columns": self.columns,
-            "measured": list(self.measured),
-            "last_step": self.last_step,
-            "stopped": self.stopped,
-            "provenance": dict(self.provenance),
+            "steps": self.steps.numpy(),
+            "table": self.table.numpy(),
+            "measured": {name: [s.steps.numpy(), s.values.numpy()] for name, s in self.measured.items()},
+            "tensors": {name: tensor.numpy() for name, tensor in self.tensors.items()},
         }
-        tensors = {"steps": self.steps, "table": self.table}
-        for i, series in enumerate(self.measured.values()):
-            tensors.update({f"measured.{i}.steps": series.steps, f"measured.{i}.values": series.values})
-        tensors.update({f"tensor.{name}": value for name, value in self.tensors.items()})
-        return content, {name: tensor.numpy() for name, tensor in tensors.items()}
+        return encode(content, arrays, self.kind), arrays
 
     @classmethod
     def _from_saved(cls, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "History":
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-        measured = {
-            name: Series(tensors[f"measured.{i}.steps"], tensors[f"measured.{i}.values"])
-            for i, name in enumerate(content["measured"])
+        tensors: dict[str, Any] = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        saved = decode(content, tensors)
+        toy = saved["toy"]
+        whole = {
+            "toy": ToyConfig.from_dict(toy) if "world" in toy else TextConfig(**toy),
+            "train": TrainConfig.from_dict(saved["train"]),
+            "measured": {name: Series(*series) for name, series in saved["measured"].items()},
         }
-        toy = content["toy"]
-        return cls(
-            toy=ToyConfig.from_dict(toy) if "world" in toy else TextConfig(**toy),
-            train=TrainConfig.from_dict(content["train"]),
-            steps=tensors["steps"],
-            table=tensors["table"],
-            columns=tuple(content["columns"]),
-            measured=measured,
-            tensors=under("tensor.", tensors),
-            last_step=content["last_step"],
-            stopped=content["stopped"],
-            provenance=content["provenance"],
-        )
-
-
-def _phase(phase: Any) -> tuple[int, tuple[str, ...]]:
-    """One phase of a schedule, whatever sequences it is given as."""
-    match phase:
-        case (int(length), str() as names) | (int(length), [*names]) if names:
-            check_whole("steps of a phase of schedule", length)
-            return length, (names,) if isinstance(names, str) else tuple(names)
-    raise ValueError(
-        'a phase of schedule must be (steps, tensors), such as (400, ("W_V",)), with at least one tensor, '
-        f"got {phase!r:.100}"
-    )
-
-
-def under(prefix: str, values: Mapping[str, _Value]) -> dict[str, _Value]:
-    """The values whose names begin with a prefix, by what comes behind it."""
-    return {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
+        return cls(**{**saved, **whole})

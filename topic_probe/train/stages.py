@@ -13,21 +13,18 @@ thresholds do not matter. Then, for every layer by itself, all its heads togethe
 * There are *two stages* if W_V starts, becomes flat, and W_K and W_Q both start, neither of them before W_V is flat.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 from scipy.ndimage import median_filter
 
 from topic_probe.options import check_share, checked
 from topic_probe.report import Report, provenance
-from topic_probe.toy.model import ToyConfig
-from topic_probe.toy.theory import initial_gradients
 from topic_probe.train.history import History
-from topic_probe.train.toy import draw
 from topic_probe.uncertainty import divide
 
 if TYPE_CHECKING:
@@ -38,8 +35,6 @@ MIN_ROWS = 10
 
 STARTED, FROM_ZERO, FLAT = 0.2, 0.05, 0.25
 """The 20 %, the 5 % and the 25 % of the rules."""
-
-NO_PATTERN = "no two-stage pattern"
 
 COLUMNS = (
     "value_start", "value_flat", "key_start", "query_start", "value_growth", "attention_change", "late_value_growth",
@@ -53,10 +48,10 @@ class DynamicsReport(Report, kind="dynamics"):
 
     Attributes:
         layer: number of every layer.
-        value_start: step from which W_V has started to grow; NaN if it never does. The next three likewise.
-        value_flat: step from which W_V is flat.
-        key_start: step from which W_K has started.
-        query_start: step from which W_Q has started.
+        value_start: step from which W_V has started to grow; NaN if it never does. Likewise:
+        value_flat: from which W_V is flat.
+        key_start: from which W_K has started.
+        query_start: from which W_Q has started.
         two_stage: W_V starts, then is flat, and only then W_K and W_Q start.
         reasons: why a layer shows no two-stage pattern; None where it does.
         value_growth: norm of W_V where stage 2 begins (where W_K or W_Q starts, or at the end) ÷ its first one.
@@ -94,7 +89,7 @@ class DynamicsReport(Report, kind="dynamics"):
         if len(having) == len(self.layer):
             return "two stages"
         if not having:
-            return NO_PATTERN
+            return "no two-stage pattern"
         return f"two stages in {len(having)} of {len(self.layer)} layers: {', '.join(having)}"
 
     def to_dataframe(self) -> "pd.DataFrame":
@@ -105,13 +100,11 @@ class DynamicsReport(Report, kind="dynamics"):
         return pd.DataFrame({name: list(getattr(self, name)) for name in names})
 
     def _notes(self) -> list[str]:
-        several = len(self.layer) > 1
-        reasons = [
-            f"layer {layer}: {reason}" if several else reason
-            for layer, reason in zip(self.layer, self.reasons, strict=True)
-            if reason is not None
+        reasons = zip(self.layer, self.reasons, strict=True)
+        return [
+            self.pattern,
+            *(f"layer {layer}: {reason}" for layer, reason in reasons if reason is not None),
         ]
-        return [self.pattern, *reasons]
 
 
 @checked
@@ -143,19 +136,12 @@ def measure_dynamics(history: History, *, until: int | None = None, least: float
             f"needed at least {MIN_ROWS} recorded rows to see a curve, got {seen.sum()}; train longer, or record more "
             "often (TrainConfig(record_every=...))"
         )
-    layers = range(history.toy.n_layers)
-    rows: list[dict[str, float]] = []
-    for suffix in [""] if len(layers) == 1 else [f".{layer}" for layer in layers]:
-        curves = {what: history.norms[f"W_{what}{suffix}"].numpy()[seen] for what in "VKQ"}
-        found = _steps(steps[seen], curves, least)
-        turned = history.rotations.get(f"W_V{suffix}")
-        rotation = np.full(len(steps), np.nan) if turned is None else turned.numpy()
-        rows.append({**found, **_sizes(found, steps[seen], curves, rotation[seen])})
-    reasons = tuple(_why_not(**{name: row[name] for name in COLUMNS[:4]}) for row in rows)
+    layers = tuple(range(history.toy.n_layers))
+    rows = [_layer(history, "" if len(layers) == 1 else f".{layer}", seen, least) for layer in layers]
     return DynamicsReport(
-        layer=tuple(layers),
-        two_stage=np.array([reason is None for reason in reasons]),
-        reasons=reasons,
+        layer=layers,
+        two_stage=np.array([row["reasons"] is None for row in rows]),
+        reasons=tuple(row["reasons"] for row in rows),
         provenance=provenance(
             model=history.toy.to_dict(),
             options={
@@ -168,18 +154,29 @@ def measure_dynamics(history: History, *, until: int | None = None, least: float
     )  # fmt: skip
 
 
-def _steps(
-    steps: Int64[np.ndarray, " row"], curves: Mapping[str, Float64[np.ndarray, " row"]], least: float
-) -> dict[str, float]:
-    """The steps at which the three tensors of a layer start, and from which W_V is flat."""
+def _layer(history: History, suffix: str, seen: Bool[np.ndarray, " row"], least: float) -> dict[str, Any]:
+    """The columns of one layer."""
+    steps = history.steps.numpy()[seen]
+    value, key, query = (history.norms[f"W_{what}{suffix}"].numpy()[seen] for what in "VKQ")
     width = 2 * (len(steps) // 100) + 1
-    value, key, query = (median_filter(curves[what], width, mode="nearest") for what in "VKQ")
-    value_start = _start(steps, value, least)
+    smooth = [median_filter(curve, width, mode="nearest") for curve in (value, key, query)]
+    value_start, key_start, query_start = (_start(steps, curve, least) for curve in smooth)
+    value_flat = _flat_from(steps, smooth[0], value_start)
+    first = steps <= (steps[-1] if np.isnan(value_flat) else value_flat)
+    second = steps >= np.fmin(key_start, query_start)
+    begins = int(second.argmax()) if second.any() else len(steps) - 1
+    rotations = history.rotations.get(f"W_V{suffix}", torch.full(history.steps.shape, np.nan)).numpy()[seen]
+    turned = rotations[second & np.isfinite(rotations)]
     return {
         "value_start": value_start,
-        "value_flat": _flat_from(steps, value, value_start),
-        "key_start": _start(steps, key, least),
-        "query_start": _start(steps, query, least),
+        "value_flat": value_flat,
+        "key_start": key_start,
+        "query_start": query_start,
+        "reasons": _why_not(value_start, value_flat, key_start, query_start),
+        "value_growth": float(divide(value[begins], value[0])),
+        "attention_change": max(float(np.abs(divide(c[first], c[:1]) - 1).max()) for c in (key, query)),
+        "late_value_growth": float(divide(value[-1], value[begins])) if second.any() else np.nan,
+        "late_rotation": float(turned.mean()) if len(turned) else np.nan,
     }
 
 
@@ -204,89 +201,13 @@ def _flat_from(steps: Int64[np.ndarray, " row"], curve: Float64[np.ndarray, " ro
 
 def _why_not(value_start: float, value_flat: float, key_start: float, query_start: float) -> str | None:
     """What is missing for two stages; None if nothing is."""
+    missing = []
     if np.isnan(value_start):
-        return "W_V never starts to grow"
-    still = [name for name, start in (("W_K", key_start), ("W_Q", query_start)) if np.isnan(start)]
-    first = np.fmin(key_start, query_start)
-    growing = "W_V is not flat within the record"
-    if still:
-        flat = growing if np.isnan(value_flat) else f"W_V is flat from step {value_flat:.0f}"
-        return f"{' and '.join(still)} never start{'s' * (len(still) == 1)} to grow, and {flat}"
-    if np.isnan(value_flat):
-        return f"{growing}, and goes on while W_K and W_Q grow from step {first:.0f} on"
-    if first < value_flat:
-        return f"W_K or W_Q starts at step {first:.0f}, before W_V is flat at step {value_flat:.0f}"
-    return None
-
-
-def _sizes(
-    found: Mapping[str, float],
-    steps: Int64[np.ndarray, " row"],
-    curves: Mapping[str, Float64[np.ndarray, " row"]],
-    rotation: Float64[np.ndarray, " row"],
-) -> dict[str, float]:
-    """How far W_V, W_K and W_Q of a layer go in either stage."""
-    value, first = curves["V"], np.ones(len(steps), dtype=bool)
-    if not np.isnan(found["value_flat"]):
-        first = steps <= found["value_flat"]
-    second = steps >= np.fmin(found["key_start"], found["query_start"])
-    begins = int(second.argmax()) if second.any() else len(steps) - 1
-    turned = rotation[second & np.isfinite(rotation)]
-    return {
-        "value_growth": float(divide(value[begins], value[0])),
-        "attention_change": max(
-            float(np.abs(divide(curves[what][first], curves[what][:1]) - 1).max()) for what in "KQ"
-        ),
-        "late_value_growth": float(divide(value[-1], value[begins])) if second.any() else np.nan,
-        "late_rotation": float(turned.mean()) if len(turned) else np.nan,
-    }
-
-
-# What the argument of Section 8.1 is about: the tensors that begin as noise, and how those are given that do not.
-_NOISE = ("W_K", "W_Q", "W_V")
-_GIVEN = {"W_E": "identity", "b_K": "zero", "b_Q": "zero", "b_V": "zero", "b_pred": "zero"}
-
-
-@checked
-def gradient_ratios(history: History) -> dict[str, float]:
-    """How small the gradients of W_K and W_Q are beside that of W_V where training begins, measured and predicted.
-
-    The argument of Section 8.1 for a first stage: ``W_K`` is |∂L/∂W_K| / |∂L/∂W_V| at step 0, ``W_Q`` the same of W_Q,
-    and ``predicted`` what `theory.initial_gradients` says of both for the very documents of that step, ``noise`` being
-    the standard deviation of the entries that the three tensors begin with. The prediction goes with the square of the
-    noise; it is a mean over draws of it, which single draws scatter around.
-
-    Args:
-        history: of `train_toy` in regime *two-stage*, with ``TrainConfig(record_gradients=True)``; it may have no
-            steps.
-
-    Raises:
-        ValueError: for other regimes, and where no gradients were recorded.
-
-    Example:
-        >>> toy = tp.build_toy(tp.ToyConfig(regime="two-stage", noise=0.01))
-        >>> history = tp.train_toy(toy, tp.TrainConfig(loss="squared", steps=0, record_gradients=True))
-        >>> ratios = tp.gradient_ratios(history)
-        >>> 0.8 < ratios["W_K"] / ratios["predicted"] < 1.25
-        True
-    """
-    toy, gradients = history.toy, history.gradients
-    if (
-        not isinstance(toy, ToyConfig)
-        or toy.rules != _GIVEN
-        or toy.n_layers * toy.n_heads > 1
-        or toy.residual
-    ):
-        raise ValueError(
-            "the prediction is for one layer and head that begin with noise in W_K, W_Q and W_V and have one-hot "
-            f"words and no biases, got regime {toy.regime!r} with other settings; use ToyConfig(regime='two-stage')"
-        )
-    if not gradients:
-        raise ValueError("no gradients were recorded; train with TrainConfig(record_gradients=True)")
-    first = draw(toy, history.train, 0).select(slice(history.train.batch_size))
-    noise = toy.noise if toy.init == "near-zero" else 1 / math.sqrt(3 * toy.width)  # uniform in ±1/√d
-    world, loss = history.train.world or toy.world, history.train.loss
-    predicted = initial_gradients(world, first, loss=loss, attend=toy.attend).ratio(noise)
-    sizes = {name: float(gradients[name][0]) for name in _NOISE}
-    measured = {name: sizes[name] / sizes["W_V"] for name in ("W_K", "W_Q")}
-    return {"noise": noise, "predicted": predicted, **measured}
+        missing.append("W_V never starts to grow")
+    elif np.isnan(value_flat):
+        missing.append("W_V is not flat within the record")
+    starts = {"W_K": key_start, "W_Q": query_start}
+    missing += [f"{name} never starts to grow" for name, start in starts.items() if np.isnan(start)]
+    if (first := np.fmin(key_start, query_start)) < value_flat:
+        missing.append(f"W_K or W_Q starts at step {first:.0f}, before W_V is flat at step {value_flat:.0f}")
+    return "; ".join(missing) or None
