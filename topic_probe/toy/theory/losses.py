@@ -235,7 +235,7 @@ def masked_documents(
 def mean_bayes_loss(
     world: World,
     masking: Masking,
-    samples: Iterable[tuple[Float64[Tensor, "document topic"], MaskedBatch, Float64[Tensor, "chosen token"]]],
+    samples: Iterable[tuple[Float64[Tensor, "_ topic"], MaskedBatch, Float64[Tensor, "_ token"]]],
 ) -> BayesLoss:
     """The result of :func:`bayes_loss` for documents of these topic proportions with these predictions."""
     above_oracle = world.has_disjoint_topics
