@@ -10,12 +10,11 @@ stays in this file.
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
+from importlib.metadata import version
 from operator import attrgetter
-from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -32,13 +31,9 @@ from topic_probe.toy.world import World
 EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
 
-# Beyond any model; a mistyped number is refused before anything of that size is begun.
-_MOST_SIZE = 10**6
-
 Init = Literal["usual", "near-zero"]
 Rule = Literal["zero", "identity", "theorem1", "theorem2", "random"]
 Dtype = Literal["float32", "float64"]
-DTYPES: Mapping[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ REGIMES: Mapping[RegimeName, Regime] = {
 # Rule for a frozen tensor -> the tensors it is defined for.
 RULES: Mapping[Rule, tuple[str, ...]] = {
     "zero": TENSORS,
-    "identity": ("W_E", "W_K", "W_Q", "W_V"),
+    "identity": ("W_E", "W_V"),
     "theorem1": ("b_pred",),
     "theorem2": ("W_V",),
     "random": TENSORS,
@@ -116,7 +111,7 @@ class ToyConfig:
     init: Init | None = None
     noise: float = 0.01
     embedding_scale: float = 0.02
-    trained: Sequence[str] | str | None = None
+    trained: Sequence[str] | None = None
     frozen: Mapping[str, Rule] = field(default_factory=dict)
     dtype: Dtype = "float32"
 
@@ -124,18 +119,16 @@ class ToyConfig:
         settle_fields(self)
         # What is left out is filled in, so that two configs of one model are equal.
         d_model = self.vocabulary_size if self.d_model is None else self.d_model
-        trained = (self.trained,) if isinstance(self.trained, str) else self.trained
-        whole = {
+        filled = {
             "d_model": d_model,
             "d_attention": d_model if self.d_attention is None else self.d_attention,
             "init": REGIMES[self.regime].init if self.init is None else self.init,
-            "trained": None if trained is None else tuple(trained),
-            "frozen": dict(self.frozen),
+            "trained": None if self.trained is None else tuple(self.trained),
         }
-        for name, value in whole.items():
+        for name, value in filled.items():
             object.__setattr__(self, name, value)
         for name in ("d_model", "d_attention", "n_layers", "n_heads"):
-            check_whole(name, getattr(self, name), most=_MOST_SIZE)
+            check_whole(name, getattr(self, name))
         if self.width_attention > self.width:
             raise ValueError(
                 f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
@@ -158,12 +151,10 @@ class ToyConfig:
                 f"{name} = {rule!r} (regime {self.regime!r}) needs one-hot embeddings, d_model = "
                 f"{self.vocabulary_size} (the words and [MASK]), got d_model={self.d_model}; leave d_model out"
             )
-        if kind in ("W_K", "W_Q") and rule == "identity" and self.d_attention != self.d_model:
-            raise ValueError(f"{name} cannot be the identity with d_attention={self.d_attention} < d_model")
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids, [MASK] included."""
+        """Number of token ids, ``[MASK]`` included."""
         return self.world.vocabulary_size
 
     @property
@@ -244,11 +235,8 @@ class ToyConfig:
 def scores(t: Mapping[str, Float[Tensor, "..."]], *, one_hot: bool) -> Float[Tensor, "*toy query key"]:
     """What the softmax is taken of, for every token that asks and every token that is asked.
 
-    b_K is left out: it adds the same to all scores of a query.
-
-    Args:
-        t: Tensors as :func:`toy_tensors` names them, of one toy, or of several with an axis ``toy`` in front.
-        one_hot: Whether W_E is the identity (equation 7), which then need not be multiplied with.
+    b_K is left out: it adds the same to all scores of a query. With one-hot embeddings (W_E = I, equation 7) nothing
+    is multiplied with W_E.
     """
     keys = t["W_K"] if one_hot else t["W_K"] @ t["W_E"]
     queries = (t["W_Q"] if one_hot else t["W_Q"] @ t["W_E"]) + t["b_Q"][..., None]
@@ -261,7 +249,6 @@ def predictions(
     log_counts: Float[Tensor, "toy query word"],
     *,
     one_hot: bool,
-    uniform: bool,
 ) -> Float[Tensor, "toy query word"]:
     """Equation 6: logits at positions that show ``tokens``, in documents of these word counts, of several toys.
 
@@ -274,16 +261,12 @@ def predictions(
         tokens: What every position shows.
         log_counts: The logarithm of how often its document shows each token; −∞ where it does not.
         one_hot: Whether W_E is the identity.
-        uniform: Whether scores are zero.
     """
-    if uniform:
-        A = log_counts.softmax(-1)
-    else:
-        of_tokens = scores(t, one_hot=one_hot)
-        n_toys, size = of_tokens.shape[:2]
-        toys = torch.arange(n_toys, device=tokens.device)[:, None]
-        # embedding looks rows up as indexing does, with a far cheaper gradient.
-        A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
+    of_tokens = scores(t, one_hot=one_hot)
+    n_toys, size = of_tokens.shape[:2]
+    toys = torch.arange(n_toys, device=tokens.device)[:, None]
+    # embedding looks rows up as indexing does, with a far cheaper gradient.
+    A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
     written = (t["W_V"] if one_hot else t["W_V"] @ t["W_E"]) + t["b_V"][..., None]
     of_words = (written if one_hot else t["W_E"].mT @ written) + t["b_pred"][..., None]
     return A @ of_words.mT
@@ -296,7 +279,7 @@ def mean_losses(
     *,
     loss: Loss,
 ) -> Float[Tensor, "toy"]:
-    """The loss of every toy.
+    """Loss of every toy.
 
     Args:
         logits: Of every query.
@@ -321,8 +304,7 @@ def counts_suffice(model: nn.Module) -> bool:
 def words_are_one_hot(model: nn.Module) -> bool:
     """Whether W_E is the identity and stays it (equation 7)."""
     W_E = toy_parameters(model)["W_E"]
-    square = W_E.shape[0] == W_E.shape[1]
-    return square and not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
+    return not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
 
 
 def attention_is_uniform(model: nn.Module) -> bool:
@@ -348,9 +330,7 @@ def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor]
         tensors: Values for tensors by name, trained or frozen, in place of their initialisation or rule, in
             the paper's orientation (see :func:`toy_tensors`).
     """
-    model: nn.Module = (
-        _build_hooked_transformer(config) if _has_hooked_transformer() else _build_bridge(config)
-    )
+    model: nn.Module = _build_hooked_transformer(config) if TL3 else _build_bridge(config)
     model.toy_config = config  # type: ignore[assignment]
     model.untrained_twin = partial(build_toy, config)  # type: ignore[assignment]
     values = {**_initial_values(config, seed), **_frozen_values(config)}
@@ -374,13 +354,9 @@ def toy_config(model: nn.Module) -> ToyConfig:
 
 
 def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters themselves by the paper's names, in the layout their TransformerLens keeps them in.
-
-    Frozen ones have ``requires_grad`` False. For a layout that does not depend on TransformerLens use
-    :func:`toy_tensors`.
-    """
-    kept = _hooked_transformer_place if _is_hooked_transformer(model) else _bridge_place
-    return {name: attrgetter(kept(*_locate(name)))(model) for name in toy_config(model).tensor_names}
+    """The parameters themselves by the paper's names, in the layout of the installed TransformerLens."""
+    places = {name: _place(*name.partition(".")[::2]) for name in toy_config(model).tensor_names}
+    return {name: attrgetter(place)(model) for name, place in places.items()}
 
 
 def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
@@ -409,7 +385,7 @@ def in_paper_layout(model: nn.Module, name: str, leaf: Float[Tensor, "..."]) -> 
     rows = d if kind.endswith("V") else config.width_attention
     if kind.startswith("b"):
         view = leaf.view(heads, d)[:, :rows]
-    elif _is_hooked_transformer(model):
+    elif TL3:
         view = leaf.mT[:, :rows]
     else:
         view = leaf.view(heads, d, d)[:, :rows]
@@ -436,43 +412,21 @@ def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def toy_logits(
-    model: nn.Module,
-    ids: Int64[Tensor, "batch position"],
-    visible: Bool[Tensor, "batch position"] | None = None,
+    model: nn.Module, ids: Int64[Tensor, "batch position"], visible: Bool[Tensor, "batch position"]
 ) -> Float[Tensor, "batch position word"]:
-    """Logits through the hooked forward; positions where ``visible`` is False ask, but are not attended to.
-
-    Of a `MaskedBatch` that is `visible`. Without it every position is attended to.
-    """
-    keep = torch.ones_like(ids) if visible is None else visible.long()
-    logits: Tensor = model(ids, attention_mask=keep, return_type="logits")
+    """Logits through the hooked forward; positions that are not ``visible`` ask, but are not attended to."""
+    logits: Tensor = model(ids, attention_mask=visible.long())
     return logits
-
-
-@contextmanager
-def toy_patterns(model: nn.Module) -> Iterator[list[Float[Tensor, "batch head query key"]]]:
-    """A list that the attention of every layer is appended to, layer by layer, for as long as the block lasts."""
-    patterns: list[Tensor] = []
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(toy_config(model).n_layers)]
-    hooked: Any = model
-    with hooked.hooks(fwd_hooks=[(name, lambda pattern, hook: patterns.append(pattern)) for name in names]):
-        yield patterns
 
 
 def stands_for(entry: str, name: str) -> bool:
     """Whether an entry such as ``W_K`` (of every layer) or ``W_K.1`` stands for a tensor."""
-    return entry in (name, name.partition(".")[0])
+    return entry in (name, _kind(name))
 
 
 def _kind(name: str) -> str:
     """The name without its layer."""
-    return _locate(name)[0]
-
-
-def _locate(name: str) -> tuple[str, int]:
-    """Name without layer, and the layer (0 where there is only one)."""
-    kind, _, layer = name.partition(".")
-    return kind, int(layer or 0)
+    return name.partition(".")[0]
 
 
 def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "..."]]:
@@ -510,21 +464,24 @@ def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
     return values
 
 
-# TransformerLens 3
+# The hooked model. Both generations of TransformerLens can do without an MLP and without normalisation; positions, the
+# decoder and the skip connection are replaced, and the output projection is the identity.
+
+TL3 = version("transformer-lens").startswith("3.")
 
 
-@cache
-def _has_hooked_transformer() -> bool:
-    """Whether the installed TransformerLens still has HookedTransformer (4 raises ImportError even on hasattr)."""
-    try:
-        from transformer_lens import HookedTransformer  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def _place(kind: str, layer: str) -> str:
+    """Where TransformerLens keeps a tensor."""
+    attention = f"blocks.{layer or 0}.attn"
+    if TL3:
+        return {"W_E": "embed.W_E", "b_pred": "unembed.b_U"}.get(kind, f"{attention}.{kind}")
+    part = "weight" if kind.startswith("W") else "bias"
+    own = f"{attention}.{kind[-1].lower()}.{part}"
+    return {"W_E": "embed.weight", "b_pred": "unembed.bias"}.get(kind, own)
 
 
 def _settings(config: ToyConfig) -> dict[str, Any]:
-    """What both generations of TransformerLens call the parts of the toy."""
+    """What both generations call the parts of the toy."""
     return {
         "n_layers": config.n_layers,
         "n_heads": config.n_heads,
@@ -537,111 +494,57 @@ def _settings(config: ToyConfig) -> dict[str, Any]:
         "attention_dir": "bidirectional",
         "attn_scale": math.sqrt(config.width_attention),
         "init_weights": False,
-        "dtype": DTYPES[config.dtype],
+        "dtype": getattr(torch, config.dtype),
         "device": "cpu",
     }
 
 
-def _is_hooked_transformer(model: nn.Module) -> bool:
-    return not hasattr(model, "original_model")  # what a bridge wraps
-
-
-def _hooked_transformer_place(kind: str, layer: int) -> str:
-    return {EMBEDDING: "embed.W_E", PREDICTION_BIAS: "unembed.b_U"}.get(kind, f"blocks.{layer}.attn.{kind}")
-
-
-# Held where warnings are left out: what is done with them is one list for all threads.
-_quiet = RLock()
-
-
 def _build_hooked_transformer(config: ToyConfig) -> Any:
-    """A HookedTransformer with a tied unembedding, padding hidden from attention, and no skip connection."""
-    from transformer_lens import HookedTransformerConfig
-
-    settings = HookedTransformerConfig(**_settings(config))
-    with _quiet, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = _hooked_transformer_class()(settings, residual=config.residual)
-    identity = torch.eye(config.width)
-    for block in model.blocks:
-        block.attn.W_O.data.copy_(identity)
-    return model
-
-
-@cache
-def _hooked_transformer_class() -> Any:
-    """The classes of the TransformerLens 3 toy, made on first use because their bases are slow to import."""
-    from transformer_lens import HookedTransformer
-    from transformer_lens.components import Attention, TransformerBlock
+    """The toy on TransformerLens 3."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.components import TransformerBlock
     from transformer_lens.hook_points import HookPoint
-
-    class ToyAttention(Attention):  # type: ignore[misc]
-        def forward(self, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-            # Attention itself reads the padding mask only when it builds a causal mask.
-            if attention_mask is not None:
-                hidden = (attention_mask == 0)[:, None, None, :]
-                kwargs["additive_attention_mask"] = torch.zeros(
-                    hidden.shape, dtype=self.W_K.dtype, device=hidden.device
-                ).masked_fill_(hidden, -torch.inf)
-            return super().forward(*args, **kwargs)
 
     class ToyBlock(TransformerBlock):  # type: ignore[misc]
         def forward(self, resid_pre: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
-            if self.cfg.use_attn_in or self.cfg.use_split_qkv_input:
-                raise NotImplementedError(
-                    "the toy without residual has no hook_attn_in, hook_q_input, hook_k_input or hook_v_input; "
-                    "leave use_attn_in and use_split_qkv_input False and hook attn.hook_q, hook_k or hook_v"
-                )
-            x = self.hook_resid_pre(resid_pre)
-            out = self.hook_attn_out(self.attn(x, x, x, attention_mask=attention_mask))
-            return self.hook_resid_post(out)
+            x, hidden = self.hook_resid_pre(resid_pre), None
+            if attention_mask is not None:  # which attention itself only reads when it is causal
+                hidden = torch.where(attention_mask[:, None, None] == 0, -torch.inf, 0.0)
+            out = self.hook_attn_out(self.attn(x, x, x, additive_attention_mask=hidden))
+            return self.hook_resid_post(x + out if config.residual else out)
 
     class ToyUnembed(nn.Module):
-        def __init__(self, embed: nn.Module, d_vocab: int, dtype: torch.dtype):
+        def __init__(self, embed: nn.Module):
             super().__init__()
             self._tied = (embed,)  # in a tuple, so that it is no second submodule
-            self.b_U = nn.Parameter(torch.zeros(d_vocab, dtype=dtype))
+            self.b_U = nn.Parameter(torch.zeros_like(embed.W_E[:, 0]))  # type: ignore[index]
             self.hook_in, self.hook_out = HookPoint(), HookPoint()
 
         @property
-        def W_U(self) -> Tensor:
-            W_E = self._tied[0].W_E
-            assert isinstance(W_E, Tensor)
-            return W_E.T
+        def W_U(self) -> Any:
+            return self._tied[0].W_E.T  # type: ignore[operator]
 
         def forward(self, residual: Tensor) -> Any:
             return self.hook_out(self.hook_in(residual) @ self.W_U + self.b_U)
 
     class ToyTransformer(HookedTransformer):  # type: ignore[misc]
-        def __init__(self, cfg: Any, *, residual: bool):
-            super().__init__(cfg)
-            for layer in range(cfg.n_layers):
-                if not residual:
-                    self.blocks[layer] = ToyBlock(cfg, layer)
-                self.blocks[layer].attn = ToyAttention(cfg, "global", layer)
-            self.unembed = ToyUnembed(self.embed, cfg.d_vocab, cfg.dtype)
-            del self.pos_embed, self.hook_pos_embed
-            self.setup()
+        def get_residual(self, embed: Tensor, *_: Any, **__: Any) -> Any:
+            return embed, None  # no positions
 
-        def get_residual(
-            self, embed: Tensor, *_: Any, return_shortformer_pos_embed: bool = True, **__: Any
-        ) -> Any:
-            return (embed, None) if return_shortformer_pos_embed else embed
-
-    return ToyTransformer
-
-
-# TransformerLens 4
-
-
-def _bridge_place(kind: str, layer: int) -> str:
-    part = "weight" if kind.startswith("W") else "bias"
-    places = {EMBEDDING: "embed.weight", PREDICTION_BIAS: "unembed.bias"}
-    return places.get(kind, f"blocks.{layer}.attn.{kind[-1].lower()}.{part}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of HookedTransformer
+        model = ToyTransformer(HookedTransformerConfig(**_settings(config)))
+    model.blocks = nn.ModuleList(ToyBlock(model.cfg, layer) for layer in range(config.n_layers))
+    model.unembed = ToyUnembed(model.embed)
+    del model.pos_embed, model.hook_pos_embed
+    for block in model.blocks:
+        block.attn.W_O.data.copy_(torch.eye(config.width))
+    model.setup()
+    return model
 
 
 def _build_bridge(config: ToyConfig) -> Any:
-    """A TransformerBridge over TransformerLens's native model, without positions and with a tied decoder."""
+    """The toy on TransformerLens 4, whose own native model needs three changes."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformer_lens.model_bridge.sources.native import NativeBlock, NativeModel
@@ -649,6 +552,19 @@ def _build_bridge(config: ToyConfig) -> Any:
     class NoSkip(NativeBlock):  # type: ignore[misc]
         def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
             return (self.attn(hidden_states, attention_mask=attention_mask)[0],)
+
+    class TiedHead(nn.Module):
+        def __init__(self, embedding: nn.Embedding):
+            super().__init__()
+            self._tied = (embedding,)  # in a tuple, so that it is no second submodule
+            self.bias = nn.Parameter(torch.zeros_like(embedding.weight[:, 0]))
+
+        @property
+        def weight(self) -> Tensor:
+            return self._tied[0].weight
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return nn.functional.linear(hidden_states, self.weight, self.bias)
 
     settings = _settings(config)
     scale = settings.pop("attn_scale")
@@ -658,12 +574,11 @@ def _build_bridge(config: ToyConfig) -> Any:
         if not config.residual:
             native.layers = nn.ModuleList(NoSkip(cfg) for _ in range(config.n_layers))
     native.pos, native.head = None, TiedHead(native.tok_embed)
-    native.to(DTYPES[config.dtype])
+    native.to(cfg.dtype)
     for block in native.layers:
         block.attn.scale = scale  # only now, because the model refuses to be built with a scale of 1
-        with torch.no_grad():
-            block.attn.o.weight.copy_(torch.eye(config.width).repeat(1, config.n_heads))
-            block.attn.o.bias.zero_()
+        block.attn.o.weight.data.copy_(torch.eye(config.width).repeat(1, config.n_heads))
+        block.attn.o.bias.data.zero_()
     return build_bridge_from_module(
         native,
         "TransformerLensNative",
@@ -671,23 +586,3 @@ def _build_bridge(config: ToyConfig) -> Any:
         model_name="toy",
         post_adapter_hook=lambda adapter: adapter.component_mapping.pop("pos_embed"),
     )
-
-
-class TiedHead(nn.Module):
-    """A decoder whose weight is the embedding's: one parameter, and one key in the state dict."""
-
-    def __init__(self, embedding: nn.Embedding):
-        super().__init__()
-        self._tied = (embedding,)  # in a tuple, so that it is no second submodule
-        self.bias = nn.Parameter(torch.zeros_like(embedding.weight[:, 0]))
-
-    @property
-    def weight(self) -> Tensor:
-        """The embedding, [vocabulary, d]."""
-        return self._tied[0].weight
-
-    def forward(
-        self, hidden_states: Float[Tensor, "batch position d_model"]
-    ) -> Float[Tensor, "batch position word"]:
-        """Logits."""
-        return nn.functional.linear(hidden_states, self.weight, self.bias)

@@ -374,7 +374,7 @@ class _Training:
 
     def _by_counts(self, place: int) -> tuple[Float[Tensor, "toy"], list[Tensor]]:
         tokens, log_counts, entries, shares = _together([queries[place] for queries in self.queries])
-        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot, uniform=self.uniform)
+        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot)
         losses = mean_losses(logits, entries, shares, loss=self.config.loss)
         trained = list(self.trained.values())
         return losses.detach(), list(torch.autograd.grad(losses.sum(), trained, materialize_grads=True))
