@@ -10,7 +10,7 @@ stays in this file.
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from topic_probe.options import check_number, check_value, check_whole, checked, settle_fields
+from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.toy.masking import Attend, Loss, Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
@@ -32,13 +32,13 @@ EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", 
 TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
 
 Init = Literal["usual", "near-zero"]
-Rule = Literal["zero", "identity", "theorem1", "theorem2", "random"]
+Rule = Literal["identity", "theorem1", "theorem2"]
 Dtype = Literal["float32", "float64"]
 
 
 @dataclass(frozen=True)
 class Regime:
-    """What is trained, and the rule that gives each frozen tensor its value (zero where none is named)."""
+    """What is trained, and what the other tensors are frozen at: zero where no rule is named."""
 
     trained: tuple[str, ...]
     frozen: Mapping[str, Rule] = field(default_factory=dict)
@@ -53,15 +53,6 @@ REGIMES: Mapping[RegimeName, Regime] = {
     "attention": Regime(LAYER_TENSORS, {"W_E": "identity"}),
     "keys": Regime(("W_K", "W_Q"), {"W_E": "identity", "W_V": "theorem2"}),
     "two-stage": Regime(("W_K", "W_Q", "W_V"), {"W_E": "identity"}, init="near-zero"),
-}
-
-# Rule for a frozen tensor -> the tensors it is defined for.
-RULES: Mapping[Rule, tuple[str, ...]] = {
-    "zero": TENSORS,
-    "identity": ("W_E", "W_V"),
-    "theorem1": ("b_pred",),
-    "theorem2": ("W_V",),
-    "random": TENSORS,
 }
 
 
@@ -88,9 +79,8 @@ class ToyConfig:
             normal with standard deviation ``noise``. None takes the regime's. W_E is normal in both.
         noise: Standard deviation of the near-zero initialisation; 0 starts at zero.
         embedding_scale: Standard deviation of W_E where it is not frozen.
-        trained: Names of the trained tensors, in place of the regime's.
-        frozen: Rules for frozen tensors, on top of the regime's: ``zero``, ``identity``, ``theorem1`` (b_pred of
-            Theorem 1), ``theorem2`` (the optimal W_V of Theorem 2), ``random`` (stays at its initialisation).
+        trained: Names of the trained tensors. Those that the regime would train, too, stay where they begin.
+            None: all that the regime trains.
         dtype: Type of the tensors.
 
     Example:
@@ -112,7 +102,6 @@ class ToyConfig:
     noise: float = 0.01
     embedding_scale: float = 0.02
     trained: Sequence[str] | None = None
-    frozen: Mapping[str, Rule] = field(default_factory=dict)
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
@@ -137,20 +126,15 @@ class ToyConfig:
         check_number("noise", self.noise, zero=True, why="a standard deviation")
         why = "a standard deviation (a W_E of zeros never moves)"
         check_number("embedding_scale", self.embedding_scale, why=why)
-        for name, rule in self.rules.items():
-            self._check_rule(name, rule)
-
-    def _check_rule(self, name: str, rule: Rule) -> None:
-        kind = _kind(name)
-        check_value(f"rule for {name}", rule, Rule)
-        if kind not in RULES[rule]:
-            raise ValueError(f"rule {rule!r} is defined for {', '.join(RULES[rule])}, not for {name}")
-        one_hot = (kind, rule) in (("W_E", "identity"), ("W_V", "theorem2"))
-        if one_hot and self.d_model != self.vocabulary_size:
+        if REGIMES[self.regime].frozen.get("W_E") == "identity" and d_model != self.vocabulary_size:
             raise ValueError(
-                f"{name} = {rule!r} (regime {self.regime!r}) needs one-hot embeddings, d_model = "
-                f"{self.vocabulary_size} (the words and [MASK]), got d_model={self.d_model}; leave d_model out"
+                f"regime {self.regime!r} needs one-hot embeddings, d_model = {self.vocabulary_size} (the words and "
+                f"[MASK]), got d_model={d_model}; leave d_model out"
             )
+        for entry in self.trained or ():
+            if not any(stand_for([entry], name) for name in self.tensor_names):
+                names = ", ".join(self.tensor_names)
+                raise ValueError(f"{entry!r} is no tensor of this model; there are {names}")
 
     @property
     def vocabulary_size(self) -> int:
@@ -180,34 +164,8 @@ class ToyConfig:
     @property
     def trained_tensors(self) -> tuple[str, ...]:
         """Names of the tensors that training changes."""
-        given = REGIMES[self.regime].trained if self.trained is None else self.trained
-        chosen = {name for entry in given for name in self._expand(entry)}
-        return tuple(name for name in self.tensor_names if name in chosen)
-
-    @property
-    def rules(self) -> dict[str, Rule]:
-        """Rule of every frozen tensor."""
-        trained = self.trained_tensors
-        rules: dict[str, Rule] = {name: "zero" for name in self.tensor_names if name not in trained}
-        for entry, rule in REGIMES[self.regime].frozen.items():
-            rules.update({name: rule for name in self._expand(entry) if name in rules})
-        for entry, rule in self.frozen.items():
-            both = [name for name in self._expand(entry) if name in trained]
-            if both:
-                raise ValueError(
-                    f"{', '.join(both)} cannot be frozen and trained; name what is trained in trained=..."
-                )
-            rules.update(dict.fromkeys(self._expand(entry), rule))
-        return rules
-
-    def _expand(self, entry: str) -> tuple[str, ...]:
-        """The tensors an entry such as ``W_K`` or ``W_K.1`` stands for."""
-        names = tuple(name for name in self.tensor_names if stands_for(entry, name))
-        if not names:
-            raise ValueError(
-                f"{entry!r} is no tensor of this model; there are {', '.join(self.tensor_names)}"
-            )
-        return names
+        entries = REGIMES[self.regime].trained if self.trained is None else self.trained
+        return tuple(name for name in self.tensor_names if stand_for(entries, name))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor in the paper's orientation; a head axis comes first where there are several heads."""
@@ -249,6 +207,7 @@ def predictions(
     log_counts: Float[Tensor, "toy query word"],
     *,
     one_hot: bool,
+    uniform: bool,
 ) -> Float[Tensor, "toy query word"]:
     """Equation 6: logits at positions that show ``tokens``, in documents of these word counts, of several toys.
 
@@ -261,12 +220,16 @@ def predictions(
         tokens: What every position shows.
         log_counts: The logarithm of how often its document shows each token; −∞ where it does not.
         one_hot: Whether W_E is the identity.
+        uniform: Whether scores are zero.
     """
-    of_tokens = scores(t, one_hot=one_hot)
-    n_toys, size = of_tokens.shape[:2]
-    toys = torch.arange(n_toys, device=tokens.device)[:, None]
-    # embedding looks rows up as indexing does, with a far cheaper gradient.
-    A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
+    if uniform:
+        A = log_counts.softmax(-1)
+    else:
+        of_tokens = scores(t, one_hot=one_hot)
+        n_toys, size = of_tokens.shape[:2]
+        toys = torch.arange(n_toys, device=tokens.device)[:, None]
+        # embedding looks rows up as indexing does, with a far cheaper gradient.
+        A = (embedding(tokens + size * toys, of_tokens.flatten(0, 1)) + log_counts).softmax(-1)
     written = (t["W_V"] if one_hot else t["W_V"] @ t["W_E"]) + t["b_V"][..., None]
     of_words = (written if one_hot else t["W_E"].mT @ written) + t["b_pred"][..., None]
     return A @ of_words.mT
@@ -419,9 +382,9 @@ def toy_logits(
     return logits
 
 
-def stands_for(entry: str, name: str) -> bool:
-    """Whether an entry such as ``W_K`` (of every layer) or ``W_K.1`` stands for a tensor."""
-    return entry in (name, _kind(name))
+def stand_for(entries: Collection[str], name: str) -> bool:
+    """Whether any entry, such as ``W_K`` (of every layer) or ``W_K.1``, stands for a tensor."""
+    return name in entries or _kind(name) in entries
 
 
 def _kind(name: str) -> str:
@@ -449,18 +412,20 @@ def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "
 
 
 def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
-    """The tensors whose rule says more than to stay at the initialisation."""
-    values = {}
-    for name, rule in config.rules.items():
-        shape = config.shape(name)
-        if rule == "zero":
-            values[name] = torch.zeros(shape, dtype=torch.float64)
-        elif rule == "identity":
+    """Every tensor that neither the regime nor the config trains, by the regime's rule."""
+    regime, values = REGIMES[config.regime], {}
+    for name in config.tensor_names:
+        if stand_for((*regime.trained, *config.trained_tensors), name):
+            continue
+        shape, rule = config.shape(name), regime.frozen.get(_kind(name))
+        if rule == "identity":
             values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
         elif rule == "theorem1":
             values[name] = embedding_bias(config.world, config.masking, attend=config.attend)
         elif rule == "theorem2":
             values[name] = optimal_value(config.world, config.masking, attend=config.attend).expand(shape)
+        else:
+            values[name] = torch.zeros(shape, dtype=torch.float64)
     return values
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report
 from topic_probe.toy.masking import Loss, Masking
-from topic_probe.toy.model import ToyConfig, build_toy, stands_for
+from topic_probe.toy.model import ToyConfig, build_toy, stand_for
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 
@@ -106,7 +106,7 @@ class TrainConfig:
         place = step % sum(length for length, _ in self.schedule)
         for length, entries in self.schedule:
             if place < length:
-                return any(stands_for(entry, name) for entry in entries)
+                return stand_for(entries, name)
             place -= length
         raise AssertionError("unreachable")
 

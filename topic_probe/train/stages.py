@@ -244,7 +244,6 @@ def _sizes(
 
 # What the argument of Section 8.1 is about: the tensors that begin as noise, and how those are given that do not.
 _NOISE = ("W_K", "W_Q", "W_V")
-_GIVEN = {"W_E": "identity", "b_K": "zero", "b_Q": "zero", "b_V": "zero", "b_pred": "zero"}
 
 
 @checked
@@ -273,7 +272,8 @@ def gradient_ratios(history: History) -> dict[str, float]:
     toy, gradients = history.toy, history.gradients
     if (
         not isinstance(toy, ToyConfig)
-        or toy.rules != _GIVEN
+        or toy.regime != "two-stage"
+        or toy.trained is not None
         or toy.n_layers * toy.n_heads > 1
         or toy.residual
     ):

@@ -31,7 +31,7 @@ from topic_probe.toy.model import (
     mean_losses,
     predictions,
     set_toy_tensors,
-    stands_for,
+    stand_for,
     toy_config,
     toy_logits,
     toy_parameters,
@@ -165,12 +165,12 @@ def _check(model: nn.Module, config: TrainConfig) -> None:
         raise ValueError("with p_mask=0 nothing is masked and there is nothing to learn; raise p_mask")
     entries = [entry for _, names in config.schedule for entry in names]
     for entry in entries:
-        if not any(stands_for(entry, name) for name in trained):
+        if not any(stand_for([entry], name) for name in trained):
             raise ValueError(
                 f"schedule moves {entry!r}, but trained are {', '.join(trained)}; leave it out, or train it by "
                 "ToyConfig(trained=...)"
             )
-    still = [name for name in trained if not any(stands_for(entry, name) for entry in entries)]
+    still = [name for name in trained if not stand_for(entries, name)]
     if entries and still:
         raise ValueError(
             f"schedule never moves {', '.join(still)}; name it in a phase, or freeze it by ToyConfig(trained=...)"
@@ -374,7 +374,7 @@ class _Training:
 
     def _by_counts(self, place: int) -> tuple[Float[Tensor, "toy"], list[Tensor]]:
         tokens, log_counts, entries, shares = _together([queries[place] for queries in self.queries])
-        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot)
+        logits = predictions(self.tensors, tokens, log_counts, one_hot=self.one_hot, uniform=self.uniform)
         losses = mean_losses(logits, entries, shares, loss=self.config.loss)
         trained = list(self.trained.values())
         return losses.detach(), list(torch.autograd.grad(losses.sum(), trained, materialize_grads=True))
