@@ -20,8 +20,6 @@ MUTANTS = [
            "of_tokens.flatten(0, 1)) + log_counts.sign()).softmax(-1)", OF_TRAINING),
     Mutant("the squared loss has half of what it takes off for the word", MODEL,
            "- 2 * of_targets + 1", "- of_targets + 1", OF_TRAINING),
-    Mutant("the native scale is that of the whole width", MODEL,
-           "block.attn.scale = scale", "block.attn.scale = math.sqrt(config.width)", OF_MODEL),
     Mutant("the decoder has no bias", MODEL,
            "nn.functional.linear(hidden_states, self.weight, self.bias)",
            "nn.functional.linear(hidden_states, self.weight)", OF_MODEL),

@@ -141,7 +141,7 @@ def plain_effects(model, batch, loss, attend):
     [("squared", WORLD, "all"), ("cross_entropy", LDA, "unmasked"), ("squared", LDA, "unmasked")],
 )
 def test_losses_and_effects_are_those_of_editing_the_toy_position_by_position(loss, world, attend):
-    sizes = {"embedding_scale": 1.0, "d_model": 6, "d_attention": 3, "attend": attend}
+    sizes = {"embedding_scale": 1.0, "d_model": 6, "attend": attend}
     model = toy("full", world=world, tensors={"b_pred": random_matrix(N + 1)}, **sizes)
     report = agreement(model, loss=loss)
     expected, errors = plain_effects(model, masked(world, 20, masking=MASKING), loss, attend)

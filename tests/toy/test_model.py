@@ -15,7 +15,6 @@ from topic_probe.toy.model import (
     ToyConfig,
     build_toy,
     set_toy_tensors,
-    toy_logits,
     toy_parameters,
     toy_tensors,
 )
@@ -34,7 +33,7 @@ def random_ids(seed=0, batch=5, length=9):
 
 
 MASK = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9]).unsqueeze(1)
-DEEP = {"d_model": 6, "d_attention": 4, "n_layers": 3, "n_heads": 2}
+DEEP = {"d_model": 6, "n_layers": 3, "n_heads": 2}
 
 
 @pytest.mark.generation
@@ -43,8 +42,8 @@ DEEP = {"d_model": 6, "d_attention": 4, "n_layers": 3, "n_heads": 2}
     [
         {},
         {"regime": "embedding"},
-        {"regime": "keys", "d_attention": 3},
-        {"d_model": 5, "d_attention": 1},
+        {"regime": "keys"},
+        {"d_model": 1},
         {"d_model": 20, "n_heads": 3},
         DEEP | {"residual": True},
         DEEP | {"n_heads": 1},
@@ -59,7 +58,7 @@ def test_logits_and_their_gradients_are_those_of_the_papers_equations_for_each_d
         total = sum((out * weight[i][MASK[i]]).sum() for i, out in enumerate(logits))
         return torch.autograd.grad(total, trained, materialize_grads=True)
 
-    hooked = [logits[keep] for logits, keep in zip(toy_logits(model, ids, MASK), MASK, strict=True)]
+    hooked = [logits[keep] for logits, keep in zip(model(ids, attention_mask=MASK.long()), MASK, strict=True)]
     residual = options.get("residual", False)
     plain = [
         plain_logits(toy_tensors(model), row[keep], residual=residual)
@@ -193,7 +192,6 @@ def test_what_is_trained_can_be_named_and_the_rest_of_the_regime_stays_where_it_
 def test_a_config_survives_json():
     chosen = config(
         "keys",
-        d_attention=3,
         trained=("W_Q",),
         masking=Masking(0.2, 0.0, 0.3),
         residual=True,
@@ -207,7 +205,6 @@ def test_a_config_survives_json():
         ({"regime": "all"}, "regime must be one of 'full', 'embedding', 'value'"),
         ({"regime": "value", "d_model": 7}, "needs one-hot embeddings, d_model = 13"),
         ({"d_model": 0}, "d_model must be at least 1, got 0"),
-        ({"d_model": 5, "d_attention": 6}, "d_attention must not exceed d_model, got 6 > 5"),
         ({"noise": -1.0}, "noise is a standard deviation"),
         ({"embedding_scale": 0.0}, r"embedding_scale is a standard deviation .* must be positive"),
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'float64'"),

@@ -179,7 +179,7 @@ def test_the_prediction_is_for_the_very_documents_of_the_first_step():
 
 @pytest.mark.parametrize(
     ("options", "noise", "loss"),
-    [({"d_attention": 2}, 0.01, "squared"), ({"init": "usual"}, 1 / np.sqrt(3 * 13), "cross_entropy")],
+    [({}, 0.01, "squared"), ({"init": "usual"}, 1 / np.sqrt(3 * 13), "cross_entropy")],
 )
 def test_gradients_are_as_large_as_predicted_on_average_over_noise(options, noise, loss):
     found = [first_ratios(seed=seed, loss=loss, **options) for seed in range(12)]

@@ -44,7 +44,7 @@ DEEP = {"d_model": 6, "n_layers": 2, "n_heads": 2, "residual": True, "embedding_
 CASES = {
     "full": ("full", {}, ADAM | {"l2": 0.01}),
     "full, unmasked": ("full", UNMASKED, SQUARED | {"l2": 0.02}),
-    "narrow": ("full", {"d_model": 6, "d_attention": 2}, ADAM | SQUARED),
+    "narrow": ("full", {"d_model": 6}, ADAM | SQUARED),
     "embedding": ("embedding", {}, ADAM | SQUARED),
     "random values": ("embedding", {"trained": ("W_E", "W_V", "b_V"), "d_model": 7}, ADAM),
     "value": ("value", {}, ADAM | {"l2": 0.02, "world": OTHER}),

@@ -20,7 +20,6 @@ from topic_probe.toy.model import (
     attention_is_uniform,
     counts_suffice,
     toy_config,
-    toy_logits,
     toy_tensors,
 )
 from topic_probe.toy.theory.losses import DRAWN_AT_ONCE, masked_documents, mean_bayes_loss
@@ -214,7 +213,8 @@ def _logits(
         for batch in batches:
             parts = [batch.select(rows) for rows in torch.split(torch.arange(len(batch)), size)]
             found = [
-                toy_logits(model, part.shown, part.visible(config.attend))[part.chosen] for part in parts
+                model(part.shown, attention_mask=part.visible(config.attend).long())[part.chosen]
+                for part in parts
             ]
             logits.append(torch.cat(found).double())
     return logits

@@ -1,6 +1,6 @@
 """The paper's one-layer transformer (Section 3.3): as a function of word counts, and as a hooked model.
 
-    f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d_a
+    f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d
 
 No residual connection, normalisation, MLP, positions or output projection; the decoder is the embedding. Which
 tensors are trained and what the others are frozen at is data (:data:`REGIMES`). :func:`predictions` is equation 6,
@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
@@ -28,8 +28,8 @@ from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 
-EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
-TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
+LAYER_TENSORS = ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V")
+TENSORS = ("W_E", *LAYER_TENSORS, "b_pred")
 
 Init = Literal["usual", "near-zero"]
 Rule = Literal["identity", "theorem1", "theorem2"]
@@ -70,8 +70,8 @@ class ToyConfig:
         attend: Which positions attention sees: ``all`` of a document, as in the paper, or ``unmasked``, those that were
             not chosen for prediction, whatever these show, as in the code that its authors have published. Chosen
             positions ask in any case.
-        d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
-        d_attention: Width d_a of keys and queries, at most d; None is d. Scores are divided by √d_a.
+        d_model: Width d of embeddings, keys and queries. None is the size of the vocabulary, which one-hot embeddings
+            need.
         n_layers: Number of attention layers.
         n_heads: Heads per layer. There is no output projection, so each has a full W_V and their outputs add up.
         residual: Add the input of each layer to its output.
@@ -94,7 +94,6 @@ class ToyConfig:
     masking: Masking = field(default_factory=Masking)
     attend: Attend = "all"
     d_model: int | None = None
-    d_attention: int | None = None
     n_layers: int = 1
     n_heads: int = 1
     residual: bool = False
@@ -110,19 +109,13 @@ class ToyConfig:
         d_model = self.vocabulary_size if self.d_model is None else self.d_model
         filled = {
             "d_model": d_model,
-            "d_attention": d_model if self.d_attention is None else self.d_attention,
             "init": REGIMES[self.regime].init if self.init is None else self.init,
             "trained": None if self.trained is None else tuple(self.trained),
         }
         for name, value in filled.items():
             object.__setattr__(self, name, value)
-        for name in ("d_model", "d_attention", "n_layers", "n_heads"):
+        for name in ("d_model", "n_layers", "n_heads"):
             check_whole(name, getattr(self, name))
-        if self.width_attention > self.width:
-            raise ValueError(
-                f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
-                "raise d_model, or leave d_attention out to make them equal"
-            )
         check_number("noise", self.noise, zero=True, why="a standard deviation")
         why = "a standard deviation (a W_E of zeros never moves)"
         check_number("embedding_scale", self.embedding_scale, why=why)
@@ -148,36 +141,18 @@ class ToyConfig:
         return self.d_model
 
     @property
-    def width_attention(self) -> int:
-        """Width d_a of keys and queries."""
-        assert self.d_attention is not None
-        return self.d_attention
-
-    @property
     def tensor_names(self) -> tuple[str, ...]:
         """Every tensor of the model; those of a layer end in ``.0``, ``.1``, ... where there are several."""
         if self.n_layers == 1:
             return TENSORS
         layers = (f"{name}.{layer}" for layer in range(self.n_layers) for name in LAYER_TENSORS)
-        return (EMBEDDING, *layers, PREDICTION_BIAS)
+        return ("W_E", *layers, "b_pred")
 
     @property
     def trained_tensors(self) -> tuple[str, ...]:
         """Names of the tensors that training changes."""
         entries = REGIMES[self.regime].trained if self.trained is None else self.trained
         return tuple(name for name in self.tensor_names if stand_for(entries, name))
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor in the paper's orientation; a head axis comes first where there are several heads."""
-        d, d_a = self.width, self.width_attention
-        kind = _kind(name)
-        if kind == EMBEDDING:
-            return d, self.vocabulary_size
-        if kind == PREDICTION_BIAS:
-            return (self.vocabulary_size,)
-        rows = d if kind.endswith("V") else d_a
-        shape = (rows, d) if kind.startswith("W") else (rows,)
-        return shape if self.n_heads == 1 else (self.n_heads, *shape)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
@@ -296,13 +271,14 @@ def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor]
     model: nn.Module = _build_hooked_transformer(config) if TL3 else _build_bridge(config)
     model.toy_config = config  # type: ignore[assignment]
     model.untrained_twin = partial(build_toy, config)  # type: ignore[assignment]
-    values = {**_initial_values(config, seed), **_frozen_values(config)}
-    set_toy_tensors(model, {**values, **(tensors or {})})
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    shapes = {name: tensor.shape for name, tensor in toy_tensors(model).items()}
+    set_toy_tensors(model, _initial_values(config, shapes, seed))
+    set_toy_tensors(model, _frozen_values(config, shapes))
+    set_toy_tensors(model, tensors or {})
+    model.requires_grad_(False)
     parameters = toy_parameters(model)
     for name in config.trained_tensors:
-        parameters[name].requires_grad_(True)
+        parameters[name].requires_grad_()
     return model
 
 
@@ -318,16 +294,15 @@ def toy_config(model: nn.Module) -> ToyConfig:
 
 def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters themselves by the paper's names, in the layout of the installed TransformerLens."""
-    places = {name: _place(*name.partition(".")[::2]) for name in toy_config(model).tensor_names}
-    return {name: attrgetter(place)(model) for name, place in places.items()}
+    return {name: attrgetter(_place(name))(model) for name in toy_config(model).tensor_names}
 
 
 def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
     """The named tensors in the paper's orientation, as differentiable views of the parameters.
 
-    W_E is [d, vocabulary]: column i embeds token i. W_K and W_Q are [d_a, d], W_V is [d, d], each applied from the
-    left (W_V Z), so in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K and
-    b_Q are [d_a], b_V is [d], b_pred [vocabulary]. With several heads an axis ``head`` comes first.
+    W_E is [d, vocabulary]: column i embeds token i. W_K, W_Q and W_V are [d, d], each applied from the left (W_V Z), so
+    in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K, b_Q and b_V are [d],
+    b_pred [vocabulary]. With several heads an axis ``head`` comes first.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2)))
@@ -339,47 +314,32 @@ def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
 
 def in_paper_layout(model: nn.Module, name: str, leaf: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """A tensor laid out as the named parameter (the parameter, its gradient), as a view in the paper's orientation."""
-    config, kind = toy_config(model), _kind(name)
-    if kind == EMBEDDING:
+    if name == "W_E":
         return leaf.T
-    if kind == PREDICTION_BIAS:
+    if name == "b_pred":
         return leaf
-    d, heads = config.width, config.n_heads
-    rows = d if kind.endswith("V") else config.width_attention
-    if kind.startswith("b"):
-        view = leaf.view(heads, d)[:, :rows]
+    config = toy_config(model)
+    heads, d = config.n_heads, config.width
+    if name.startswith("b"):
+        view = leaf.view(heads, d)
     elif TL3:
-        view = leaf.mT[:, :rows]
+        view = leaf.mT
     else:
-        view = leaf.view(heads, d, d)[:, :rows]
+        view = leaf.view(heads, d, d)
     return view[0] if heads == 1 else view
 
 
 def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Overwrite named tensors, given in the paper's orientation; the others stay as they are."""
-    config = toy_config(model)
+    own = toy_tensors(model)
     for name, value in tensors.items():
-        if name not in config.tensor_names:
-            raise ValueError(
-                f"{name!r} is no tensor of this model; there are {', '.join(config.tensor_names)}"
-            )
-        if tuple(value.shape) != config.shape(name):
-            raise ValueError(f"{name} must have shape {config.shape(name)}, got {tuple(value.shape)}")
-    parameters = toy_parameters(model)
+        if name not in own:
+            raise ValueError(f"{name!r} is no tensor of this model; there are {', '.join(own)}")
+        if value.shape != own[name].shape:
+            raise ValueError(f"{name} must have shape {tuple(own[name].shape)}, got {tuple(value.shape)}")
     with torch.no_grad():
         for name, value in tensors.items():
-            leaf = parameters[name]
-            # Rows behind d_a have to be zero: they exist only because both generations tie d_head to W_V's width.
-            leaf.zero_()
-            in_paper_layout(model, name, leaf).copy_(value)
-
-
-def toy_logits(
-    model: nn.Module, ids: Int64[Tensor, "batch position"], visible: Bool[Tensor, "batch position"]
-) -> Float[Tensor, "batch position word"]:
-    """Logits through the hooked forward; positions that are not ``visible`` ask, but are not attended to."""
-    logits: Tensor = model(ids, attention_mask=visible.long())
-    return logits
+            own[name].copy_(value)
 
 
 def stand_for(entries: Collection[str], name: str) -> bool:
@@ -392,32 +352,31 @@ def _kind(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "..."]]:
+def _initial_values(
+    config: ToyConfig, shapes: Mapping[str, torch.Size], seed: int
+) -> dict[str, Float64[Tensor, "..."]]:
     """Every tensor at its initialisation, drawn whether it is used or not: W_V does not depend on the regime."""
     generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     values = {}
-    for name in config.tensor_names:
-        shape = config.shape(name)
-        if name == EMBEDDING:
-            value = config.embedding_scale * torch.randn(shape, dtype=torch.float64, generator=generator)
-        elif name == PREDICTION_BIAS:
-            value = torch.zeros(shape, dtype=torch.float64)
-        elif config.init == "near-zero":
-            value = config.noise * torch.randn(shape, dtype=torch.float64, generator=generator)
+    for name, shape in shapes.items():
+        if name == "b_pred":
+            values[name] = torch.zeros(shape, dtype=torch.float64)
+        elif name == "W_E" or config.init == "near-zero":
+            deviation = config.embedding_scale if name == "W_E" else config.noise
+            values[name] = deviation * torch.randn(shape, dtype=torch.float64, generator=generator)
         else:
             uniform = torch.rand(shape, dtype=torch.float64, generator=generator)
-            value = (2 * uniform - 1) / math.sqrt(config.width)
-        values[name] = value
+            values[name] = (2 * uniform - 1) / math.sqrt(config.width)
     return values
 
 
-def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
+def _frozen_values(config: ToyConfig, shapes: Mapping[str, torch.Size]) -> dict[str, Float64[Tensor, "..."]]:
     """Every tensor that neither the regime nor the config trains, by the regime's rule."""
     regime, values = REGIMES[config.regime], {}
-    for name in config.tensor_names:
+    for name, shape in shapes.items():
         if stand_for((*regime.trained, *config.trained_tensors), name):
             continue
-        shape, rule = config.shape(name), regime.frozen.get(_kind(name))
+        rule = regime.frozen.get(_kind(name))
         if rule == "identity":
             values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
         elif rule == "theorem1":
@@ -435,8 +394,9 @@ def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
 TL3 = version("transformer-lens").startswith("3.")
 
 
-def _place(kind: str, layer: str) -> str:
+def _place(name: str) -> str:
     """Where TransformerLens keeps a tensor."""
+    kind, _, layer = name.partition(".")
     attention = f"blocks.{layer or 0}.attn"
     if TL3:
         return {"W_E": "embed.W_E", "b_pred": "unembed.b_U"}.get(kind, f"{attention}.{kind}")
@@ -457,7 +417,6 @@ def _settings(config: ToyConfig) -> dict[str, Any]:
         "attn_only": True,
         "normalization_type": None,
         "attention_dir": "bidirectional",
-        "attn_scale": math.sqrt(config.width_attention),
         "init_weights": False,
         "dtype": getattr(torch, config.dtype),
         "device": "cpu",
@@ -531,9 +490,7 @@ def _build_bridge(config: ToyConfig) -> Any:
         def forward(self, hidden_states: Tensor) -> Tensor:
             return nn.functional.linear(hidden_states, self.weight, self.bias)
 
-    settings = _settings(config)
-    scale = settings.pop("attn_scale")
-    cfg = TransformerBridgeConfig(**settings)
+    cfg = TransformerBridgeConfig(**_settings(config))
     with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
         native = NativeModel(cfg)
         if not config.residual:
@@ -541,7 +498,6 @@ def _build_bridge(config: ToyConfig) -> Any:
     native.pos, native.head = None, TiedHead(native.tok_embed)
     native.to(cfg.dtype)
     for block in native.layers:
-        block.attn.scale = scale  # only now, because the model refuses to be built with a scale of 1
         block.attn.o.weight.data.copy_(torch.eye(config.width).repeat(1, config.n_heads))
         block.attn.o.bias.data.zero_()
     return build_bridge_from_module(

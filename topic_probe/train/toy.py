@@ -33,7 +33,6 @@ from topic_probe.toy.model import (
     set_toy_tensors,
     stand_for,
     toy_config,
-    toy_logits,
     toy_parameters,
     toy_tensors,
     words_are_one_hot,
@@ -472,7 +471,9 @@ def hooked_loss(model: nn.Module, batch: MaskedBatch, *, loss: Loss) -> Float[Te
     attend, device = toy_config(model).attend, next(model.parameters()).device
     batch = batch.select(_predicted(batch, attend).any(dim=1))
     rows, positions = batch.chosen.nonzero(as_tuple=True)
-    logits = toy_logits(model, batch.shown.to(device), batch.visible(attend).to(device))[rows, positions]
+    logits = model(batch.shown.to(device), attention_mask=batch.visible(attend).long().to(device))[
+        rows, positions
+    ]
     losses = position_losses(logits, batch.target[rows, positions].to(device), loss=loss)
     return _shares(rows, 1, len(batch)).to(losses) @ losses
 
