@@ -52,15 +52,14 @@ class MaskedBatch:
         """How often each document shows each token where it may be attended to."""
         columns = vocabulary_size + 1  # the last one is of positions that may not
         tokens = self.shown.masked_fill(~self.visible(attend), vocabulary_size)
-        cells = tokens + columns * torch.arange(len(self), device=tokens.device)[:, None]
+        cells = tokens + columns * torch.arange(len(self))[:, None]
         return torch.bincount(cells.flatten(), minlength=len(self) * columns).view(-1, columns)[:, :-1]
 
     def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
         """Mean over the chosen positions of every document that has any, of one value (or array) for each of them."""
-        chosen = self.chosen.cpu()
-        sizes = chosen.sum(dim=1)
+        sizes = self.chosen.sum(dim=1)
         sums = torch.zeros(len(self), *values.shape[1:], dtype=torch.float64)
-        sums.index_add_(0, chosen.nonzero()[:, 0], values)
+        sums.index_add_(0, self.chosen.nonzero()[:, 0], values)
         return sums[sizes > 0] / sizes[sizes > 0].view(-1, *[1] * (values.ndim - 1))
 
 
@@ -116,7 +115,7 @@ class Masking:
         """The documents with positions chosen and corrupted; the documents themselves are left as they are.
 
         Args:
-            documents: On the device of the generator.
+            documents: As a world draws them.
             n_words: Random words are drawn from 1..n_words.
             generator: The only source of randomness.
 
@@ -129,14 +128,14 @@ class Masking:
             0
         """
         check_whole("n_words", n_words)
-        ids, device = documents.ids, generator.device
+        ids = documents.ids
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what is shown there.
-        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=device)
+        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator)
         chosen = (level < self.p_mask) & documents.mask
         shown = ids.masked_fill(chosen & (level >= self.p_mask * self.p_keep), MASK_ID)
         random = (shown != ids) & (level < self.p_mask * (self.p_keep + self.p_random))
         rows, positions = random.nonzero(as_tuple=True)
-        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator, device=device)
+        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator)
         return MaskedBatch(shown, ids, documents.mask, chosen)
 
 
