@@ -11,15 +11,13 @@ from torch import Tensor
 from topic_probe.options import check_number, check_share, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
 
-PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
-
 
 @dataclass(frozen=True)
 class Documents:
     """A padded batch of documents.
 
     Attributes:
-        ids: Token ids; words are 1, 2, ..., and positions behind the end of a document hold 0.
+        ids: Token ids; words are 1, 2, ..., and positions behind the end hold 0 (``[MASK]``).
         mask: True where a document has a token. Padding stands on the right.
         topic_proportions: The proportions each document was drawn with (rows sum to 1), or None when the
             documents come from elsewhere.
@@ -83,13 +81,12 @@ class World:
             check_whole(name, getattr(self, name))
         if self.min_length > self.max_length:
             raise ValueError(
-                f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
-                "swap them, or set both to the same length"
+                f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}"
             )
         if self.alpha is not None and self.topics_per_document is not None:
             raise ValueError(
-                f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform "
-                "topics) are two different distributions; give one of them and leave the other None"
+                f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform topics) are "
+                "two different distributions; give one of them and leave the other None"
             )
         if self.topics_per_document is None:
             object.__setattr__(self, "alpha", 0.1 if self.alpha is None else self.alpha)
@@ -99,7 +96,7 @@ class World:
             if self.topics_per_document > self.n_topics:
                 raise ValueError(
                     f"a document cannot have topics_per_document={self.topics_per_document} distinct topics "
-                    f"out of n_topics={self.n_topics}; lower the first or raise the second"
+                    f"out of n_topics={self.n_topics}"
                 )
         if self.word_probabilities is not None:
             # In one form however it was given: nested tuples compare, hash and go into JSON, which tensors do not.
@@ -112,12 +109,8 @@ class World:
                 f"word_probabilities must have n_topics={self.n_topics} rows over the {self.n_words} words "
                 f"1..{self.n_words} (n_topics × words_per_topic), got shape {tuple(matrix.shape)}"
             )
-        bad = ~(torch.isfinite(matrix) & (matrix >= 0)).all(dim=1) | (matrix.sum(dim=1) <= 0)
-        if bad.any():
-            raise ValueError(
-                "every row of word_probabilities must be finite, non-negative and not all zero; "
-                f"row {int(bad.nonzero()[0])} is not"
-            )
+        if not (matrix.isfinite() & (matrix >= 0)).all() or (matrix.sum(dim=1) <= 0).any():
+            raise ValueError("every row of word_probabilities must be finite, non-negative and not all zero")
         return tuple(map(tuple, (matrix / matrix.sum(dim=1, keepdim=True)).tolist()))
 
     @property
@@ -147,7 +140,7 @@ class World:
 
     @property
     def blocks(self) -> Topics:
-        """The same with every word in one topic only, that of ``block_of_word``."""
+        """Every word in one topic only, that of ``block_of_word``."""
         return Topics.blocks(n_topics=self.n_topics, words_per_topic=self.words_per_topic)
 
     @property
@@ -199,7 +192,7 @@ class World:
         mask = torch.arange(int(lengths.max())) < lengths
         topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
         proportions, topics = topics_of(n, mask.shape[1], generator)
-        ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
+        ids = self._draw_words(topics, generator).masked_fill_(~mask, 0)
         return Documents(ids, mask, proportions)
 
     def _dirichlet_topics(
