@@ -54,7 +54,8 @@ def model() -> Any:
     """A head with Theorem 2's W_V under uniform attention, beside one that attends by topic and has a W_V of 0."""
     n, v = WORLD.vocabulary_size, WORLD.words_per_topic
     zero, eye = torch.zeros(n, n).double(), torch.eye(n).double()
-    same_topic = torch.block_diag(torch.zeros(1, 1), *[torch.ones(v, v)] * WORLD.n_topics).double()
+    same_topic = zero.clone()
+    same_topic[1:, 1:] = torch.kron(torch.eye(WORLD.n_topics), torch.ones(v, v))
     tensors = {
         "W_K": torch.stack([zero, same_topic]),
         "W_Q": torch.stack([zero, 2 * n**0.5 * eye]),

@@ -446,7 +446,7 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
 
         @property
         def W_U(self) -> Any:
-            return self._tied[0].W_E.T  # type: ignore[operator]
+            return self._tied[0].W_E.T
 
         def forward(self, residual: Tensor) -> Any:
             return self.hook_out(self.hook_in(residual) @ self.W_U + self.b_U)

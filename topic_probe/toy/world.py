@@ -203,10 +203,10 @@ class World:
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        alpha, shape = self.dirichlet_parameter, (n, self.n_topics)
-        shapes = torch.full(shape, alpha + 1, dtype=torch.float64)
+        alpha = self.dirichlet_parameter
+        shapes = torch.full((n, self.n_topics), alpha + 1, dtype=torch.float64)
         gamma = torch._standard_gamma(shapes, generator=generator)
-        uniform = 1 - _uniform(shape, generator)
+        uniform = 1 - _uniform(shapes.shape, generator)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
         # Ends at exactly 1, so that every uniform number below 1 finds its place.
@@ -233,17 +233,13 @@ class World:
             return word.add_(topics, alpha=self.words_per_topic)
         # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
         # must not carry a draw into the next topic.
+        steps = self.topic_words.cumsum(dim=1)
+        raised = steps / steps[:, -1:] + torch.arange(self.n_topics).unsqueeze(1)
         topics = topics.double()
         ceiling = torch.nextafter(topics + 1.0, topics)
         level = torch.minimum(topics + _uniform(topics.shape, generator), ceiling)
-        entry = torch.searchsorted(self._stacked_distribution, level, right=True)
+        entry = torch.searchsorted(raised.flatten(), level, right=True)
         return entry.remainder_(self.n_words).add_(1)
-
-    @cached_property
-    def _stacked_distribution(self) -> Float64[Tensor, "entry"]:
-        steps = self.topic_words.cumsum(dim=1)
-        steps = steps / steps[:, -1:]
-        return (steps + torch.arange(self.n_topics).unsqueeze(1)).flatten()
 
 
 def _uniform(shape: Sequence[int], generator: torch.Generator) -> Float64[Tensor, "batch column"]:
