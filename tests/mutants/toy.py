@@ -12,7 +12,7 @@ OF_THEORY = "tests/toy/test_theory.py"
 
 # fmt: off
 MUTANTS = [
-    Mutant("scores are divided by d_a and not by its root", MODEL,
+    Mutant("scores are divided by d and not by its root", MODEL,
            "queries.mT @ keys / math.sqrt(keys.shape[-2])", "queries.mT @ keys / keys.shape[-2]", OF_TRAINING),
     Mutant("queries without their bias", MODEL, ' + t["b_Q"][..., None]\n', "\n", OF_TRAINING),
     Mutant("counts do not weigh attention", MODEL,
@@ -20,6 +20,8 @@ MUTANTS = [
            "of_tokens.flatten(0, 1)) + log_counts.sign()).softmax(-1)", OF_TRAINING),
     Mutant("the squared loss has half of what it takes off for the word", MODEL,
            "- 2 * of_targets + 1", "- of_targets + 1", OF_TRAINING),
+    Mutant("what a config leaves untrained of its regime is zero", MODEL,
+           "(*regime.trained, *config.trained_tensors)", "config.trained_tensors", OF_MODEL),
     Mutant("the decoder has no bias", MODEL,
            "nn.functional.linear(hidden_states, self.weight, self.bias)",
            "nn.functional.linear(hidden_states, self.weight)", OF_MODEL),
