@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "what a control freezes is trained",
         TRAININGS,
-        "toy, trained=tensors, frozen=",
-        "toy, frozen=",
+        'regime="attention", trained=("W_K", "W_Q"))',
+        'regime="attention")',
         TRAINED,
     ),
     Mutant(

@@ -15,7 +15,6 @@ from topic_probe.toy.model import (
     ToyConfig,
     build_toy,
     set_toy_tensors,
-    toy_logits,
     toy_parameters,
     toy_tensors,
 )
@@ -34,7 +33,7 @@ def random_ids(seed=0, batch=5, length=9):
 
 
 MASK = torch.arange(9) < torch.tensor([9, 4, 1, 7, 9]).unsqueeze(1)
-DEEP = {"d_model": 6, "d_attention": 4, "n_layers": 3, "n_heads": 2}
+DEEP = {"d_model": 6, "n_layers": 3, "n_heads": 2}
 
 
 @pytest.mark.generation
@@ -43,8 +42,8 @@ DEEP = {"d_model": 6, "d_attention": 4, "n_layers": 3, "n_heads": 2}
     [
         {},
         {"regime": "embedding"},
-        {"regime": "keys", "d_attention": 3},
-        {"d_model": 5, "d_attention": 1},
+        {"regime": "keys"},
+        {"d_model": 1},
         {"d_model": 20, "n_heads": 3},
         DEEP | {"residual": True},
         DEEP | {"n_heads": 1},
@@ -59,7 +58,7 @@ def test_logits_and_their_gradients_are_those_of_the_papers_equations_for_each_d
         total = sum((out * weight[i][MASK[i]]).sum() for i, out in enumerate(logits))
         return torch.autograd.grad(total, trained, materialize_grads=True)
 
-    hooked = [logits[keep] for logits, keep in zip(toy_logits(model, ids, MASK), MASK, strict=True)]
+    hooked = [logits[keep] for logits, keep in zip(model(ids, attention_mask=MASK.long()), MASK, strict=True)]
     residual = options.get("residual", False)
     plain = [
         plain_logits(toy_tensors(model), row[keep], residual=residual)
@@ -113,16 +112,16 @@ def test_a_seed_decides_the_tensors_which_go_through_copies_and_files(tmp_path):
     single = build_toy(config("value", dtype="float32"))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(toy_tensors(model)["W_V"].float(), toy_tensors(single)["W_V"])
-    logits = toy_logits(model, random_ids())
-    assert torch.equal(logits, toy_logits(again, random_ids()))
-    assert not torch.equal(logits, toy_logits(other, random_ids()))
+    logits = model(random_ids())
+    assert torch.equal(logits, again(random_ids()))
+    assert not torch.equal(logits, other(random_ids()))
     save_file(model.state_dict(), tmp_path / "toy.safetensors")
     other.load_state_dict(load_file(tmp_path / "toy.safetensors"))
-    assert torch.equal(logits, toy_logits(other, random_ids()))
+    assert torch.equal(logits, other(random_ids()))
     twin = copy.deepcopy(model)
     set_toy_tensors(twin, {"W_E": torch.zeros_like(toy_tensors(twin)["W_E"])})
-    assert (toy_logits(twin, random_ids()) == 0).all()
-    assert torch.equal(logits, toy_logits(model, random_ids()))
+    assert (twin(random_ids()) == 0).all()
+    assert torch.equal(logits, model(random_ids()))
 
 
 def test_the_usual_start_is_uniform_within_one_over_root_d_and_the_embedding_normal():
@@ -176,23 +175,24 @@ def test_a_regime_trains_and_freezes_what_its_table_says(regime):
         assert not any(t[name].any() for name in ("b_K", "b_Q", "b_V"))
 
 
-def test_anything_else_can_be_frozen_by_name_in_one_layer_or_all():
-    chosen = config(n_layers=2, trained=("W_V.1", "b_pred"), frozen={"W_V.0": "identity", "b_Q": "random"})
-    model = build_toy(chosen)
-    t = toy_tensors(model)
-    assert {name for name, p in toy_parameters(model).items() if p.requires_grad} == {"W_V.1", "b_pred"}
-    assert torch.equal(t["W_V.0"], torch.eye(SIZE, dtype=torch.float64))
-    assert t["b_Q.0"].any()
-    assert t["b_Q.1"].any()
-    assert not t["W_K.0"].any()
+def test_what_is_trained_can_be_named_and_the_rest_of_the_regime_stays_where_it_begins():
+    whole, some = config("two-stage", n_layers=2), config("two-stage", n_layers=2, trained=("W_V.1", "b_V"))
+    models = build_toy(whole), build_toy(some)
+    usual, t = (toy_tensors(model) for model in models)
+    parameters = toy_parameters(models[1])
+    assert {n for n, p in parameters.items() if p.requires_grad} == {"W_V.1", "b_V.0", "b_V.1"}
+    for name in ("W_V.0", "W_V.1", "W_K.0"):
+        assert usual[name].any()
+        assert torch.equal(t[name], usual[name])
+    assert t["b_V.1"].any()
+    assert not any(t[name].any() for name in ("b_K.0", "b_Q.1"))
+    assert torch.equal(t["W_E"], torch.eye(SIZE, dtype=torch.float64))
 
 
 def test_a_config_survives_json():
     chosen = config(
         "keys",
-        d_attention=3,
-        trained="W_Q",
-        frozen={"b_V": "random"},
+        trained=("W_Q",),
         masking=Masking(0.2, 0.0, 0.3),
         residual=True,
     )
@@ -205,21 +205,10 @@ def test_a_config_survives_json():
         ({"regime": "all"}, "regime must be one of 'full', 'embedding', 'value'"),
         ({"regime": "value", "d_model": 7}, "needs one-hot embeddings, d_model = 13"),
         ({"d_model": 0}, "d_model must be at least 1, got 0"),
-        ({"d_model": 5, "d_attention": 6}, "d_attention must not exceed d_model, got 6 > 5"),
         ({"noise": -1.0}, "noise is a standard deviation"),
         ({"embedding_scale": 0.0}, r"embedding_scale is a standard deviation .* must be positive"),
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'float64'"),
         ({"trained": ("W_O",)}, "'W_O' is no tensor of this model; there are W_E, W_K"),
-        ({"frozen": {"W_V": "identity"}}, "W_V cannot be frozen and trained"),
-        ({"regime": "value", "frozen": {"b_V": "ones"}}, "rule for b_V must be one of 'zero', 'identity'"),
-        (
-            {"regime": "value", "frozen": {"b_V": "identity"}},
-            "rule 'identity' is defined for W_E, W_K, W_Q, W_V",
-        ),
-        (
-            {"regime": "embedding", "d_attention": 2, "frozen": {"W_K": "identity"}},
-            "W_K cannot be the identity with d_attention=2",
-        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

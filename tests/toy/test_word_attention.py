@@ -94,7 +94,7 @@ def test_counts_give_what_a_loop_over_all_pairs_of_positions_gives(regime, atten
 )
 def test_attention_is_what_measuring_any_model_on_the_same_documents_gives(world, dtype):
     model, batch = toy(world=world, dtype=dtype), masked(world, 20, masking=MASKING)
-    documents = [{"input_ids": batch.shown, "attention_mask": batch.mask}]
+    documents = {"input_ids": batch.shown, "attention_mask": batch.mask}
     wanted = measure_attention(model, world.topics, documents, n_resamples=0, n_permutations=0)
     found = word_attention(model, n_documents=20)
     for name in ("same_word", "same_topic", "different_topic", "effect_size"):

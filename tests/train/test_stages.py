@@ -161,7 +161,7 @@ def test_every_layer_is_judged_by_itself_also_from_disk(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "noise", "loss"),
-    [({"d_attention": 2}, 0.01, "squared"), ({"init": "usual"}, 1 / np.sqrt(3 * 13), "cross_entropy")],
+    [({}, 0.01, "squared"), ({"init": "usual"}, 1 / np.sqrt(3 * 13), "cross_entropy")],
 )
 def test_gradients_are_as_large_as_predicted_on_average_over_noise(options, noise, loss):
     world = World(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=20, max_length=30)

@@ -17,7 +17,7 @@ from topic_probe.paper.recipe import Measured, Run, plain_row
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.masking import Loss
-from topic_probe.toy.model import Rule, ToyConfig, build_toy, toy_tensors
+from topic_probe.toy.model import ToyConfig, build_toy, toy_tensors
 from topic_probe.toy.theory import optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.word_attention import word_attention
@@ -135,11 +135,12 @@ def _no_topics(row: Training) -> Training:
 
 
 def _only_bias(row: Training) -> Training:
-    return replace(row, toy=_trains(row.toy, "b_pred" if "b_pred" in row.toy.trained_tensors else "b_V"))
+    bias = "b_pred" if "b_pred" in row.toy.trained_tensors else "b_V"
+    return replace(row, toy=replace(row.toy, trained=(bias,)))
 
 
 def _values_frozen(row: Training) -> Training:
-    return replace(row, toy=_trains(replace(row.toy, regime="attention"), "W_K", "W_Q"))
+    return replace(row, toy=replace(row.toy, regime="attention", trained=("W_K", "W_Q")))
 
 
 def _other_topics(row: Training) -> Training:
@@ -152,12 +153,6 @@ def _other_topics(row: Training) -> Training:
         return {"W_V": W_V[order][:, order]}
 
     return replace(row, begins=begin)
-
-
-def _trains(toy: ToyConfig, *tensors: str) -> ToyConfig:
-    """A toy of which only these are trained; the others stay where they begin."""
-    frozen: dict[str, Rule] = {name: "random" for name in toy.trained_tensors if name not in tensors}
-    return replace(toy, trained=tensors, frozen={**toy.frozen, **frozen})
 
 
 def usual_tensors(*names: str) -> Callable[[ToyConfig, int], dict[str, Tensor]]:

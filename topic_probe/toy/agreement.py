@@ -14,7 +14,7 @@ from topic_probe.options import check_whole, checked
 from topic_probe.report import Report, provenance
 from topic_probe.toy import theory
 from topic_probe.toy.masking import Attend, Loss, MaskedBatch, Masking, position_losses
-from topic_probe.toy.model import ToyConfig, counts_suffice, toy_config, toy_logits, toy_tensors
+from topic_probe.toy.model import ToyConfig, counts_suffice, toy_config, toy_tensors
 from topic_probe.toy.theory.losses import masked_documents, mean_bayes_loss
 from topic_probe.toy.word_attention import word_attention
 from topic_probe.toy.world import World
@@ -181,7 +181,9 @@ def _logits(
     with torch.no_grad():
         for batch in batches:
             parts = [batch.select(rows) for rows in torch.split(torch.arange(len(batch)), size)]
-            found = [toy_logits(model, one.shown, one.visible(config.attend))[one.chosen] for one in parts]
+            found = [
+                model(one.shown, attention_mask=one.visible(config.attend).long())[one.chosen] for one in parts
+            ]
             logits.append(torch.cat(found).double())
     return logits
 

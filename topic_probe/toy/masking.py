@@ -25,11 +25,10 @@ class MaskedBatch:
     """Documents with some positions chosen for prediction.
 
     Attributes:
-        shown: The corrupted ids, what a model sees. In the toy 0 is ``[MASK]`` (and padding, where ``mask`` is False).
+        shown: The corrupted ids, what a model sees; 0 is ``[MASK]`` (and padding, where ``mask`` is False).
         target: The original ids.
         mask: True where a document has a token.
-        chosen: The set M, True where the original word is to be predicted; never in padding. A row without
-            any chosen position has no loss.
+        chosen: The set M, True where the original word is to be predicted; never in padding.
     """
 
     shown: Int64[Tensor, "batch position"]
@@ -41,26 +40,25 @@ class MaskedBatch:
         return self.shown.shape[0]
 
     def visible(self, attend: Attend) -> Bool[Tensor, "batch position"]:
-        """True where a position may be attended to: what a hooked model is given as ``attention_mask``."""
+        """True where a position may be attended to: the ``attention_mask`` of a hooked model."""
         return self.mask if attend == "all" else self.mask & ~self.chosen
 
     def select(self, rows: Int64[Tensor, "picked"] | slice) -> "MaskedBatch":
-        """The documents of the given row numbers, in that order."""
+        """The documents of these rows, in that order."""
         return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
 
     def counts(self, vocabulary_size: int, attend: Attend = "all") -> Int64[Tensor, "document token"]:
         """How often each document shows each token where it may be attended to."""
         columns = vocabulary_size + 1  # the last one is of positions that may not
         tokens = self.shown.masked_fill(~self.visible(attend), vocabulary_size)
-        cells = tokens + columns * torch.arange(len(self), device=tokens.device)[:, None]
+        cells = tokens + columns * torch.arange(len(self))[:, None]
         return torch.bincount(cells.flatten(), minlength=len(self) * columns).view(-1, columns)[:, :-1]
 
     def document_means(self, values: Float64[Tensor, "chosen *shape"]) -> Float64[Tensor, "document *shape"]:
-        """Mean over the chosen positions of every document that has any, of one value (or array) for each of them."""
-        chosen = self.chosen.cpu()
-        sizes = chosen.sum(dim=1)
+        """Mean over the chosen positions of every document that has any, of a value (or array) for each of them."""
+        sizes = self.chosen.sum(dim=1)
         sums = torch.zeros(len(self), *values.shape[1:], dtype=torch.float64)
-        sums.index_add_(0, chosen.nonzero()[:, 0], values)
+        sums.index_add_(0, self.chosen.nonzero()[:, 0], values)
         return sums[sizes > 0] / sizes[sizes > 0].view(-1, *[1] * (values.ndim - 1))
 
 
@@ -106,19 +104,13 @@ class Masking:
         """Share of positions that show their own word without being random, a = 1 − (1 − p_c) p_m."""
         return 1 - (1 - self.p_keep) * self.p_mask
 
-    @checked
     def random_share(self, world: World) -> float:
         """Share of positions that show one given word because of a random draw, ε = p_m p_r / n."""
         return self.p_mask * self.p_random / world.n_words
 
     @checked
     def corrupt(self, documents: Documents, *, n_words: int, generator: torch.Generator) -> MaskedBatch:
-        """The documents with positions chosen and corrupted; the documents themselves are left as they are.
-
-        Args:
-            documents: On the device of the generator.
-            n_words: Random words are drawn from 1..n_words.
-            generator: The only source of randomness.
+        """New documents with positions chosen and corrupted; random words are drawn from 1..n_words.
 
         Example:
             >>> import torch
@@ -129,14 +121,14 @@ class Masking:
             0
         """
         check_whole("n_words", n_words)
-        ids, device = documents.ids, generator.device
+        ids = documents.ids
         # A uniform number below p_mask chooses the position, and where it lies below p_mask says what is shown there.
-        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator, device=device)
+        level = torch.rand(ids.shape, dtype=torch.float64, generator=generator)
         chosen = (level < self.p_mask) & documents.mask
         shown = ids.masked_fill(chosen & (level >= self.p_mask * self.p_keep), MASK_ID)
         random = (shown != ids) & (level < self.p_mask * (self.p_keep + self.p_random))
         rows, positions = random.nonzero(as_tuple=True)
-        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator, device=device)
+        shown[rows, positions] = torch.randint(1, n_words + 1, rows.shape, generator=generator)
         return MaskedBatch(shown, ids, documents.mask, chosen)
 
 

@@ -1,6 +1,6 @@
 """The paper's one-layer transformer (Section 3.3): as a function of word counts, and as a hooked model.
 
-    f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d_a
+    f(X̃) = W_Eᵀ (W_V Z A + b_V) + b_pred,   Z = W_E X̃,   A = softmax over keys of (W_K Z + b_K)ᵀ (W_Q Z + b_Q) / √d
 
 No residual connection, normalisation, MLP, positions or output projection; the decoder is the embedding. Which
 tensors are trained and what the others are frozen at is data (:data:`REGIMES`). :func:`predictions` is equation 6,
@@ -10,40 +10,35 @@ stays in this file.
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
+from functools import partial
+from importlib.metadata import version
 from operator import attrgetter
-from threading import RLock
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from topic_probe.options import check_number, check_value, check_whole, checked, settle_fields
+from topic_probe.options import check_number, check_whole, checked, settle_fields
 from topic_probe.toy.masking import Attend, Loss, Masking
 from topic_probe.toy.theory import embedding_bias, optimal_value
 from topic_probe.toy.theory.losses import RegimeName
 from topic_probe.toy.world import World
 
-EMBEDDING, LAYER_TENSORS, PREDICTION_BIAS = "W_E", ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V"), "b_pred"
-TENSORS = (EMBEDDING, *LAYER_TENSORS, PREDICTION_BIAS)
-
-# Beyond any model; a mistyped number is refused before anything of that size is begun.
-_MOST_SIZE = 10**6
+LAYER_TENSORS = ("W_K", "W_Q", "W_V", "b_K", "b_Q", "b_V")
+TENSORS = ("W_E", *LAYER_TENSORS, "b_pred")
 
 Init = Literal["usual", "near-zero"]
-Rule = Literal["zero", "identity", "theorem1", "theorem2", "random"]
+Rule = Literal["identity", "theorem1", "theorem2"]
 Dtype = Literal["float32", "float64"]
-DTYPES: Mapping[Dtype, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class Regime:
-    """What is trained, and the rule that gives each frozen tensor its value (zero where none is named)."""
+    """What is trained, and what the other tensors are frozen at: zero where no rule is named."""
 
     trained: tuple[str, ...]
     frozen: Mapping[str, Rule] = field(default_factory=dict)
@@ -58,15 +53,6 @@ REGIMES: Mapping[RegimeName, Regime] = {
     "attention": Regime(LAYER_TENSORS, {"W_E": "identity"}),
     "keys": Regime(("W_K", "W_Q"), {"W_E": "identity", "W_V": "theorem2"}),
     "two-stage": Regime(("W_K", "W_Q", "W_V"), {"W_E": "identity"}, init="near-zero"),
-}
-
-# Rule for a frozen tensor -> the tensors it is defined for.
-RULES: Mapping[Rule, tuple[str, ...]] = {
-    "zero": TENSORS,
-    "identity": ("W_E", "W_K", "W_Q", "W_V"),
-    "theorem1": ("b_pred",),
-    "theorem2": ("W_V",),
-    "random": TENSORS,
 }
 
 
@@ -84,8 +70,8 @@ class ToyConfig:
         attend: Which positions attention sees: ``all`` of a document, as in the paper, or ``unmasked``, those that were
             not chosen for prediction, whatever these show, as in the code that its authors have published. Chosen
             positions ask in any case.
-        d_model: Width d. None is the size of the vocabulary, which one-hot embeddings need.
-        d_attention: Width d_a of keys and queries, at most d; None is d. Scores are divided by √d_a.
+        d_model: Width d of embeddings, keys and queries. None is the size of the vocabulary, which one-hot embeddings
+            need.
         n_layers: Number of attention layers.
         n_heads: Heads per layer. There is no output projection, so each has a full W_V and their outputs add up.
         residual: Add the input of each layer to its output.
@@ -93,9 +79,8 @@ class ToyConfig:
             normal with standard deviation ``noise``. None takes the regime's. W_E is normal in both.
         noise: Standard deviation of the near-zero initialisation; 0 starts at zero.
         embedding_scale: Standard deviation of W_E where it is not frozen.
-        trained: Names of the trained tensors, in place of the regime's.
-        frozen: Rules for frozen tensors, on top of the regime's: ``zero``, ``identity``, ``theorem1`` (b_pred of
-            Theorem 1), ``theorem2`` (the optimal W_V of Theorem 2), ``random`` (stays at its initialisation).
+        trained: Names of the trained tensors. Those that the regime would train, too, stay where they begin.
+            None: all that the regime trains.
         dtype: Type of the tensors.
 
     Example:
@@ -109,61 +94,44 @@ class ToyConfig:
     masking: Masking = field(default_factory=Masking)
     attend: Attend = "all"
     d_model: int | None = None
-    d_attention: int | None = None
     n_layers: int = 1
     n_heads: int = 1
     residual: bool = False
     init: Init | None = None
     noise: float = 0.01
     embedding_scale: float = 0.02
-    trained: Sequence[str] | str | None = None
-    frozen: Mapping[str, Rule] = field(default_factory=dict)
+    trained: Sequence[str] | None = None
     dtype: Dtype = "float32"
 
     def __post_init__(self) -> None:
         settle_fields(self)
         # What is left out is filled in, so that two configs of one model are equal.
         d_model = self.vocabulary_size if self.d_model is None else self.d_model
-        trained = (self.trained,) if isinstance(self.trained, str) else self.trained
-        whole = {
+        filled = {
             "d_model": d_model,
-            "d_attention": d_model if self.d_attention is None else self.d_attention,
             "init": REGIMES[self.regime].init if self.init is None else self.init,
-            "trained": None if trained is None else tuple(trained),
-            "frozen": dict(self.frozen),
+            "trained": None if self.trained is None else tuple(self.trained),
         }
-        for name, value in whole.items():
+        for name, value in filled.items():
             object.__setattr__(self, name, value)
-        for name in ("d_model", "d_attention", "n_layers", "n_heads"):
-            check_whole(name, getattr(self, name), most=_MOST_SIZE)
-        if self.width_attention > self.width:
-            raise ValueError(
-                f"d_attention must not exceed d_model, got {self.d_attention} > {self.d_model}; "
-                "raise d_model, or leave d_attention out to make them equal"
-            )
+        for name in ("d_model", "n_layers", "n_heads"):
+            check_whole(name, getattr(self, name))
         check_number("noise", self.noise, zero=True, why="a standard deviation")
         why = "a standard deviation (a W_E of zeros never moves)"
         check_number("embedding_scale", self.embedding_scale, why=why)
-        for name, rule in self.rules.items():
-            self._check_rule(name, rule)
-
-    def _check_rule(self, name: str, rule: Rule) -> None:
-        kind = _kind(name)
-        check_value(f"rule for {name}", rule, Rule)
-        if kind not in RULES[rule]:
-            raise ValueError(f"rule {rule!r} is defined for {', '.join(RULES[rule])}, not for {name}")
-        one_hot = (kind, rule) in (("W_E", "identity"), ("W_V", "theorem2"))
-        if one_hot and self.d_model != self.vocabulary_size:
+        if REGIMES[self.regime].frozen.get("W_E") == "identity" and d_model != self.vocabulary_size:
             raise ValueError(
-                f"{name} = {rule!r} (regime {self.regime!r}) needs one-hot embeddings, d_model = "
-                f"{self.vocabulary_size} (the words and [MASK]), got d_model={self.d_model}; leave d_model out"
+                f"regime {self.regime!r} needs one-hot embeddings, d_model = {self.vocabulary_size} (the words and "
+                f"[MASK]), got d_model={d_model}; leave d_model out"
             )
-        if kind in ("W_K", "W_Q") and rule == "identity" and self.d_attention != self.d_model:
-            raise ValueError(f"{name} cannot be the identity with d_attention={self.d_attention} < d_model")
+        for entry in self.trained or ():
+            if not any(stand_for([entry], name) for name in self.tensor_names):
+                names = ", ".join(self.tensor_names)
+                raise ValueError(f"{entry!r} is no tensor of this model; there are {names}")
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of token ids, [MASK] included."""
+        """Number of token ids, ``[MASK]`` included."""
         return self.world.vocabulary_size
 
     @property
@@ -173,62 +141,18 @@ class ToyConfig:
         return self.d_model
 
     @property
-    def width_attention(self) -> int:
-        """Width d_a of keys and queries."""
-        assert self.d_attention is not None
-        return self.d_attention
-
-    @property
     def tensor_names(self) -> tuple[str, ...]:
         """Every tensor of the model; those of a layer end in ``.0``, ``.1``, ... where there are several."""
         if self.n_layers == 1:
             return TENSORS
         layers = (f"{name}.{layer}" for layer in range(self.n_layers) for name in LAYER_TENSORS)
-        return (EMBEDDING, *layers, PREDICTION_BIAS)
+        return ("W_E", *layers, "b_pred")
 
     @property
     def trained_tensors(self) -> tuple[str, ...]:
         """Names of the tensors that training changes."""
-        given = REGIMES[self.regime].trained if self.trained is None else self.trained
-        chosen = {name for entry in given for name in self._expand(entry)}
-        return tuple(name for name in self.tensor_names if name in chosen)
-
-    @property
-    def rules(self) -> dict[str, Rule]:
-        """Rule of every frozen tensor."""
-        trained = self.trained_tensors
-        rules: dict[str, Rule] = {name: "zero" for name in self.tensor_names if name not in trained}
-        for entry, rule in REGIMES[self.regime].frozen.items():
-            rules.update({name: rule for name in self._expand(entry) if name in rules})
-        for entry, rule in self.frozen.items():
-            both = [name for name in self._expand(entry) if name in trained]
-            if both:
-                raise ValueError(
-                    f"{', '.join(both)} cannot be frozen and trained; name what is trained in trained=..."
-                )
-            rules.update(dict.fromkeys(self._expand(entry), rule))
-        return rules
-
-    def _expand(self, entry: str) -> tuple[str, ...]:
-        """The tensors an entry such as ``W_K`` or ``W_K.1`` stands for."""
-        names = tuple(name for name in self.tensor_names if stands_for(entry, name))
-        if not names:
-            raise ValueError(
-                f"{entry!r} is no tensor of this model; there are {', '.join(self.tensor_names)}"
-            )
-        return names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor in the paper's orientation; a head axis comes first where there are several heads."""
-        d, d_a = self.width, self.width_attention
-        kind = _kind(name)
-        if kind == EMBEDDING:
-            return d, self.vocabulary_size
-        if kind == PREDICTION_BIAS:
-            return (self.vocabulary_size,)
-        rows = d if kind.endswith("V") else d_a
-        shape = (rows, d) if kind.startswith("W") else (rows,)
-        return shape if self.n_heads == 1 else (self.n_heads, *shape)
+        entries = REGIMES[self.regime].trained if self.trained is None else self.trained
+        return tuple(name for name in self.tensor_names if stand_for(entries, name))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""
@@ -244,11 +168,8 @@ class ToyConfig:
 def scores(t: Mapping[str, Float[Tensor, "..."]], *, one_hot: bool) -> Float[Tensor, "*toy query key"]:
     """What the softmax is taken of, for every token that asks and every token that is asked.
 
-    b_K is left out: it adds the same to all scores of a query.
-
-    Args:
-        t: Tensors as :func:`toy_tensors` names them, of one toy, or of several with an axis ``toy`` in front.
-        one_hot: Whether W_E is the identity (equation 7), which then need not be multiplied with.
+    b_K is left out: it adds the same to all scores of a query. With one-hot embeddings (W_E = I, equation 7) nothing
+    is multiplied with W_E.
     """
     keys = t["W_K"] if one_hot else t["W_K"] @ t["W_E"]
     queries = (t["W_Q"] if one_hot else t["W_Q"] @ t["W_E"]) + t["b_Q"][..., None]
@@ -296,7 +217,7 @@ def mean_losses(
     *,
     loss: Loss,
 ) -> Float[Tensor, "toy"]:
-    """The loss of every toy.
+    """Loss of every toy.
 
     Args:
         logits: Of every query.
@@ -321,8 +242,7 @@ def counts_suffice(model: nn.Module) -> bool:
 def words_are_one_hot(model: nn.Module) -> bool:
     """Whether W_E is the identity and stays it (equation 7)."""
     W_E = toy_parameters(model)["W_E"]
-    square = W_E.shape[0] == W_E.shape[1]
-    return square and not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
+    return not W_E.requires_grad and torch.equal(W_E, torch.eye(len(W_E)).to(W_E))
 
 
 def attention_is_uniform(model: nn.Module) -> bool:
@@ -348,18 +268,17 @@ def build_toy(config: ToyConfig, *, seed: int = 0, tensors: Mapping[str, Tensor]
         tensors: Values for tensors by name, trained or frozen, in place of their initialisation or rule, in
             the paper's orientation (see :func:`toy_tensors`).
     """
-    model: nn.Module = (
-        _build_hooked_transformer(config) if _has_hooked_transformer() else _build_bridge(config)
-    )
+    model: nn.Module = _build_hooked_transformer(config) if TL3 else _build_bridge(config)
     model.toy_config = config  # type: ignore[assignment]
     model.untrained_twin = partial(build_toy, config)  # type: ignore[assignment]
-    values = {**_initial_values(config, seed), **_frozen_values(config)}
-    set_toy_tensors(model, {**values, **(tensors or {})})
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    shapes = {name: tensor.shape for name, tensor in toy_tensors(model).items()}
+    set_toy_tensors(model, _initial_values(config, shapes, seed))
+    set_toy_tensors(model, _frozen_values(config, shapes))
+    set_toy_tensors(model, tensors or {})
+    model.requires_grad_(False)
     parameters = toy_parameters(model)
     for name in config.trained_tensors:
-        parameters[name].requires_grad_(True)
+        parameters[name].requires_grad_()
     return model
 
 
@@ -374,21 +293,16 @@ def toy_config(model: nn.Module) -> ToyConfig:
 
 
 def toy_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters themselves by the paper's names, in the layout their TransformerLens keeps them in.
-
-    Frozen ones have ``requires_grad`` False. For a layout that does not depend on TransformerLens use
-    :func:`toy_tensors`.
-    """
-    kept = _hooked_transformer_place if _is_hooked_transformer(model) else _bridge_place
-    return {name: attrgetter(kept(*_locate(name)))(model) for name in toy_config(model).tensor_names}
+    """The parameters themselves by the paper's names, in the layout of the installed TransformerLens."""
+    return {name: attrgetter(_place(name))(model) for name in toy_config(model).tensor_names}
 
 
 def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
     """The named tensors in the paper's orientation, as differentiable views of the parameters.
 
-    W_E is [d, vocabulary]: column i embeds token i. W_K and W_Q are [d_a, d], W_V is [d, d], each applied from the
-    left (W_V Z), so in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K and
-    b_Q are [d_a], b_V is [d], b_pred [vocabulary]. With several heads an axis ``head`` comes first.
+    W_E is [d, vocabulary]: column i embeds token i. W_K, W_Q and W_V are [d, d], each applied from the left (W_V Z), so
+    in the one-hot case ``W_V[i, j]`` is the weight from shown word j to predicted word i. b_K, b_Q and b_V are [d],
+    b_pred [vocabulary]. With several heads an axis ``head`` comes first.
 
     Example:
         >>> toy = tp.build_toy(tp.ToyConfig(regime="value", world=tp.World(n_topics=2, words_per_topic=2)))
@@ -400,131 +314,99 @@ def toy_tensors(model: nn.Module) -> dict[str, Float[Tensor, "..."]]:
 
 def in_paper_layout(model: nn.Module, name: str, leaf: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """A tensor laid out as the named parameter (the parameter, its gradient), as a view in the paper's orientation."""
-    config, kind = toy_config(model), _kind(name)
-    if kind == EMBEDDING:
+    if name == "W_E":
         return leaf.T
-    if kind == PREDICTION_BIAS:
+    if name == "b_pred":
         return leaf
-    d, heads = config.width, config.n_heads
-    rows = d if kind.endswith("V") else config.width_attention
-    if kind.startswith("b"):
-        view = leaf.view(heads, d)[:, :rows]
-    elif _is_hooked_transformer(model):
-        view = leaf.mT[:, :rows]
+    config = toy_config(model)
+    heads, d = config.n_heads, config.width
+    if name.startswith("b"):
+        view = leaf.view(heads, d)
+    elif TL3:
+        view = leaf.mT
     else:
-        view = leaf.view(heads, d, d)[:, :rows]
+        view = leaf.view(heads, d, d)
     return view[0] if heads == 1 else view
 
 
 def set_toy_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Overwrite named tensors, given in the paper's orientation; the others stay as they are."""
-    config = toy_config(model)
+    own = toy_tensors(model)
     for name, value in tensors.items():
-        if name not in config.tensor_names:
-            raise ValueError(
-                f"{name!r} is no tensor of this model; there are {', '.join(config.tensor_names)}"
-            )
-        if tuple(value.shape) != config.shape(name):
-            raise ValueError(f"{name} must have shape {config.shape(name)}, got {tuple(value.shape)}")
-    parameters = toy_parameters(model)
+        if name not in own:
+            raise ValueError(f"{name!r} is no tensor of this model; there are {', '.join(own)}")
+        if value.shape != own[name].shape:
+            raise ValueError(f"{name} must have shape {tuple(own[name].shape)}, got {tuple(value.shape)}")
     with torch.no_grad():
         for name, value in tensors.items():
-            leaf = parameters[name]
-            # Rows behind d_a have to be zero: they exist only because both generations tie d_head to W_V's width.
-            leaf.zero_()
-            in_paper_layout(model, name, leaf).copy_(value)
+            own[name].copy_(value)
 
 
-def toy_logits(
-    model: nn.Module,
-    ids: Int64[Tensor, "batch position"],
-    visible: Bool[Tensor, "batch position"] | None = None,
-) -> Float[Tensor, "batch position word"]:
-    """Logits through the hooked forward; positions where ``visible`` is False ask, but are not attended to.
-
-    Of a `MaskedBatch` that is `visible`. Without it every position is attended to.
-    """
-    keep = torch.ones_like(ids) if visible is None else visible.long()
-    logits: Tensor = model(ids, attention_mask=keep, return_type="logits")
-    return logits
-
-
-@contextmanager
-def toy_patterns(model: nn.Module) -> Iterator[list[Float[Tensor, "batch head query key"]]]:
-    """A list that the attention of every layer is appended to, layer by layer, for as long as the block lasts."""
-    patterns: list[Tensor] = []
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(toy_config(model).n_layers)]
-    hooked: Any = model
-    with hooked.hooks(fwd_hooks=[(name, lambda pattern, hook: patterns.append(pattern)) for name in names]):
-        yield patterns
-
-
-def stands_for(entry: str, name: str) -> bool:
-    """Whether an entry such as ``W_K`` (of every layer) or ``W_K.1`` stands for a tensor."""
-    return entry in (name, name.partition(".")[0])
+def stand_for(entries: Collection[str], name: str) -> bool:
+    """Whether any entry, such as ``W_K`` (of every layer) or ``W_K.1``, stands for a tensor."""
+    return name in entries or _kind(name) in entries
 
 
 def _kind(name: str) -> str:
     """The name without its layer."""
-    return _locate(name)[0]
+    return name.partition(".")[0]
 
 
-def _locate(name: str) -> tuple[str, int]:
-    """Name without layer, and the layer (0 where there is only one)."""
-    kind, _, layer = name.partition(".")
-    return kind, int(layer or 0)
-
-
-def _initial_values(config: ToyConfig, seed: int) -> dict[str, Float64[Tensor, "..."]]:
+def _initial_values(
+    config: ToyConfig, shapes: Mapping[str, torch.Size], seed: int
+) -> dict[str, Float64[Tensor, "..."]]:
     """Every tensor at its initialisation, drawn whether it is used or not: W_V does not depend on the regime."""
     generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
     values = {}
-    for name in config.tensor_names:
-        shape = config.shape(name)
-        if name == EMBEDDING:
-            value = config.embedding_scale * torch.randn(shape, dtype=torch.float64, generator=generator)
-        elif name == PREDICTION_BIAS:
-            value = torch.zeros(shape, dtype=torch.float64)
-        elif config.init == "near-zero":
-            value = config.noise * torch.randn(shape, dtype=torch.float64, generator=generator)
+    for name, shape in shapes.items():
+        if name == "b_pred":
+            values[name] = torch.zeros(shape, dtype=torch.float64)
+        elif name == "W_E" or config.init == "near-zero":
+            deviation = config.embedding_scale if name == "W_E" else config.noise
+            values[name] = deviation * torch.randn(shape, dtype=torch.float64, generator=generator)
         else:
             uniform = torch.rand(shape, dtype=torch.float64, generator=generator)
-            value = (2 * uniform - 1) / math.sqrt(config.width)
-        values[name] = value
+            values[name] = (2 * uniform - 1) / math.sqrt(config.width)
     return values
 
 
-def _frozen_values(config: ToyConfig) -> dict[str, Float64[Tensor, "..."]]:
-    """The tensors whose rule says more than to stay at the initialisation."""
-    values = {}
-    for name, rule in config.rules.items():
-        shape = config.shape(name)
-        if rule == "zero":
-            values[name] = torch.zeros(shape, dtype=torch.float64)
-        elif rule == "identity":
+def _frozen_values(config: ToyConfig, shapes: Mapping[str, torch.Size]) -> dict[str, Float64[Tensor, "..."]]:
+    """Every tensor that neither the regime nor the config trains, by the regime's rule."""
+    regime, values = REGIMES[config.regime], {}
+    for name, shape in shapes.items():
+        if stand_for((*regime.trained, *config.trained_tensors), name):
+            continue
+        rule = regime.frozen.get(_kind(name))
+        if rule == "identity":
             values[name] = torch.eye(config.width, dtype=torch.float64).expand(shape)
         elif rule == "theorem1":
             values[name] = embedding_bias(config.world, config.masking, attend=config.attend)
         elif rule == "theorem2":
             values[name] = optimal_value(config.world, config.masking, attend=config.attend).expand(shape)
+        else:
+            values[name] = torch.zeros(shape, dtype=torch.float64)
     return values
 
 
-# TransformerLens 3
+# The hooked model. Both generations of TransformerLens can do without an MLP and without normalisation; positions, the
+# decoder and the skip connection are replaced, and the output projection is the identity.
+
+TL3 = version("transformer-lens").startswith("3.")
 
 
-@cache
-def _has_hooked_transformer() -> bool:
-    """Whether the installed TransformerLens still has HookedTransformer (4 raises ImportError even on hasattr)."""
-    try:
-        from transformer_lens import HookedTransformer  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def _place(name: str) -> str:
+    """Where TransformerLens keeps a tensor."""
+    kind, _, layer = name.partition(".")
+    attention = f"blocks.{layer or 0}.attn"
+    if TL3:
+        return {"W_E": "embed.W_E", "b_pred": "unembed.b_U"}.get(kind, f"{attention}.{kind}")
+    part = "weight" if kind.startswith("W") else "bias"
+    own = f"{attention}.{kind[-1].lower()}.{part}"
+    return {"W_E": "embed.weight", "b_pred": "unembed.bias"}.get(kind, own)
 
 
 def _settings(config: ToyConfig) -> dict[str, Any]:
-    """What both generations of TransformerLens call the parts of the toy."""
+    """What both generations call the parts of the toy."""
     return {
         "n_layers": config.n_layers,
         "n_heads": config.n_heads,
@@ -535,113 +417,58 @@ def _settings(config: ToyConfig) -> dict[str, Any]:
         "attn_only": True,
         "normalization_type": None,
         "attention_dir": "bidirectional",
-        "attn_scale": math.sqrt(config.width_attention),
         "init_weights": False,
-        "dtype": DTYPES[config.dtype],
+        "dtype": getattr(torch, config.dtype),
         "device": "cpu",
     }
 
 
-def _is_hooked_transformer(model: nn.Module) -> bool:
-    return not hasattr(model, "original_model")  # what a bridge wraps
-
-
-def _hooked_transformer_place(kind: str, layer: int) -> str:
-    return {EMBEDDING: "embed.W_E", PREDICTION_BIAS: "unembed.b_U"}.get(kind, f"blocks.{layer}.attn.{kind}")
-
-
-# Held where warnings are left out: what is done with them is one list for all threads.
-_quiet = RLock()
-
-
 def _build_hooked_transformer(config: ToyConfig) -> Any:
-    """A HookedTransformer with a tied unembedding, padding hidden from attention, and no skip connection."""
-    from transformer_lens import HookedTransformerConfig
-
-    settings = HookedTransformerConfig(**_settings(config))
-    with _quiet, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        model = _hooked_transformer_class()(settings, residual=config.residual)
-    identity = torch.eye(config.width)
-    for block in model.blocks:
-        block.attn.W_O.data.copy_(identity)
-    return model
-
-
-@cache
-def _hooked_transformer_class() -> Any:
-    """The classes of the TransformerLens 3 toy, made on first use because their bases are slow to import."""
-    from transformer_lens import HookedTransformer
-    from transformer_lens.components import Attention, TransformerBlock
+    """The toy on TransformerLens 3."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.components import TransformerBlock
     from transformer_lens.hook_points import HookPoint
-
-    class ToyAttention(Attention):  # type: ignore[misc]
-        def forward(self, *args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-            # Attention itself reads the padding mask only when it builds a causal mask.
-            if attention_mask is not None:
-                hidden = (attention_mask == 0)[:, None, None, :]
-                kwargs["additive_attention_mask"] = torch.zeros(
-                    hidden.shape, dtype=self.W_K.dtype, device=hidden.device
-                ).masked_fill_(hidden, -torch.inf)
-            return super().forward(*args, **kwargs)
 
     class ToyBlock(TransformerBlock):  # type: ignore[misc]
         def forward(self, resid_pre: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
-            if self.cfg.use_attn_in or self.cfg.use_split_qkv_input:
-                raise NotImplementedError(
-                    "the toy without residual has no hook_attn_in, hook_q_input, hook_k_input or hook_v_input; "
-                    "leave use_attn_in and use_split_qkv_input False and hook attn.hook_q, hook_k or hook_v"
-                )
-            x = self.hook_resid_pre(resid_pre)
-            out = self.hook_attn_out(self.attn(x, x, x, attention_mask=attention_mask))
-            return self.hook_resid_post(out)
+            x, hidden = self.hook_resid_pre(resid_pre), None
+            if attention_mask is not None:  # which attention itself only reads when it is causal
+                hidden = torch.where(attention_mask[:, None, None] == 0, -torch.inf, 0.0)
+            out = self.hook_attn_out(self.attn(x, x, x, additive_attention_mask=hidden))
+            return self.hook_resid_post(x + out if config.residual else out)
 
     class ToyUnembed(nn.Module):
-        def __init__(self, embed: nn.Module, d_vocab: int, dtype: torch.dtype):
+        def __init__(self, embed: nn.Module):
             super().__init__()
             self._tied = (embed,)  # in a tuple, so that it is no second submodule
-            self.b_U = nn.Parameter(torch.zeros(d_vocab, dtype=dtype))
+            self.b_U = nn.Parameter(torch.zeros_like(embed.W_E[:, 0]))  # type: ignore[index]
             self.hook_in, self.hook_out = HookPoint(), HookPoint()
 
         @property
-        def W_U(self) -> Tensor:
-            W_E = self._tied[0].W_E
-            assert isinstance(W_E, Tensor)
-            return W_E.T
+        def W_U(self) -> Any:
+            return self._tied[0].W_E.T
 
         def forward(self, residual: Tensor) -> Any:
             return self.hook_out(self.hook_in(residual) @ self.W_U + self.b_U)
 
     class ToyTransformer(HookedTransformer):  # type: ignore[misc]
-        def __init__(self, cfg: Any, *, residual: bool):
-            super().__init__(cfg)
-            for layer in range(cfg.n_layers):
-                if not residual:
-                    self.blocks[layer] = ToyBlock(cfg, layer)
-                self.blocks[layer].attn = ToyAttention(cfg, "global", layer)
-            self.unembed = ToyUnembed(self.embed, cfg.d_vocab, cfg.dtype)
-            del self.pos_embed, self.hook_pos_embed
-            self.setup()
+        def get_residual(self, embed: Tensor, *_: Any, **__: Any) -> Any:
+            return embed, None  # no positions
 
-        def get_residual(
-            self, embed: Tensor, *_: Any, return_shortformer_pos_embed: bool = True, **__: Any
-        ) -> Any:
-            return (embed, None) if return_shortformer_pos_embed else embed
-
-    return ToyTransformer
-
-
-# TransformerLens 4
-
-
-def _bridge_place(kind: str, layer: int) -> str:
-    part = "weight" if kind.startswith("W") else "bias"
-    places = {EMBEDDING: "embed.weight", PREDICTION_BIAS: "unembed.bias"}
-    return places.get(kind, f"blocks.{layer}.attn.{kind[-1].lower()}.{part}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of HookedTransformer
+        model = ToyTransformer(HookedTransformerConfig(**_settings(config)))
+    model.blocks = nn.ModuleList(ToyBlock(model.cfg, layer) for layer in range(config.n_layers))
+    model.unembed = ToyUnembed(model.embed)
+    del model.pos_embed, model.hook_pos_embed
+    for block in model.blocks:
+        block.attn.W_O.data.copy_(torch.eye(config.width))
+    model.setup()
+    return model
 
 
 def _build_bridge(config: ToyConfig) -> Any:
-    """A TransformerBridge over TransformerLens's native model, without positions and with a tied decoder."""
+    """The toy on TransformerLens 4, whose own native model needs three changes."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge.sources import build_bridge_from_module
     from transformer_lens.model_bridge.sources.native import NativeBlock, NativeModel
@@ -650,20 +477,29 @@ def _build_bridge(config: ToyConfig) -> Any:
         def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
             return (self.attn(hidden_states, attention_mask=attention_mask)[0],)
 
-    settings = _settings(config)
-    scale = settings.pop("attn_scale")
-    cfg = TransformerBridgeConfig(**settings)
+    class TiedHead(nn.Module):
+        def __init__(self, embedding: nn.Embedding):
+            super().__init__()
+            self._tied = (embedding,)  # in a tuple, so that it is no second submodule
+            self.bias = nn.Parameter(torch.zeros_like(embedding.weight[:, 0]))
+
+        @property
+        def weight(self) -> Tensor:
+            return self._tied[0].weight
+
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return nn.functional.linear(hidden_states, self.weight, self.bias)
+
+    cfg = TransformerBridgeConfig(**_settings(config))
     with torch.random.fork_rng(devices=[]):  # what it draws is overwritten
         native = NativeModel(cfg)
         if not config.residual:
             native.layers = nn.ModuleList(NoSkip(cfg) for _ in range(config.n_layers))
     native.pos, native.head = None, TiedHead(native.tok_embed)
-    native.to(DTYPES[config.dtype])
+    native.to(cfg.dtype)
     for block in native.layers:
-        block.attn.scale = scale  # only now, because the model refuses to be built with a scale of 1
-        with torch.no_grad():
-            block.attn.o.weight.copy_(torch.eye(config.width).repeat(1, config.n_heads))
-            block.attn.o.bias.zero_()
+        block.attn.o.weight.data.copy_(torch.eye(config.width).repeat(1, config.n_heads))
+        block.attn.o.bias.data.zero_()
     return build_bridge_from_module(
         native,
         "TransformerLensNative",
@@ -671,23 +507,3 @@ def _build_bridge(config: ToyConfig) -> Any:
         model_name="toy",
         post_adapter_hook=lambda adapter: adapter.component_mapping.pop("pos_embed"),
     )
-
-
-class TiedHead(nn.Module):
-    """A decoder whose weight is the embedding's: one parameter, and one key in the state dict."""
-
-    def __init__(self, embedding: nn.Embedding):
-        super().__init__()
-        self._tied = (embedding,)  # in a tuple, so that it is no second submodule
-        self.bias = nn.Parameter(torch.zeros_like(embedding.weight[:, 0]))
-
-    @property
-    def weight(self) -> Tensor:
-        """The embedding, [vocabulary, d]."""
-        return self._tied[0].weight
-
-    def forward(
-        self, hidden_states: Float[Tensor, "batch position d_model"]
-    ) -> Float[Tensor, "batch position word"]:
-        """Logits."""
-        return nn.functional.linear(hidden_states, self.weight, self.bias)

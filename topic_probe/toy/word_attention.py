@@ -6,7 +6,6 @@ gives one of them the attention w_qk / Σ_j w_qj c_j, with the same w for all do
 positions of all documents takes two products of matrices, and no position by itself.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -35,9 +34,8 @@ def word_attention(
 ) -> dict[str, float]:
     """Mean attention of a one-layer toy between words, and from and to ``[MASK]``; uniform attention is exactly 1.
 
-    The documents are of the toy's world and masking, and always the same, so that what changes is the toy: give it to
-    ``train_toy(measure={"attention": tp.word_attention})``, and the history has a series for every name below. They are
-    those of `measure_agreement` with as many documents and the same seed.
+    The documents are of the toy's world and masking, and always the same, so that what changes is the toy:
+    ``train_toy(measure={"attention": tp.word_attention})`` records every name below.
 
     * ``same_word``, ``same_topic``, ``different_topic``: of rows that show a word to those that show the same word
       (the position itself included), another word of its topic, a word of another topic.
@@ -50,14 +48,10 @@ def word_attention(
     still are rows, pairs end at other positions, and uniform attention is 1 ÷ the number of these.
 
     Args:
-        model: from `build_toy`, with one layer of one head.
+        model: from `build_toy`, with one layer of one head, no residual connection and no hooks.
         topics: which words belong together; None: the topics of the toy's world.
         n_documents: how many documents.
         seed: of documents and masks.
-
-    Raises:
-        ValueError: for a toy of several layers or heads, with a residual connection, or with hooks; `measure_attention`
-            measures those.
 
     Example:
         >>> world = tp.World(n_topics=2, words_per_topic=2)
@@ -67,25 +61,26 @@ def word_attention(
         {1.0}
     """
     config = toy_config(model)
-    weights = token_attention(model).numpy()
-    shown = _shown(config.world, config.masking, config.attend, check_whole("n_documents", n_documents), seed)
-    topics = shown.topics if topics is None else topics
-    sums, squares = _sums(np.maximum(weights, _LEAST), shown)
+    weights = np.maximum(token_attention(model).numpy(), _LEAST)
+    n_documents, seed = check_whole("n_documents", n_documents), check_whole("seed", seed, 0)
+    asking, asked, own = _counts(config.world, config.masking, config.attend, n_documents, seed)
+    # Attention of a row to one position is that much of its weight, in units of uniform attention.
+    scale = asked.sum(axis=1, keepdims=True) / (asked @ weights.T)
+    sums = weights * ((asking * scale).T @ asked)
+    squares = weights**2 * ((asking * scale**2).T @ asked)
+    pairs = asking.T @ asked
+    topics = own if topics is None else topics
     places = topics.places(torch.arange(config.vocabulary_size))
     codes = word_relations(places, places, topics).numpy()
     totals, counts, second = (
-        np.array([table[codes == code].sum() for code in _RELATIONS])
-        for table in (sums, shown.pairs, squares)
+        np.array([table[codes == code].sum() for code in _RELATIONS]) for table in (sums, pairs, squares)
     )
     words = PairSums(totals, counts, np.asarray(second[1:].sum())).contrast()
     mask = np.arange(len(codes)) == MASK_ID
     blocks = {"word_to_mask": (~mask, mask), "mask_to_word": (mask, ~mask), "mask_to_mask": (mask, mask)}
     return {
         **{name: float(getattr(words, name)) for name in (*_RELATIONS.values(), "effect_size")},
-        **{
-            name: float(divide(query @ sums @ key, query @ shown.pairs @ key))
-            for name, (query, key) in blocks.items()
-        },
+        **{name: float(divide(q @ sums @ k, q @ pairs @ k)) for name, (q, k) in blocks.items()},
     }
 
 
@@ -103,43 +98,15 @@ def token_attention(model: nn.Module) -> Float64[Tensor, "query key"]:
     return scores(tensors, one_hot=False).softmax(-1)
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What masked documents show.
-
-    Attributes:
-        asking: how often each document shows each token.
-        asked: the same of positions that may be attended to.
-        pairs: how many pairs of a position and one that it may attend to show two tokens.
-        topics: of the world; kept, because they are asked for at every measurement.
-    """
-
-    asking: Float64[np.ndarray, "document token"]
-    asked: Float64[np.ndarray, "document token"]
-    pairs: Float64[np.ndarray, "query key"]
-    topics: Topics
-
-
+# Kept, because a training that is watched asks for the same documents at many steps.
 @lru_cache(maxsize=8)
-def _shown(world: World, masking: Masking, attend: Attend, n_documents: int, seed: int) -> _Shown:
-    """The documents of a seed, drawn once for all steps of a training."""
-    generator = torch.Generator().manual_seed(check_whole("seed", seed, 0))
-    drawn = masked_documents(world, masking, n_documents, generator)
-    asking, asked = [], []
-    for _, batch in drawn:
-        some = batch.visible(attend).any(dim=1)
-        asking.append(batch.counts(world.vocabulary_size)[some])
-        asked.append(batch.counts(world.vocabulary_size, attend)[some])
-    rows, keys = (torch.cat(parts).double().numpy() for parts in (asking, asked))
-    return _Shown(rows, keys, rows.T @ keys, world.topics)
-
-
-def _sums(
-    weights: Float64[np.ndarray, "query key"], shown: _Shown
-) -> tuple[Float64[np.ndarray, "query key"], Float64[np.ndarray, "query key"]]:
-    """Sums of attention, and of its squares, over all pairs of positions that show two tokens."""
-    # Attention of a row to one position is that much of its weight, in units of uniform attention.
-    scale = shown.asked.sum(axis=1, keepdims=True) / (shown.asked @ weights.T)
-    sums = weights * ((shown.asking * scale).T @ shown.asked)
-    squares = weights**2 * ((shown.asking * scale**2).T @ shown.asked)
-    return sums, squares
+def _counts(
+    world: World, masking: Masking, attend: Attend, n_documents: int, seed: int
+) -> tuple[Float64[np.ndarray, "document token"], Float64[np.ndarray, "document token"], Topics]:
+    """How often masked documents show each token, the same where it may be attended to, and the world's topics."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = masked_documents(world, masking, n_documents, generator, attend=attend)
+    size, batches = world.vocabulary_size, [batch for _, batch in drawn]
+    asking = torch.cat([batch.counts(size) for batch in batches]).double().numpy()
+    asked = torch.cat([batch.counts(size, attend) for batch in batches]).double().numpy()
+    return asking, asked, world.topics

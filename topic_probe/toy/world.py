@@ -8,11 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 
-from topic_probe.options import check_number, check_whole, checked, settle_fields
+from topic_probe.options import check_number, check_share, check_whole, checked, settle_fields
 from topic_probe.topics import Topics
-from topic_probe.topics.lists import check_vocabulary_size
-
-PADDING = 0  # positions behind the end hold the id of [MASK], which no original document contains
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Documents:
     """A padded batch of documents.
 
     Attributes:
-        ids: Token ids; words are 1, 2, ..., and positions behind the end of a document hold 0.
+        ids: Token ids; words are 1, 2, ..., and positions behind the end hold 0 (``[MASK]``).
         mask: True where a document has a token. Padding stands on the right.
         topic_proportions: The proportions each document was drawn with (rows sum to 1), or None when the
             documents come from elsewhere.
@@ -82,16 +79,14 @@ class World:
         settle_fields(self)
         for name in ("n_topics", "words_per_topic", "min_length", "max_length"):
             check_whole(name, getattr(self, name))
-        check_vocabulary_size(self.vocabulary_size, name="n_topics times words_per_topic")
         if self.min_length > self.max_length:
             raise ValueError(
-                f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}; "
-                "swap them, or set both to the same length"
+                f"min_length must not exceed max_length, got {self.min_length} > {self.max_length}"
             )
         if self.alpha is not None and self.topics_per_document is not None:
             raise ValueError(
-                f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform "
-                "topics) are two different distributions; give one of them and leave the other None"
+                f"alpha={self.alpha} (LDA) and topics_per_document={self.topics_per_document} (uniform topics) are "
+                "two different distributions; give one of them and leave the other None"
             )
         if self.topics_per_document is None:
             object.__setattr__(self, "alpha", 0.1 if self.alpha is None else self.alpha)
@@ -101,12 +96,22 @@ class World:
             if self.topics_per_document > self.n_topics:
                 raise ValueError(
                     f"a document cannot have topics_per_document={self.topics_per_document} distinct topics "
-                    f"out of n_topics={self.n_topics}; lower the first or raise the second"
+                    f"out of n_topics={self.n_topics}"
                 )
         if self.word_probabilities is not None:
-            rows = _normalised_rows(self.word_probabilities, self.n_topics, self.n_words)
             # In one form however it was given: nested tuples compare, hash and go into JSON, which tensors do not.
-            object.__setattr__(self, "word_probabilities", rows)
+            object.__setattr__(self, "word_probabilities", self._normalised_rows())
+
+    def _normalised_rows(self) -> tuple[tuple[float, ...], ...]:
+        matrix = torch.as_tensor(self.word_probabilities, dtype=torch.float64)
+        if matrix.shape != (self.n_topics, self.n_words):
+            raise ValueError(
+                f"word_probabilities must have n_topics={self.n_topics} rows over the {self.n_words} words "
+                f"1..{self.n_words} (n_topics × words_per_topic), got shape {tuple(matrix.shape)}"
+            )
+        if not (matrix.isfinite() & (matrix >= 0)).all() or (matrix.sum(dim=1) <= 0).any():
+            raise ValueError("every row of word_probabilities must be finite, non-negative and not all zero")
+        return tuple(map(tuple, (matrix / matrix.sum(dim=1, keepdim=True)).tolist()))
 
     @property
     def n_words(self) -> int:
@@ -127,7 +132,7 @@ class World:
 
     @property
     def topics(self) -> Topics:
-        """Which words belong to which topic: those that a topic gives any probability."""
+        """Which words belong to which topic: those to which it gives any probability."""
         if self.word_probabilities is None:
             return self.blocks
         words = {str(t): (row.nonzero().flatten() + 1).tolist() for t, row in enumerate(self.topic_words)}
@@ -135,7 +140,7 @@ class World:
 
     @property
     def blocks(self) -> Topics:
-        """The same with every word in one topic only, that of ``block_of_word``."""
+        """Every word in one topic only, that of ``block_of_word``."""
         return Topics.blocks(n_topics=self.n_topics, words_per_topic=self.words_per_topic)
 
     @property
@@ -181,13 +186,13 @@ class World:
 
     @checked
     def documents(self, n: int, *, generator: torch.Generator) -> Documents:
-        """A batch of n new documents, padded to the longest of them, on the device of the generator."""
+        """A batch of n new documents, padded to the longest of them."""
         check_whole("n", n)
-        lengths = _whole((n, 1), self.min_length, self.max_length + 1, generator)
-        mask = torch.arange(int(lengths.max()), device=generator.device) < lengths
+        lengths = torch.randint(self.min_length, self.max_length + 1, (n, 1), generator=generator)
+        mask = torch.arange(int(lengths.max())) < lengths
         topics_of = self._dirichlet_topics if self.topics_per_document is None else self._uniform_topics
         proportions, topics = topics_of(n, mask.shape[1], generator)
-        ids = self._draw_words(topics, generator).masked_fill_(~mask, PADDING)
+        ids = self._draw_words(topics, generator).masked_fill_(~mask, 0)
         return Documents(ids, mask, proportions)
 
     def _dirichlet_topics(
@@ -198,10 +203,10 @@ class World:
         A gamma variable of a small shape is mostly below the smallest float; the identity
         gamma(α) = gamma(α + 1) · uniform^(1/α) keeps its logarithm finite.
         """
-        alpha, shape = self.dirichlet_parameter, (n, self.n_topics)
-        shapes = torch.full(shape, alpha + 1, dtype=torch.float64, device=generator.device)
+        alpha = self.dirichlet_parameter
+        shapes = torch.full((n, self.n_topics), alpha + 1, dtype=torch.float64)
         gamma = torch._standard_gamma(shapes, generator=generator)
-        uniform = 1 - _uniform(shape, generator)
+        uniform = 1 - _uniform(shapes.shape, generator)
         proportions = torch.softmax(gamma.log_() + uniform.log_() / alpha, dim=1)
         steps = proportions.cumsum(dim=1)
         # Ends at exactly 1, so that every uniform number below 1 finds its place.
@@ -215,8 +220,8 @@ class World:
         count = self.topics_per_document
         assert count is not None
         chosen = _uniform((n, self.n_topics), generator).topk(count, dim=1).indices
-        proportions = torch.zeros(n, self.n_topics, dtype=torch.float64, device=generator.device)
-        slots = _whole((n, width), 0, count, generator)
+        proportions = torch.zeros(n, self.n_topics, dtype=torch.float64)
+        slots = torch.randint(count, (n, width), generator=generator)
         return proportions.scatter_(1, chosen, 1 / count), chosen.gather(1, slots)
 
     def _draw_words(
@@ -224,46 +229,31 @@ class World:
     ) -> Int64[Tensor, "batch position"]:
         """A word for every topic."""
         if self.word_probabilities is None:
-            word = _whole(topics.shape, 1, self.words_per_topic + 1, generator)
+            word = torch.randint(1, self.words_per_topic + 1, topics.shape, generator=generator)
             return word.add_(topics, alpha=self.words_per_topic)
         # One sorted list holds the distribution functions of all topics, topic t raised by t. Rounding
         # must not carry a draw into the next topic.
+        steps = self.topic_words.cumsum(dim=1)
+        raised = steps / steps[:, -1:] + torch.arange(self.n_topics).unsqueeze(1)
         topics = topics.double()
         ceiling = torch.nextafter(topics + 1.0, topics)
         level = torch.minimum(topics + _uniform(topics.shape, generator), ceiling)
-        entry = torch.searchsorted(self._stacked_distribution.to(topics.device), level, right=True)
+        entry = torch.searchsorted(raised.flatten(), level, right=True)
         return entry.remainder_(self.n_words).add_(1)
-
-    @cached_property
-    def _stacked_distribution(self) -> Float64[Tensor, "entry"]:
-        steps = self.topic_words.cumsum(dim=1)
-        steps = steps / steps[:, -1:]
-        return (steps + torch.arange(self.n_topics).unsqueeze(1)).flatten()
 
 
 def _uniform(shape: Sequence[int], generator: torch.Generator) -> Float64[Tensor, "batch column"]:
-    """Numbers in [0, 1)."""
-    return torch.rand(tuple(shape), dtype=torch.float64, generator=generator, device=generator.device)
-
-
-def _whole(
-    shape: Sequence[int], low: int, high: int, generator: torch.Generator
-) -> Int64[Tensor, "batch column"]:
-    """Whole numbers of low..high - 1."""
-    return torch.randint(low, high, tuple(shape), generator=generator, device=generator.device)
-
-
-_FEW_STEPS = 32
+    return torch.rand(tuple(shape), dtype=torch.float64, generator=generator)
 
 
 def _steps_below(
     steps: Float64[Tensor, "row step"], levels: Float64[Tensor, "row column"]
 ) -> Integer[Tensor, "row column"]:
     """How many of its row's steps, which are sorted, each level has reached; it must be below the last one."""
-    if steps.shape[1] > _FEW_STEPS:
+    if steps.shape[1] > 32:
         return torch.searchsorted(steps, levels, right=True)
     # For few steps comparing with each takes a quarter of the time of a search.
-    reached = torch.zeros(levels.shape, dtype=torch.uint8, device=levels.device)
+    reached = torch.zeros(levels.shape, dtype=torch.uint8)
     for step in steps[:, :-1].unbind(1):
         reached += levels >= step.unsqueeze(1)
     return reached
@@ -277,10 +267,7 @@ def block_words(n_topics: int, words_per_topic: int) -> Float64[Tensor, "topic w
 def zipf_words(
     n_topics: int, words_per_topic: int, *, exponent: float = 1.0
 ) -> Float64[Tensor, "topic word"]:
-    """P(word | topic) of disjoint topics whose r-th word has probability proportional to r^−exponent.
-
-    Exponent 0 gives the equal probabilities of the paper.
-    """
+    """P(word | topic) of disjoint topics whose r-th word has probability proportional to r^−exponent."""
     rank = torch.arange(1, words_per_topic + 1, dtype=torch.float64)
     share = rank**-exponent
     return torch.kron(torch.eye(n_topics, dtype=torch.float64), (share / share.sum()).unsqueeze(0))
@@ -294,33 +281,6 @@ def overlapping_words(
     Every topic puts the share ``overlap`` of its probability on the words of the next topic (the last one on
     those of the first) and the rest on its own. 0 gives disjoint topics; 1 only renames them.
     """
-    if not 0 <= overlap <= 1:
-        raise ValueError(f"overlap is a share of probability and must lie in [0, 1], got {overlap}")
+    check_share("overlap", overlap, why="a share of probability")
     own = block_words(n_topics, words_per_topic)
     return (1 - overlap) * own + overlap * own.roll(words_per_topic, dims=1)
-
-
-def _normalised_rows(
-    probabilities: Sequence[Sequence[float]] | Float[Tensor, "topic word"], n_topics: int, n_words: int
-) -> tuple[tuple[float, ...], ...]:
-    """The rows as nested tuples that sum to 1."""
-    try:
-        matrix = torch.as_tensor(probabilities, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"word_probabilities must be rows of numbers, got {probabilities!r:.100} ({error})"
-        ) from error
-    if matrix.shape != (n_topics, n_words):
-        raise ValueError(
-            f"word_probabilities must have n_topics={n_topics} rows over the {n_words} words 1..{n_words} "
-            f"(n_topics × words_per_topic), got shape {tuple(matrix.shape)}"
-        )
-    bad = ~(torch.isfinite(matrix) & (matrix >= 0)).all(dim=1) | (matrix.sum(dim=1) <= 0)
-    if bad.any():
-        topic = int(bad.nonzero()[0])
-        raise ValueError(
-            f"every row of word_probabilities must be finite, non-negative and not all zero; "
-            f"row {topic} is not"
-        )
-    rows = (matrix / matrix.sum(dim=1, keepdim=True)).tolist()
-    return tuple(tuple(row) for row in rows)

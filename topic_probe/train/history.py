@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from topic_probe.options import check_number, check_whole, settle_fields
 from topic_probe.report import Report, decode, encode
 from topic_probe.toy.masking import Loss, Masking
-from topic_probe.toy.model import ToyConfig, build_toy, stands_for
+from topic_probe.toy.model import ToyConfig, build_toy, stand_for
 from topic_probe.toy.world import World
 from topic_probe.train.bert import TextConfig, build_bert
 
@@ -105,7 +105,7 @@ class TrainConfig:
             return True
         ends = list(accumulate(length for length, _ in self.schedule))
         _, entries = self.schedule[bisect(ends, step % ends[-1])]
-        return any(stands_for(entry, name) for entry in entries)
+        return stand_for(entries, name)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON; :meth:`from_dict` reads it back."""

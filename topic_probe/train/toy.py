@@ -30,9 +30,8 @@ from topic_probe.toy.model import (
     mean_losses,
     predictions,
     set_toy_tensors,
-    stands_for,
+    stand_for,
     toy_config,
-    toy_logits,
     toy_parameters,
     toy_tensors,
     words_are_one_hot,
@@ -147,7 +146,7 @@ def _check(toy: ToyConfig, config: TrainConfig) -> None:
             "ToyConfig(world=...) of the same number of words"
         )
     entries = [entry for _, names in config.schedule for entry in names]
-    moved = [name for name in toy.tensor_names if any(stands_for(entry, name) for entry in entries)]
+    moved = [name for name in toy.tensor_names if stand_for(entries, name)]
     if entries and moved != list(toy.trained_tensors):
         raise ValueError(
             f"schedule moves {', '.join(moved)}, but trained are {', '.join(toy.trained_tensors)}; change one of them "
@@ -323,7 +322,7 @@ def through_hooks(
     toy, parameters = toy_config(model), toy_parameters(model)
     batch = batch.select(_predicted(batch, toy.attend).any(dim=1))
     rows, positions = batch.chosen.nonzero(as_tuple=True)
-    logits = toy_logits(model, batch.shown, batch.visible(toy.attend))[rows, positions]
+    logits = model(batch.shown, attention_mask=batch.visible(toy.attend).long())[rows, positions]
     losses = position_losses(logits, batch.target[rows, positions], loss=loss)
     mean = _shares(rows, 1, len(batch)).to(losses) @ losses
     leaves = {name: parameters[name] for name in toy.trained_tensors}
