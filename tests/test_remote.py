@@ -381,6 +381,21 @@ def test_a_stream_of_articles_goes_on_where_it_broke(world, what):
     assert len(spans) >= len(set(spans)) + 4
 
 
+def test_a_download_says_its_commit_and_is_never_read_under_another_one(world):
+    name, whole = "small/downloaded", {"streaming": False}
+    old = world.hub.put("datasets", name, world.data)
+    assert done(world.run(articles, name, ENGLISH[1], **whole)) == (world.texts, old)
+    new = world.hub.put("datasets", name, data_set(world.texts[::-1]))
+    with world.hub.gone():
+        unnamed = world.run(articles, name, ENGLISH[1], **whole)
+        same = world.run(articles, name, ENGLISH[1], revision=old, **whole)
+        other = world.run(articles, name, ENGLISH[1], revision=new, **whole)
+    assert done(unnamed) == done(same) == (world.texts, old)
+    assert "OSError" in other.kinds, other.trace
+    assert f"needed is commit {new}, and the copy on this machine is of {old}" in other.error
+    assert done(world.run(articles, name, ENGLISH[1], revision=new, **whole)) == (world.texts[::-1], new)
+
+
 # --- measurements in a folder of parts ---------------------------------------------------------------
 
 

