@@ -291,11 +291,13 @@ class DocumentStream:
     def options(self) -> dict[str, Any]:
         """What changes the documents, as JSON content."""
         encoder = self._encoder
-        options = {
-            name: getattr(encoder, name)
-            for name in ("max_length", "long", "add_special_tokens", "begin_token")
+        return {
+            "max_length": encoder.max_length,
+            "long": encoder.long,
+            "min_length": self._min_length,
+            "add_special_tokens": encoder.add_special_tokens,
+            "begin_token": encoder.begin_token,
         }
-        return {**options, "min_length": self._min_length}
 
     def __length_hint__(self) -> Any:
         """About how many documents there are (``operator.length_hint``), where each text is one."""

@@ -154,7 +154,9 @@ def with_sources(
     missing: Any = object()
     for text, label in zip_longest(texts, labels, fillvalue=missing):
         if text is missing or label is missing:
-            raise ValueError("sources needs a label for every text: there are not as many labels as texts")
+            raise ValueError(
+                "sources needs a label for every text, and there are not as many labels as texts"
+            )
         yield text, source_key(label)
 
 
