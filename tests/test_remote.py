@@ -358,5 +358,7 @@ def test_a_measurement_goes_on_after_the_hub_was_gone_and_never_with_the_article
     assert done(world.run(measured, tmp_path / "parts", name, revision=old)) == whole
     with world.hub.troubled(lambda request: None) as asked:
         assert done(world.run(measured, tmp_path / "parts", name, revision=old)) == whole
-    read = [request for request in asked if is_file(request) and ".parquet" in request.path]
-    assert read == []
+    # Of the parts that are there nothing is read again: the first file only names its columns.
+    assert {request.path.split("train-")[1][:5] for request in asked if ".parquet" in request.path} <= {
+        "00000"
+    }
