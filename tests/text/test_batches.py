@@ -55,7 +55,7 @@ REFUSED = [
     ([5, 6, 7], "document 0 is 5"),
     (torch.tensor([5, 6, 7]), "document 0 is torch.int64"),
     ((IDS, MASK), r"document 0 is torch.int64 of shape \(3, 3\).*'attention_mask': mask"),
-    ([[5.0, 6.0]], r"document 0 needs a row of token ids, which are whole numbers, got 5\.0"),
+    ([[5.0, 6.0]], r"document 0 needs a row of token ids, which are whole numbers, got \[5\.0"),
     ([[5], [5, -100]], "document 1 holds the negative id -100; padding must be masked, not marked"),
     ([[5], [97]], r"document 1 holds the token id 97, but the model knows 0\.\.96; was it"),
     (IDS, "document 1 begins or ends with two of the padding id 0 and came without a mask"),
