@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,6 @@ class Outcome:
     error: str
     kinds: tuple[str, ...]
     trace: str
-    warned: tuple[str, ...]
     seconds: float
 
 
@@ -101,16 +99,12 @@ def _run(function: Callable[..., Any], arguments: Any, options: Any) -> Outcome:
     value, error, kinds, trace = None, "", (), ""
     began = time.monotonic()
     _slept.clear()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            value = function(*arguments, **options)
-        except BaseException as raised:
-            error, kinds = str(raised), tuple(kind.__name__ for kind in type(raised).__mro__)
-            trace = traceback.format_exc()
-    said = tuple(str(each.message) for each in warned)
-    seconds = time.monotonic() - began
-    return Outcome(value, error, kinds, trace, said, seconds)
+    try:
+        value = function(*arguments, **options)
+    except BaseException as raised:
+        error, kinds = str(raised), tuple(kind.__name__ for kind in type(raised).__mro__)
+        trace = traceback.format_exc()
+    return Outcome(value, error, kinds, trace, time.monotonic() - began)
 
 
 def _serve(file: str) -> None:
@@ -136,7 +130,7 @@ def _serve(file: str) -> None:
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != 0:
-            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", (), 0.0)
+            died = Outcome(None, f"the process ended with {code}", ("SystemExit",), "", 0.0)
             pickle.dump(died, answers)
             answers.flush()
 

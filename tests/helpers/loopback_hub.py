@@ -1,8 +1,7 @@
 """A Hugging Face hub on this machine: what `huggingface_hub` and `datasets` ask of one, and all that can go wrong.
 
-Repositories are files in memory, under commits and branches. As on the real hub, small files come from the hub itself
-and large ones by a redirect to another address, listings and files name their commit, and what is refused says so in
-`X-Error-Code`. Every request is kept, and a test says which of them go wrong.
+Repositories are files in memory, under commits and branches. As on the real hub, listings and files name their commit,
+and what is refused says so in `X-Error-Code`. Every request is kept, and a test says which of them go wrong.
 """
 
 import hashlib
@@ -15,9 +14,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-
-LARGE = 10_000
-"""Files of so many bytes come from another address."""
 
 
 @dataclass(frozen=True)
@@ -50,41 +46,38 @@ class Hub:
 
     Attributes:
         requests: everything that was asked, in its order.
-        trouble: of a request what goes wrong, None for nothing: ``{"status": 500, "headers": {…}}`` in place of an
-            answer, ``{"drop": n}`` for a connection that ends after n bytes of the content.
+        trouble: of a request what goes wrong, None for nothing: ``{"status": 500}`` in place of an answer,
+            ``{"drop": n}`` for a connection that ends after n bytes of the content.
     """
 
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.requests: list[Request] = []
         self.trouble: Trouble = lambda request: None
-        self._large: dict[str, bytes] = {}
         hub = self
 
         class Handler(_Handler):
             served = hub
 
         self._handler = Handler
-        self._servers = [_Server(("127.0.0.1", 0), Handler) for _ in range(2)]
-        self._places = [server.server_address for server in self._servers]
-        self.endpoint, self.large_endpoint = (f"http://127.0.0.1:{port}" for _, port in self._places)
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._place = self._server.server_address
+        self.endpoint = f"http://127.0.0.1:{self._place[1]}"
 
     def __enter__(self) -> "Hub":
-        for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
+        self._server.shutdown()
+        self._server.server_close()
 
     @contextmanager
     def gone(self) -> Iterator[None]:
         """Within, nothing listens."""
         self.__exit__()
         yield
-        self._servers = [_Server(place, self._handler) for place in self._places]
+        self._server = _Server(self._place, self._handler)
         self.__enter__()
 
     def put(
@@ -105,8 +98,6 @@ class Hub:
             commit = hashlib.sha1(f"{kind} {name} {len(repository.commits)}".encode() + content).hexdigest()
         repository.commits[commit] = dict(files)
         repository.branches[branch] = commit
-        for value in files.values():
-            self._large[hashlib.sha256(value).hexdigest()] = value
         return commit
 
     @contextmanager
@@ -168,9 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.ranged = asked is not None
         self.fails = self.served.trouble(request) or {}
         if "status" in self.fails:
-            self._refuse(self.fails["status"], "made to fail", **self.fails.get("headers", {}))
-        elif path.startswith("/large/"):
-            self._content(request, self.served._large[path.removeprefix("/large/")], {})
+            self._refuse(self.fails["status"], "made to fail")
         elif found := _API.fullmatch(path):
             self._api(found, request, parse_qs(url.query))
         elif found := _FILE.fullmatch(path):
@@ -257,10 +246,6 @@ class _Handler(BaseHTTPRequestHandler):
         content = repository.commits[commit].get(found["path"])
         if content is None:
             self._refuse(404, "Entry not found", **{"X-Error-Code": "EntryNotFound"}, **named)
-        elif len(content) >= LARGE:
-            etag = hashlib.sha256(content).hexdigest()
-            named |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{etag}"'}
-            self._answer(302, b"", {"Location": f"{self.served.large_endpoint}/large/{etag}", **named})
         else:
             self._content(request, content, {"ETag": f'"{_blob_id(content)}"', **named})
 
@@ -318,9 +303,5 @@ def _tree(files: Mapping[str, bytes], below: str, *, recursive: bool) -> list[di
         {"type": "directory", "oid": _blob_id(path.encode()), "size": 0, "path": path} for path in folders
     ]
     for path, content in inside.items():
-        entry: dict[str, Any] = {"type": "file", "oid": _blob_id(content), "size": len(content), "path": path}
-        if len(content) >= LARGE:
-            digest = hashlib.sha256(content).hexdigest()
-            entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 130}
-        entries.append(entry)
+        entries.append({"type": "file", "oid": _blob_id(content), "size": len(content), "path": path})
     return [entry for entry in entries if recursive or "/" not in entry["path"][len(prefix) :]]

@@ -276,17 +276,6 @@ def test_documents_begin_and_end_with_the_same_words_for_all_tokenizers(long):
     assert (same.read.cut_off == 0) == (long == "chunk")
 
 
-def test_texts_that_are_too_many_to_keep_are_read_anew_for_every_model(pieces, monkeypatch):
-    encoder = Encoder(pieces, 14, "cut", add_special_tokens=True, begin_token=False)
-    kept = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
-    monkeypatch.setattr("topic_probe.text.same_texts._MOST_KEPT", 20)
-    fresh = SameTexts(some_texts(), [encoder, encoder], long="cut", level="token")
-    for number in (0, 1, 0):
-        pairs = zip(kept.of(number), fresh.of(number), strict=True)
-        assert all(one.content == other.content for one, other in pairs)
-    assert kept.read == fresh.read
-
-
 def test_words_of_several_tokens_count_at_the_level_of_words_and_topics_may_lose_theirs():
     sides = {"pieces": bert(wordpiece(without=("siege", *FOOD.split()))), "bytes": bert(byte_level(), seed=1)}
     options, n = {"measure": ["attention"], "n_permutations": 0}, []

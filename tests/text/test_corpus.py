@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 
@@ -50,30 +51,6 @@ def test_documents_are_what_the_tokenizer_gives_text_by_text(kind, special):
     assert parts_of(found) == parts_of(encode_texts(texts, tokenizer, add_special_tokens=special))
 
 
-def test_chunks_are_as_long_as_whole_words_allow_and_only_a_word_longer_than_one_is_cut_through(tokenizer):
-    # Ten words of one piece, then one of three, whose last would be torn off at 12.
-    text = "frog " * 9 + "toad axolotl frog"
-    assert len(tokenizer.tokenize("axolotl")) == 3
-    documents = list(Corpus.from_texts([text]).documents(tokenizer, max_length=14, long="chunk"))
-    assert [len(document) for document in documents] == [12, 6]
-    n = len(tokenizer.tokenize("axolotl" * 10))
-    documents = list(Corpus.from_texts(["axolotl" * 10]).documents(tokenizer, max_length=8, long="chunk"))
-    assert [len(document) - 2 for document in documents] == [6] * (n // 6) + [n % 6] * (n % 6 > 0)
-
-
-@pytest.mark.parametrize("kind", ["byte-level", "metaspace"])
-def test_a_text_too_long_for_the_tokenizer_gives_what_the_whole_would(kind):
-    """Texts of more than 200,000 letters go to it in pieces, which part neither a word nor a run of spaces."""
-    tokenizer = KINDS[kind]
-    text = "the army   band\n\n" * 12_000  # of which 200,000 letters end within a band
-    stream = Corpus.from_texts([TEXTS[0], text, TEXTS[1]]).documents(tokenizer)
-    _, document, _ = stream
-    assert len(text) > 200_000
-    whole = tokenizer(text, truncation=False, padding=False, verbose=False)["input_ids"]
-    assert document.ids.tolist() == whole
-    assert stream.counts["left_out"] == {"long texts, tokenized in pieces": 1}
-
-
 def test_what_is_no_text_is_left_out_and_counted(tokenizer):
     texts = ["a frog", None, "", " \n", "toad", float("nan"), 7, "half \ud83d", ["list"], "a newt and a toad"]
     stream = Corpus.from_texts(texts).documents(tokenizer, min_length=2)
@@ -98,12 +75,8 @@ def test_what_is_no_text_is_left_out_and_counted(tokenizer):
     [
         ("one text", "needs a list of texts, or a function.*got str"),
         (iter(TEXTS), "got list_iterator"),
-        (7, "got int"),
         (pd.DataFrame({"text": ["a"]}), "got DataFrame"),
-        ({"a", "b"}, "got set"),
-        ([], "gives no document: 0 texts read"),
         ([None, [101, 2054]], "gives no document: 2 texts read, left out {'entries that are no text': 2}"),
-        (lambda: iter([]), "gives no document: 0 texts read"),
     ],
 )
 def test_texts_that_cannot_be_a_corpus_are_refused(texts, message, tokenizer):
@@ -139,7 +112,6 @@ def test_provenance_is_json_and_tells_everything(tokenizer, capfd):
         "max_length": 8, "long": "cut", "min_length": 1, "add_special_tokens": True, "begin_token": False
     }  # fmt: skip
     assert told["read"]["documents"] == 3
-    assert "source='texts', n_texts=3" in repr(stream)
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -153,31 +125,25 @@ def test_folders_are_read_in_the_order_of_names_without_files_of_other_kinds(tmp
     (tmp_path / "picture.png").write_bytes(b"")
     assert list(Corpus.from_files(tmp_path)) == ["frogs", "toads\u2028sit", "newts\nswim\n\ntoo", "axolotls"]
     assert list(Corpus.from_files([tmp_path / "b.txt"], split="line")) == ["newts", "swim", "too"]
-    for n in range(1, 6):
-        every = ["frogs", "toads\u2028sit", "newts\nswim\n\ntoo", "axolotls"]
-        assert list(Corpus.from_files(tmp_path, n_documents=n)) == every[:n]
+    assert list(Corpus.from_files(tmp_path, n_documents=2)) == ["frogs", "toads\u2028sit"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "koi8-r"])
-def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path, encoding):
-    text = "Мы идём домой." if encoding == "koi8-r" else "The army lost."
+def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path):
     (tmp_path / "good.txt").write_text("fine")
-    (tmp_path / "other.txt").write_bytes(text.encode(encoding))
-    with pytest.raises(ValueError, match=r"other.txt is no text in UTF-8 \(.*iconv"):
+    (tmp_path / "other.txt").write_bytes("The army lost.".encode("utf-16"))
+    with pytest.raises(ValueError, match=r"other.txt cannot be read as text in UTF-8 \(.*iconv"):
         list(Corpus.from_files(tmp_path))
 
 
 def test_files_that_are_not_there_or_not_text_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
     content = gzip.compress(" ".join(map(str, range(9999))).encode())
     (tmp_path / "a.txt.gz").write_bytes(content[: len(content) // 2])
     (tmp_path / "a.jsonl").write_text('{"title": "x", "body": "y"}')
     for path, error, message in [
         (tmp_path / "emty", FileNotFoundError, "emty does not exist; did you mean '.*empty'"),
         (tmp_path / "empty", ValueError, r"needed are \.txt or \.jsonl files"),
-        (tmp_path / "a.pdf", ValueError, r"needed are \.txt or \.jsonl files.*a\.pdf"),
-        (tmp_path / "a.txt.gz", ValueError, r"a\.txt\.gz is no whole gzip file"),
+        (tmp_path / "a.txt.gz", ValueError, r"a\.txt\.gz cannot be read as text.*ended before"),
         (tmp_path / "a.jsonl", ValueError, r"no field 'text'; it has \['body', 'title'\]: name one with"),
     ]:
         with pytest.raises(error, match=message):
@@ -205,12 +171,13 @@ def kinds(tmp_path_factory):
         with (folder / f"train-{number:05d}-of-00006.parquet").open("wb") as file:
             data.to_parquet(file)
     data = Dataset.from_dict({"text": ROWS, "id": list(range(60))})
-    data.save_to_disk(tmp_path_factory.mktemp("other") / "saved")
+    data.save_to_disk(saved := tmp_path_factory.mktemp("other") / "saved")
     return {
         "folder of parquet, streamed": str(folder),
         "opened": data,
+        "saved": saved,
         "opened stream": data.to_iterable_dataset(num_shards=3),
-        "splits": DatasetDict({"train": data, "test": data.select(range(3))}),
+        "splits": DatasetDict({"train": data}),
         "generator": IterableDataset.from_generator(lambda: ({"text": row} for row in ROWS)),
     }
 
@@ -219,20 +186,9 @@ def test_every_kind_of_data_set_gives_its_texts_also_the_first_and_a_sample(kind
     for kind, data in kinds.items():
         assert list(Corpus.from_dataset(data)) == ROWS, kind
         assert list(Corpus.from_dataset(data, n_documents=25)) == ROWS[:25], kind
-        drawn = [Corpus.from_dataset(data, seed=seed, n_documents=20) for seed in (0, 0, 1)]
-        one, again, other = map(list, drawn)
-        assert one == list(drawn[0]) == again != other, kind
+        one, again, other = (list(Corpus.from_dataset(data, seed=seed, n_documents=20)) for seed in (0, 0, 1))
+        assert one == again != other, kind
         assert len(one) == len(set(one) & set(ROWS)) == 20, kind
-
-
-def test_every_record_of_an_opened_data_set_is_equally_likely_in_a_sample():
-    data = Dataset.from_dict({"text": ROWS})
-    counts = Counter(
-        text for seed in range(200) for text in Corpus.from_dataset(data, n_documents=15, seed=seed)
-    )
-    # 200 draws with probability 1/4: 50 ± 6 each.
-    assert sum(counts.values()) == 3000
-    assert max(abs(counts[row] - 50) for row in ROWS) < 27
 
 
 def test_a_sample_of_a_stream_takes_the_same_number_from_every_file_at_random(kinds):
@@ -251,7 +207,6 @@ def test_a_sample_of_a_stream_takes_the_same_number_from_every_file_at_random(ki
     [
         ({"text": ["a"]}, {"n_documents": 0}, "n_documents must be at least 1, got 0"),
         ({"text": ["a"]}, {"seed": 1}, "seed draws a sample, so it needs n_documents"),
-        ({"title": ["x"]}, {}, "text"),
         ({"text": [None, ""]}, {}, "gives no document: 2 texts read"),
         ("/nowhere/at/all", {}, "nowhere"),
     ],
@@ -265,20 +220,24 @@ def test_a_data_set_that_does_not_fit_is_refused(data, options, message, tokeniz
 
 def test_a_name_that_means_how_to_read_files_reads_none_that_nobody_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("The army lost.")
     (tmp_path / "secrets.txt").write_text("not a corpus")
     (tmp_path / "records.json").write_text(json.dumps([{"text": "frog"}, {"text": "toad"}]))
     monkeypatch.chdir(tmp_path)
-    for name in _PACKAGED_DATASETS_MODULES:
-        with pytest.raises(ValueError, match=f"no file or folder '{name}'.*the current folder"):
-            Corpus.from_dataset(name)
-    with pytest.raises(ValueError, match=r"no file or folder 'text'; did you mean 'texts'\?"):
+    read = {}
+    for name in ("text", "json", "imagefolder"):
+        assert name in _PACKAGED_DATASETS_MODULES
+        with suppress(Exception):  # of whatever package
+            read[name] = list(Corpus.from_dataset(name, streaming=False))
+    assert read == {}
+    with pytest.raises(
+        ValueError, match=r"no file or folder 'text'; did you mean 'texts'\?.*the current folder"
+    ):
         Corpus.from_dataset("text")
-    given = Corpus.from_dataset("json", data_files=str(tmp_path / "records.json"), streaming=False)
-    assert list(given) == ["frog", "toad"]
     model = ["measure", "attention", str(minilm_folder()), "--topics", "empath"]
     assert main([*model, "--corpus", "text"]) == 1
     assert "did you mean 'texts'?" in capsys.readouterr().err
+    named = Corpus.from_dataset("json", data_files=str(tmp_path / "records.json"), streaming=False)
+    assert list(named) == ["frog", "toad"]
     (tmp_path / "text").mkdir()  # a folder of this name is a folder
     (tmp_path / "text" / "b.txt").write_text("The band played.")
     assert list(Corpus.from_dataset("text", streaming=False)) == ["The band played."]
@@ -304,10 +263,10 @@ def test_the_identity_of_a_tokenizer_ignores_what_every_call_sets(tokenizer):
 
 
 def test_texts_are_known_by_what_they_are():
-    assert (
-        Corpus.from_texts(["ab", "c"]).identity() == Corpus.from_texts(lambda: iter(["ab", "c"])).identity()
-    )
-    assert Corpus.from_texts(["ab", "c"]).identity() != Corpus.from_texts(["a", "bc"]).identity()
+    known = [
+        Corpus.from_texts(texts).identity() for texts in (["ab", "c"], lambda: iter(["ab", "c"]), ["a", "bc"])
+    ]
+    assert known[0] == known[1] != known[2]
 
 
 def test_the_bundled_articles_are_prose_without_what_gensim_leaves_of_markup():

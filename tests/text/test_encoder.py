@@ -9,7 +9,6 @@ import pytest
 import transformers as hf
 from real_text import minilm_folder
 from tokenizer_kinds import BY_HAND, KINDS
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import source_key
@@ -21,38 +20,6 @@ def wordpiece():
     return hf.AutoTokenizer.from_pretrained(minilm_folder())
 
 
-def fast(backend, **specials):
-    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, **specials)
-
-
-def byte_level():
-    """GPT-2's kind: bytes, merges, a space in front of a word belongs to it; no token is unknown."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "f")]
-    pieces = [*alphabet, *("".join(pair) for pair in merges), "<|endoftext|>"]
-    backend = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return fast(backend, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
-
-
-def unigram():
-    """T5's and XLM-R's kind: whole words behind a mark for the space, an end token added."""
-    pieces = [("<unk>", 0), ("</s>", 0), ("▁the", -1), ("▁f", -3), ("rog", -3), ("▁", -5), ("s", -6)]
-    backend = Tokenizer(models.Unigram([(piece, float(score)) for piece, score in pieces], unk_id=0))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return fast(backend, unk_token="<unk>", eos_token="</s>")
-
-
-def without_words():
-    """Llama's kind: spaces become marks before anything is parted, so the whole text is one word to it."""
-    pieces = {piece: number for number, piece in enumerate(["<unk>", "▁", "t", "h", "e", "f", "▁t"])}
-    backend = Tokenizer(models.BPE(pieces, [("▁", "t")], unk_token="<unk>"))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return fast(backend, unk_token="<unk>")
-
-
 BYTES = [*(chr(byte) for byte in "a bc é".encode()), "</s>"]  # é is two
 
 
@@ -62,9 +29,6 @@ BYTES = [*(chr(byte) for byte in "a bc é".encode()), "</s>"]  # é is two
         ("wordpiece", "The unbelievable frog.", "[CLS] the unbelievable frog . [SEP]", [-1, 0, 1, 2, -1, -1], [0, 5]),
         ("wordpiece", "the [MASK] frog", "[CLS] the [MASK] frog [SEP]", [-1, 0, -1, 2, -1], [0, 2, 4]),
         ("wordpiece", "frogspawn", "[CLS] frogs ##pa ##wn [SEP]", [-1, 0, 0, 0, -1], [0, 4]),
-        (byte_level, "the frog", "the Ġf r o g", [0, 1, 1, 1, 1], []),
-        (unigram, "the frog the", "▁the ▁f rog ▁the </s>", [0, 1, 1, 2, -1], [4]),
-        (without_words, "the fe t", "▁t h e ▁ f e ▁t", [0, 0, 0, -1, 1, 1, 2], []),
         (hf.ByT5Tokenizer, "a bc é", None, [0, -1, 1, 1, -1, 2, 2, -1], [7]),  # a slow one: by what it decodes to
     ],
 )  # fmt: skip
@@ -77,21 +41,10 @@ def test_tokenizers_of_every_kind_have_the_words_of_the_text(make, text, tokens,
     assert document.special.nonzero().flatten().tolist() == special
 
 
-ODD = [
-    "🐸🐸 emoji",
-    "שלום עולם",
-    "a\x00b",
-    "",
-    "   ",
-    "[CLS] [MASK]",
-    "e\u0301",
-    "word" * 200,
-    "\u200b",
-    "日本語",
-]
+ODD = ["🐸🐸 emoji", "שלום", "a\x00b", "", "   ", "[CLS] [MASK]", "e\u0301", "word" * 200, "\u200b", "日本語"]
 
 
-@pytest.mark.parametrize("make", ["wordpiece", byte_level, unigram, without_words, hf.ByT5Tokenizer])
+@pytest.mark.parametrize("make", ["wordpiece", hf.ByT5Tokenizer])
 def test_odd_texts_are_encoded_as_the_tokenizer_encodes_them(make, wordpiece):
     tokenizer = wordpiece if make == "wordpiece" else make()
     for text, document in zip(ODD, encode_texts(ODD, tokenizer), strict=True):
@@ -109,9 +62,6 @@ def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_
         lengths.append(len(document))
         assert tokenizer.backend_tokenizer.to_str() == before
     assert lengths == [202, 3]
-    (document,) = encode_texts(["frog " * 200], tokenizer, max_length=5)
-    assert document.ids[[0, -1]].tolist() == [101, 102]
-    assert len(document) == 5
 
 
 @pytest.mark.parametrize(
@@ -123,17 +73,12 @@ def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_
         (["the army"], {"max_length": 2}, "room for a token beside the 2 special ones, got 2"),
         (["the army"], {"begin_token": True}, "needs a tokenizer with a begin token"),
         (["the army"], {"sources": [float("nan")]}, "the label of a source is missing"),
-        (["the army"], {"sources": "A"}, "sources must be a list or None, got .*: put a single one into a list"),
-        (["the army", "the band"], {"sources": [1]}, "sources needs a label for every text"),
         (["the army"], {"sources": [1, 2]}, "sources needs a label for every text"),
     ],
 )  # fmt: skip
 def test_texts_and_labels_that_are_none_are_refused_by_name(texts, options, match, wordpiece):
     with pytest.raises((TypeError, ValueError), match=match):
         list(encode_texts(texts, wordpiece, **options))
-
-
-# ------------------------------------------------------------------------- one rule, whatever the tokenizer
 
 
 def bare(text):
@@ -216,9 +161,6 @@ def test_a_tokenizer_that_says_nothing_of_places_is_read_by_decoding_or_refused(
         list(encode_texts(["army"], Wrong(), add_special_tokens=False))
 
 
-# ---------------------------------------------------------------- sources
-
-
 def test_a_text_is_a_source_of_its_own_unless_it_is_told_of_another(wordpiece):
     texts = ["the army", "the band", "the army", "a song"]
     alone = [document.origin for document in encode_texts(texts, wordpiece)]
@@ -234,14 +176,15 @@ def test_equal_labels_are_one_source_and_others_another():
 
 
 def test_a_begin_token_is_put_where_the_tokenizer_puts_none_and_nowhere_twice(wordpiece):
-    tokenizer = byte_level()
+    tokenizer = copy.deepcopy(KINDS["byte-level"])
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
     begin = tokenizer.bos_token_id
     (plain,), (begun,) = (encode_texts(["the frog"], tokenizer, begin_token=add) for add in (False, True))
     assert begun.ids.tolist() == [begin, *plain.ids.tolist()]
     assert begun.special.tolist() == [True] + [False] * len(plain)
     assert begun.word_index.tolist() == [-1, *plain.word_index.tolist()]
     # It has its place in what a document may hold, and every piece begins with it.
-    corpus = Corpus.from_texts(["the f the f the f"])
+    corpus = Corpus.from_texts(["army army army army army army"])
     pieces = list(corpus.documents(tokenizer, max_length=3, long="chunk", begin_token=True))
     assert [(piece.ids[0].item(), len(piece)) for piece in pieces] == [(begin, 3)] * 3
     wordpiece = copy.deepcopy(wordpiece)

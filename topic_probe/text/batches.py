@@ -17,19 +17,19 @@ BATCHES_PER_SORT = 32
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Right-padded documents with an explicit mask.
+    """Right-padded documents with their mask.
 
     Attributes:
         ids: token ids; padding holds ``pad_id``.
         mask: True on real tokens.
         keys: a content hash for every document.
         special: True on special tokens.
-        sinks: True where a model parks attention whatever stands there: on special tokens and, where it was asked for,
-            on first positions. No word is there.
-        word_index: the word that each token lies in, -1 for none; where nobody saw the text, every token is one.
+        sinks: True where a model parks attention whatever stands there, so that no word is there: on special tokens
+            and, on demand, on first positions.
+        word_index: the word that each token lies in, -1 for none; where the text is unknown, every token is one.
         whole: True on tokens that are a whole word.
         sources: a hash of where each document was cut from.
-        without_words: True on documents of which nobody saw the text.
+        without_words: True on documents of unknown text.
     """
 
     ids: Int64[Tensor, "batch position"]
@@ -68,7 +68,7 @@ def token_batches(
     """Batches of documents of similar length, streamed.
 
     Args:
-        documents: the documents; `read_documents` makes them of other shapes, `cut_documents` checks and cuts them.
+        documents: the documents, checked and cut.
         batch_size: documents per batch.
         pad_id: what padding holds; None: 0.
         special_ids: ids that are special tokens wherever they stand.

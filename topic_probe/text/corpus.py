@@ -1,7 +1,6 @@
 """Texts of lists, files, articles inside gensim and data sets of the hub, read as a stream of documents."""
 
 import bz2
-import copy
 import gzip
 import hashlib
 import json
@@ -22,7 +21,7 @@ from topic_probe.notices import progress_bar
 from topic_probe.options import check_whole, checked
 from topic_probe.remote import hub_errors
 from topic_probe.text.documents import Counts, Document, Long, hash_of
-from topic_probe.text.encoder import Encoder
+from topic_probe.text.encoder import Encoder, is_unicode
 from topic_probe.topics.lookup import tokenizer_hash
 
 __all__ = ["WIKIPEDIA", "Corpus", "DocumentStream"]
@@ -34,32 +33,23 @@ WIKIPEDIA = ("wikimedia/wikipedia", "20231101.en", "b04c8d1ceb2f5cd4588862100d08
 _TEXTS_AT_ONCE, _LETTERS_AT_ONCE = 256, 1_000_000
 
 NO_TEXT = "entries that are no text"
-"""What is left out of a corpus: None, empty texts, invalid Unicode, records without the field, redirects."""
 
 Entry = str | None  # None is an entry that is no text
 
 
 class Section(NamedTuple):
-    """Texts that can be opened by themselves: a file of a streamed data set, or all texts of any other corpus.
+    """Texts that can be opened by themselves: a file of a streamed data set, or all texts of any other corpus."""
 
-    Attributes:
-        read: the entries from the first one on.
-        n_entries: how many there are; None where only reading tells.
-        name: what they are known by without being read, as a file of a commit is; None where only reading tells.
-    """
-
-    read: Callable[[], Iterable[Any]]
-    n_entries: int | None = None
-    name: Mapping[str, Any] | None = None
+    read: Callable[[], Iterable[Any]]  # the entries from the first one on
+    n_entries: int | None = None  # None where only reading tells
+    name: Mapping[str, Any] | None = None  # what they are known by unread, as a file of a commit is
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """Texts that are read as a stream, as often as wanted, and never held whole in memory.
+    """Texts that are read as a stream, as often as wanted; iterating gives them, ``documents`` their token ids.
 
-    Made by ``bundled``, ``from_texts``, ``from_files``, ``from_dataset`` or ``wikipedia``. Iterating gives the texts;
-    ``documents`` gives them as token ids of a model's own tokenizer. What is no text (None, empty, invalid Unicode,
-    another type, a record without the field) is left out and counted.
+    What is no text (None, empty, invalid Unicode, another type, a record without the field) is left out and counted.
 
     Attributes:
         sections: What can be opened by itself.
@@ -68,8 +58,6 @@ class Corpus:
 
     sections: Sequence[Section]
     provenance: Mapping[str, Any]
-
-    # --- constructors ---------------------------------------------------------------------------
 
     @classmethod
     @checked
@@ -81,7 +69,8 @@ class Corpus:
         Args:
             n_documents: At most so many, the first ones; None: all.
         """
-        pages = tuple(_first(_pages, n_documents)())
+        _check_number(n_documents)
+        pages = tuple(_first(_pages(), n_documents))
         about = {"source": "Wikipedia articles inside gensim", "gensim": version("gensim"), "file": _DUMP}
         return cls((Section(lambda: pages, len(pages)),), {**about, "n_documents": n_documents})
 
@@ -90,15 +79,10 @@ class Corpus:
         """The texts of a list, or of anything else that can be iterated more than once.
 
         Args:
-            texts: Strings; None is counted and left out. A function without arguments that returns a fresh iterator
-                is called for every pass: this is the way for what does not fit into memory.
-
-        Example:
-            >>> corpus = tp.Corpus.from_texts(["The army lost.", None, "The band played."])
-            >>> list(corpus)  # None is no text
-            ['The army lost.', 'The band played.']
+            texts: Strings. A function without arguments that returns a fresh iterator is called for every pass: this
+                is the way for what does not fit into memory.
         """
-        refused = isinstance(texts, str | bytes | Mapping | Set | Iterator) or getattr(texts, "ndim", 1) != 1
+        refused = isinstance(texts, str | Mapping | Set | Iterator) or getattr(texts, "ndim", 1) != 1
         if refused or not (callable(texts) or isinstance(texts, Iterable)):
             raise TypeError(
                 "a corpus needs a list of texts, or a function that returns a fresh iterator of them for every pass, "
@@ -126,22 +110,19 @@ class Corpus:
             split: What is a text in ``.txt``: the whole "file" or each "line". Intervals resample texts: choose "file"
                 where lines are of one article, and ``long="chunk"`` to cut it into documents.
             n_documents: At most so many texts, the first ones; None: all.
-
-        Example:
-            >>> import pathlib, tempfile
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     for name, text in {"a.txt": "The army lost.", "b.txt": "The band played."}.items():
-            ...         _ = pathlib.Path(folder, name).write_text(text)
-            ...     list(tp.Corpus.from_files(folder))
-            ['The army lost.', 'The band played.']
         """
+        _check_number(n_documents)
         files = _files([paths] if isinstance(paths, str | os.PathLike) else paths)
-        each_is_one = split == "file" and n_documents is None and all(_is_plain(file) for file in files)
+        each_is_one = split == "file" and n_documents is None and all(_kind(file) == ".txt" for file in files)
         about = {
             "source": "files", "n_files": len(files), "first_file": str(files[0]), "field": field, "split": split,
             "n_documents": n_documents,
         }  # fmt: skip
-        read = _first(partial(_read_files, files, field, split), n_documents)
+
+        def read() -> Iterator[Entry]:
+            entries = (_read_file(file, field, split) for file in files)
+            return _first(chain.from_iterable(entries), n_documents)
+
         return cls((Section(read, len(files) if each_is_one else None),), about)
 
     @classmethod
@@ -166,18 +147,16 @@ class Corpus:
             config: Name of the configuration, where the data set has several.
             split: Which split.
             field: The field that is the text.
-            revision: Commit, branch or tag on the hub. The commit that it means now stands in the provenance, and
-                everything is read of it.
+            revision: Commit, branch or tag on the hub. The commit that is read stands in the provenance.
             n_documents: At most so many; None: all.
             seed: Draws the ``n_documents`` at random; None: the first ones. From an opened ``Dataset`` every record is
                 equally likely. A stream gives the same number from each of its files, at random from a beginning ten
                 times that long.
-            streaming: Read without downloading everything first. A stream needs the hub; False reads a download again
-                without it.
+            streaming: Read without downloading everything first. A stream needs the hub; False downloads, and without
+                the hub reads the last download again, which a commit as ``revision`` holds to that commit.
             **options: More arguments of ``datasets.load_dataset``.
         """
-        if n_documents is not None:
-            check_whole("n_documents", n_documents)
+        _check_number(n_documents)
         if seed is not None and n_documents is None:
             raise ValueError("seed draws a sample, so it needs n_documents as well")
         name, data, commit = type(dataset).__name__, dataset, None
@@ -192,12 +171,8 @@ class Corpus:
         if hasattr(data, "select"):
             return cls((_rows(data, field, n_documents, seed),), about)
         # Options may mean other texts of the same commit.
-        return cls(
-            tuple(
-                _files_of_stream(data, field, n_documents, seed, about if commit and not options else None)
-            ),
-            about,
-        )
+        known_by = about if commit and not options else None
+        return cls(tuple(_files_of_stream(data, field, n_documents, seed, known_by)), about)
 
     @classmethod
     @checked
@@ -211,11 +186,8 @@ class Corpus:
             seed: Which articles; with ``n_documents=None`` it has no meaning.
             revision: Commit of the data set.
         """
-        name, config, _ = WIKIPEDIA
         drawn = None if n_documents is None else seed
-        return cls.from_dataset(name, config, revision=revision, n_documents=n_documents, seed=drawn)
-
-    # --- what it gives --------------------------------------------------------------------------
+        return cls.from_dataset(*WIKIPEDIA[:2], revision=revision, n_documents=n_documents, seed=drawn)
 
     def entries(self) -> Iterator[Entry]:
         """The texts, and None for every entry that is none."""
@@ -224,11 +196,10 @@ class Corpus:
     @property
     def n_entries(self) -> int | None:
         """Number of entries; None where only reading tells."""
-        numbers = [section.n_entries for section in self.sections if section.n_entries is not None]
-        return sum(numbers) if len(numbers) == len(self.sections) else None
+        known = [section.n_entries for section in self.sections if section.n_entries is not None]
+        return sum(known) if len(known) == len(self.sections) else None
 
     def __iter__(self) -> Iterator[str]:
-        """The texts."""
         return (entry for entry in self.entries() if entry is not None)
 
     @checked
@@ -286,11 +257,9 @@ class Corpus:
 class DocumentStream:
     """Documents of a corpus, tokenized anew on every pass.
 
-    Iterating gives a `Document` after the other; a measurement takes the stream as it is.
-
     Attributes:
         corpus: The texts.
-        tokenizer: The tokenizer; it comes back as it went in.
+        tokenizer: The tokenizer.
         counts: What the last whole pass counted: texts, documents, tokens, and what was left out and why; None before
             there was one.
     """
@@ -303,7 +272,7 @@ class DocumentStream:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Corpus, tokenizer, options, and what the last whole pass counted (None before there was one)."""
+        """Corpus, tokenizer, options and counts."""
         return {
             "corpus": self.corpus.provenance,
             "tokenizer": tokenizer_hash(self.tokenizer),
@@ -313,9 +282,9 @@ class DocumentStream:
 
     def of_entries(self, entries: Sequence[Entry]) -> "DocumentStream":
         """The documents of some entries of the corpus."""
-        part = copy.copy(self)
-        part.corpus = replace(self.corpus, sections=[Section(lambda: entries, len(entries))])
-        part.counts, part._progress, part._may_be_empty = None, False, True
+        corpus = replace(self.corpus, sections=[Section(lambda: entries, len(entries))])
+        part = DocumentStream(corpus, self._encoder, self._min_length, progress=False)
+        part._may_be_empty = True
         return part
 
     @property
@@ -330,17 +299,12 @@ class DocumentStream:
             "begin_token": encoder.begin_token,
         }
 
-    def __repr__(self) -> str:
-        counts = "not read yet" if self.counts is None else str(self.counts)
-        return f"DocumentStream({self.corpus!r}, {self.options}): {counts}"
-
     def __length_hint__(self) -> Any:
         """About how many documents there are (``operator.length_hint``), where each text is one."""
         n_entries = self.corpus.n_entries
         return NotImplemented if n_entries is None or self._encoder.long == "chunk" else n_entries
 
     def __iter__(self) -> Iterator[Document]:
-        """The documents. ValueError if the whole corpus gives none."""
         counts = Counts()
         with progress_bar(total=self.corpus.n_entries, unit=" texts", shown=self._progress) as bar:
             for texts in _texts_at_once(self.corpus.entries(), counts):
@@ -356,7 +320,7 @@ class DocumentStream:
     def _encoded(self, texts: list[str], counts: Counts) -> list[Document]:
         """The documents of some texts that are long enough, counted."""
         kept = []
-        for document in chain.from_iterable(pieces or () for pieces in self._encoder.encode(texts, counts)):
+        for document in chain.from_iterable(self._encoder.encode(texts, counts)):
             length = len(document) - self._encoder.n_around
             if length >= self._min_length:
                 counts.add(document)
@@ -370,43 +334,25 @@ class DocumentStream:
 def _texts_at_once(entries: Iterator[Entry], counts: Counts) -> Iterator[list[str]]:
     """Texts that the tokenizer is given at once; what is no text is counted."""
     texts: list[str] = []
-    n_entries = n_letters = 0
+    n_letters = 0
     for entry in entries:
         counts.texts += 1
-        n_entries += 1
         if entry is None:
             counts.left_out[NO_TEXT] += 1
-        else:
-            texts.append(entry)
-            n_letters += len(entry)
-        if n_entries == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
+            continue
+        texts.append(entry)
+        n_letters += len(entry)
+        if len(texts) == _TEXTS_AT_ONCE or n_letters >= _LETTERS_AT_ONCE:
             yield texts
-            texts, n_entries, n_letters = [], 0, 0
+            texts, n_letters = [], 0
     yield texts
-
-
-# --- one entry ---------------------------------------------------------------------------------------
 
 
 def _usable(value: Any) -> Entry:
     """The value where it is a text with which something can be done."""
     if not isinstance(value, str) or not value or value.isspace():
         return None
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return None
-    return value
-
-
-def _field_of(record: Any, field: str, place: int) -> Entry:
-    """The text in a field of a record; ValueError where the first record lacks it, because then all of them may."""
-    if isinstance(record, Mapping) and field in record:
-        return _usable(record[field])
-    if place > 0:
-        return None
-    found = sorted(record) if isinstance(record, Mapping) else type(record).__name__
-    raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
+    return value if is_unicode(value) else None
 
 
 def content_of(entry: Entry) -> bytes:
@@ -416,24 +362,25 @@ def content_of(entry: Entry) -> bytes:
     return f"{len(content)}:".encode() + content
 
 
-def _first(read: Callable[[], Iterable[Entry]], n_documents: int | None) -> Callable[[], Iterable[Entry]]:
-    """Reads the first texts only, and what is no text between them."""
-    if n_documents is None:
-        return read
-    check_whole("n_documents", n_documents)
+def _first(entries: Iterable[Entry], n_documents: int | None) -> Iterator[Entry]:
+    """The entries up to the last text that is wanted."""
+    n_texts = 0
+    for entry in entries:
+        yield entry
+        n_texts += entry is not None
+        if n_texts == n_documents:
+            return
 
-    def first() -> Iterator[Entry]:
-        missing = n_documents
-        for entry in read():
-            yield entry
-            missing -= entry is not None
-            if not missing:
-                return
 
-    return first
+def _check_number(n_documents: int | None) -> None:
+    if n_documents is not None:
+        check_whole("n_documents", n_documents)
 
 
 # --- files -------------------------------------------------------------------------------------------
+
+
+_KINDS = (".txt", ".jsonl")
 
 
 def _files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -443,8 +390,9 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
         path = path.expanduser()
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist{_near(path)}")
-        found += sorted(filter(_is_text, path.rglob("*"))) if path.is_dir() else [path]
-    if not found or not all(map(_is_text, found)):
+        inside = (file for file in path.rglob("*") if file.is_file() and _kind(file) in _KINDS)
+        found += sorted(inside) if path.is_dir() else [path]
+    if not found or any(_kind(file) not in _KINDS for file in found):
         raise ValueError(
             f"needed are .txt or .jsonl files (or these with .gz), got {list(map(str, paths))!r:.200}"
         )
@@ -458,47 +406,43 @@ def _near(path: Path) -> str:
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
-def _is_text(path: Path) -> bool:
-    return path.is_file() and path.name.lower().removesuffix(".gz").endswith((".txt", ".jsonl"))
+def _kind(path: Path) -> str:
+    """What is in a file, packed or not, by the end of its name."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def _is_plain(path: Path) -> bool:
-    return path.name.lower().removesuffix(".gz").endswith(".txt")
+def _read_file(file: Path, field: str, split: str) -> Iterator[Entry]:
+    lines = (line for line in _lines(file) if not line.isspace())
+    if _kind(file) == ".jsonl":
+        yield from (_text_of_record(line, field, place) for place, line in enumerate(lines))
+    elif split == "line":
+        yield from (_usable(line.strip()) for line in lines)
+    else:
+        yield _usable("".join(_lines(file)))
 
 
-def _read_files(files: Iterable[Path], field: str, split: str) -> Iterator[Entry]:
-    for file in files:
-        if not _is_plain(file):
-            lines = (line for line in _lines(file) if not line.isspace())
-            yield from (_record(line, field, place) for place, line in enumerate(lines))
-        elif split == "file":
-            yield _usable("".join(_lines(file)))
-        else:
-            yield from (_usable(line.strip()) for line in _lines(file) if not line.isspace())
-
-
-def _record(line: str, field: str, place: int) -> Entry:
+def _text_of_record(line: str, field: str, place: int) -> Entry:
+    """The text of a line of JSON; ValueError where the first one lacks the field, because then all of them may."""
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
-    return _field_of(record, field, place)
+    if isinstance(record, Mapping) and field in record:
+        return _usable(record[field])
+    if place > 0:
+        return None
+    found = sorted(record) if isinstance(record, Mapping) else type(record).__name__
+    raise ValueError(f"the first record has no field {field!r}; it has {found}: name one with field=")
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """The lines of a file; ValueError where it is not UTF-8."""
     opened: Any = gzip.open if file.suffix.lower() == ".gz" else open
     try:
         with opened(file, "rt", encoding="utf-8-sig") as lines:
-            for line in lines:
-                if "\0" in line:  # UTF-16 of English reads as UTF-8 with these
-                    raise ValueError("it holds a NUL character")
-                yield line
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{file} is no whole gzip file ({error}): get it again or leave it out") from error
-    except ValueError as error:
+            yield from lines
+    except (EOFError, gzip.BadGzipFile, ValueError) as error:
         raise ValueError(
-            f"{file} is no text in UTF-8 ({error}): convert it (`iconv -f UTF-16 -t UTF-8`), or leave it out"
+            f"{file} cannot be read as text in UTF-8 ({error}): convert it, as by iconv, or leave it out"
         ) from error
 
 
@@ -563,9 +507,8 @@ def _open(
         return load_from_disk(str(path)), None
     load = partial(load_dataset, name=config, split=split, streaming=streaming, **options)
     if name and path.exists():
-        return load(
-            str(path.resolve())
-        ), None  # absolute: "text" is a reader of files to `datasets`, and no folder
+        whole = str(path.resolve())  # "text" is a reader of files to `datasets`, and no folder
+        return load(whole), None
     if name in _PACKAGED_DATASETS_MODULES:  # "json", "text": how to read files, not what
         if options.keys().isdisjoint({"data_files", "data_dir"}):
             raise ValueError(
@@ -574,9 +517,10 @@ def _open(
             )
         return load(name), None
     with hub_errors(name, _WITHOUT_HUB):
-        token = options.get("token")
-        # A copy on this machine needs no hub, and is of the commit that it was downloaded at.
-        commit = HfApi(token=token).dataset_info(name, revision=revision).sha if streaming else revision
+        if not streaming:
+            data = load(name, revision=revision)
+            return data, _commit_of_copy(data, revision)
+        commit = HfApi(token=options.get("token")).dataset_info(name, revision=revision).sha
         return load(name, revision=commit), commit
 
 
@@ -584,6 +528,21 @@ _WITHOUT_HUB = (
     "Without a network, streaming=False reads what was downloaded before, Corpus.bundled() has real articles and "
     "Corpus.from_files reads your own"
 )
+
+
+def _commit_of_copy(data: Any, revision: str | None) -> str | None:
+    """The commit of a copy on this machine; FileNotFoundError where another one is needed.
+
+    Where the hub does not answer, `datasets` gives the copy that was made last, whatever the revision.
+    """
+    folders = {Path(file["filename"]).parent.name for file in data.cache_files}
+    commit = next(filter(_COMMIT.fullmatch, folders), None)
+    if commit is not None and commit != revision and _COMMIT.fullmatch(revision or ""):
+        raise FileNotFoundError(f"needed is commit {revision}, and the copy on this machine is of {commit}")
+    return commit
+
+
+_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def _rows(data: Any, field: str, n_documents: int | None, seed: int | None) -> Section:
@@ -602,7 +561,7 @@ def _files_of_stream(
     if seed is None and n_documents is not None:
         yield Section(partial(_read_rows, data.take(n_documents), field), n_documents, name)
         return
-    n_files = getattr(data, "num_shards", 1)
+    n_files = data.num_shards
     order = range(n_files) if seed is None else np.random.default_rng(seed).permutation(n_files)[:n_documents]
     for place, file in enumerate(order):
         rows = data.shard(num_shards=n_files, index=int(file))
@@ -625,4 +584,4 @@ def _read_sample(rows: Iterable[Any], field: str, n: int, seed: Sequence[int]) -
 
 
 def _read_rows(rows: Iterable[Any], field: str) -> Iterator[Entry]:
-    return (_field_of(row, field, place) for place, row in enumerate(rows))
+    return (_usable(row[field]) for row in rows)

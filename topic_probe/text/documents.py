@@ -7,7 +7,7 @@ Documents come in three shapes: a `Document`, a row of token ids (a list, an arr
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, TypeVar
@@ -32,8 +32,8 @@ class Document:
     Attributes:
         ids: token ids without padding.
         word_index: for every token the number of the word of the text that it makes up, alone or with others; -1 for
-            tokens of no word, of several, or of a word that a cut has parted. None where nobody saw the text: every
-            token then is a word of its own.
+            tokens of no word, of several, or of a word that a cut has parted. None where the text is unknown: every
+            token then is a word.
         special: True on special tokens; None where unknown.
         source: a hash of the text or article that it was cut from, the same for all its pieces; None takes that of
             the ids. Intervals resample sources, because pieces of one article are not independent.
@@ -51,19 +51,13 @@ class Document:
     source: int | None = None
 
     def __post_init__(self) -> None:
-        for name, part, dtype in (
-            ("ids", self.ids, torch.int64),
-            ("word_index", self.word_index, torch.int64),
-            ("special", self.special, torch.bool),
-        ):
+        for name, dtype in (("ids", torch.int64), ("word_index", torch.int64), ("special", torch.bool)):
+            part = getattr(self, name)
             if part is None and name != "ids":
                 continue
-            if not isinstance(part, Tensor) or part.dtype != dtype or part.ndim != 1:
-                raise TypeError(f"{name} of a Document must be a row of {dtype}, not {_described(part)}")
-            if part.shape != self.ids.shape:
-                raise ValueError(
-                    f"{name} of a Document must have an entry for each of its {len(self.ids)} tokens, not the shape "
-                    f"{tuple(part.shape)}"
+            if not isinstance(part, Tensor) or part.dtype != dtype or part.shape != (len(self.ids),):
+                raise TypeError(
+                    f"{name} of a Document must be a row of {dtype} for its tokens, not {_described(part)}"
                 )
         source = check_value("source of a Document", self.source, int | None)
         object.__setattr__(self, "source", source)
@@ -73,7 +67,7 @@ class Document:
 
     @cached_property
     def whole(self) -> Bool[Tensor, " position"] | None:
-        """True on tokens that are a whole word by themselves; None where nobody saw the text."""
+        """True on tokens that are a whole word by themselves; None where the text is unknown."""
         if self.word_index is None:
             return None
         return torch.from_numpy(whole_words(self.word_index.numpy()))
@@ -106,10 +100,6 @@ class Document:
         """Documents of at most ``max_length`` tokens, each between the special tokens around the whole one.
 
         They end between two words, unless a single word is longer: that one is no word any more.
-
-        Args:
-            max_length: Tokens at most, special ones included.
-            specials: Which tokens are special.
         """
         text = (~specials).nonzero().flatten()
         first, stop = (int(text[0]), int(text[-1]) + 1) if len(text) else (0, len(self))
@@ -150,9 +140,7 @@ def source_key(label: Hashable) -> int:
     if isinstance(label, np.generic):
         label = label.item()
     if label is None or label != label:
-        raise ValueError(
-            f"the label of a source is missing ({label!r}): name every source, or leave labels out"
-        )
+        raise ValueError(f"the label of a source is missing ({label!r}): name every one, or leave labels out")
     return content_hash(f"{type(label).__name__} {label!r}".encode("utf-8", "surrogatepass"))
 
 
@@ -163,9 +151,9 @@ def with_sources(
     if labels is None:
         yield from ((text, None) for text in texts)
         return
-    none: Any = object()
-    for text, label in zip_longest(texts, labels, fillvalue=none):
-        if text is none or label is none:
+    missing: Any = object()
+    for text, label in zip_longest(texts, labels, fillvalue=missing):
+        if text is missing or label is missing:
             raise ValueError(
                 "sources needs a label for every text, and there are not as many labels as texts"
             )
@@ -192,35 +180,27 @@ def _between_words(
 
 
 def can_be_read_again(documents: Any) -> bool:
-    """Whether documents are there a second time; a generator is used up by the first."""
+    """Whether documents can be read a second time, as those of a generator cannot."""
     return not isinstance(documents, Iterator)
 
 
 def check_read_again(
     documents: Any, why: str, *, instead: str = "a list, or what Corpus.documents gives"
 ) -> None:
-    """ValueError where documents are needed a second time, for this reason, and a first one uses them up."""
+    """ValueError where documents are needed a second time, for this reason, and can be read only once."""
     if not can_be_read_again(documents):
         raise ValueError(f"{why}, and these can be read only once: pass {instead}")
 
 
 @dataclass
 class Counts:
-    """What was read, cut and left out; parts add up.
+    """What was read, cut and left out; parts add up."""
 
-    Attributes:
-        texts: Texts read, those included that are no text.
-        documents: Documents, or pieces of documents.
-        tokens: Tokens of these, special ones included.
-        without_words: Documents of which nobody saw the text, so that every token was taken as a word.
-        left_out: Reason → how many texts, documents or tokens were left out or changed for it.
-    """
-
-    texts: int = 0
-    documents: int = 0
-    tokens: int = 0
-    without_words: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    texts: int = 0  # entries that are no text included
+    documents: int = 0  # or pieces of documents
+    tokens: int = 0  # special ones included
+    without_words: int = 0  # documents of unknown text, so that every token was taken as a word
+    left_out: Counter[str] = field(default_factory=Counter)  # reason → texts, documents or tokens
 
     def add(self, document: Document) -> None:
         """Count a document."""
@@ -229,13 +209,7 @@ class Counts:
         self.without_words += document.word_index is None
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.texts + other.texts,
-            self.documents + other.documents,
-            self.tokens + other.tokens,
-            self.without_words + other.without_words,
-            self.left_out + other.left_out,
-        )
+        return Counts(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
     def summary(self) -> dict[str, Any]:
         """The counts as plain values, for a provenance or a file."""
@@ -243,7 +217,7 @@ class Counts:
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> "Counts":
-        """What had this summary."""
+        """The counts of a summary."""
         return cls(**{**summary, "left_out": Counter(summary["left_out"])})
 
 
@@ -269,8 +243,6 @@ def cut_documents(
 
 def check_ids(document: Document, number: int, vocabulary_size: int | None) -> None:
     """ValueError for ids that a model does not know; the number says which document it is."""
-    if not len(document):
-        return
     lowest, highest = int(document.ids.min()), int(document.ids.max())
     if lowest < 0:
         raise ValueError(
@@ -315,24 +287,15 @@ _NEEDED = (
 
 
 def read_documents(documents: Any, *, pad_id: int | None = None) -> Iterator[Document]:
-    """The documents of an iterable of these, whatever shape they have.
+    """The documents of an iterable of these, or of a single mapping.
 
-    Args:
-        documents: an iterable of any of the three shapes, which may be a table of ids without padding; or a single
-            mapping.
-        pad_id: what padding holds. A row that begins or ends with two of it is refused, because padding would be taken
-            for words. None: no such check.
-
-    Raises:
-        TypeError: for any other shape.
-        ValueError: for padding without a mask, and masks that do not fit.
+    A row that begins or ends with two padding ids is refused, because padding would be taken for words. None: no such
+    check.
     """
     if isinstance(documents, Document | Mapping):
         documents = [documents]
-    if isinstance(documents, str | bytes) or getattr(documents, "ndim", 1) == 0:
+    if isinstance(documents, str | bytes) or not isinstance(documents, Iterable):
         raise TypeError(_NEEDED.format(f"got {documents!r:.60}"))
-    if not isinstance(documents, Iterable):
-        raise TypeError(_NEEDED.format(f"got {type(documents).__name__}"))
     for number, item in enumerate(documents):
         if isinstance(item, Document):
             yield item
@@ -353,34 +316,30 @@ def _of_mapping(item: Mapping[str, Any], number: int, pad_id: int | None) -> Ite
         raise ValueError(
             f"attention_mask of document {number} has {len(mask)} rows, input_ids has {len(ids)}"
         )
-    for place, row in enumerate(ids):
+    for place, row in enumerate(ids, number):
         if mask is None:
-            yield Document(_row(row, number + place, pad_id))
+            yield Document(_row(row, place, pad_id))
         else:
-            tokens = _row(row, number + place, None)
-            yield Document(tokens[_real(mask[place], tokens, number + place)])
+            tokens = _row(row, place, None)
+            yield Document(tokens[_real(mask[place - number], tokens, place)])
 
 
 def _real(mask: Any, ids: Int64[Tensor, " position"], number: int) -> Bool[Tensor, " position"]:
     """Which tokens of a document are no padding, which stands before or behind them."""
     flags = torch.as_tensor(mask, device="cpu")
-    if flags.shape != ids.shape or not bool(((flags == 0) | (flags == 1)).all()):
-        raise ValueError(
-            f"attention_mask of document {number} must hold 1 on each of its tokens and 0 on padding, for all "
-            f"{len(ids)} ids"
-        )
     places = flags.nonzero()
-    if len(places) and int(places[-1] - places[0]) >= len(places):
+    apart = len(places) > 0 and int(places[-1] - places[0]) >= len(places)
+    if flags.shape != ids.shape or apart or not bool(((flags == 0) | (flags == 1)).all()):
         raise ValueError(
-            f"attention_mask of document {number} hides tokens in its middle; only padding before or behind a document "
-            "can be taken off, so remove those tokens or leave them in"
+            f"attention_mask of document {number} must hold 1 on its tokens, which stand together, and 0 on padding, "
+            f"for all {len(ids)} ids"
         )
     return flags.bool()
 
 
 def _row(item: Any, number: int, pad_id: int | None) -> Int64[Tensor, " position"]:
     """The ids of a document."""
-    if isinstance(item, str | bytes) or not hasattr(item, "__len__") or getattr(item, "ndim", 1) != 1:
+    if isinstance(item, str) or not hasattr(item, "__len__") or getattr(item, "ndim", 1) != 1:
         raise TypeError(_NEEDED.format(f"document {number} is {_described(item)}"))
     ids = torch.from_numpy(
         token_id_array(item, f"document {number}", ordered=True, remedy="see encode_texts")

@@ -1,7 +1,6 @@
 """Texts → documents of token ids, the one way: many at once, with what of them are words and where they came from."""
 
-import copy
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,11 +14,9 @@ from torch.nn.functional import pad
 
 from topic_probe.options import checked
 from topic_probe.text.documents import Counts, Document, Long, content_hash, cut, with_sources
-from topic_probe.topics.lookup import check_tokenizer
+from topic_probe.topics.lookup import check_tokenizer, tokenized
 from topic_probe.words import spans_by_decoding, words_of_tokens, written_without_spaces
 
-# A tokenizer needs a hundred times the memory of its text, so longer texts go to it in pieces.
-_LONGEST_TEXT = 200_000
 # Prefixes grow within so many tokens, so that a text ten times as long takes ten times as long.
 _TOKENS_TO_DECODE = 64
 
@@ -42,19 +39,14 @@ def encode_texts(
     What is a whole word is read off the text (`topic_probe.words`), whatever the tokenizer.
 
     Args:
-        texts: the texts; a bare string is refused because its letters would become documents.
+        texts: the texts.
         tokenizer: a Hugging Face tokenizer.
         max_length: longer texts are cut between two words at so many tokens, special ones included; None: kept whole.
         add_special_tokens: whether the tokenizer adds its special tokens, as in pretraining.
         begin_token: whether to put the tokenizer's begin token before a text where the tokenizer itself does not, for
             a model that was trained with one. `check_model` says what a tokenizer does.
         sources: for every text a label of what it is from, such as the title of an article that you have cut into
-            texts yourself; texts of one source are not independent, and intervals resample sources. None: every text
-            is a source of its own.
-
-    Raises:
-        TypeError: for what is no text.
-        ValueError: for a text that cannot be read, and where there are not as many labels as texts.
+            texts yourself; intervals resample sources. None: every text is a source of its own.
 
     Example:
         >>> tokenizer = tp.word_tokenizer(["the army's band"])
@@ -71,15 +63,10 @@ def _encoded(texts: Iterable[tuple[Any, int | None]], encoder: "Encoder") -> Ite
     for number, (text, source) in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"text {number} must be a string, not {type(text).__name__}")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"text {number} is no valid Unicode (it holds half a character); repair it with "
-                "text.encode('utf-8', 'replace').decode(), or leave it out"
-            ) from None
+        if not is_unicode(text):
+            raise ValueError(f"text {number} is no valid Unicode (it holds half a character): leave it out")
         (documents,) = encoder.encode([text], Counts())
-        if documents is None:
+        if not documents:
             raise ValueError(
                 f"text {number} ({text[:60]!r}) cannot be read: {type(encoder.tokenizer).__name__} does not say where "
                 "its tokens lie in a text, and what they decode to is not this text. Leave it out, or use a fast "
@@ -111,23 +98,15 @@ class Encoder:
         """Special tokens that are put around every text."""
         return sum(map(len, self.around))
 
-    def encode(self, texts: Sequence[str], counts: Counts) -> Iterator[list[Document] | None]:
-        """The documents of each text (one, or with "chunk" its pieces); None where tokens and text do not meet."""
-        pieces = [_pieces(text) for text in texts]
-        short = iter(self._tokenized([text for (text, *more) in pieces if not more]))
-        for text, (piece, *more) in zip(texts, pieces, strict=True):
-            # One by one: a long text in the tokenizer's own form is what must not lie in memory.
-            parts = [self._tokenized([part])[0] for part in (piece, *more)] if more else [next(short)]
-            if any(spans is None for _, spans in parts):
+    def encode(self, texts: Sequence[str], counts: Counts) -> Iterator[list[Document]]:
+        """The documents of each text: one, or with "chunk" its pieces; none where tokens and text do not meet."""
+        for text, (ids, spans) in zip(texts, self._tokenized(texts), strict=True):
+            if spans is None:
                 counts.left_out[NOT_ALIGNED] += 1
-                yield None
+                yield []
                 continue
-            counts.left_out["long texts, tokenized in pieces"] += bool(more)
-            starts = np.cumsum([0, *map(len, (piece, *more))])
-            ids = np.concatenate([ids for ids, _ in parts])
-            spans = np.concatenate([spans + start for (_, spans), start in zip(parts, starts, strict=False)])
-            whole = self._document(text, ids, spans)
             counts.left_out[WITHOUT_SPACES] += written_without_spaces(text)
+            whole = self._document(text, ids, spans)
             yield list(cut(whole, self.max_length, self.long, counts, self._special_ids))
 
     def _document(
@@ -150,7 +129,7 @@ class Encoder:
 
     @cached_property
     def _blank(self) -> np.ndarray:
-        """Which ids are nothing but marks of a space: they have none of a text, whatever the tokenizer says."""
+        """Which ids are only a mark of a space. They cover no text, although some tokenizers give them offsets."""
         tokens = {index: str(token) for token, index in self.tokenizer.get_vocab().items()}
         blank = np.zeros(max(tokens) + 1, dtype=bool)
         blank[[index for index, token in tokens.items() if not token.strip("Ġ▁ ")]] = True
@@ -174,7 +153,7 @@ class Encoder:
     def _added(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the tokenizer puts before and after a text by itself."""
         plain, whole = (
-            list(self._call(["a"], add_special_tokens=add)["input_ids"][0]) for add in (False, True)
+            list(tokenized(self.tokenizer, "a", special_tokens=add)["input_ids"]) for add in (False, True)
         )
         for start in range(len(whole) - len(plain) + 1):
             if whole[start : start + len(plain)] == plain:
@@ -184,21 +163,6 @@ class Encoder:
             "add_special_tokens=False"
         )
 
-    @cached_property
-    def _own(self) -> Any:
-        """The tokenizer, or a copy of one that cuts or pads by itself, because calling it would turn this off."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        cuts_or_pads = backend is not None and (backend.truncation or backend.padding)
-        return copy.deepcopy(self.tokenizer) if cuts_or_pads else self.tokenizer
-
-    def _call(self, texts: list[str], **options: bool) -> Mapping[str, Any]:
-        """What the tokenizer makes of texts, neither cut nor padded."""
-        batch: Mapping[str, Any] = self._own(
-            texts, padding=False, truncation=False, verbose=False, return_attention_mask=False,
-            return_token_type_ids=False, **options,
-        )  # fmt: skip
-        return batch
-
     def _tokenized(
         self, texts: Sequence[str]
     ) -> list[tuple[Int64[np.ndarray, " token"], Int64[np.ndarray, "token 2"] | None]]:
@@ -206,7 +170,7 @@ class Encoder:
         if not texts:
             return []
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        batch = self._call(list(texts), add_special_tokens=False, return_offsets_mapping=fast)
+        batch = tokenized(self.tokenizer, list(texts), offsets=fast)
         rows = [np.array(ids, dtype=np.int64) for ids in batch["input_ids"]]
         if not fast:
             return [(ids, self._spans_by_decoding(text, ids)) for text, ids in zip(texts, rows, strict=True)]
@@ -233,6 +197,15 @@ class Encoder:
         return spans_by_decoding(text, pieces, (ids == self.tokenizer.unk_token_id).tolist())
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: half a character of two cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def begins_with_token(tokenizer: Any) -> bool | None:
     """Whether a tokenizer puts a special token before a text; None where it does more than put some around it."""
     try:
@@ -240,17 +213,3 @@ def begins_with_token(tokenizer: Any) -> bool | None:
     except ValueError:
         return None
     return bool(before)
-
-
-def _pieces(text: str) -> list[str]:
-    """The text, or if it is very long pieces of it that end before a single space between two words."""
-    pieces, start = [], 0
-    while len(text) - start > _LONGEST_TEXT:
-        stop = text.rfind(" ", start + 1, start + _LONGEST_TEXT)
-        # A run of spaces may be one token, and next to a letter a space belongs to the word behind it.
-        while stop > start and (text[stop - 1].isspace() or text[stop + 1].isspace()):
-            stop = text.rfind(" ", start + 1, stop)
-        stop = stop if stop > start else start + _LONGEST_TEXT
-        pieces.append(text[start:stop])
-        start = stop
-    return [*pieces, text[start:]]

@@ -3,51 +3,41 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor
 
 from topic_probe.text.documents import Counts, Document, Long, with_sources
 from topic_probe.text.encoder import Encoder
+from topic_probe.words import whole_words
 
 Level = Literal["token", "word"]
 
 _TEXTS_AT_ONCE = 64
-# Every model reads the texts; documents of no more tokens than this are not made anew for it.
-_MOST_KEPT = 5_000_000
 
 NO_WORD_SHARED = "texts in which no word can be read by every model"
 
 
 @dataclass
 class Read:
-    """What the last whole pass has read.
-
-    Attributes:
-        texts: texts that documents were made of.
-        words: words of these texts that every model saw.
-        cut_off: words that were cut off for all, because not every model can take them.
-        measurable: words that every model can measure: a token of its own, or at level "word" any tokens.
-        left_out: texts that were left out, by reason.
-    """
+    """What the last whole pass has read: texts and words, and what was left out."""
 
     texts: int = 0
-    words: int = 0
-    cut_off: int = 0
-    measurable: int = 0
+    words: int = 0  # that every model saw
+    cut_off: int = 0  # words, because not every model can take them
+    measurable: int = 0  # words of one token for every model, or at level "word" of any tokens
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 class SameTexts:
     """Texts that several tokenizers read, each of which gives documents of the very same words.
 
-    Every document begins and ends with the same words for all tokenizers: it is as long as the shortest of them can
-    make it. A word counts as one that can be measured where it is one for all tokenizers, so that differences between
-    models are never differences between the words that they were asked about.
+    Every document begins and ends with the same words for all tokenizers, and a word is measured only where all of
+    them can, so that differences between models are never differences between words.
 
     Args:
         texts: a list of texts, or a corpus.
@@ -71,7 +61,6 @@ class SameTexts:
         self.limits = [encoder.max_length for encoder in encoders]
         self.encoders = [replace(encoder, max_length=None) for encoder in encoders]
         self.read = Read()
-        self._kept: list[list[Document]] | None = None
 
     def of(self, number: int) -> "TextsOf":
         """The documents of one of the tokenizers, as often as wanted."""
@@ -79,19 +68,6 @@ class SameTexts:
 
     def every(self) -> Iterator[list[Document]]:
         """A document for each of the tokenizers, of the same words."""
-        if self._kept is not None:
-            yield from self._kept
-            return
-        kept: list[list[Document]] = []
-        n_tokens = 0
-        for documents in self._encoded():
-            n_tokens += sum(map(len, documents))
-            if n_tokens <= _MOST_KEPT:
-                kept.append(documents)
-            yield documents
-        self._kept = kept if n_tokens <= _MOST_KEPT else None
-
-    def _encoded(self) -> Iterator[list[Document]]:
         read = Read()
         labelled = with_sources(self.texts, self.sources)
         while batch := list(islice(labelled, _TEXTS_AT_ONCE)):
@@ -99,7 +75,7 @@ class SameTexts:
             counts = Counts()
             encoded = [list(encoder.encode(texts, counts)) for encoder in self.encoders]
             for (_, source), *of_encoders in zip(batch, *encoded, strict=True):
-                if any(documents is None for documents in of_encoders):
+                if not all(of_encoders):
                     read.left_out["texts in which the tokens of a tokenizer cannot be found again"] += 1
                     continue
                 whole = [documents[0] for documents in of_encoders]
@@ -110,7 +86,11 @@ class SameTexts:
 
     def _parted(self, whole: list[Document], read: Read) -> Iterator[list[Document]]:
         """Documents that all models can take, with the words that all can measure."""
-        measurable = self._measurable(whole)
+        words = [_words(document) for document in whole]
+        alone = [whole_words(own) if self.level == "token" else own >= 0 for own in words]
+        measurable = reduce(
+            np.intersect1d, [np.unique(own[at]) for own, at in zip(words, alone, strict=True)]
+        )
         if not len(measurable):
             read.left_out[NO_WORD_SHARED] += 1
             return
@@ -120,7 +100,14 @@ class SameTexts:
         while first < n_words:
             last = self._reach(whole, starts, first)
             if last > first:
-                yield self._pieces(whole, starts, first, last, measurable, read)
+                pieces = [_between(*one, first, last) for one in zip(whole, starts, strict=True)]
+                # What stands first to a causal model is no word to it, and then to none of them.
+                firsts = [_words(piece)[0] for piece in pieces]
+                inside = (measurable >= first) & (measurable < last)
+                kept = measurable[inside & ~np.isin(measurable, firsts)]
+                read.words += last - first
+                read.measurable += len(kept)
+                yield [_only(piece, kept) for piece in pieces]
             # A single word that is too long for one of them is left out for all.
             read.cut_off += last == first
             first = max(last, first + 1)
@@ -140,40 +127,6 @@ class SameTexts:
                 last = min(last, int(fitting) - 1)
         return max(first, last)
 
-    def _measurable(self, whole: Sequence[Document]) -> Int64[np.ndarray, " word"]:
-        """The words that every tokenizer can measure."""
-        found = None
-        for document in whole:
-            assert document.word_index is not None
-            assert document.whole is not None
-            chosen = document.whole if self.level == "token" else document.word_index >= 0
-            own = np.unique(document.word_index[chosen].numpy())
-            found = own if found is None else np.intersect1d(found, own, assume_unique=True)
-        assert found is not None
-        return found
-
-    def _pieces(
-        self,
-        whole: Sequence[Document],
-        starts: Int64[np.ndarray, "tokenizer boundary"],
-        first: int,
-        last: int,
-        measurable: Int64[np.ndarray, " word"],
-        read: Read,
-    ) -> list[Document]:
-        """The words from one to another, for every tokenizer between the special tokens around a whole text."""
-        pieces = []
-        for document, own in zip(whole, starts, strict=True):
-            before, begin, end, after = (int(own[word]) for word in (0, first, last, -1))
-            places = [*range(before), *range(begin, end), *range(after, len(document))]
-            pieces.append(document.part(torch.tensor(places, dtype=torch.int64)))
-        # What stands first to a causal model is no word to it, and then to none of them.
-        firsts = [int(piece.word_index[0]) for piece in pieces if piece.word_index is not None and len(piece)]
-        kept = measurable[(measurable >= first) & (measurable < last) & ~np.isin(measurable, firsts)]
-        read.words += last - first
-        read.measurable += len(kept)
-        return [_only(piece, torch.from_numpy(kept)) for piece in pieces]
-
 
 @dataclass(frozen=True)
 class TextsOf:
@@ -192,26 +145,37 @@ def _text(text: Any) -> str:
     return text
 
 
+def _words(document: Document) -> Int64[np.ndarray, " token"]:
+    assert document.word_index is not None  # it comes of an encoder
+    return document.word_index.numpy()
+
+
 def _starts_of_words(whole: Sequence[Document]) -> Int64[np.ndarray, "tokenizer boundary"]:
     """Where every word begins for every tokenizer, and at the end where the text ends; the first with the text.
 
     A word that no token makes up begins where the next one does.
     """
-    index = [document.word_index.numpy() for document in whole if document.word_index is not None]
-    starts = np.empty((len(whole), 2 + max(int(words.max()) for words in index)), dtype=np.int64)
-    for document, words, own in zip(whole, index, starts, strict=True):
+    words = [_words(document) for document in whole]
+    starts = np.empty((len(whole), 2 + max(int(own.max()) for own in words)), dtype=np.int64)
+    for document, own, row in zip(whole, words, starts, strict=True):
         assert document.special is not None
-        text = (~document.special).nonzero().flatten()
-        places = np.flatnonzero(words >= 0)
-        own[:] = int(text[-1]) + 1
-        np.minimum.at(own, words[places], places)
-        own[:] = np.minimum.accumulate(own[::-1])[::-1]
-        own[0] = int(text[0])
+        text = np.flatnonzero(~document.special.numpy())
+        places = np.flatnonzero(own >= 0)
+        row[:] = text[-1] + 1
+        np.minimum.at(row, own[places], places)
+        row[:] = np.minimum.accumulate(row[::-1])[::-1]
+        row[0] = text[0]
     return starts
 
 
-def _only(document: Document, words: Int64[Tensor, " word"]) -> Document:
+def _between(document: Document, starts: Int64[np.ndarray, " boundary"], first: int, last: int) -> Document:
+    """The words from one to another, between the special tokens around the whole text."""
+    before, begin, end, after = (int(starts[word]) for word in (0, first, last, -1))
+    places = [*range(before), *range(begin, end), *range(after, len(document))]
+    return document.part(torch.tensor(places, dtype=torch.int64))
+
+
+def _only(document: Document, kept: Int64[np.ndarray, " word"]) -> Document:
     """The document with these words alone; other tokens are of none."""
-    assert document.word_index is not None
-    index = document.word_index
-    return replace(document, word_index=torch.where(torch.isin(index, words), index, -1))
+    words = _words(document)
+    return replace(document, word_index=torch.from_numpy(np.where(np.isin(words, kept), words, -1)))

@@ -4,8 +4,8 @@ import hashlib
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from topic_probe.topics.lists import word_list
@@ -207,25 +207,28 @@ def _pieces(tokenizer: Any, texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return {text: tuple(ids) for text, ids in zip(ordered, batch, strict=True)}
 
 
+# Held while a tokenizer is called: threads may share one.
+_calling = Lock()
+
+
 def tokenized(
     tokenizer: Any, texts: str | list[str], *, special_tokens: bool = False, offsets: bool = False
 ) -> Mapping[str, Any]:
     """What a tokenizer makes of a text or several, neither cut nor padded: ids, and where in a text each token lies."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and (backend.truncation or backend.padding):
-        tokenizer = deepcopy(
-            tokenizer
-        )  # calling it forgets the truncation and padding that it was loaded with
-    batch: Mapping[str, Any] = tokenizer(
-        texts,
-        add_special_tokens=special_tokens,
-        return_offsets_mapping=offsets,
-        padding=False,
-        truncation=False,
-        verbose=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-    )
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    with _calling:
+        cuts, pads = (None, None) if backend is None else (backend.truncation, backend.padding)
+        try:
+            batch: Mapping[str, Any] = tokenizer(
+                texts, add_special_tokens=special_tokens, return_offsets_mapping=offsets, padding=False,
+                truncation=False, verbose=False, return_attention_mask=False, return_token_type_ids=False,
+            )  # fmt: skip
+        finally:
+            # The call forgets what it was loaded with. A copy would take as long as reading ten articles.
+            if cuts is not None:
+                backend.enable_truncation(**cuts)
+            if pads is not None:
+                backend.enable_padding(**pads)
     return batch
 
 
