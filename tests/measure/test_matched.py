@@ -190,7 +190,7 @@ def planted_world():
 def counts_of(counts):
     return Cooccurrence(
         words=torch.tensor(WORDS), counts=torch.from_numpy(counts.astype(np.int32)), n_documents=N_DOCUMENTS,
-        vocabulary_size=50, complete_above=0, provenance={"options": {}, "read": {}},
+        vocabulary_size=50, provenance={"options": {}, "read": {}},
     )  # fmt: skip
 
 

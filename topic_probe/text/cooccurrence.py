@@ -1,12 +1,10 @@
 """Which words occur in the same documents, and how much oftener than by chance: counted in one pass over a stream.
 
-The table of counts is dense: it has the square of the number of words as its size, four bytes a pair, and does not grow
-with the documents. Ten thousand words are 400 MB.
+The table of counts is dense, four bytes a pair, and does not grow with the documents: ten thousand words are 400 MB.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +13,7 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from topic_probe.notices import progress_bar
-from topic_probe.options import check_whole, checked
+from topic_probe.options import checked
 from topic_probe.report import Report
 from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
@@ -25,8 +23,6 @@ from topic_probe.topics.lookup import readable
 if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_array
-
-MAX_WORDS = 10_000
 
 # So many words of documents are held before what meets in them is added up.
 _WORDS_AT_ONCE = 2**18
@@ -42,8 +38,6 @@ class Cooccurrence(Report, kind="co-occurrence"):
         counts: Documents with both words; on the diagonal, documents with the word. Symmetric.
         n_documents: Documents (or pieces of documents) that were read, those without any of the words included.
         vocabulary_size: Number of token ids.
-        complete_above: No word that was left out for want of room is in more documents than this, so every pair with a
-            count above it is known; 0 where no word was left out.
         provenance: Options, and what was read and cut.
         texts: Readable form of every word; empty where neither topics nor documents knew any.
     """
@@ -53,12 +47,10 @@ class Cooccurrence(Report, kind="co-occurrence"):
     counts: Int32[Tensor, "word word"]
     n_documents: int
     vocabulary_size: int
-    complete_above: int
     provenance: Mapping[str, Any]
     texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Number of words."""
         return len(self.words)
 
     @property
@@ -66,16 +58,10 @@ class Cooccurrence(Report, kind="co-occurrence"):
         """Documents that every word is in."""
         return self.counts.diagonal().long()
 
-    @cached_property
-    def _row_of_id(self) -> Int64[Tensor, " vocabulary"]:
-        table = torch.full((self.vocabulary_size,), -1)
-        table[self.words] = torch.arange(len(self.words))
-        return table
-
     def rows_of(self, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """The rows of token ids in ``counts``; -1 for those that were not counted."""
-        known = (ids >= 0) & (ids < self.vocabulary_size)
-        return torch.where(known, self._row_of_id[ids.clamp(0, self.vocabulary_size - 1)], -1)
+        rows = torch.searchsorted(self.words, ids).clamp(max=len(self) - 1)
+        return torch.where(self.words[rows] == ids, rows, -1)
 
     def restrict(self, ids: Int64[Tensor, " kept"]) -> "Cooccurrence":
         """The same for some of the words; ids that were not counted are left out."""
@@ -98,18 +84,12 @@ class Cooccurrence(Report, kind="co-occurrence"):
         """The ``n`` pairs of different words in most documents: their first ids, second ids and counts.
 
         Highest count first, equal ones in the order of their ids; the first id of a pair is the lower one. Pairs that
-        never meet are not among them, so there may be fewer. They are the ``n`` of the whole vocabulary that was asked
-        for if the last count is above ``complete_above``.
-
-        Args:
-            n: Number of pairs.
-            forms: A number for every word; words with the same one are forms of one word, and no pair.
+        never meet are not among them, so there may be fewer. ``forms`` has a number for every word; words with the same
+        one are forms of one word, and no pair.
         """
-        if n < 1:
-            raise ValueError(f"n must be at least 1 pair, got {n}")
         table, lowest = self.counts.numpy(), 1
         kept = np.zeros((3, 0), dtype=np.int64)
-        step = max(1, _PAIRS_AT_ONCE // max(1, len(self)))
+        step = max(1, _PAIRS_AT_ONCE // len(self))
         for start in range(0, len(self), step):
             block = np.triu(table[start : start + step], start + 1)
             if forms is not None:
@@ -124,10 +104,7 @@ class Cooccurrence(Report, kind="co-occurrence"):
         return self.words[first_row], self.words[second_row], counts
 
     def to_dataframe(self, n: int = 20) -> "pd.DataFrame":
-        """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together).
-
-        They are words where these are known, of the topics or documents that were counted, and token ids otherwise.
-        """
+        """The ``n`` most frequent pairs with their count, PMI and NPMI (0 by chance, 1 only together)."""
         import pandas as pd
 
         first, second, counts = self.most_frequent(n)
@@ -155,21 +132,22 @@ class Cooccurrence(Report, kind="co-occurrence"):
                 f"only counts of the same words add up, these have {len(self)} and {len(other)} words: count all parts "
                 "of a corpus with the same list of words, no longer than max_words"
             )
+        options, read = ([part.provenance[name] for part in (self, other)] for name in ("options", "read"))
+        if options[0] != options[1]:
+            raise ValueError(
+                f"only counts with the same options add up, these have {options[0]} and {options[1]}"
+            )
         return replace(
             self,
             counts=self.counts + other.counts,
             n_documents=self.n_documents + other.n_documents,
-            complete_above=self.complete_above + other.complete_above,
-            provenance=_added(self.provenance, other.provenance),
+            provenance={"options": options[0], "read": (Counts.of(read[0]) + Counts.of(read[1])).summary()},
             texts=self.texts or other.texts,
         )
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
         headline = f"Cooccurrence: {len(self):,} words in {self.n_documents:,} documents"
         return {headline: self.to_dataframe(10)}
-
-    def _notes(self) -> list[str]:
-        return []
 
 
 @checked
@@ -178,32 +156,26 @@ def count_cooccurrence(
     words: Any,
     *,
     vocabulary_size: int | None = None,
-    max_words: int = MAX_WORDS,
+    max_words: int = 10_000,
     max_length: int | None = None,
     long: Long = "cut",
     progress: bool | None = None,
 ) -> Cooccurrence:
     """In how many documents every two of the words are, in one pass over the documents.
 
-    Memory is 4 · n² bytes for n counted words, whatever the number of documents. Special tokens and pieces of split
-    words are no words, as far as the documents say so. If there are more words than ``max_words``, those in most
-    documents are counted: the words of every document stay in memory, four bytes each, until it is known which they
-    are, and ``complete_above`` says which pairs are known in spite of that.
-
-    Counts are whole numbers, so those of parts of a corpus add up with ``+`` to exactly those of the whole.
+    Special tokens and pieces of split words are no words, as far as the documents say so. Counts of parts of a corpus
+    add up with ``+`` to exactly those of the whole.
 
     Args:
         documents: Token ids in any shape that `topic_probe.text.documents.read_documents` takes.
         words: The words of topics, or token ids, such as ``word_ids(tokenizer)`` gives.
         vocabulary_size: Number of token ids; by default that of the topics, or the highest id and one.
-        max_words: Words that are counted at most.
+        max_words: Of more words, those in most documents are counted; what documents have stays in memory until it is
+            known which they are.
         max_length: Documents are cut at so many tokens; None: never.
         long: "cut" drops the rest of longer documents; "chunk" makes documents of it, so that words co-occur only
             within windows of ``max_length`` tokens.
         progress: Whether to show a progress bar; by default in a terminal or a notebook.
-
-    Raises:
-        ValueError: for no words, ids out of range, or no documents.
 
     Example:
         >>> counts = tp.count_cooccurrence([[1, 2], [2, 1, 1], [3]], [1, 2, 3])
@@ -215,9 +187,7 @@ def count_cooccurrence(
         raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
     known = size if isinstance(words, Topics) else vocabulary_size
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
-    read, complete_above = Counts(), 0
-    if max_length is not None:
-        check_whole("max_length", max_length)
+    read = Counts()
     pieces = cut_documents(read_documents(documents), known, max_length, long, read)
     tables = _tables(progress_bar(pieces, unit=" documents", shown=progress), ids)
     if len(ids) > max_words:
@@ -225,7 +195,7 @@ def count_cooccurrence(
         frequency = sum((table.sum(axis=0) for table in held), np.zeros(len(ids), dtype=np.int64))
         order = np.argsort(-frequency, kind="stable")
         chosen = np.sort(order[:max_words])
-        complete_above, ids = int(frequency[order[max_words]]), ids[chosen]
+        ids = ids[chosen]
         tables = (table[:, chosen] for table in held)
     counts = _count(tables, len(ids))
     if not read.documents:
@@ -235,7 +205,6 @@ def count_cooccurrence(
         counts=torch.from_numpy(counts),
         n_documents=read.documents,
         vocabulary_size=size,
-        complete_above=complete_above,
         provenance={"options": options, "read": read.summary()},
         texts=_texts(ids, words, documents),
     )
@@ -253,15 +222,10 @@ def _texts(ids: Int64[np.ndarray, " word"], words: Any, documents: Any) -> tuple
 def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, " word"], int]:
     """The ids to count, ascending, and the number of all ids."""
     if isinstance(words, Topics):
-        if vocabulary_size not in (None, words.vocabulary_size):
-            raise ValueError(
-                f"the topics have a vocabulary of {words.vocabulary_size} ids, not {vocabulary_size}: leave it out"
-            )
         ids = words.words[words.words < words.vocabulary_size].numpy()
         vocabulary_size = words.vocabulary_size
     else:
-        remedy = "pass topics, or look words up with the tokenizer"
-        ids = np.unique(token_id_array(words, "words", remedy=remedy))
+        ids = np.unique(token_id_array(words, "words"))
     if not len(ids):
         raise ValueError("there is no word to count: pass topics, or at least one token id")
     size = int(ids[-1]) + 1 if vocabulary_size is None else vocabulary_size
@@ -306,18 +270,3 @@ def _count(tables: Iterable["csr_array"], n_words: int) -> Int32[np.ndarray, "wo
         both = (table.T @ table).tocoo()
         counts[both.row, both.col] += both.data
     return counts
-
-
-def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance of two parts: what was read adds up, options that differ are named."""
-    if one["options"] != other["options"]:
-        raise ValueError(
-            f"only counts with the same options add up, these have {one['options']} and {other['options']}"
-        )
-    return {"options": one["options"], "read": _sum_of(one["read"], other["read"])}
-
-
-def _sum_of(one: Any, other: Any) -> Any:
-    if isinstance(one, Mapping):
-        return {key: _sum_of(one.get(key, 0), other.get(key, 0)) for key in sorted({*one, *other})}
-    return one + other

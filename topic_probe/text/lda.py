@@ -16,9 +16,9 @@ from torch import Tensor
 from topic_probe.notices import progress_bar, warn
 from topic_probe.options import check_whole, checked
 from topic_probe.report import Report
-from topic_probe.text.documents import Counts, Document, content_hash, read_documents
+from topic_probe.text.documents import Counts, Document, check_ids, content_hash, read_documents
 from topic_probe.topics import Topics
-from topic_probe.topics.lookup import stop_word_ids, tokenizer_hash, vocabulary_size
+from topic_probe.topics.lookup import special_ids, stop_word_ids, tokenizer_hash, vocabulary_size
 from topic_probe.words import Forms
 
 if TYPE_CHECKING:
@@ -27,18 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicFit", "fit_topics"]
 
-# Likeliest words of a topic by which it is scored and compared, and those that a table shows.
-TOP, _SHOWN = 10, 6
-# The share of top words that no other topic has is usually told for this many.
-_TOP_DIVERSITY = 25
-# Letters that a word has at least.
-_LETTERS = 2
+# Likeliest words of a topic by which it is scored and compared.
+TOP = 10
 # A document that starts a topic has so many words if there are enough that do; each word counts so often that it
 # stands out of the random start.
 _WORDS_TO_START, _START_WEIGHT = 10, 3.0
 
 # Why token ids are not fitted; the first stands for those that are.
-_REASONS = ("", "special tokens", "tokens that are no words", "stop words")
+_REASONS = ("", "special tokens", "tokens that are no words", "stop words", "pieces of split words")
 
 
 # --- the result -------------------------------------------------------------------------------------
@@ -46,19 +42,16 @@ _REASONS = ("", "special tokens", "tokens that are no words", "stop words")
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TopicFit(Report, kind="topic fit"):
-    """A fitted topic model over token ids. Topic 15 here is topic 15 everywhere.
+    """A fitted topic model over token ids.
 
     Attributes:
         phi: P(word | topic); rows sum to one.
         token_ids: Token id of every column, ascending.
         texts: Readable form of every column.
         vocabulary_size: Number of token ids of the tokenizer.
-        tokenizer_hash: The tokenizer that the ids belong to.
         tokens: Expected number of fitted tokens of every topic.
-        document_frequency: Documents that every column occurs in.
         npmi: Coherence of a topic: mean normalised pointwise mutual information of its ten likeliest words, in
-            documents; -1 where they never meet, 0 where they meet by chance, 1 where they only occur together. NaN
-            for a topic of fewer than two words.
+            documents; -1 where they never meet, 0 where they meet by chance, 1 where they only occur together.
         settings: Options of the fit.
         provenance: What was read and left out, and by which versions.
     """
@@ -70,7 +63,6 @@ class TopicFit(Report, kind="topic fit"):
     vocabulary_size: int
     tokenizer_hash: str
     tokens: Float64[Tensor, "topic"]
-    document_frequency: Int64[Tensor, "column"]
     npmi: Float64[Tensor, "topic"]
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
@@ -79,9 +71,6 @@ class TopicFit(Report, kind="topic fit"):
     def n_topics(self) -> int:
         """Number of topics."""
         return len(self.phi)
-
-    def __len__(self) -> int:
-        return self.n_topics
 
     @property
     def shares(self) -> Float64[Tensor, "topic"]:
@@ -101,8 +90,8 @@ class TopicFit(Report, kind="topic fit"):
                 The paper has 0.0005, 0.001 and 0.002, which are 15, 31 and 61 of the 30,522 ids of BERT.
             one_topic_per_word: Whether a word that several topics keep stays with its likeliest one, as in the paper's
                 Table 1; not so in its Table 5.
-            forms: Which entries are one word: "case": those that differ in case and the space around them only; "stem":
-                also inflections ("song", "songs").
+            forms: Which entries are one word: those that differ in case and the space around them only ("case"), or
+                also inflections ("song", "songs": "stem").
         """
         phi = self.phi.clone()
         phi[list(self.empty_topics)] = 1.0
@@ -135,44 +124,33 @@ class TopicFit(Report, kind="topic fit"):
 
     def label(self, topic: int, n: int = 3) -> str:
         """A topic as people know it: ``id: word·word·word``."""
-        if not 0 <= topic < self.n_topics:
-            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
         return f"{topic}: {'·'.join(self.top_words(n)[topic])}"
 
-    def diversity(self, n: int = _TOP_DIVERSITY) -> float:
+    def diversity(self, n: int = 25) -> float:
         """Different words among the ``n`` likeliest of all topics, as a share: 1 where topics have none in common."""
         top = self.top_columns(n)
         return len(np.unique(top)) / top.size
 
     def to_dataframe(self, n: int = TOP) -> "pd.DataFrame":
-        """A row for every topic: its share of the tokens, coherence, words that only it has, notes, top words."""
+        """A row for every topic: its share of the tokens, coherence, whether it is empty, top words."""
         import pandas as pd
 
-        top = self.top_columns(n)
-        topics_of = np.bincount(top.ravel(), minlength=len(self.token_ids))
-        empty = ["empty" if topic in self.empty_topics else "" for topic in range(self.n_topics)]
         return pd.DataFrame(
             {
                 "topic": range(self.n_topics),
                 "share": self.shares.numpy(),
                 "npmi": self.npmi.numpy(),
-                "exclusive": (topics_of[top] == 1).mean(axis=1),
-                "note": empty,
+                "note": ["empty" if topic in self.empty_topics else "" for topic in range(self.n_topics)],
                 "top_words": [" ".join(words) for words in self.top_words(n)],
             }
         )
 
     def found_in(self, other_fits: "Sequence[TopicFit]", n: int = TOP) -> "pd.DataFrame":
-        """How much of every topic is found again in other fits, such as those of other seeds: a row for every topic.
+        """How much of every topic is found again in other fits, such as those of other seeds: the best found first.
 
-        The topics of two fits are paired one to one so that they have most in common. What two of them have in common
-        is words ÷ all words of their lists of the ``n`` likeliest: 1 for the same words, 0 for none, and 0 for a topic
-        that is left without a partner. Columns ``found``, the mean over the other fits, and ``lowest``; the topic that
-        is best found comes first. ``found_in(...)["found"].mean()`` is that of the whole fit.
-
-        Args:
-            other_fits: One or more fits over the same tokenizer.
-            n: Likeliest words of a topic that are compared.
+        The topics of two fits are paired one to one so that they have most in common: words ÷ all words of their lists
+        of the ``n`` likeliest, 1 for the same words, 0 for none and for a topic without a partner. Columns ``found``,
+        the mean over the other fits, and ``lowest``.
         """
         import pandas as pd
 
@@ -191,10 +169,7 @@ class TopicFit(Report, kind="topic fit"):
             f"{self.provenance['documents']:,} documents; mean NPMI {np.nanmean(self.npmi):.3f}, "
             f"diversity {self.diversity():.2f}"
         )
-        return {headline: self.to_dataframe(_SHOWN)}
-
-    def _notes(self) -> list[str]:
-        return []
+        return {headline: self.to_dataframe(6)}
 
 
 def _in_common(fit: TopicFit, other: TopicFit, n: int) -> Float64[np.ndarray, "topic"]:
@@ -214,17 +189,12 @@ def _in_common(fit: TopicFit, other: TopicFit, n: int) -> Float64[np.ndarray, "t
 
 
 @checked
-def word_ids(tokenizer: Any, *, stop_words: Iterable[str] | None = None) -> Int64[Tensor, "word"]:
+def word_ids(tokenizer: Any) -> Int64[Tensor, "word"]:
     """Token ids that are words by themselves, ascending: two letters or more and nothing else, and no stop words.
 
-    Special tokens, punctuation, numbers, pieces that continue a word (``##ing``) and single letters are none. A
-    byte-level or sentencepiece vocabulary does not tell every piece from a word; documents of a text do.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer.
-        stop_words: Words to leave out, looked up in any case and behind a space; None: gensim's English list.
+    A byte-level or sentencepiece vocabulary does not tell every piece from a word; documents of a text do.
     """
-    reason, _ = _classified(tokenizer, stop_words)
+    reason, _ = _classified(tokenizer, None)
     return torch.from_numpy(np.flatnonzero(reason == 0))
 
 
@@ -238,15 +208,14 @@ def _classified(
         texts[index] = str(text).strip("▁ ")
     reason = np.array([0 if _is_word(text) else 2 for text in texts], dtype=np.int64)
     reason[stop_word_ids(stop_words, tokenizer)] = 3
-    special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-    reason[sorted(special | set(tokenizer.all_special_ids))] = 1
+    reason[sorted(special_ids(tokenizer))] = 1
     return reason, texts
 
 
 def _is_word(text: str) -> bool:
     # Marks are parts of letters in many scripts, and str.isalpha refuses them.
     kinds = [unicodedata.category(letter)[0] for letter in text]
-    return kinds.count("L") >= _LETTERS and not set(kinds) - {"L", "M"}
+    return kinds.count("L") >= 2 and not set(kinds) - {"L", "M"}
 
 
 def _read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"]) -> tuple["csr_array", Counts]:
@@ -255,14 +224,9 @@ def _read_bags(documents: Any, reason: Int64[np.ndarray, "vocabulary"]) -> tuple
 
     counts, bags = Counts(), [np.empty(0, np.int32)]
     for number, document in enumerate(read_documents(documents)):
-        ids = document.ids.numpy()
-        if len(wrong := ids[(ids < 0) | (ids >= len(reason))]):
-            raise ValueError(
-                f"document {number} holds the token id {wrong[0]}, the tokenizer has 0..{len(reason) - 1}: "
-                "were the documents made with another tokenizer?"
-            )
+        check_ids(document, number, len(reason))
         counts.add(document)
-        bags.append(ids[_kept(document, reason, counts)].astype(np.int32))
+        bags.append(document.ids.numpy()[_kept(document, reason, counts)].astype(np.int32))
     ids, starts = np.concatenate(bags), np.cumsum([len(bag) for bag in bags])
     shape = (counts.documents, len(reason))
     table = csr_array((np.ones(len(ids), np.int32), ids, starts), shape=shape)
@@ -277,21 +241,18 @@ def _kept(
     why = reason[document.ids.numpy()]
     if document.special is not None:
         why = np.where(document.special.numpy(), 1, why)
-    for name, count in zip(_REASONS[1:], np.bincount(why, minlength=len(_REASONS))[1:].tolist(), strict=True):
-        counts.left_out[name] += count
-    kept = np.asarray(why == 0)
     if document.whole is not None:
-        whole = document.whole.numpy()
-        counts.left_out["pieces of split words"] += int((kept & ~whole).sum())
-        kept = kept & whole
-    return kept
+        why = np.where((why == 0) & ~document.whole.numpy(), 4, why)
+    for number in range(1, len(_REASONS)):
+        counts.left_out[_REASONS[number]] += int((why == number).sum())
+    return np.asarray(why == 0)
 
 
 def _frequent(
     bags: "csr_array", counts: Counts, min_documents: int, max_share: float
 ) -> Int64[np.ndarray, "column"]:
     """The token ids that are fitted; what the limits leave out is counted."""
-    frequency = _document_frequency(bags)
+    frequency = np.bincount(bags.indices, minlength=bags.shape[1])
     rare = (frequency > 0) & (frequency < min_documents)
     common = frequency > max_share * counts.documents
     counts.left_out["different words, in too few documents"] = int(rare.sum())
@@ -300,15 +261,10 @@ def _frequent(
     if not len(columns):
         why = "; ".join(f"{count:,} {reason}" for reason, count in counts.left_out.items() if count)
         raise ValueError(
-            f"no word is left to fit in {counts.documents:,} documents ({why or 'they are empty'}); with few "
-            "documents lower min_documents and raise max_share"
+            f"no word is left to fit in {counts.documents:,} documents ({why}); with few documents lower "
+            "min_documents and raise max_share"
         )
     return columns
-
-
-def _document_frequency(bags: "csr_array") -> Int64[np.ndarray, "column"]:
-    """Documents that every column occurs in."""
-    return np.bincount(bags.indices, minlength=bags.shape[1])
 
 
 # --- fitting ----------------------------------------------------------------------------------------
@@ -338,21 +294,15 @@ def fit_topics(
             bare ids, whose text nobody saw, every token is a word.
         tokenizer: The tokenizer that made them.
         n_topics: Number of topics.
-        seed: Seed of the fit; global generators are not touched.
+        seed: Seed of the fit.
         passes: Passes over the documents: ten suit thousands of documents, one or two millions.
         min_documents: Words in fewer documents are left out.
         max_share: Words in a larger share of the documents are left out.
         stop_words: Words left out, in any case; an empty list leaves all in; by default gensim's English list.
-        progress: Whether to show a bar with the time left; by default in a terminal or a notebook.
-        lda_options: Any other option of gensim's ``LdaModel``, such as ``alpha``, ``eta``, ``iterations`` or
-            ``chunksize``.
-
-    Raises:
-        ValueError: if no word is left, and for options out of range.
+        progress: Whether to show a progress bar; by default in a terminal or a notebook.
+        lda_options: Any other option of gensim's ``LdaModel``, such as ``alpha``, ``eta`` or ``chunksize``.
     """
     check_whole("n_topics", n_topics)
-    check_whole("passes", passes)
-    check_whole("seed", seed, 0, 2**32 - 1)  # what gensim takes
     if min_documents < 1 or not 0 < max_share <= 1:
         raise ValueError(
             f"min_documents must be at least 1 and max_share in (0, 1], got {min_documents} and {max_share}"
@@ -372,7 +322,6 @@ def fit_topics(
         vocabulary_size=len(reason),
         tokenizer_hash=tokenizer_hash(tokenizer),
         tokens=torch.from_numpy(tokens),
-        document_frequency=torch.from_numpy(_document_frequency(bags)),
         npmi=torch.from_numpy(coherence(top, bags)),
         settings={
             "n_topics": n_topics, "seed": seed, "min_documents": min_documents, "max_share": max_share,

@@ -9,11 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from importlib.resources import files
-from typing import Any
-
-_FOLDER = "wordlists"
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,10 +17,6 @@ class WordLists:
     """A family of word lists that comes along; a word stands in one list of a language only.
 
     Attributes:
-        name: What `Topics.builtin` calls it.
-        title: What the lists are.
-        version: Version of what they were made from.
-        licence: The licences that hold for them, in short.
         attribution: Who made them, and what was changed.
         sources: The packages that they were made from.
         rule: How a word came to its list, and in which order words stand.
@@ -62,8 +54,7 @@ class WordLists:
             ('leaf', 'seed', 'pollen')
         """
         if language not in self.n_words:
-            near, known = _near(language, self.n_words), ", ".join(self.n_words)
-            raise ValueError(f"{self.name} has no lists in {language!r}{near}: it has {known}")
+            raise ValueError(f"{self.name} has no lists in {language!r}{_near(language, self.n_words)}")
         content = _read(f"{self.name}.tsv")
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise ValueError(
@@ -91,29 +82,23 @@ def builtin_topics() -> dict[str, WordLists]:
         >>> tp.builtin_topics()["empath"].licence
         'MIT'
     """
-    return {name: WordLists(name=name, **said) for name, said in _catalogue().items()}
+    return {
+        name: WordLists(name=name, **facts) for name, facts in json.loads(_read("catalogue.json")).items()
+    }
 
 
 def word_lists(name: str) -> WordLists:
     """The family of a name; ValueError for a name that none has."""
     known = builtin_topics()
     if name not in known:
-        raise ValueError(
-            f"unknown built-in topics {name!r}{_near(name, known)}: there are {', '.join(known)}"
-        )
+        raise ValueError(f"unknown built-in topics {name!r}{_near(name, known)}")
     return known[name]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), known, n=1)
-    return f", did you mean {near[0]!r}?" if near else ""
-
-
-@cache
-def _catalogue() -> dict[str, dict[str, Any]]:
-    catalogue: dict[str, dict[str, Any]] = json.loads(_read("catalogue.json"))
-    return catalogue
+    return f"{f', did you mean {near[0]!r}?' if near else ''}: there are {', '.join(known)}"
 
 
 def _read(file: str) -> bytes:
-    return files("topic_probe.topics").joinpath(_FOLDER, file).read_bytes()
+    return files("topic_probe.topics").joinpath("wordlists", file).read_bytes()

@@ -1,9 +1,9 @@
 """Which groups of words belong to which topic, and so which of them share one: a sparse table.
 
-A group is all words with the same set of topics. Where topics do not overlap there is one group for each. Where they
-do there are soon nearly as many groups as words, and a table of all pairs of them would have the square of that. Sums
-over all groups that share a topic with a group are had without it: with M the table [group, topic] they are M Mᵀ v, in
-which a group that shares k topics with another one is counted k times, less (k − 1) v of the few that share several.
+A group is all words with the same set of topics. Where topics overlap there are soon nearly as many groups as words,
+too many for a table of all pairs. Sums over all groups that share a topic with a group are had without it: with M the
+table [group, topic] they are M Mᵀ v, in which a group that shares k topics with another one is counted k times, less
+(k − 1) v of the few that share several.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,21 +25,16 @@ _PAIRS = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Incidence:
-    """The topics of every group.
-
-    Attributes:
-        table: True where a group belongs to a topic; every group belongs to one at least.
-    """
+    """The topics of every group: True in ``table`` [group, topic] where it belongs to one."""
 
     table: "csr_array"
 
     def __len__(self) -> int:
-        """Number of groups."""
         return int(self.table.shape[0])
 
     @cached_property
     def disjoint(self) -> bool:
-        """Whether no two topics have a word in common: a group shares a topic with itself alone."""
+        """Whether no two topics have a word in common."""
         return int(self.table.nnz) == len(self)
 
     @cached_property
@@ -70,10 +65,6 @@ class Incidence:
 
     def in_common(self, first: Int64[Tensor, " pair"], second: Int64[Tensor, " pair"]) -> "csr_array":
         """True where both groups of a pair belong to a topic: [pair, topic]."""
-        from scipy.sparse import csr_array
-
-        if not len(first):  # as where no word has several forms
-            return csr_array((0, self.table.shape[1]), dtype=bool)
         return self.table[first.numpy()].multiply(self.table[second.numpy()]).tocsr()
 
     def topics_in_common(
@@ -87,18 +78,18 @@ class Incidence:
     def sharing(
         self, one: Int64[Tensor, "*batch one"], other: Int64[Tensor, "*batch other"]
     ) -> Bool[Tensor, "*batch one other"]:
-        """Which groups share a topic: different words of the two are of the same topic."""
+        """Which groups share a topic."""
         if self.disjoint:
             return one.unsqueeze(-1) == other.unsqueeze(-2)
         return (self._topics(one) @ self._topics(other).mT > 0).to(one.device)
 
     def _topics(self, groups: Int64[Tensor, "*some"]) -> Float32[Tensor, "*some topic"]:
-        """1 for the topics of groups; only floats multiply fast, and counts of topics are exact in them."""
+        # Only floats multiply fast, and counts of topics are exact in them.
         rows = self.table[groups.cpu().flatten().numpy()].astype(np.float32).toarray()
         return torch.from_numpy(rows).view(*groups.shape, self.table.shape[1])
 
     def pairwise(self, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-        """Says of groups and other groups, number by number, whether they share a topic; both are on this device."""
+        """A function that says of groups and other groups on this device, one by one, whether they share a topic."""
         if self.disjoint:
             return torch.eq
         bits = self._bits.to(device)

@@ -12,35 +12,23 @@ from topic_probe.options import check_whole
 # The axis is anonymous, because several lists of ids of different lengths stand in one signature.
 Ids = Int64[np.ndarray, "_"]
 
-# Ids and what comes of them are 32-bit numbers in places, and no tokenizer has half as many.
-_MOST_IDS = 2**31 - 1
 _WORDS_ELSEWHERE = "words go to Topics.from_word_lists"
 
 
 def check_vocabulary_size(size: Any, least: int = 1, name: str = "vocabulary_size") -> int:
-    """A number of token ids."""
-    return check_whole(name, size, least, _MOST_IDS)
+    """A number of token ids: they are 32-bit numbers in places, and no tokenizer has half as many."""
+    return check_whole(name, size, least, 2**31 - 1)
 
 
 def token_id_array(
     values: Any, what: str, *, below: int | None = None, ordered: bool = False, remedy: str = _WORDS_ELSEWHERE
 ) -> Ids:
-    """Token ids as an array in the order given.
-
-    Args:
-        values: a list, set, array, tensor, or anything else that gives one id after the other.
-        what: what they are, for messages.
-        below: how many ids there are, where that is known.
-        ordered: whether their order counts, so that a set does not do.
-        remedy: what to do with what is no list of ids.
-    """
+    """Token ids in the order given; a set does where this does not count."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of token ids, got {values!r:.100}; {remedy}")
     if ordered and isinstance(values, Set):
         raise TypeError(f"{what} needs token ids in their order, and a set has none: pass a list")
-    if isinstance(values, Tensor):
-        values = values.detach().cpu().numpy()
-    array = np.asarray(values if isinstance(values, np.ndarray) else list(values))
+    array = np.asarray(values if isinstance(values, np.ndarray | Tensor) else list(values))
     if array.shape == (0,):
         return np.empty(0, dtype=np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -51,7 +39,7 @@ def token_id_array(
     if below is not None and len(wrong := ids[(ids < 0) | (ids >= below)]):
         raise ValueError(
             f"{what} holds {len(wrong)} ids that the vocabulary does not have, such as {wrong[0]}: its ids are "
-            f"0..{below - 1}; are these ids of another tokenizer?"
+            f"0..{below - 1}; are these of another tokenizer?"
         )
     return ids
 
@@ -61,18 +49,17 @@ def word_list(values: Any, what: str) -> list[str]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{what} needs a list of words, got {values!r:.100}; put a single word into a list")
     words = list(values)
-    for word in words:
-        if not isinstance(word, str):
-            raise TypeError(
-                f"{what} needs words, which are strings, got {word!r:.100}; token ids go to Topics.from_token_ids, "
-                "and of (word, score) pairs only the word is wanted"
-            )
+    if wrong := [word for word in words if not isinstance(word, str)]:
+        raise TypeError(
+            f"{what} needs words, which are strings, got {wrong[0]!r:.100}; token ids go to Topics.from_token_ids, "
+            "and of (word, score) pairs only the word is wanted"
+        )
     return words
 
 
 def by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The list of every topic by its name, and apart from them that of the outlier topic -1 by its reason."""
-    if not isinstance(lists, Mapping) or not lists:
+    if not isinstance(lists, Mapping) or not set(lists) - {-1}:
         raise TypeError(f"topics need a mapping topic -> {what} with at least one topic, got {lists!r:.100}")
     if all(isinstance(key, str) for key in lists):
         return dict(lists), {}
@@ -83,28 +70,19 @@ def by_topic(lists: Any, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     numbered = {int(key): lists[key] for key in sorted(lists)}
     outliers = {"outliers (topic -1)": numbered.pop(-1)} if -1 in numbered else {}
-    if not numbered:
-        raise ValueError("no topic is left: only the outlier topic -1 was given")
     return {str(number): values for number, values in numbered.items()}, outliers
 
 
 def probabilities(phi: Any) -> np.ndarray:
     """P(token | topic), whose rows sum to one, from probabilities or counts: an array, tensor or nested list."""
-    table = phi.detach().cpu().double().numpy() if isinstance(phi, Tensor) else phi
-    try:
-        table = np.asarray(table, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError("phi must be numbers [topic, token], with rows of equal length") from error
+    table = np.asarray(phi, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"phi must hold the numbers P(token | topic) as [topic, token], got {table.shape}")
-    wrong = np.argwhere(~(np.isfinite(table) & (table >= 0)))
-    if len(wrong):
-        topic, column = wrong[0]
-        raise ValueError(
-            f"row {topic} of phi must be finite and not negative, got {table[topic, column]} in column {column}"
-        )
     totals = table.sum(axis=1, keepdims=True)
-    if (totals == 0).any():
-        raise ValueError(f"row {int(totals[:, 0].argmin())} of phi is zero everywhere: leave the topic out")
+    for row, wrong in enumerate(~((table >= 0).all(1) & np.isfinite(totals[:, 0]) & (totals[:, 0] > 0))):
+        if wrong:
+            raise ValueError(
+                f"row {row} of phi must be finite, not negative and not zero everywhere, got {table[row]!r:.100}"
+            )
     found: np.ndarray = table / totals
     return found

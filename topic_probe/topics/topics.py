@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float64, Int64, Shaped
 from torch import Tensor
 
 from topic_probe.notices import warn
-from topic_probe.options import check_value, check_whole, checked, settle_fields
+from topic_probe.options import check_whole, checked, settle_fields
 from topic_probe.report import Report
 from topic_probe.topics.builtin import word_lists
 from topic_probe.topics.incidence import Incidence
@@ -30,7 +30,6 @@ from topic_probe.topics.lookup import (
     ONE_PIECE,
     OUTCOMES,
     SPLIT,
-    check_tokenizer,
     look_up,
     readable,
     tokenizer_hash,
@@ -43,15 +42,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Topics", "tokenizer_hash"]
 
-# Words of a topic in tables, and in its label.
-_WORDS_SHOWN, _WORDS_IN_LABEL = 6, 3
-
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Topics(Report, kind="topics"):
     """The topics of a vocabulary: for every labelled entry, the set of topics that it belongs to.
 
-    Built by ``builtin``, ``blocks``, ``from_token_ids``, ``from_word_lists``, ``from_matrix`` or `TopicFit.topics`.
     Topics are numbered from 0 and keep their number everywhere. An empty topic is kept and warned about. Two
     objects are equal when their ``fingerprint`` is.
 
@@ -89,16 +84,6 @@ class Topics(Report, kind="topics"):
         check_vocabulary_size(self.vocabulary_size)
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"topics need names that differ, got {list(self.names)}")
-        place, topic = self.assignments.T
-        if (
-            not torch.equal(place.unique(), torch.arange(len(self.words)))
-            or int(topic.max()) >= self.n_topics
-        ):
-            raise ValueError("every word needs a topic, and every assignment a word and a topic")
-        if bool((self.words.diff() <= 0).any()) or bool(((place * self.n_topics + topic).diff() <= 0).any()):
-            raise ValueError("words and assignments must be ascending, without repeats")
-        if self.words[0] < 0 or self.words[-1] >= self.vocabulary_size + len(self.compounds):
-            raise ValueError(f"words must be within the {self.vocabulary_size} token ids and the compounds")
         if self.one_word == "stem" and not self.texts:
             raise ValueError("forms='stem' needs words that can be read: pass the tokenizer of the ids")
 
@@ -117,16 +102,12 @@ class Topics(Report, kind="topics"):
         split_words: Literal["drop", "keep"] = "drop",
         forms: Forms = "case",
     ) -> "Topics":
-        """Topics from word lists that come along, looked up with a tokenizer as ``from_word_lists`` does it.
+        """Topics from word lists that come along, looked up with a tokenizer and options of ``from_word_lists``.
 
         Args:
             name: One of `builtin_topics`, such as "wordnet-domains".
-            tokenizer: As in ``from_word_lists``.
+            tokenizer: Any Hugging Face tokenizer, fast or slow.
             language: Code of the language as CLDR has it; only the names of emoji are there in others than English.
-            case_variants: As in ``from_word_lists``.
-            leading_space: As in ``from_word_lists``.
-            split_words: As in ``from_word_lists``.
-            forms: As in ``from_word_lists``.
         """
         family = word_lists(name)
         topics = cls.from_word_lists(
@@ -142,22 +123,17 @@ class Topics(Report, kind="topics"):
     @classmethod
     @checked
     def blocks(cls, *, n_topics: int, words_per_topic: int) -> "Topics":
-        """Topics of the toy vocabulary: id 0 is [MASK] and has none, word i is in the ceil(i / v)-th topic.
+        """Topics of the toy vocabulary of T topics of v words each, which has T v + 1 ids.
 
-        Args:
-            n_topics: T, at least 1.
-            words_per_topic: v, at least 1. The vocabulary has T v + 1 ids.
+        Id 0 is [MASK] and has no topic, word i is in the ceil(i / v)-th one.
 
         Example:
             >>> tp.Topics.blocks(n_topics=2, words_per_topic=3).top_words()
             [[1, 2, 3], [4, 5, 6]]
         """
         n_topics, width = check_whole("n_topics", n_topics), check_whole("words_per_topic", words_per_topic)
-        ids = range(1, n_topics * width + 1)
-        topics = cls.from_token_ids(
-            {topic: ids[topic * width : (topic + 1) * width] for topic in range(n_topics)},
-            vocabulary_size=n_topics * width + 1,
-        )
+        blocks = {topic: range(topic * width + 1, (topic + 1) * width + 1) for topic in range(n_topics)}
+        topics = cls.from_token_ids(blocks, vocabulary_size=n_topics * width + 1)
         policy = f"blocks of {width} consecutive ids from 1 on; id 0 is [MASK] and has no topic"
         return replace(topics, policy=policy)
 
@@ -173,23 +149,21 @@ class Topics(Report, kind="topics"):
     ) -> "Topics":
         """Topics from lists of token ids. An id listed under several topics belongs to all of them.
 
-        String keys become topics in the order given; whole-number keys in ascending order, whatever the
-        numbers are, named by their number. The key -1 holds outliers (BERTopic's habit), which are left out.
+        Strings as keys become topics in the order given, whole numbers in ascending order, named by their number. The
+        key -1 holds outliers (BERTopic's habit), which are left out.
 
         Args:
             ids: Topic -> token ids (a list, set, tensor or array).
             vocabulary_size: Number of token ids; every id must be below it.
-            tokenizer: The Hugging Face tokenizer that the ids belong to. It only adds readable words, and the
-                hash that ``check_tokenizer`` compares.
-            forms: Which entries are one word: "case": those that differ in case and the space around them only; "stem":
-                also inflections ("song", "songs"), going by Porter's rules for English, which needs the tokenizer.
+            tokenizer: The tokenizer that the ids belong to: it makes words readable, and models with another one
+                are refused.
+            forms: Which entries are one word: those that differ in case and the space around them only ("case"), or
+                also inflections ("song", "songs"), by Porter's rules for English ("stem", which needs the tokenizer).
 
         Example:
             >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7, 9]}, vocabulary_size=10)
-            >>> topics.names, topics.words.tolist()
-            (('war', 'music'), [5, 7, 9])
-            >>> topics.membership.int().tolist()
-            [[1, 0], [0, 1], [1, 1]]
+            >>> topics.words.tolist(), topics.membership.int().tolist()
+            ([5, 7, 9], [[1, 0], [0, 1], [1, 1]])
         """
         size = check_vocabulary_size(vocabulary_size)
         given, outliers = by_topic(ids, "token ids")
@@ -231,41 +205,37 @@ class Topics(Report, kind="topics"):
                 for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
             split_words: What to do with a word that is several pieces in every variant: "drop" leaves it out,
                 "keep" stores the pieces of each variant as a compound, for measurements on whole words.
-            forms: As in ``from_token_ids``. Only listed words are looked up, so list the inflections that are wanted.
+            forms: As in ``from_token_ids``.
 
         Example:
             >>> tokenizer = tp.word_tokenizer(["the army lost the battle", "the band played a song"])
             >>> words = {"war": ["army", "battle", "siege"], "music": ["band", "song"]}
             >>> topics = tp.Topics.from_word_lists(words, tokenizer)
-            >>> topics.label(0), topics.label(1)
-            ('0: war (army·battle)', '1: music (band·song)')
-            >>> topics.left_out
-            {'unknown words': ('siege',)}
+            >>> topics.label(0), topics.left_out
+            ('0: war (army·battle)', {'unknown words': ('siege',)})
         """
         given, outliers = by_topic(words, "words")
         lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
         listed = dict.fromkeys(word for values in lists.values() for word in values)
         found = look_up(listed, tokenizer, case_variants=case_variants, leading_space=leading_space)
 
-        kept = {ONE_PIECE, SPLIT} if split_words == "keep" else {ONE_PIECE}
+        wanted = {ONE_PIECE, SPLIT} if split_words == "keep" else {ONE_PIECE}
+        kept = {word: what.sequences for word, what in found.items() if what.outcome in wanted}
         left_out: dict[str, Iterable[str | int]] = {
             outcome: [word for word, what in found.items() if what.outcome == outcome]
             for outcome in OUTCOMES
-            if outcome not in kept
+            if outcome not in wanted
         }
         left_out |= {reason: word_list(values, reason) for reason, values in outliers.items()}
 
         size = vocabulary_size(tokenizer)
-        sequences = sorted({s for what in found.values() if what.outcome in kept for s in what.sequences})
-        compounds = tuple(sequence for sequence in sequences if len(sequence) > 1)
-        entry_of = {sequence: size + place for place, sequence in enumerate(compounds)}
-        entry_of |= {sequence: sequence[0] for sequence in sequences if len(sequence) == 1}
+        compounds = tuple(sorted({pieces for of in kept.values() for pieces in of if len(pieces) > 1}))
+        split_entry = {pieces: size + place for place, pieces in enumerate(compounds)}
         pairs = [
-            (entry_of[sequence], topic)
+            (split_entry.get(pieces, pieces[0]), topic)
             for topic, values in enumerate(lists.values())
             for word in values
-            for sequence in found[word].sequences
-            if sequence in entry_of
+            for pieces in kept.get(word, ())
         ]
         entries, topics = np.array(pairs, np.int64).reshape(-1, 2).T
         case, space = ", in any case" * case_variants, ", with and without a leading space" * leading_space
@@ -279,7 +249,7 @@ class Topics(Report, kind="topics"):
             forms=forms,
             left_out=left_out,
             policy=f"words as listed{case}{space}; a word listed under several topics belongs to all of them; split "
-            f"words are {'kept as compounds' if SPLIT in kept else 'left out'}",
+            f"words are {'kept as compounds' if SPLIT in wanted else 'left out'}",
         )
 
     @classmethod
@@ -292,32 +262,27 @@ class Topics(Report, kind="topics"):
         one_topic_per_word: bool = True,
         exclude: Iterable[Any] = (),
         min_probability: float = 0.0,
-        names: Sequence[str] | None = None,
         token_ids: Iterable[Any] | None = None,
         vocabulary_size: int | None = None,
         tokenizer: Any = None,
         forms: Forms = "case",
     ) -> "Topics":
-        """Topics from any topic model: of every topic, its most likely tokens.
+        """Topics from any topic model: of every topic, the k tokens of the highest P(token | topic).
 
-        Every topic keeps the k tokens of the highest P(token | topic), equal ones in the order of their ids, never one
-        of probability 0. ``fraction`` is the paper's ambiguity threshold: k is ``fraction`` times the number of token
-        ids, rounded (halves up), at least 1.
+        Equal ones are kept in the order of their ids, and never one of probability 0.
 
         Args:
             phi: [topic, token] array, tensor or nested list. Rows are divided by their sum; counts do too.
-            fraction: Tokens kept per topic, as a share of all token ids; above 0, at most 1.
-            one_topic_per_word: A token that several topics keep stays with the topic where P(token | topic)
-                is highest, the lowest-numbered one where equal; the others get no token in its place. If
-                False, it belongs to all of them.
-            exclude: Token ids never kept, removed before choosing. Ids that phi does not have change nothing.
+            fraction: The paper's ambiguity threshold: k as a share of all token ids, rounded (halves up), at least 1.
+            one_topic_per_word: A token that several topics keep stays where it is likeliest (the lowest number where
+                equal), and the others get no token in its place. If False, it belongs to all of them.
+            exclude: Token ids that are never kept, removed before choosing.
             min_probability: Keep only tokens with more than this, even if fewer than k. It helps against
                 smoothing, by which every token that a rare topic never saw is equally likely.
-            names: Names of the topics; their numbers by default.
             token_ids: The token id of every column; by default, column i is the token id i.
-            vocabulary_size: Number of token ids; needed with ``token_ids``, otherwise the number of columns by default.
+            vocabulary_size: Number of token ids; by default that of the columns, needed with ``token_ids``.
             tokenizer: As in ``from_token_ids``.
-            forms: As in ``from_token_ids``. Inflections that a topic keeps still count apart towards k.
+            forms: As in ``from_token_ids``; inflections count apart towards k.
 
         Example:
             >>> phi = [[0.5, 0.3, 0.2, 0.0], [0.1, 0.4, 0.2, 0.3]]  # two topics over four tokens
@@ -328,13 +293,10 @@ class Topics(Report, kind="topics"):
         """
         table = probabilities(phi)
         n_topics, n_columns = table.shape
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, got {fraction}")
-        if not 0 <= min_probability < 1:
-            raise ValueError(f"min_probability must be at least 0 and below 1, got {min_probability}")
-        names = tuple(map(str, range(n_topics) if names is None else names))
-        if len(names) != n_topics:
-            raise ValueError(f"phi has {n_topics} rows and needs as many names, got {len(names)}")
+        if not (0 < fraction <= 1 and 0 <= min_probability < 1):
+            raise ValueError(
+                f"fraction must be in (0, 1] and min_probability in [0, 1), got {fraction} and {min_probability}"
+            )
         columns, size = _columns(n_columns, token_ids, vocabulary_size)
         per_topic = max(1, math.floor(size * fraction + 0.5))
 
@@ -360,7 +322,7 @@ class Topics(Report, kind="topics"):
             entries,
             topics,
             weights=weights,
-            names=names,
+            names=tuple(map(str, range(n_topics))),
             vocabulary_size=size,
             tokenizer=tokenizer,
             forms=forms,
@@ -387,10 +349,7 @@ class Topics(Report, kind="topics"):
 
     def topics_of(self, place: int) -> tuple[int, ...]:
         """The topics of ``words[place]``, ascending."""
-        start, stop = torch.searchsorted(
-            self.assignments[:, 0].contiguous(), torch.tensor([place, place + 1])
-        )
-        return tuple(self.assignments[start:stop, 1].tolist())
+        return tuple(self.assignments[self.assignments[:, 0] == place, 1].tolist())
 
     @cached_property
     def sizes(self) -> Int64[Tensor, "topic"]:
@@ -417,16 +376,12 @@ class Topics(Report, kind="topics"):
 
     @property
     def incidence(self) -> Incidence:
-        """The topics of every group, and which groups share one; groups are sorted by their first topic."""
+        """The topics of every group; groups are sorted by their first topic."""
         return self._groups[1]
 
     @cached_property
     def form_of_word(self) -> Int64[Tensor, "word"]:
-        """Number of the form of every word: entries that are forms of one word ("President", " president") share it.
-
-        ``one_word`` says whether inflections ("song", "songs") are. Without readable texts every entry is a word of
-        its own.
-        """
+        """Number of the form of every word, which forms of one word share; without texts every entry has its own."""
         if not self.texts:
             return torch.arange(len(self.words))
         numbers: dict[str | int, int] = {}
@@ -437,24 +392,18 @@ class Topics(Report, kind="topics"):
     def places(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Where every entry stands in ``words``; -1 where it has no topic or is out of range.
 
-        What is known of words is known by place (``group_of_word``, ``form_of_word``), so entries are looked up once.
-
         Example:
             >>> import torch
             >>> topics = tp.Topics.from_token_ids({"war": [5, 9], "music": [7]}, vocabulary_size=10)
             >>> topics.places(torch.tensor([9, 7, 0])).tolist()  # of the words 5, 7, 9
             [2, 1, -1]
         """
-        if not isinstance(entries, Tensor) or entries.dtype.is_floating_point:
-            raise TypeError(
-                f"topics know whole-number entries, got {entries!r:.80}: pass a tensor of token ids"
-            )
         ids = entries.cpu().long().contiguous()
         place = torch.searchsorted(self.words.contiguous(), ids).clamp(max=len(self.words) - 1)
         return torch.where(self.words[place] == ids, place, -1).to(entries.device)
 
     def labels(self, entries: Shaped[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Group of every entry; -1 where it has no topic or is out of range."""
+        """Group of every entry; -1 where it has none."""
         places = self.places(entries)
         return torch.where(places >= 0, self.group_of_word.to(places.device)[places], -1)
 
@@ -476,14 +425,10 @@ class Topics(Report, kind="topics"):
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise ValueError if the topics were made with another tokenizer; without one, they fit any."""
-        check_tokenizer(tokenizer)
-        if self.tokenizer_hash is None:
-            return
-        other = tokenizer_hash(tokenizer)
-        if other != self.tokenizer_hash:
+        if self.tokenizer_hash not in (None, tokenizer_hash(tokenizer)):
             raise ValueError(
-                f"the topics were made with another tokenizer (vocabulary {self.tokenizer_hash[:12]}…) than "
-                f"this one ({other[:12]}…), so their ids are other words: make them again with this one"
+                "the topics were made with another tokenizer than this one, so their ids are other words: make them "
+                "again with this one"
             )
 
     # --- other topics made from these -------------------------------------------------------------
@@ -505,14 +450,8 @@ class Topics(Report, kind="topics"):
     def shuffled(self, seed: int) -> "Topics":
         """A null control: the same words and topic sizes, the topic sets dealt to the words at random.
 
-        Words that were of the same topic are so afterwards only by chance. ``weights`` are dropped. Entries are dealt
-        one by one, so forms of a word may part; the permutations behind p-values keep them together.
-
-        Example:
-            >>> topics = tp.Topics.blocks(n_topics=3, words_per_topic=4)
-            >>> shuffled = topics.shuffled(seed=0)
-            >>> shuffled.sizes.tolist(), shuffled == topics
-            ([4, 4, 4], False)
+        ``weights`` are dropped. Entries are dealt one by one, so forms of a word may part; the permutations behind
+        p-values keep them together.
         """
         seed = check_whole("seed", seed, 0)
         order = torch.randperm(len(self.words), generator=torch.Generator().manual_seed(seed))
@@ -527,17 +466,12 @@ class Topics(Report, kind="topics"):
 
     @checked
     def restrict(self, ids: Iterable[Any]) -> "Topics":
-        """The same topics with only the given entries, for example those that occur in a text."""
+        """The same topics with only the given entries."""
         return self._subset(np.isin(self.words.numpy(), token_id_array(ids, "restrict")), "restricted away")
 
     @checked
     def without(self, ids: Iterable[Any]) -> "Topics":
-        """The same topics without the given entries. Entries that have no topic anyway change nothing.
-
-        Example:
-            >>> tp.Topics.blocks(n_topics=2, words_per_topic=3).without([2, 6]).top_words()
-            [[1, 3], [4, 5]]
-        """
+        """The same topics without the given entries."""
         return self._subset(~np.isin(self.words.numpy(), token_id_array(ids, "without")), "dropped on demand")
 
     def _subset(self, keep: Bool[np.ndarray, "word"], reason: str) -> "Topics":
@@ -567,52 +501,43 @@ class Topics(Report, kind="topics"):
     def top_words(self, n: int = 10) -> list[list[str | int]]:
         """The first ``n`` words of every topic: the likeliest ones, or without weights those of lowest id.
 
-        Entries are readable words where topics were made with a tokenizer, otherwise ids. Entries that read the same,
-        as with and without a leading space, are listed once.
+        They are ids where no tokenizer was at hand. Entries that read the same are listed once.
         """
-        n = check_whole("n", n, 0)
-        return [self._first_words(topic, n) for topic in range(self.n_topics)]
+        return [words[:n] for words in self._ranked_words]
+
+    @cached_property
+    def _ranked_words(self) -> list[list[str | int]]:
+        rows, topics = self.assignments.numpy().T
+        weights = np.zeros(len(rows)) if self.weights is None else self.weights.numpy()
+        order = np.lexsort((rows, -weights, topics))
+        shown: Sequence[str | int] = self.texts or self.words.tolist()
+        ranked = np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
+        return [list(dict.fromkeys(shown[row] for row in of_topic.tolist())) for of_topic in ranked]
 
     @cached_property
     def topic_labels(self) -> tuple[str, ...]:
         """The ``label`` of every topic."""
         return tuple(map(self.label, range(self.n_topics)))
 
-    def label(self, topic: int, n: int = _WORDS_IN_LABEL) -> str:
+    def label(self, topic: int, n: int = 3) -> str:
         """A topic as people know it, with its first ``n`` words: ``id: word·word``, or ``id: name (word·word)``."""
-        if not 0 <= check_value("topic", topic, int) < self.n_topics:
-            raise ValueError(f"topics are numbered 0..{self.n_topics - 1}, got {topic}")
-        words = "·".join(_printable(word) for word in self._first_words(topic, n))
+        words = "·".join(map(_printable, self._ranked_words[topic][:n]))
         if (name := self.names[topic]) == str(topic):  # nobody gave it a name
             return f"{topic}: {words or '(no words)'}"
         return f"{topic}: {_printable(name)} ({words or 'no words'})"
-
-    @cached_property
-    def _ranking(self) -> list[Int64[np.ndarray, "_"]]:
-        """For every topic, the rows of its words, likeliest first."""
-        rows, topics = self.assignments.numpy().T
-        weights = np.zeros(len(rows)) if self.weights is None else self.weights.numpy()
-        order = np.lexsort((rows, -weights, topics))
-        return np.split(rows[order], self.sizes.cumsum(0).numpy()[:-1])
-
-    def _first_words(self, topic: int, n: int) -> list[str | int]:
-        shown: dict[str | int, None] = {}
-        for row in self._ranking[topic].tolist():
-            if len(shown) >= n:
-                break
-            shown[self.texts[row] if self.texts else int(self.words[row])] = None
-        return list(shown)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """A row for every topic: its number, name, number of words, and first words."""
         import pandas as pd
 
-        first = [
-            " · ".join(map(_printable, self._first_words(topic, _WORDS_SHOWN)))
-            for topic in range(self.n_topics)
-        ]
-        names, sizes = list(map(_printable, self.names)), self.sizes.tolist()
-        return pd.DataFrame({"id": range(self.n_topics), "name": names, "size": sizes, "first_words": first})
+        return pd.DataFrame(
+            {
+                "id": range(self.n_topics),
+                "name": list(map(_printable, self.names)),
+                "size": self.sizes.tolist(),
+                "first_words": [" · ".join(map(_printable, words)) for words in self.top_words(6)],
+            }
+        )
 
     def _tables(self) -> "dict[str, pd.DataFrame]":
         split = f", {len(self.compounds):,} of them compounds" if self.compounds else ""
@@ -637,11 +562,9 @@ def _columns(n: int, token_ids: Iterable[Any] | None, size: int | None) -> tuple
     if size is None:
         raise ValueError("token_ids needs vocabulary_size as well, the number of ids of the tokenizer")
     columns = token_id_array(token_ids, "token_ids", below=check_vocabulary_size(size), ordered=True)
-    different = len(np.unique(columns))
-    if not len(columns) == different == n:
+    if not len(columns) == len(np.unique(columns)) == n:
         raise ValueError(
-            f"token_ids must name a different id for each of the {n} columns of phi, got {len(columns)} ids, "
-            f"{different} of them different"
+            f"token_ids must name a different id for each of the {n} columns of phi, got {columns}"
         )
     return columns, size
 
@@ -660,8 +583,7 @@ def _assemble(
     forms: Forms = "case",
 ) -> Topics:
     """Topics from (entry, topic) pairs; empty topics are warned about."""
-    names = tuple(str(_storable(name)) for name in names)
-    reasons = {reason: tuple(dict.fromkeys(map(_storable, items))) for reason, items in left_out.items()}
+    reasons = {reason: tuple(dict.fromkeys(items)) for reason, items in left_out.items()}
     reasons = {reason: items for reason, items in reasons.items() if items}
     if len(entries) == 0:
         why = "; ".join(f"{reason}: {_abridged(items)}" for reason, items in reasons.items())
@@ -670,8 +592,8 @@ def _assemble(
     entry, topic = np.divmod(pairs, len(names))
     words, place = np.unique(entry, return_inverse=True)
     texts: tuple[str, ...] = ()
+    made_with = None if tokenizer is None else tokenizer_hash(tokenizer)
     if tokenizer is not None:
-        check_tokenizer(tokenizer)
         pieces = [(e,) if e < vocabulary_size else compounds[e - vocabulary_size] for e in words.tolist()]
         texts = tuple(readable(tokenizer, piece) for piece in pieces)
     assembled = Topics(
@@ -682,7 +604,7 @@ def _assemble(
         compounds=compounds,
         weights=None if weights is None else torch.from_numpy(weights[first]),
         texts=texts,
-        tokenizer_hash=None if tokenizer is None else tokenizer_hash(tokenizer),
+        tokenizer_hash=made_with,
         one_word=forms,
         left_out=reasons,
         policy=policy,
@@ -694,24 +616,13 @@ def _assemble(
 def _warn_of_empty(topics: Topics, empty: Bool[Tensor, "topic"]) -> None:
     names = [topics.names[topic] for topic in empty.nonzero()[:, 0].tolist()]
     if names:
-        warn(
-            f"topics without a word, which measure as NaN: {_abridged(names)}; `left_out` may say why",
-            stacklevel=5,
-        )
-
-
-# --- as text ----------------------------------------------------------------------------------------
+        warn(f"topics without a word, which measure as NaN: {_abridged(names)}; see left_out", stacklevel=5)
 
 
 def _printable(value: str | int) -> str:
-    """Text that cannot break a line or a file: control characters and half characters are written out."""
+    """Text that cannot break a line: control characters are written out."""
     text = str(value)
     return text if text.isprintable() else repr(text)[1:-1]
-
-
-def _storable(item: str | int) -> str | int:
-    """The item, with halves of characters, which no file can hold, written out."""
-    return item.encode(errors="backslashreplace").decode() if isinstance(item, str) else item
 
 
 def _abridged(items: Sequence[str | int], n: int = 5) -> str:
