@@ -17,7 +17,6 @@ from real_text import minilm_folder
 from scipy.sparse import csr_array
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from topic_probe.text.corpus import Corpus
 from topic_probe.text.documents import Document
 from topic_probe.text.lda import TopicFit, coherence, fit_topics, word_ids
 
@@ -303,38 +302,3 @@ def test_an_empty_topic_of_a_fit_stays_empty_and_keeps_its_number():
         topics = fit.topics(fraction=0.04, one_topic_per_word=False)  # 2 of 50 ids
     assert topics.sizes.tolist() == [2, 0, 2]
     assert topics.names == ("0", "1", "2")
-
-
-# --- real text ---------------------------------------------------------------------------------------
-
-# Chosen before the topics were looked at, from the titles of the articles.
-TOGETHER = [
-    "apollo moon spacecraft lunar orbit", "army troops war battle forces", "acid metals hydrogen carbon",
-    "film academy awards", "species fish animals", "court appeal judge", "alphabet letters language",
-    "einstein relativity physics", "anarchist anarchism", "slavery lincoln",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_topics_of_real_articles_keep_words_together_that_belong_together():
-    """Over three seeds, because one start from random documents tells little."""
-    documents = Corpus.bundled().documents(minilm(), max_length=256, long="chunk", min_length=20)
-    articles = [document for number, document in enumerate(documents) if number % 2]  # half of them
-    options = {"n_topics": 20, "passes": 4}
-    fits = [fit_topics(articles, minilm(), seed=seed, **options) for seed in range(3)]
-    shares = []
-    for fit in fits:
-        row = {word: column for column, word in enumerate(fit.texts)}
-        joint = fit.phi * fit.shares[:, None]
-        given = joint / joint.sum(0)
-        groups = [[given[:, row[word]] for word in group.split() if word in row] for group in TOGETHER]
-        within = [float(one @ other) for group in groups for one, other in combinations(group, 2)]
-        between = [float(a @ b) for one, two in combinations(groups, 2) for a in one for b in two]
-        assert len(within) > 20
-        assert np.mean(within) > 5 * np.mean(between)
-        shares.append(np.mean([value > 0.2 for value in within]))
-        assert fit.empty_topics == ()
-        assert fit.diversity() > 0.7
-    assert shares[0] > 0.75
-    assert np.mean(shares) > 0.75
-    assert fits[0].npmi.mean() > 0.08

@@ -83,20 +83,6 @@ def test_word_i_of_the_toy_vocabulary_is_in_topic_ceil_i_over_v():
         assert len(topics) == topics.n_topics == n_topics
 
 
-def test_words_share_a_group_exactly_if_they_have_the_same_topics():
-    generator = torch.Generator().manual_seed(0)
-    member = torch.rand(60, 11, generator=generator) < 0.15
-    lists = {f"t{t}": (member[:, t].nonzero()[:, 0] + 3).tolist() for t in range(11)}
-    topics = Topics.from_token_ids(lists, vocabulary_size=70)
-    rows = {int(w): member[int(w) - 3] for w in topics.words}
-    assert sorted(rows) == (member.any(1).nonzero()[:, 0] + 3).tolist()
-    assert topics.sizes.tolist() == member.sum(0).tolist()
-    for i, group_i in zip(topics.words.tolist(), topics.group_of_word.tolist(), strict=True):
-        assert topics.incidence.table[[group_i]].toarray()[0].tolist() == rows[i].tolist()
-        for j, group_j in zip(topics.words.tolist(), topics.group_of_word.tolist(), strict=True):
-            assert (group_i == group_j) is torch.equal(rows[i], rows[j])
-
-
 def test_places_and_labels_are_minus_one_for_ids_without_a_topic_and_for_what_is_no_id():
     topics = Topics.from_token_ids({"a": [2], "b": [0, 4]}, vocabulary_size=5)
     entries = torch.tensor([[0, 1, 2], [4, 3, -1], [5, -100, 2**40]])
