@@ -226,8 +226,8 @@ MUTANTS = [
     Mutant(
         "the PMI of the table is divided by one word's count alone",
         _PAIRS,
-        "by_chance = single[self.rows_of(first)] * single[self.rows_of(second)]",
-        "by_chance = single[self.rows_of(first)] ** 2",
+        "(single[rows] * single[columns])",
+        "single[rows] ** 2",
         "tests/text/test_cooccurrence.py",
     ),
     Mutant(

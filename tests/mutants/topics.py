@@ -74,8 +74,8 @@ MUTANTS = [
     Mutant(
         "words are not looked up behind a space",
         "topic_probe/topics/lookup.py",
-        'texts += [f" {text}" for text in texts]',
-        "texts += []",
+        'dict.fromkeys([*texts, *(f" {text}" for text in texts)])',
+        "dict.fromkeys(texts)",
         _TESTS,
     ),
     Mutant(

@@ -137,7 +137,6 @@ def test_the_words_of_topics_are_counted():
         (DOCUMENTS, [], {}, "no word to count"),
         (DOCUMENTS, [-1, 2], {}, "within 0"),
         (DOCUMENTS, [5], {"vocabulary_size": 5}, "within 0..4"),
-        (DOCUMENTS, WORDS, {"max_words": 1}, "at least 2"),
         ([[7, 50]], WORDS, {"vocabulary_size": 50}, "holds the token id 50"),
         (DOCUMENTS, "dog", {}, "token ids"),
         (["a dog"], WORDS, {}, "encode_texts"),

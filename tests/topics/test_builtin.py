@@ -162,7 +162,7 @@ def test_coverage_is_what_a_report_of_the_bundled_articles_counts(name, minilm):
 
 
 def test_topics_are_those_of_the_lists_with_all_options_and_say_where_they_come_from(minilm):
-    options = {"case_variants": False, "leading_space": False, "split_words": "keep", "forms": "stem"}
+    options = {"case_variants": False, "split_words": "keep", "forms": "stem"}
     made = tp.Topics.builtin("emoji", minilm, language="de", **options)
     assert made == tp.Topics.from_word_lists(FAMILIES["emoji"].lists("de"), minilm, **options)
     for said in (f"emoji {FAMILIES['emoji'].version}", FAMILIES["emoji"].sha256, "language de"):

@@ -154,7 +154,6 @@ def test_byte_level_tokenizers_give_the_ids_with_and_without_a_space(byte_level)
     assert sets_of(topics) == {"a": {258, 259, 261}}
     assert topics.top_words() == [["frog", "##"]]  # what reads the same is listed once
     assert topics.left_out == {"split words": ("🐸",)}
-    assert sets_of(Topics.from_word_lists({"a": ["frog"]}, byte_level, leading_space=False)) == {"a": {258}}
 
 
 def test_sentencepiece_words_are_found_behind_their_space_mark(metaspace):

@@ -64,7 +64,7 @@ def topics_of_each(
     missing: dict[str, set[str]] = {}
     kinds = {ONE_PIECE, SPLIT} if level == "word" else {ONE_PIECE}
     for name, tokenizer in zip(models, tokenizers, strict=True):
-        found = look_up(listed, tokenizer, case_variants=True, leading_space=True)
+        found = look_up(listed, tokenizer, case_variants=True)
         missing[name] = {word for word in listed if found[word].outcome not in kinds}
     kept = set(listed).difference(*missing.values())
     if not kept:

@@ -382,7 +382,7 @@ def _listed_words(
     """The lists as topics, and ids and words in their order; None where fewer than two lists are left."""
     tokenizer = tokenizer_of(label, model)
     every = dict.fromkeys(word for words in lists.values() for word in words)
-    pieces = look_up(every, tokenizer, case_variants=False, leading_space=True)
+    pieces = look_up(every, tokenizer, case_variants=False)
     # Of two pieces the last is the one behind a space, as the word stands in running text.
     ids = {word: what.sequences[-1][0] for word, what in pieces.items() if what.outcome == ONE_PIECE}
     kept = {name: [ids[word] for word in words if word in ids] for name, words in lists.items()}

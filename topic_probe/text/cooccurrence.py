@@ -108,23 +108,23 @@ class Cooccurrence(Report, kind="co-occurrence"):
         import pandas as pd
 
         first, second, counts = self.most_frequent(n)
+        rows, columns = self.rows_of(first), self.rows_of(second)
         single = self.document_frequency.double()
-        by_chance = single[self.rows_of(first)] * single[self.rows_of(second)]
-        pmi = torch.log(counts * self.n_documents / by_chance)
+        pmi = torch.log(counts * self.n_documents / (single[rows] * single[columns]))
         # Words that are both in every document are only together.
         npmi = torch.where(counts == self.n_documents, 1.0, pmi / -torch.log(counts / self.n_documents))
         return pd.DataFrame(
             {
-                "first": self._named(first),
-                "second": self._named(second),
+                "first": self._named(rows),
+                "second": self._named(columns),
                 "documents": counts.tolist(),
                 "pmi": pmi.tolist(),
                 "npmi": npmi.tolist(),
             }
         )
 
-    def _named(self, ids: Int64[Tensor, " pair"]) -> list[Any]:
-        return [self.texts[row] for row in self.rows_of(ids).tolist()] if self.texts else ids.tolist()
+    def _named(self, rows: Int64[Tensor, " pair"]) -> list[Any]:
+        return [self.texts[row] for row in rows.tolist()] if self.texts else self.words[rows].tolist()
 
     def __add__(self, other: "Cooccurrence") -> "Cooccurrence":
         if self.vocabulary_size != other.vocabulary_size or not torch.equal(self.words, other.words):
@@ -183,8 +183,6 @@ def count_cooccurrence(
         [[2, 2, 0], [2, 2, 0], [0, 0, 1]]
     """
     ids, size = _words(words, vocabulary_size)
-    if max_words < 2:
-        raise ValueError(f"max_words must be at least 2, a pair, got {max_words}")
     known = size if isinstance(words, Topics) else vocabulary_size
     options = {"max_words": max_words, "max_length": max_length, "long": long, "words_asked_for": len(ids)}
     read = Counts()
@@ -223,7 +221,7 @@ def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, "
     """The ids to count, ascending, and the number of all ids."""
     if isinstance(words, Topics):
         ids = words.words[words.words < words.vocabulary_size].numpy()
-        vocabulary_size = words.vocabulary_size
+        vocabulary_size = vocabulary_size or words.vocabulary_size
     else:
         ids = np.unique(token_id_array(words, "words"))
     if not len(ids):

@@ -30,26 +30,22 @@ class Lookup:
     sequences: tuple[tuple[int, ...], ...] = ()
 
 
-def look_up(
-    words: Iterable[str], tokenizer: Any, *, case_variants: bool, leading_space: bool
-) -> dict[str, Lookup]:
-    """What every word is to the tokenizer, stripped of surrounding space; also in other cases, and behind a space."""
+def look_up(words: Iterable[str], tokenizer: Any, *, case_variants: bool) -> dict[str, Lookup]:
+    """What every word is to the tokenizer, alone and behind a space."""
     judge = _Judge(tokenizer)
-    variants = {word: _variants(word.strip(), case_variants, leading_space) for word in words}
+    variants = {word: _variants(word.strip(), case_variants) for word in words}
     pieces = _pieces(tokenizer, sorted({text for texts in variants.values() for text in texts}))
     return {
         word: judge.word(word, {text: pieces[text] for text in texts}) for word, texts in variants.items()
     }
 
 
-def _variants(word: str, case: bool, space: bool) -> list[str]:
+def _variants(word: str, case: bool) -> list[str]:
     """The texts under which a word may have an id of its own, itself first."""
     texts = [word]
     if case:
         texts += [word.lower(), word.capitalize(), string.capwords(word), word.upper()]
-    if space:
-        texts += [f" {text}" for text in texts]
-    return list(dict.fromkeys(texts))
+    return list(dict.fromkeys([*texts, *(f" {text}" for text in texts)]))
 
 
 def _pieces(tokenizer: Any, texts: list[str]) -> dict[str, tuple[int, ...]]:
@@ -216,7 +212,7 @@ def stop_word_ids(stop_words: Iterable[str] | None, tokenizer: Any) -> list[int]
 
         stop_words = sorted(STOPWORDS)
     words = word_list(stop_words, "stop_words")
-    found = look_up(words, tokenizer, case_variants=True, leading_space=True).values()
+    found = look_up(words, tokenizer, case_variants=True).values()
     ids = {pieces[0] for what in found for pieces in what.sequences if len(pieces) == 1}
     forms = {form(word) for word in words}
     known = sorted(set(tokenizer.get_vocab().values()))

@@ -56,10 +56,8 @@ class Topics(Report, kind="topics"):
         words: Labelled entries, ascending. Entries below ``vocabulary_size`` are token ids; the entry
             ``vocabulary_size + k`` is the split word whose pieces are ``compounds[k]``.
         assignments: A row for every word of every topic: its place in ``words``, and the topic; ascending.
-        compounds: Piece sequences of split words that were kept on demand.
-        weights: P(word | topic) of every assignment; None where topics come from lists. It orders ``top_words``.
+        weights: P(word | topic) of every assignment; None where topics come from lists.
         texts: Readable form of every entry of ``words``; empty where no tokenizer was at hand.
-        tokenizer_hash: Hash of the tokenizer that the ids belong to; None where none was given.
         one_word: Which entries are forms of one word: those that differ in case and space only ("case"), or also in
             inflection ("stem"). Pairs of them are pairs of the same word, and none of a topic.
         left_out: Reason -> what was left out for it.
@@ -98,7 +96,6 @@ class Topics(Report, kind="topics"):
         *,
         language: str = "en",
         case_variants: bool = True,
-        leading_space: bool = True,
         split_words: Literal["drop", "keep"] = "drop",
         forms: Forms = "case",
     ) -> "Topics":
@@ -114,7 +111,6 @@ class Topics(Report, kind="topics"):
             family.lists(language),
             tokenizer,
             case_variants=case_variants,
-            leading_space=leading_space,
             split_words=split_words,
             forms=forms,
         )
@@ -187,22 +183,19 @@ class Topics(Report, kind="topics"):
         tokenizer: Any,
         *,
         case_variants: bool = True,
-        leading_space: bool = True,
         split_words: Literal["drop", "keep"] = "drop",
         forms: Forms = "case",
     ) -> "Topics":
         """Topics from lists of words, looked up with a tokenizer. A word under several topics is in all.
 
-        A variant of a word counts if the tokenizer makes exactly one piece of it that is neither special nor
-        unknown and begins a word; the id of that piece then gets the topic. A word of which no variant counts
-        is named in ``left_out``. Keys are read as in ``from_token_ids``.
+        A word is looked up alone and behind a space, where byte-level tokenizers have another id for it (``Ġword``). A
+        variant counts if the tokenizer makes exactly one piece of it that is neither special nor unknown and begins a
+        word. A word of which no variant counts is named in ``left_out``. Keys are read as in ``from_token_ids``.
 
         Args:
             words: Topic -> words.
             tokenizer: Any Hugging Face tokenizer, fast or slow.
             case_variants: Look up the word also in lower case, Capitalised and in UPPER CASE.
-            leading_space: Look up the word also behind a space, where byte-level tokenizers have another id
-                for it (``Ġword``); sentencepiece's ``▁word`` is found either way.
             split_words: What to do with a word that is several pieces in every variant: "drop" leaves it out,
                 "keep" stores the pieces of each variant as a compound, for measurements on whole words.
             forms: As in ``from_token_ids``.
@@ -217,7 +210,7 @@ class Topics(Report, kind="topics"):
         given, outliers = by_topic(words, "words")
         lists = {name: word_list(values, f"topic {name!r}") for name, values in given.items()}
         listed = dict.fromkeys(word for values in lists.values() for word in values)
-        found = look_up(listed, tokenizer, case_variants=case_variants, leading_space=leading_space)
+        found = look_up(listed, tokenizer, case_variants=case_variants)
 
         wanted = {ONE_PIECE, SPLIT} if split_words == "keep" else {ONE_PIECE}
         kept = {word: what.sequences for word, what in found.items() if what.outcome in wanted}
@@ -238,7 +231,7 @@ class Topics(Report, kind="topics"):
             for pieces in kept.get(word, ())
         ]
         entries, topics = np.array(pairs, np.int64).reshape(-1, 2).T
-        case, space = ", in any case" * case_variants, ", with and without a leading space" * leading_space
+        case = ", in any case" if case_variants else ""
         return _assemble(
             entries,
             topics,
@@ -248,8 +241,8 @@ class Topics(Report, kind="topics"):
             tokenizer=tokenizer,
             forms=forms,
             left_out=left_out,
-            policy=f"words as listed{case}{space}; a word listed under several topics belongs to all of them; split "
-            f"words are {'kept as compounds' if SPLIT in wanted else 'left out'}",
+            policy=f"words as listed{case}, with and without a leading space; a word listed under several topics belongs "
+            f"to all of them; split words are {'kept as compounds' if SPLIT in wanted else 'left out'}",
         )
 
     @classmethod
