@@ -99,12 +99,15 @@ class Topics(Report, kind="topics"):
         split_words: Literal["drop", "keep"] = "drop",
         forms: Forms = "case",
     ) -> "Topics":
-        """Topics from word lists that come along, looked up with a tokenizer and options of ``from_word_lists``.
+        """Topics from word lists that come along, looked up with a tokenizer.
 
         Args:
             name: One of `builtin_topics`, such as "wordnet-domains".
             tokenizer: Any Hugging Face tokenizer, fast or slow.
             language: Code of the language as CLDR has it; only the names of emoji are there in others than English.
+            case_variants: As in ``from_word_lists``.
+            split_words: As in ``from_word_lists``.
+            forms: As in ``from_word_lists``.
         """
         family = word_lists(name)
         topics = cls.from_word_lists(
@@ -241,8 +244,8 @@ class Topics(Report, kind="topics"):
             tokenizer=tokenizer,
             forms=forms,
             left_out=left_out,
-            policy=f"words as listed{case}, with and without a leading space; a word listed under several topics belongs "
-            f"to all of them; split words are {'kept as compounds' if SPLIT in wanted else 'left out'}",
+            policy=f"words as listed{case}, with and without a leading space; a word listed under several topics "
+            f"belongs to all of them; split words are {'kept as compounds' if SPLIT in wanted else 'left out'}",
         )
 
     @classmethod
