@@ -331,7 +331,9 @@ def fit_topics(
     )  # fmt: skip
     if fit.empty_topics:
         warn(
-            f"{len(fit.empty_topics)} topics got no words: fit fewer topics, or more documents", stacklevel=3
+            f"{len(fit.empty_topics)} of {n_topics} topics got no words (such as {fit.empty_topics[:5]}): fit "
+            "fewer topics, or more documents",
+            stacklevel=3,
         )
     return fit
 
