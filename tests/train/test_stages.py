@@ -167,7 +167,7 @@ def test_gradients_are_as_large_as_predicted_on_average_over_noise(options, nois
     world = World(n_topics=3, words_per_topic=4, topics_per_document=2, min_length=20, max_length=30)
     config = ToyConfig(regime="two-stage", world=world, noise=noise, dtype="float64", **options)
     squares = []
-    for seed in range(12):
+    for seed in range(30):  # the standard deviation of a square is 0.7, that of their mean 0.13
         settings = TrainConfig(loss, steps=0, record_gradients=True, seed=seed)
         sizes = train_toy(build_toy(config, seed=seed), settings).gradients
         first = theory.initial_gradients(world, next(plain_batches(config, settings)), loss=loss)
