@@ -117,7 +117,7 @@ def test_a_toy_is_trained_as_by_python_and_opens_like_any_model(run, tmp_path):
         tmp_path / "toy",
         ["--regime", "attention", "--optimizer", "adam", "--steps", "30", "--seed", "5"],
     )
-    code, said, err = run("train", *SMALL, *options, "--frozen", "W_E=identity", "--out", out, "--json")
+    code, said, err = run("train", *SMALL, *options, "--out", out, "--json")
     assert (code, err) == (0, "")
     world = tp.World(n_topics=3, words_per_topic=4, min_length=10, max_length=20)
     toy = tp.build_toy(tp.ToyConfig(regime="attention", world=world), seed=5)
@@ -158,7 +158,6 @@ ATTENTION = "measure attention {model} --topics {words} --corpus {texts}"
         ("measure weights {toy} --topics {toy} --fraction 0.1", 2, "no fit is beside them"),
         ("check {model} --device nonsense", 2, "--device 'nonsense' cannot be used here: "),
         ("train --out {gone} --learning-rate -1", 2, "--learning-rate must be positive"),
-        ("train --out {gone} --frozen W_V", 2, "--frozen takes NAME=VALUE"),
         ("compare {model} {model} --topics empath", 2, "need labels that differ"),
     ],
 )  # fmt: skip

@@ -122,7 +122,7 @@ def plain_losses(model, batch, loss, attend):
     [("squared", WORLD, "all"), ("cross_entropy", LDA, "unmasked"), ("squared", LDA, "unmasked")],
 )
 def test_the_loss_is_that_at_drawn_words_but_surer_and_none_is_below_the_posteriors(loss, world, attend):
-    sizes = {"embedding_scale": 1.0, "d_model": 6, "d_attention": 3, "attend": attend}
+    sizes = {"embedding_scale": 1.0, "d_model": 6, "attend": attend}
     model = toy("full", world=world, tensors={"b_pred": random_matrix(N + 1)}, **sizes)
     drawn, error = plain_losses(model, masked(world, 300, masking=MASKING, seed=5), loss, attend)
     report = agreement(model, loss=loss, n_documents=400)
