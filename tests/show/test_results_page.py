@@ -104,3 +104,11 @@ def test_a_folder_without_results_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"holds nothing that topic_probe has saved: save a report"):
         report_page(tmp_path)
+
+
+def test_a_recipe_without_claims_is_its_pictures(tmp_path):
+    rows = [{"training": "value, squared, Adam, Zipf exponent = 1", "control": "", "seed": 3000, "regime": "value",
+             "loss": "squared", "own topic first": 1.0}]  # fmt: skip
+    judged(recipe_named("robustness"), Run(quick=True), Measured(rows)).save(tmp_path / "robustness")
+    parsed = check_stands_alone(report_page(tmp_path))
+    assert len(parsed.all("img")) == 1

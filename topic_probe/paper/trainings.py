@@ -187,8 +187,8 @@ class Case:
     """A trained toy: a row with a seed, as it is or with something broken.
 
     Attributes:
-        row: What was trained.
-        control: What was broken in it; empty for nothing.
+        row: The row that it belongs to, as it is where nothing is broken.
+        control: What was broken in its training; empty for nothing.
         seed: Of documents and initialisation.
         first: Whether it is the one that pictures show: nothing is broken, and it has the first seed.
         history: What happened.
@@ -275,7 +275,7 @@ def cases(
             for seed, history, model in zip(run.seeds, histories, models, strict=True):
                 if history.stopped.startswith("interrupted"):
                     raise KeyboardInterrupt(f"{row.name}, seed {seed}: {history.stopped}")
-                yield Case(trained, name, seed, not name and seed == run.seed, history, model)
+                yield Case(row, name, seed, not name and seed == run.seed, history, model)
 
 
 # --- numbers ---------------------------------------------------------------------------------------

@@ -169,5 +169,7 @@ def rows(report: RecipeResult) -> str:
     import pandas as pd
 
     return _html(
-        pd.DataFrame([row for claim in report.claims for row in claim_rows(claim)]).drop(columns=["says"])
+        pd.DataFrame([row for claim in report.claims for row in claim_rows(claim)]).drop(
+            columns="says", errors="ignore"
+        )
     )
