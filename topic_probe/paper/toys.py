@@ -643,7 +643,7 @@ def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
     def draw(axis: str) -> "Callable[[Any], None]":
         def on(ax: Any) -> None:
             points = frame[frame["training"].str.contains(f", {axis} = ", regex=False)].copy()
-            points["place"] = points["training"].str.rpartition(" = ")[2].astype(float)
+            points["place"] = [float(name.rpartition(" = ")[2]) for name in points["training"]]
             for (regime, loss), rows in points.groupby(["regime", "loss"]):
                 mean = rows.groupby("place")["own topic first"].mean()
                 ax.plot(mean.index, mean.to_numpy(), "o-", label=f"{regime}, {NAMES[str(loss)]}")
