@@ -647,8 +647,6 @@ def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
             for (regime, loss), rows in points.groupby(["regime", "loss"]):
                 mean = rows.groupby("place")["own topic first"].mean()
                 ax.plot(mean.index, mean.to_numpy(), "o-", label=f"{regime}, {NAMES[str(loss)]}")
-            if axis in ("Dirichlet α", "words per document", "number of topics T", "words per topic v"):
-                ax.set_xscale("log")
             ax.set_ylim(-0.03, 1.05)
             ax.set_xlabel(axis)
 
@@ -656,5 +654,5 @@ def robustness_figure(result: RecipeResult) -> "dict[str, Figure]":
 
     figure = panels([draw(axis) for axis in AXES], columns=4, size=(2.8, 2.6))
     figure.axes[0].set_ylabel("share of words\nwith a block")
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    next(ax for ax in figure.axes if ax.lines).legend(frameon=False, fontsize=8)
     return {"Blocks in W_V, one thing changed at a time": figure}
