@@ -140,3 +140,16 @@ def test_the_reference_has_every_public_name_with_its_docstring():
             said = inspect.getdoc(value).splitlines()[0].replace("``", "`")
             assert isinstance(value, ModuleType) or said in text
     assert "tp.theory.optimal_value" in written["reference_the_toy_world"]
+
+
+def test_the_tests_that_hold_numbers_exist():
+    tests = Path(__file__).parent
+    known = {
+        name
+        for file in tests.rglob("*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    known |= {file.stem for file in tests.rglob("test_*.py")}
+    named = set(re.findall(r"\btest_\w+", (tests / "holds.md").read_text()))
+    assert len(named) > 120
+    assert named - known == set()
