@@ -6,6 +6,7 @@ with squared loss end at a diagonal, which Theorem 1 allows, too. Of SGD only th
 the quick variant goes the same way in larger steps.
 """
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -345,7 +346,7 @@ RECIPE_FIGURE10 = Recipe(
     "figure10",
     "blocks in W_V when attention is trained too",
     "Figure 10, Section 6.1",
-    measure=_JOINT,
+    measure=lambda run: replace(_JOINT(run), tables={}),
     claims=FIGURE10_CLAIMS,
     figures=lambda result: matrices(result, "attention", "W_V trained with attention"),
 )
@@ -566,7 +567,7 @@ def matrices(result: RecipeResult, regime: str, what: str, *, chosen: str = "") 
             beside = ~np.eye(len(matrix), dtype=bool)
             limit = float(np.percentile(np.abs(matrix[beside]), 99.5)) or 1.0
             ax.imshow(matrix, cmap=diverging(), vmin=-limit, vmax=limit, interpolation="nearest")
-            ax.set_title(name.removeprefix(f"{regime}, "), fontsize=10)
+            ax.set_title(textwrap.fill(name.removeprefix(f"{regime}, "), 26), fontsize=10)
             ax.set_xticks([]), ax.set_yticks([])
 
         return on
