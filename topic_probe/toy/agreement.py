@@ -182,7 +182,8 @@ def _logits(
         for batch in batches:
             parts = [batch.select(rows) for rows in torch.split(torch.arange(len(batch)), size)]
             found = [
-                model(one.shown, attention_mask=one.visible(config.attend).long())[one.chosen] for one in parts
+                model(one.shown, attention_mask=one.visible(config.attend).long())[one.chosen]
+                for one in parts
             ]
             logits.append(torch.cat(found).double())
     return logits
