@@ -3,7 +3,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 PIP = -m pip install --quiet --disable-pip-version-check
 
-.PHONY: venv test test-all test-tl3 numbers mutants lint bench demo notebooks models topics readme falsify docs
+.PHONY: venv test test-all test-tl3 numbers mutants lint bench demo results notebooks models topics readme falsify docs
 
 venv: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
@@ -60,6 +60,10 @@ MINILM = $(shell .venv/bin/python -c 'import importlib.util as u; print(u.find_s
 # The quick reproduction of everything that needs no network, and its page of pictures.
 demo: .venv/ready
 	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce all --quick --jobs $(WORKERS) --overwrite --out reproduced --models "MiniLM=$(MINILM)"
+
+# The whole runs of what needs no network, as docs/results has them: half an hour.
+results: .venv/ready
+	OMP_NUM_THREADS=1 .venv/bin/topic-probe reproduce figure1 figure2 figure10 table3 figure4 theorems robustness --jobs $(WORKERS) --overwrite --out docs/results
 
 # Outputs of the notebooks, the architectures, and what the README prints are kept; these make them anew.
 notebooks: .venv/ready

@@ -12,6 +12,8 @@ import torch
 from real_text import minilm_folder
 
 import topic_probe as tp
+from topic_probe.paper import RECIPES
+from topic_probe.paper.recipe import summary
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -153,3 +155,11 @@ def test_the_tests_that_hold_numbers_exist():
     named = set(re.findall(r"\btest_\w+", (tests / "holds.md").read_text()))
     assert len(named) > 120
     assert named - known == set()
+
+
+def test_the_page_of_whole_results_says_what_is_saved():
+    folder = Path(__file__).parents[1] / "docs"
+    saved = [name for name in RECIPES if (folder / "results" / name).is_dir()]
+    lines = summary(tp.load_report(folder / "results" / name) for name in saved)
+    assert "\n".join(lines) in (folder / "whole_results.md").read_text()
+    assert len(saved) == 7
