@@ -41,7 +41,7 @@ def linked(text: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         words, target, part = match.groups()
-        name = target.removeprefix("../").removeprefix("demos/")
+        name = target.removeprefix("../").removeprefix("demos/").removeprefix("docs/")
         page = PAGES.get(name, name.replace(".ipynb", ".md"))
         return f"[{words}]({page}{part or ''})" if page.endswith(".md") and "/" not in page else words
 
