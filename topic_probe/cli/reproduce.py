@@ -193,7 +193,11 @@ def _counts(results: "Sequence[RecipeResult]") -> list[str]:
     verdicts = [claim["verdict"] for claim in found]
     counts = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in reversed(VERDICTS) if kind in verdicts)
     unchecked = ", ".join(claim["id"] for claim in found if claim["verdict"] == "not checked")
-    return [counts + (f" ({unchecked}: the page says why)" if unchecked else "")] if found else []
+    lines = [counts + (f" ({unchecked}: the page says why)" if unchecked else "")] if found else []
+    for result in results:
+        for what, why in list(result.missing.items())[:1]:
+            lines.append(f"{result.recipe}: {what}: {why}")
+    return lines
 
 
 def _write_pictures(result: "RecipeResult", folder: Path) -> None:
