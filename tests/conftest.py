@@ -1,6 +1,7 @@
 """No test may reach for a hub: whatever a test needs is made in it or shipped by a package."""
 
 import os
+import signal
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same inputs in every run, as many as take a second or two; nothing is kept between runs.
 hypothesis.settings.register_profile(

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from operator import attrgetter
 from typing import Any, Literal
@@ -425,7 +425,7 @@ def _settings(config: ToyConfig) -> dict[str, Any]:
 
 def _build_hooked_transformer(config: ToyConfig) -> Any:
     """The toy on TransformerLens 3."""
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens import HookedTransformerConfig
     from transformer_lens.components import TransformerBlock
     from transformer_lens.hook_points import HookPoint
 
@@ -451,13 +451,9 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
         def forward(self, residual: Tensor) -> Any:
             return self.hook_out(self.hook_in(residual) @ self.W_U + self.b_U)
 
-    class ToyTransformer(HookedTransformer):  # type: ignore[misc]
-        def get_residual(self, embed: Tensor, *_: Any, **__: Any) -> Any:
-            return embed, None  # no positions
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of HookedTransformer
-        model = ToyTransformer(HookedTransformerConfig(**_settings(config)))
+        model = _without_positions()(HookedTransformerConfig(**_settings(config)))
     model.blocks = nn.ModuleList(ToyBlock(model.cfg, layer) for layer in range(config.n_layers))
     model.unembed = ToyUnembed(model.embed)
     del model.pos_embed, model.hook_pos_embed
@@ -465,6 +461,17 @@ def _build_hooked_transformer(config: ToyConfig) -> Any:
         block.attn.W_O.data.copy_(torch.eye(config.width))
     model.setup()
     return model
+
+
+@cache  # one class for all toys
+def _without_positions() -> Any:
+    from transformer_lens import HookedTransformer
+
+    class ToyTransformer(HookedTransformer):  # type: ignore[misc]
+        def get_residual(self, embed: Tensor, *_: Any, **__: Any) -> Any:
+            return embed, None
+
+    return ToyTransformer
 
 
 def _build_bridge(config: ToyConfig) -> Any:
