@@ -62,7 +62,7 @@ def sets(names, n):
                 counts.setdefault(claim["id"], Counter())[claim["verdict"]] += 1
             print(name, first, flush=True)
     kinds = ("holds", "also without", "undecided", "does not hold", "not checked")
-    said = f"Verdicts of the quick variant with {n} sets of three seeds each that nothing else uses; none may hold and fail:"
+    said = f"Verdicts of the quick variant with {n} sets of three seeds of their own; none may hold and fail:"
     lines = [said, "", f"| claim | {' | '.join(kinds)} |", f"|---{'|---' * len(kinds)}|"]
     return lines + [
         f"| {name} | {' | '.join(str(found[kind]) for kind in kinds)} |" for name, found in counts.items()
