@@ -348,7 +348,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     )
 
 
-def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def decode(value: Any, arrays: Mapping[str, Any]) -> Any:
     """What `encode` took apart."""
     if isinstance(value, list):
         return [decode(item, arrays) for item in value]

@@ -76,6 +76,7 @@ def test_the_tokenizer_comes_back_as_it_was_and_its_own_padding_and_cutting_are_
         (["the army"], {"sources": [1, 2]}, "sources needs a label for every text"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("unchecked")
 def test_texts_and_labels_that_are_none_are_refused_by_name(texts, options, match, wordpiece):
     with pytest.raises((TypeError, ValueError), match=match):
         list(encode_texts(texts, wordpiece, **options))

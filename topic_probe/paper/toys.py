@@ -478,6 +478,7 @@ RECIPE_THEOREMS = Recipe(
 
 # --- robustness -----------------------------------------------------------------------------------
 
+Place = int | float
 BASE, TWO_TOPICS = World(), World(topics_per_document=2)
 
 
@@ -493,7 +494,7 @@ def _zipf(exponent: float) -> World:
 
 
 # What is changed -> how a world is made of it, the places of the whole variant, those of the quick one.
-AXES: Mapping[str, tuple[Callable[[Any], World], Sequence[float], Sequence[float]]] = {
+AXES: Mapping[str, tuple[Callable[[Any], World], Sequence[Place], Sequence[Place]]] = {
     "topics per document τ": (lambda x: World(topics_per_document=x), (1, 2, 3, 5, 9), (2, 9)),
     "overlap of topics": (_overlapping, (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (0.0, 0.5)),
     "Zipf exponent": (_zipf, (0.0, 0.5, 1.0, 1.5), (0.0, 1.5)),
@@ -504,7 +505,7 @@ AXES: Mapping[str, tuple[Callable[[Any], World], Sequence[float], Sequence[float
 }
 
 
-def _point(axis: str, place: float, *, quick: bool) -> tuple[Training, ...]:
+def _point(axis: str, place: Place, *, quick: bool) -> tuple[Training, ...]:
     """W_V alone under squared loss, and with attention under cross-entropy, in documents of another world."""
     fewer = {"steps": 200} if quick else None
     world = AXES[axis][0](place)

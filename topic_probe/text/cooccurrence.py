@@ -15,7 +15,7 @@ from torch import Tensor
 from topic_probe.notices import progress_bar
 from topic_probe.options import checked
 from topic_probe.report import Report
-from topic_probe.text.documents import Counts, Document, Long, cut_documents, read_documents
+from topic_probe.text.documents import Counts, Long, cut_documents, read_documents
 from topic_probe.topics import Topics
 from topic_probe.topics.lists import token_id_array
 from topic_probe.topics.lookup import readable
@@ -232,7 +232,7 @@ def _words(words: Any, vocabulary_size: int | None) -> tuple[Int64[np.ndarray, "
     return ids, size
 
 
-def _tables(documents: Iterable[Document], ids: Int64[np.ndarray, " word"]) -> Iterator["csr_array"]:
+def _tables(documents: Any, ids: Int64[np.ndarray, " word"]) -> Iterator["csr_array"]:
     """Which documents have which of the words, some documents at a time: 1 in [document, word]."""
     from scipy.sparse import csr_array
 

@@ -43,7 +43,7 @@ class MaskedBatch:
         """True where a position may be attended to: the ``attention_mask`` of a hooked model."""
         return self.mask if attend == "all" else self.mask & ~self.chosen
 
-    def select(self, rows: Int64[Tensor, "picked"] | slice) -> "MaskedBatch":
+    def select(self, rows: Int64[Tensor, "picked"] | Bool[Tensor, "batch"] | slice) -> "MaskedBatch":
         """The documents of these rows, in that order."""
         return MaskedBatch(*(getattr(self, part.name)[rows] for part in fields(self)))
 

@@ -68,7 +68,7 @@ class TrainConfig:
     measure_every: int | None = None
     measure_steps: Sequence[int] = ()
     record_gradients: bool = False
-    schedule: Sequence[tuple[int, Sequence[str]]] = ()
+    schedule: Sequence[Sequence[Any]] = ()
 
     def __post_init__(self) -> None:
         settle_fields(self)

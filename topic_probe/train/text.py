@@ -188,11 +188,11 @@ class _Trainer(Trainer):  # type: ignore[misc]
 class _Collator(DataCollatorForLanguageModeling):  # type: ignore[misc]
     """Batches of rows of ids, masked anew where nothing was masked, because they have no loss."""
 
-    def torch_call(self, examples: list[np.ndarray]) -> dict[str, Any]:
+    def torch_call(self, examples: list[np.ndarray]) -> Any:
         special = self.tokenizer.all_special_ids
         rows = [{"input_ids": row, "special_tokens_mask": np.isin(row, special)} for row in examples]
         for _ in range(100):
-            batch: dict[str, Any] = super().torch_call(rows)
+            batch = super().torch_call(rows)
             if bool((batch["labels"] != -100).any()):
                 return batch
         raise ValueError(
