@@ -85,6 +85,7 @@ def test_what_is_undefined_is_nan_with_a_reason(sums, counts, ratio, topic_ratio
     assert contrast(sums, counts, note="so").reason == "; ".join(part for part in (reason, "so") if part)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_cell_picked_from_an_array_keeps_its_numbers_and_its_own_reason():
     interval = np.array([[0.4, 0.6], [np.nan] * 2])
     whole = contrast([[1, 2, 4], [1, 0, 4]], [[1, 1, 1], [1, 0, 1]], interval=interval)

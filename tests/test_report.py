@@ -89,7 +89,10 @@ def test_a_report_of_everything_comes_back_as_it_went_as_strict_json(tmp_path):
         (np.array([1, np.nan]), np.array([np.nan, 1])),
         (torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0])),
         (torch.ones(2), torch.ones(2).double()),
-        (Series(torch.arange(2), torch.ones(2, 3)), Series(torch.arange(2), torch.zeros(2, 3))),
+        (
+            Series(torch.arange(2), torch.ones(2, 3).double()),
+            Series(torch.arange(2), torch.zeros(2, 3).double()),
+        ),
         ({"x": 1}, {"x": 1, "y": 2}),
         ((1, 2), [1, 2]),
         (1.0, math.nan),

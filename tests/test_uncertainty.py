@@ -30,6 +30,7 @@ from topic_probe.uncertainty import (
 # ---------------------------------------------------------------- permutations and false discoveries
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_p_values_are_those_counted_by_hand():
     null = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9])
     # At least 8: two of nine, so (1 + 2) / (1 + 9). At most 8: eight of nine, so (1 + 8) / 10.

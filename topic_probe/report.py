@@ -390,5 +390,5 @@ def _equal(one: Any, other: Any) -> bool:
     if is_dataclass(one) and type(one) is type(other) and not isinstance(one, type):
         return all(_equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
+        return bool(one == other or (math.isnan(one) and math.isnan(other)))
     return bool(type(one) is type(other) and one == other)

@@ -103,7 +103,7 @@ def test_matched_permutations_weigh_bins_by_their_own_pairs_and_compare_with_all
     first = (4 + 3) / (3 * 6 / 7 + 1 * 9 / 3)  # means 4/3 and 3, of others 6/7 and 3
     second = (1 / 3) / (9 / 7)
     for ratio, as_high in ((second - 0.01, 2), (first - 0.01, 1), (first + 0.01, 0)):
-        contrast = tp.Contrast(*np.array([1.0, ratio, 1, 9, 9, 9])[:, None])
+        contrast = tp.Contrast(*np.array([1.0, ratio, 1, 9, 9, 9]))
         found = with_matched_p_value(contrast, every, sums, Permutations(2, "greater"))
         assert found.p_value == pytest.approx((1 + as_high) / 3)
 

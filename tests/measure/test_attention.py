@@ -77,7 +77,7 @@ def padded(documents, *, left):
     for row, own in enumerate(documents):
         at = slice(50 - len(own), 50) if left else slice(len(own))
         ids[row, at], mask[row, at] = torch.tensor(own), 1
-    return ids, mask
+    return ids, mask.bool()
 
 
 def as_table(documents, *, left):

@@ -53,7 +53,7 @@ def test_p_values_and_bands_are_those_of_the_largest_of_independent_deviations()
     assert found.reaches[0] == pytest.approx(norm.isf((1 - 0.95 ** (1 / 8)) / 2), abs=0.12)
 
 
-@pytest.mark.parametrize(("effective", "exact"), [(1e9, norm.isf(0.025)), (6, t.isf(0.025, 5))])
+@pytest.mark.parametrize(("effective", "exact"), [(1e9, norm.isf(0.025)), (6.0, t.isf(0.025, 5))])
 def test_steps_that_move_together_are_one_with_the_tails_of_as_many_words(effective, exact):
     """One direction moves all steps: the band is that of a single number."""
     found = onsets(curve(np.zeros(9), [[0, *np.ones(8)]], effective))
