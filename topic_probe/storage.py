@@ -4,8 +4,7 @@ A saved result is a folder with a manifest, ``saved.json``, and a file of arrays
 pickle. Each file is written under another name and replaced in one step: the arrays first, beside the old ones, then
 the manifest, and what it no longer names is removed. So a save that is killed leaves the old result or the new one. The
 manifest ends in a checksum of all its bytes and holds that of the arrays: a single changed bit anywhere is noticed. A
-folder of several results is filled as a draft beside its place (`draft`), and its manifest may hold the checksums of
-all its files (`seal`, `damaged_files`).
+folder of several results is filled as a draft beside its place (`draft`).
 """
 
 import hashlib
@@ -152,24 +151,6 @@ def draft(path: str | os.PathLike[str], *, overwrite: bool = False, file: bool =
                 place.unlink(missing_ok=True)
             else:
                 shutil.rmtree(place, ignore_errors=True)
-
-
-def seal(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Give a draft a manifest of its own, with the checksums of all files that it holds so far."""
-    files = {name: _sha256(file.read_bytes()) for name, file in _files(folder).items()}
-    write_file(folder / MANIFEST, _sealed({**_head(kind, None), "content": {**content, "files": files}}))
-
-
-def damaged_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a folder that are gone or have changed since `seal`; links are not followed."""
-    folder = _place(path)
-    there, sealed = _files(folder), _manifest(folder)[0].content["files"]
-    return [name for name in sealed if name not in there or _sha256(there[name].read_bytes()) != sealed[name]]
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    files = (part for part in sorted(folder.rglob("*")) if part.is_file() and not part.is_symlink())
-    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def check_free(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +87,6 @@ def training(
     rate: float = 0.01,
     quick: Mapping[str, Any] | None = None,
     name: str = "",
-    begins: Callable[[ToyConfig, int], Mapping[str, Tensor]] | None = None,
     toy: Mapping[str, Any] | None = None,
     **train: Any,
 ) -> Training:
@@ -102,7 +100,6 @@ def training(
         rate: step size.
         quick: what the quick variant has in place of ``steps`` and ``learning_rate``; None: it leaves this row out.
         name: what is added to the name.
-        begins: see `Training`.
         toy: further fields of `ToyConfig`.
         **train: further fields of `TrainConfig`.
     """
@@ -117,7 +114,6 @@ def training(
         ToyConfig(regime=regime, **(toy or {})),
         TrainConfig(loss=loss, optimizer=optimizer, steps=steps, learning_rate=rate, **of_train),
         fewer,
-        begins,
     )
 
 
@@ -347,8 +343,3 @@ def loss_on_fresh_documents(case: Case) -> dict[str, float]:
         "distance to the optima": report.family_distance,
         "distance to the one optimum": report.value_distance,
     }
-
-
-def guess(loss: Loss, n_words: int) -> float:
-    """The loss of guessing every word alike."""
-    return log(n_words) if loss == "cross_entropy" else 1 - 1 / n_words

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,11 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from topic_probe.storage import draft
-
-# Longer tables and lists are cut: a page is read.
-MAX_ROWS, _ITEMS = 200, 40
-# Rows that are seen at once, and columns.
-_AT_ONCE, _SIDE_BY_SIDE = 25, 12
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {0x7F: 0x2421}
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
@@ -69,8 +63,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    made.filters |= {"number": number, "seconds": seconds, "fact": fact}
-    made.tests |= {"shown_as_number": is_number}
+    made.filters["number"] = number
     made.globals["asset"] = asset
     return made
 
@@ -110,62 +103,3 @@ def number(value: Any) -> str:
     if value.is_integer() and 1e4 <= abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}".replace("-", "−")
-
-
-def seconds(value: float) -> str:
-    """A time in seconds: whole ones, where they are many."""
-    return f"{value:,.{0 if value >= 10 else 1}f}" if math.isfinite(value) else number(value)
-
-
-def is_number(value: Any) -> bool:
-    """Whether something is shown as a number; True and False are words."""
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def fact(value: Any) -> str:
-    """The value of a setting in words; of a long list its beginning."""
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        shown = ", ".join(map(fact, value[:_ITEMS]))
-        return shown + (f" … and {len(value) - _ITEMS:,} more" if len(value) > _ITEMS else "") or "none"
-    if value is None:
-        return "none"
-    return number(value) if isinstance(value, float) else str(value)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows as a page shows them.
-
-    Attributes:
-        label: What a screen reader calls it.
-        columns: Names of the columns.
-        rows: Text, numbers, truth values and None.
-    """
-
-    label: str
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[Any]]
-
-    @property
-    def shown(self) -> Sequence[Sequence[Any]]:
-        """The rows that there is room for."""
-        return self.rows[:MAX_ROWS]
-
-    @property
-    def long(self) -> bool:
-        """Whether there are more rows than should be seen at once."""
-        return len(self.rows) > _AT_ONCE
-
-    @property
-    def wide(self) -> bool:
-        """Whether there are more columns than most screens have room for."""
-        return len(self.columns) > _SIDE_BY_SIDE
-
-    @property
-    def numeric(self) -> list[bool]:
-        """Which columns hold numbers, and perhaps gaps."""
-        columns = [[row[at] for row in self.shown] for at in range(len(self.columns))]
-        return [
-            any(map(is_number, cells)) and all(is_number(cell) or cell is None for cell in cells)
-            for cells in columns
-        ]

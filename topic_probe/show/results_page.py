@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from topic_probe import storage
+from topic_probe.measure.folder import PART
 from topic_probe.options import checked
 from topic_probe.paper import RECIPES
 from topic_probe.paper.recipe import RecipeResult, between, claim_rows
 from topic_probe.report import Report, load_report, version_of
 from topic_probe.show.page import Page, make_page, number
 from topic_probe.show.style import svg_of
-from topic_probe.topics import Topics
 
 PAPER = "https://arxiv.org/abs/2303.04245"
 MAX_ROWS = 60
@@ -79,16 +79,10 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
         rows=rows,
         failing=failing,
         unexpected=[
-            (piece.report, claim)
+            claim
             for piece in recipes
             for claim in piece.report.claims
             if claim["verdict"] not in ("holds", "not checked")
-        ],
-        unchecked=[
-            (piece.report, claim)
-            for piece in recipes
-            for claim in piece.report.claims
-            if claim["verdict"] == "not checked"
         ],
     )
 
@@ -101,33 +95,29 @@ def _pieces(root: Path, problems: dict[str, str]) -> Iterator[Piece]:
         name = folder.relative_to(root).as_posix() if folder != root else root.resolve().name
         files = [file for file in files if not (folder / file).is_symlink()]
         try:
-            if storage.MANIFEST in files and storage.kind_of(folder) == "topics":
-                report: Any = Topics.load(folder)
-            elif storage.MANIFEST in files or any(file.startswith("part-") for file in files):
-                report = load_report(folder)
-            else:
-                continue
-            yield _piece(name, report)
+            if storage.MANIFEST in files or any(map(PART.fullmatch, files)):
+                yield _piece(name, load_report(folder))
         except _BROKEN as error:  # one file must not cost the page
-            said = str(error).strip().split("\n")[0] or type(error).__name__
-            problems[name] = said.replace(f"{folder}{os.sep}", "").replace(str(folder), name)
+            problems[name] = _first_line(error).replace(f"{folder}{os.sep}", "").replace(str(folder), name)
 
 
-def _piece(name: str, report: Any) -> Piece:
+def _first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _piece(name: str, report: Report) -> Piece:
     if isinstance(report, RecipeResult):
         pictures = {what: _address(figure) for what, figure in report.figures().items()}
         tables = "".join(_html(report.table(table)) for table in report.tables)
         return Piece(name, report, pictures, tables, tuple(report.missing.values()))
-    notes = tuple(report._notes()) if isinstance(report, Report) else ()
+    notes = tuple(report._notes())
     pictures = {}
-    if isinstance(report, Report) and report.figure is not None:
+    if report.figure is not None:
         try:
             pictures = {type(report).__name__: _address(report.plot().figure)}
         except Exception as error:  # a table without its figure is better than no page
-            notes = (
-                f"No figure: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-                *notes,
-            )
+            notes = (f"No figure: {_first_line(error)}", *notes)
     return Piece(name, report, pictures, _html(report.to_dataframe()), notes)
 
 
