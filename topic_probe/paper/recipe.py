@@ -251,6 +251,11 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
 
 
+def array_name(training: str, control: str, seed: int, what: str) -> str:
+    """What an array of a training is called among those of a result."""
+    return " · ".join(part for part in (training, control, str(seed), what) if part)
+
+
 def own_options(recipe: Recipe) -> tuple[str, ...]:
     """The names of the options that only some recipes have and this one takes."""
     import inspect
@@ -267,7 +272,7 @@ def summary(results: Iterable[RecipeResult]) -> list[str]:
             if claim["line"] and claim["panels"]:
                 lines.setdefault(claim["line"], []).append(claim)
     rows = [("paper", "ours", "where it must fail", "")]
-    rows += [(line, _ours(claims[0]), _fails(claims), _verdicts(claims)) for line, claims in lines.items()]
+    rows += [(line, measured(claims[0]), _fails(claims), _verdicts(claims)) for line, claims in lines.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
         "  ".join(f"{text:<{width}}" for text, width in zip(row, [*widths, 0], strict=True)).rstrip()
@@ -275,7 +280,7 @@ def summary(results: Iterable[RecipeResult]) -> list[str]:
     ]
 
 
-def _ours(claim: Mapping[str, Any]) -> str:
+def measured(claim: Mapping[str, Any]) -> str:
     """The first number of a claim in every training, from the smallest to the largest."""
     values = [panel["numbers"][0]["value"] for panel in claim["panels"]]
     return between(min(values), max(values), claim["shown"])
@@ -287,16 +292,19 @@ def between(low: float, high: float, shown: str) -> str:
     return last if first == last else f"{first.split(' ')[0].rstrip('%')}–{last.removeprefix('×')}"
 
 
+def failing(claim: Mapping[str, Any]) -> list[str]:
+    """What every control of a claim gives, over its trainings."""
+    found: dict[str, list[float]] = {}
+    for panel in claim["panels"]:
+        for name, control in panel["controls"].items():
+            found.setdefault(name, []).append(control["values"][0])
+    shown = claim["shown"].split(" ")[0]
+    return [f"{name} {between(min(values), max(values), shown)}" for name, values in found.items()]
+
+
 def _fails(claims: Sequence[Mapping[str, Any]]) -> str:
     """What the first control of a line gives."""
-    for claim in claims:
-        found: dict[str, list[float]] = {}
-        for panel in claim["panels"]:
-            for name, control in panel["controls"].items():
-                found.setdefault(name, []).append(control["values"][0])
-        for name, values in found.items():
-            return f"{name} {between(min(values), max(values), claim['shown'].partition('}')[0] + '}')}"
-    return ""
+    return next((text for claim in claims for text in failing(claim)), "")
 
 
 def _verdicts(claims: Sequence[Mapping[str, Any]]) -> str:

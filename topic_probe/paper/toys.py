@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from topic_probe.paper.claims import Bound, Claim
-from topic_probe.paper.recipe import Recipe, RecipeResult
+from topic_probe.paper.claims import Bound, Claim, over_seeds
+from topic_probe.paper.recipe import Recipe, RecipeResult, array_name
 from topic_probe.paper.trainings import (
     NAMES,
     Case,
@@ -552,17 +552,17 @@ def matrices(result: RecipeResult, regime: str, what: str, *, chosen: str = "") 
     """
     from topic_probe.show.style import diverging, panels
 
-    seed = str(result.provenance["seed"])
-    shares = {row["training"]: row.get("own topic first") for row in result.numbers if row["control"] == ""}
+    trainings = dict.fromkeys(row["training"] for row in result.numbers if row["control"] == "")
+    kept = {name: array_name(name, "", result.provenance["seed"], "matrix") for name in trainings}
     names = [
         name
-        for name in shares
-        if name.startswith(f"{regime},") and chosen in name and f"{name} · {seed} · matrix" in result.arrays
+        for name in trainings
+        if name.startswith(f"{regime},") and chosen in name and kept[name] in result.arrays
     ]
 
     def draw(name: str) -> "Callable[[Any], None]":
         def on(ax: Any) -> None:
-            matrix = result.array(f"{name} · {seed} · matrix")[1:, 1:].astype(np.float64)
+            matrix = result.array(kept[name])[1:, 1:].astype(np.float64)
             if "cross-entropy" in name and regime != "full":
                 matrix = matrix - matrix.mean(axis=0)
             beside = ~np.eye(len(matrix), dtype=bool)
@@ -580,7 +580,6 @@ def matrices(result: RecipeResult, regime: str, what: str, *, chosen: str = "") 
 
 def attention_bars(result: RecipeResult) -> "dict[str, Figure]":
     """Mean attention to the same word, to other words of the topic, to other topics; an interval over seeds."""
-    from topic_probe.paper.claims import over_seeds
     from topic_probe.show.style import axes_for
 
     relations = {
@@ -608,7 +607,6 @@ def attention_bars(result: RecipeResult) -> "dict[str, Figure]":
 
 def theorem_figures(result: RecipeResult) -> "dict[str, Figure]":
     """Where training arrives under Theorems 1 and 2, as matrices; and trained attention beside the best."""
-    from topic_probe.paper.claims import over_seeds
     from topic_probe.show.style import axes_for
 
     found = {

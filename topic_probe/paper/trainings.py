@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from topic_probe.contrast import PairSums
 from topic_probe.paper.claims import Claim, wanted_controls
-from topic_probe.paper.recipe import Measured, Run, plain_row
+from topic_probe.paper.recipe import Measured, Run, array_name, plain_row
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.masking import Loss
@@ -241,9 +241,7 @@ def toys(
             values = {name: value for of in numbers for name, value in of(case).items()}
             found.append(plain_row({**about, **values}))
             for name, array in (arrays(case) if arrays else {}).items():
-                kept[
-                    " · ".join(part for part in (case.row.name, case.control, str(case.seed), name) if part)
-                ] = array
+                kept[array_name(case.row.name, case.control, case.seed, name)] = array
         if derived is not None:
             found += derived(pd.DataFrame(found))
         more = {} if tables is None else tables(pd.DataFrame(found))

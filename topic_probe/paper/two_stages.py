@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.paper.claims import Bound, Claim
-from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, plain_row
+from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, array_name, plain_row
 from topic_probe.paper.trainings import Case, Rows, toys, training
 from topic_probe.text.corpus import Corpus
 from topic_probe.toy.word_attention import word_attention
@@ -329,18 +329,19 @@ def _of_case(result: RecipeResult, name: str, control: str, what: str) -> "list[
     ]
 
 
-def _norms(result: RecipeResult, name: str, control: str, title: str) -> "Callable[[Any], None]":
+def _norms(
+    result: RecipeResult, name: str, control: str, title: str, layer: str = ""
+) -> "Callable[[Any], None]":
+    """Draws the norms of a training ÷ their largest, a curve for every seed."""
     colours = {"W_V": "#2a9d5b", "W_K": "#30638e", "W_Q": "#e08a1e"}
 
     def draw(ax: Any) -> None:
         steps = _of_case(result, name, control, "steps")
         for tensor, colour in colours.items():
-            for place, (at, curve) in enumerate(
-                zip(steps, _of_case(result, name, control, tensor), strict=True)
-            ):
-                ax.plot(
-                    at, curve / curve.max(), color=colour, linewidth=1.2, label=tensor if place == 0 else None
-                )
+            curves = _of_case(result, name, control, f"{tensor}{layer}")
+            for place, (at, curve) in enumerate(zip(steps, curves, strict=True)):
+                label = tensor if place == 0 else None
+                ax.plot(at, curve / curve.max(), color=colour, linewidth=1.2, label=label)
         ax.set_title(title, fontsize=10)
         ax.set_xlabel("step")
         ax.set_ylim(-0.03, 1.06)
@@ -464,9 +465,8 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
                 raise KeyboardInterrupt(f"figure5, seed {seed}: {history.stopped}")
             about = {"training": "BERT", "control": control, "seed": seed}
             numbers.append(plain_row({**about, **_worst_layer(history)}))
-            arrays |= _layer_curves(
-                history, " · ".join(part for part in ("BERT", control, str(seed)) if part)
-            )
+            curves = _layer_curves(history)
+            arrays |= {array_name("BERT", control, seed, what): curve for what, curve in curves.items()}
     return Measured(numbers, arrays)
 
 
@@ -490,14 +490,11 @@ def _worst_layer(history: History) -> dict[str, float]:
     return {"start ÷ start of W_V": float(delays.min()), "norm in stage 1 ÷ at the end": float(max(shares))}
 
 
-def _layer_curves(history: History, beginning: str) -> dict[str, np.ndarray]:
+def _layer_curves(history: History) -> dict[str, np.ndarray]:
     """The norms of every layer."""
-    found = {f"{beginning} · steps": history.steps.numpy()}
-    for layer in _layers(history):
-        for letter in "VKQ":
-            curve = history.norms[f"W_{letter}.{layer}"].numpy().astype(np.float32)
-            found[f"{beginning} · W_{letter}.{layer}"] = curve
-    return found
+    names = [f"W_{letter}.{layer}" for layer in _layers(history) for letter in "VKQ"]
+    curves = {name: history.norms[name].numpy().astype(np.float32) for name in names}
+    return {"steps": history.steps.numpy(), **curves}
 
 
 def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
@@ -507,31 +504,17 @@ def bert_figure(result: RecipeResult) -> "dict[str, Figure]":
     steps = [key for key in result.arrays if key.endswith(" · steps")]
     n_layers = len({key.rpartition(".")[2] for key in result.arrays if "W_V." in key})
 
-    def panel(control: str, layer: int) -> "Callable[[Any], None]":
-        colours = {"V": "#2a9d5b", "K": "#30638e", "Q": "#e08a1e"}
-
-        def draw(ax: Any) -> None:
-            for letter, colour in colours.items():
-                name = f"W_{letter}.{layer}"
-                at, curves = (
-                    _of_case(result, "BERT", control, "steps"),
-                    _of_case(result, "BERT", control, name),
-                )
-                for place, (step, curve) in enumerate(zip(at, curves, strict=True)):
-                    label = f"W_{letter}" if place == 0 else None
-                    ax.plot(step, curve / curve.max(), color=colour, linewidth=1.2, label=label)
-            ax.set_title(f"layer {layer}" + (f", {control}" if control else ""), fontsize=10)
-            ax.set_ylim(-0.03, 1.06)
-
-        return draw
-
     if not steps:
         return {}
-    draw = [panel(control, layer) for control in ("", USUAL) for layer in range(n_layers)]
-    figure = panels(draw, columns=n_layers, size=(2.4, 2.2))
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    draw = [
+        _norms(result, "BERT", control, f"layer {layer}" + (f", {control}" if control else ""), f".{layer}")
+        for control in ("", USUAL)
+        for layer in range(n_layers)
+    ]
     return {
-        "Norms ÷ their largest in a BERT trained on text, from near zero and from its usual beginning": figure
+        "Norms ÷ their largest in a BERT trained on text, from near zero and from its usual beginning": panels(
+            draw, columns=n_layers, size=(2.4, 2.2)
+        )
     }
 
 

@@ -11,7 +11,7 @@ from topic_probe import storage
 from topic_probe.measure.folder import PART
 from topic_probe.options import checked
 from topic_probe.paper import RECIPES
-from topic_probe.paper.recipe import RecipeResult, between, claim_rows
+from topic_probe.paper.recipe import RecipeResult, claim_rows, failing, measured
 from topic_probe.report import Report, load_report, version_of
 from topic_probe.show.page import Page, make_page, number
 from topic_probe.show.style import svg_of
@@ -75,7 +75,7 @@ def report_page(directory: str | os.PathLike[str], *, title: str | None = None) 
         paper=PAPER,
         problems=problems,
         own_version=version_of("topic-probe") or "unknown",
-        measured=measured,
+        measured=with_interval,
         rows=rows,
         failing=failing,
         unexpected=[
@@ -133,25 +133,12 @@ def _html(frame: Any) -> str:
     return str(shown) + (f"<p class=quiet>and {more:,} more rows</p>" if more > 0 else "")
 
 
-def measured(claim: Mapping[str, Any]) -> str:
+def with_interval(claim: Mapping[str, Any]) -> str:
     """The first number of a claim over its trainings, with the interval where it is about one."""
-    panels = claim["panels"]
-    values = [panel["numbers"][0]["value"] for panel in panels]
-    text = between(min(values), max(values), claim["shown"])
-    first = panels[0]["numbers"][0]
-    if len(panels) == 1 and first["low"] != first["high"]:
+    text, first = measured(claim), claim["panels"][0]["numbers"][0]
+    if len(claim["panels"]) == 1 and first["low"] != first["high"]:
         text += f" [{number(first['low'])}, {number(first['high'])}]"
     return text
-
-
-def failing(claim: Mapping[str, Any]) -> str:
-    """What the controls of a claim give, over its trainings."""
-    found: dict[str, list[float]] = {}
-    for panel in claim["panels"]:
-        for name, control in panel["controls"].items():
-            found.setdefault(name, []).append(control["values"][0])
-    shown = claim["shown"].split(" ")[0]
-    return " · ".join(f"{name} {between(min(values), max(values), shown)}" for name, values in found.items())
 
 
 def rows(report: RecipeResult) -> str:
