@@ -73,7 +73,8 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.jobs < 1:
         raise WrongUsageError(f"--jobs is at least 1, got {parsed.jobs}")
     known = {option for name in names for option in own_options(recipe_named(name))}
-    for option in _inputs(parsed):
+    inputs = _inputs(parsed)
+    for option in inputs:
         if option not in known:
             raise WrongUsageError(f"{', '.join(names)} takes no --{option}")
     for name in names:
@@ -85,7 +86,7 @@ def run(parsed: argparse.Namespace) -> int:
     results: dict[str, RecipeResult] = {}
     errors: dict[str, str] = {}
     try:
-        for name, outcome in _outcomes(parsed, names):
+        for name, outcome in _outcomes(parsed, names, inputs):
             if isinstance(outcome, str):
                 errors[name] = outcome
                 warn(outcome, f"{name} failed")
@@ -119,7 +120,9 @@ def run(parsed: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def _outcomes(parsed: argparse.Namespace, names: Sequence[str]) -> "Iterator[tuple[str, RecipeResult | str]]":
+def _outcomes(
+    parsed: argparse.Namespace, names: Sequence[str], inputs: Mapping[str, Any]
+) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The result of every recipe as it comes, or what went wrong with one of several."""
     groups = [tuple(name for name in group if name in names) for group in TOGETHER]
     alone = [(name,) for name in names if not any(name in group for group in groups)]
@@ -127,7 +130,7 @@ def _outcomes(parsed: argparse.Namespace, names: Sequence[str]) -> "Iterator[tup
     if parsed.jobs == 1 or len(tasks) == 1:
         for number, task in enumerate(tasks, 1):
             warn(", ".join(task), f"{number} of {len(tasks)}")
-            yield from _run(parsed, task, several=len(names) > 1)
+            yield from _run(parsed, task, inputs, several=len(names) > 1)
         return
     given = {name: value for name, value in vars(parsed).items() if name != "console"}
     with ProcessPoolExecutor(parsed.jobs, get_context("spawn")) as pool:
@@ -141,16 +144,16 @@ def _apart(given: Mapping[str, Any], task: Sequence[str]) -> "list[tuple[str, Re
     parsed = argparse.Namespace(**given)
     with only_answers_on_stdout(debug=parsed.debug) as answers:
         parsed.console = Console(answers, json=parsed.json)
-        return list(_run(parsed, task, several=True))
+        return list(_run(parsed, task, _inputs(parsed), several=True))
 
 
 def _run(
-    parsed: argparse.Namespace, task: Sequence[str], *, several: bool
+    parsed: argparse.Namespace, task: Sequence[str], inputs: Mapping[str, Any], *, several: bool
 ) -> "Iterator[tuple[str, RecipeResult | str]]":
     """The outcomes of recipes that go together."""
     from topic_probe.paper.recipe import own_options, run_recipe
 
-    progress, inputs = parsed.console.progress, _inputs(parsed)
+    progress = parsed.console.progress
     for name in task:
         recipe = recipe_named(name)
         own = {option: value for option, value in inputs.items() if option in own_options(recipe)}

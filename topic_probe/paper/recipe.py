@@ -36,7 +36,7 @@ class Run:
     Attributes:
         quick: Seconds in place of minutes or hours; a claim has the verdict of the whole variant or is not checked.
         seed: The first of its seeds.
-        folder: Where finished trainings are kept, so that a second call does not repeat them; None for nowhere.
+        folder: Where finished trainings of toys are kept, so that a second call does not repeat them; None for nowhere.
         progress: Show progress bars.
     """
 
@@ -209,7 +209,7 @@ def run_recipe(
         recipe: of `topic_probe.paper.recipe_named`.
         quick: seconds in place of minutes or hours.
         seed: the first of the seeds (three in the quick variant, else five).
-        folder: keeps finished trainings and what was measured of models, so that a second call goes on.
+        folder: keeps finished trainings of toys, so that a second call does not repeat them.
         progress: show progress bars; by default in a terminal or a notebook.
         **options: of the recipe's own: models, corpus, words, tokenizer.
     """
