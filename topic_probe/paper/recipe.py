@@ -56,7 +56,7 @@ class Measured:
     """What a recipe measured.
 
     Attributes:
-        numbers: A row for every training, control and seed, of plain values.
+        numbers: A row for every training, control and seed; numbers of numpy become plain ones.
         arrays: Curves and matrices for the pictures, by name.
         tables: Further tables to read, by name.
         missing: Why something was not measured, by what it is.
@@ -66,6 +66,11 @@ class Measured:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        plain = {name: [plain_row(row) for row in rows] for name, rows in self.tables.items()}
+        object.__setattr__(self, "numbers", [plain_row(row) for row in self.numbers])
+        object.__setattr__(self, "tables", plain)
 
 
 @dataclass(frozen=True)
@@ -231,9 +236,9 @@ def judged(recipe: Recipe, run: Run, measured: Measured, *, seconds: float = nan
         recipe.source,
         run.quick,
         claims=[judge(claim, numbers, quick=run.quick, missing=why) for claim in recipe.claims],
-        numbers=[plain_row(row) for row in measured.numbers],
+        numbers=measured.numbers,
         arrays=dict(measured.arrays),
-        tables={name: [plain_row(row) for row in rows] for name, rows in measured.tables.items()},
+        tables=measured.tables,
         missing=dict(measured.missing),
         seconds=seconds,
         provenance=provenance(options={"quick": run.quick, "seeds": list(run.seeds)}, seed=run.seed),

@@ -40,7 +40,7 @@ from topic_probe.paper.pretrained import (
     tokenizer_of,
     under_shuffles,
 )
-from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, plain_row
+from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run
 from topic_probe.text.cooccurrence import count_cooccurrence
 from topic_probe.text.corpus import Corpus
 from topic_probe.text.lda import word_ids
@@ -120,7 +120,7 @@ def _table(*, one_topic_per_word: bool) -> Callable[..., Measured]:
                 for control, model in (("", one.model), (UNTRAINED, random_init(one.model, seed=run.seed))):
                     scores = list(_scores(one, model, topics, seed, run))
                     for row in _rows(one.label, seed, control, scores, run):
-                        numbers.append(plain_row(row))
+                        numbers.append(row)
                     if seed == run.seed:
                         shown += [_shown(one.label, control, each) for each in scores]
         if one_topic_per_word:
@@ -196,8 +196,7 @@ def _rows(
         row: dict[str, Any] = {**about, "control": control}
         shuffled: dict[str, Any] = {**about, "control": SHUFFLED}
         for name, contrast in each.contrasts.items():
-            low, high = _ends(contrast)
-            row |= {name: float(contrast.ratio), f"{name} low": low, f"{name} high": high}
+            row |= _with_ends(name, contrast)
             row |= {f"{name} shuffled": each.shuffled[name]["limit"]}
             shuffled |= {name: each.shuffled[name]["mean"]}
         yield row
@@ -205,12 +204,10 @@ def _rows(
             yield shuffled
 
 
-def _ends(contrast: Contrast) -> tuple[float, float]:
-    return (
-        (nan, nan)
-        if contrast.interval is None
-        else (float(contrast.interval[0]), float(contrast.interval[1]))
-    )
+def _with_ends(name: str, contrast: Contrast) -> dict[str, float]:
+    """The number of a contrast that its interval is of, with the ends of that, as a row has them."""
+    low, high = (nan, nan) if contrast.interval is None else contrast.interval.tolist()
+    return {name: float(getattr(contrast, contrast.statistic)), f"{name} low": low, f"{name} high": high}
 
 
 def _shown(label: str, control: str, scores: _Scores) -> dict[str, Any]:
@@ -221,8 +218,7 @@ def _shown(label: str, control: str, scores: _Scores) -> dict[str, Any]:
     for score, paper in zip(SCORES, printed, strict=True):
         row[f"{score} paper"] = paper
         if score in scores.contrasts:
-            low, high = _ends(scores.contrasts[score])
-            row |= {score: float(scores.contrasts[score].ratio), f"{score} low": low, f"{score} high": high}
+            row |= _with_ends(score, scores.contrasts[score])
             row[f"{score} shuffled"] = scores.shuffled[score]["limit"]
     return row
 
@@ -352,7 +348,6 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
             continue
         for control, one in (("", model), (UNTRAINED, random_init(model, seed=run.seed))):
             contrast = measure_embeddings(one, topics, statistic="difference", seed=run.seed).cosine
-            low, high = _ends(contrast)
             about = {"training": label, "control": control, "seed": run.seed}
             shuffles = np.array(
                 [
@@ -360,12 +355,8 @@ def measure_figure3(run: Run, *, models: Any = None, words: Mapping[str, Sequenc
                     for sums, _ in embeddings_of_shuffles(one, topics, seed=run.seed)
                 ]
             )
-            row = {"within − between": float(contrast.difference), "within − between low": low}
-            row |= {
-                "within − between high": high,
-                "within − between shuffled": float(np.quantile(shuffles, 0.975)),
-            }
-            numbers.append(plain_row({**about, **row}))
+            limit = {"within − between shuffled": float(np.quantile(shuffles, 0.975))}
+            numbers.append(about | _with_ends("within − between", contrast) | limit)
             if not control:
                 shuffled = {**about, "control": SHUFFLED, "within − between": float(shuffles.mean())}
                 numbers.append(shuffled)
@@ -496,10 +487,8 @@ def measure_table2(
             topics = fit.topics(fraction=threshold)
             about = {"training": f"{one.label}, {threshold:g}", "model": one.label, "seed": run.seed}
             beside = _most_frequent_pairs(one, topics, run)
-            numbers += [
-                plain_row({**about, "control": control, **row}) for control, row in _matched(one, topics, run)
-            ]
-            numbers.append(plain_row({**about, "control": "", **beside}))
+            numbers += [{**about, "control": control, **row} for control, row in _matched(one, topics, run)]
+            numbers.append({**about, "control": "", **beside})
             shown.append({**about, "threshold": threshold, **beside, **_printed_table2(one.label, threshold)})
     return Measured(numbers, tables={"table": shown} if shown else {}, missing=missing)
 
@@ -575,14 +564,7 @@ def _matched(one: Prepared, topics: Topics, run: Run) -> Iterator[tuple[str, dic
     cosine, attention = report.cosine[-1], report.attention[-1]
     yield (
         "",
-        {
-            "matched cosine": float(cosine.ratio),
-            "matched cosine low": _ends(cosine)[0],
-            "matched cosine high": _ends(cosine)[1],
-            "matched attention": float(attention.ratio),
-            "matched attention low": _ends(attention)[0],
-            "matched attention high": _ends(attention)[1],
-        },
+        _with_ends("matched cosine", cosine) | _with_ends("matched attention", attention),
     )
     shuffles = [
         measure_matched(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from topic_probe.contrast import PairSums
 from topic_probe.paper.claims import Claim, wanted_controls
-from topic_probe.paper.recipe import Measured, Run, array_name, plain_row
+from topic_probe.paper.recipe import Measured, Run, array_name
 from topic_probe.topics import Topics
 from topic_probe.toy.agreement import measure_agreement
 from topic_probe.toy.masking import Loss
@@ -239,7 +239,7 @@ def toys(
         for case in cases(rows, claims, run, watch):
             about = {**case.row.columns, "control": case.control, "seed": case.seed}
             values = {name: value for of in numbers for name, value in of(case).items()}
-            found.append(plain_row({**about, **values}))
+            found.append({**about, **values})
             for name, array in (arrays(case) if arrays else {}).items():
                 kept[array_name(case.row.name, case.control, case.seed, name)] = array
         if derived is not None:

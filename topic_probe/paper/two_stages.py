@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from topic_probe.paper.claims import Bound, Claim
-from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, array_name, plain_row
+from topic_probe.paper.recipe import Measured, Recipe, RecipeResult, Run, array_name
 from topic_probe.paper.trainings import Case, Rows, toys, training
 from topic_probe.text.corpus import Corpus
 from topic_probe.toy.word_attention import word_attention
@@ -464,7 +464,7 @@ def measure_figure5(run: Run, *, corpus: Corpus | None = None, tokenizer: Any = 
             if history.stopped.startswith("interrupted"):
                 raise KeyboardInterrupt(f"figure5, seed {seed}: {history.stopped}")
             about = {"training": "BERT", "control": control, "seed": seed}
-            numbers.append(plain_row({**about, **_worst_layer(history)}))
+            numbers.append({**about, **_worst_layer(history)})
             curves = _layer_curves(history)
             arrays |= {array_name("BERT", control, seed, what): curve for what, curve in curves.items()}
     return Measured(numbers, arrays)
